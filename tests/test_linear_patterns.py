@@ -91,7 +91,7 @@ def _alphabet(pattern: re.Pattern[str]) -> list[str]:
 
 
 def _texts(pattern: re.Pattern[str], chance: random.Random) -> Iterator[tuple[str, str]]:
-    """What to repeat, and how the text ends."""
+    """The repeated pieces of a pattern's input, and its ends."""
     alphabet = _alphabet(pattern)
     for character in alphabet:
         yield character, "\x00"
@@ -110,5 +110,5 @@ def test_doubling_the_text_doubles_the_time_of_every_pattern(name: str) -> None:
             used,
             partial(repeated, piece, end=end),
             largest=largest,
-            told=f"{piece!r} … {end!r}",
+            label=f"{piece!r} … {end!r}",
         )

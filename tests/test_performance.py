@@ -1,4 +1,4 @@
-"""What speed rests on, as facts that no clock is needed for."""
+"""Facts on which speed depends, checked without a clock."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def loaded(project: Path) -> set[str]:
-    """The modules that a process has loaded when it has answered by itself."""
+    """Return the modules that a process has imported after one offline run."""
     command = [sys.executable, "-c", OFFLINE_RUN, str(project)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     answer, names = done.stdout.splitlines()

@@ -1,4 +1,4 @@
-"""What is installed, and what is written: hashes that fit the constraints, folders and files for one user."""
+"""Hashes of dependencies equal the constraints, and the project's data is readable only by its user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations on record, in every store: what is kept of them, for how long, and what is left of one deleted."""
+"""Conversations in every store: listing, retention, expiry and deletion."""
 
 from __future__ import annotations
 
@@ -121,13 +121,13 @@ def test_no_row_of_a_deleted_or_expired_conversation_remains(tmp_path: Path, sto
 
 
 def test_a_conversation_with_a_run_in_progress_is_not_deleted(tmp_path: Path, url: str | None) -> None:
-    begun, go_on = asyncio.Event(), asyncio.Event()
+    begun, may_continue = asyncio.Event(), asyncio.Event()
 
     @tool(risk="low")
     async def slow() -> str:
         """Be slow."""
         begun.set()
-        await go_on.wait()
+        await may_continue.wait()
         return "done"
 
     async def body(runtime: Runtime, model: ScriptedModel) -> None:
@@ -135,7 +135,7 @@ def test_a_conversation_with_a_run_in_progress_is_not_deleted(tmp_path: Path, ur
         await begun.wait()
         with pytest.raises(ConversationBusy):
             await runtime.store.delete_conversation("c")
-        go_on.set()
+        may_continue.set()
         assert (await task).status == "completed"
         assert await runtime.store.delete_conversation("c") == 1
 

@@ -1,5 +1,4 @@
-"""Data that is JSON, but that not every reader and writer of JSON takes: it is kept as it is, or refused where it comes
-from; never does it end a run, or a trace."""
+"""Unusual JSON, which not every parser accepts, is stored unchanged or rejected at its source. It never ends a run."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ def nested(depth: int) -> Any:
 
 
 class Till:
-    """Tools that take and give odd things."""
+    """Tools with unusual arguments and results."""
 
     def __init__(self, value: Any = None) -> None:
         self.value = value
@@ -47,7 +46,7 @@ class Till:
 
         @tool(risk="low")
         async def look(context: ToolContext) -> str:
-            """Tell the trace something."""
+            """Set a span attribute."""
             with context.span("look", {"at": self.value}) as span:
                 span.set_attribute("again", self.value)
             return "seen"

@@ -1,4 +1,4 @@
-"""What every store promises, whatever keeps it: in memory, a file, a server."""
+"""The guarantees of every store: in memory, in a file, on a server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from framework.store.memory import MemoryStore
 from framework.store.protocol import Blueprint, Conversation, RunQuery, Store
-from framework.store.sql.state_rows import StateDiff, assemble, head_json
+from framework.store.sql.state_rows import StateDiff, assemble_state, head_json
 from framework.store.sql.store import SqlStore
 from framework.types.errors import ConversationBusy, DecisionRefused, RunBusy, RunNotFound, RunTaken, StoreError
 from framework.types.events import ToolFinished
@@ -149,7 +149,7 @@ def test_the_rows_of_any_changes_assemble_to_the_state(data: st.DataObject) -> N
             change(data, root, data.draw(st.sampled_from(states)))
         rows |= {(part.path, part.kind, part.n): part.body for part in diff.changes(root)}
     parts = [(path, kind, body) for (path, kind, _), body in sorted(rows.items())]
-    assert assemble(parts, [], 0) == root  # type: ignore[arg-type]  # kinds are kinds
+    assert assemble_state(parts, [], 0) == root  # type: ignore[arg-type]  # kinds are kinds
     assert head_json(root)
 
 
@@ -244,7 +244,7 @@ def test_a_run_is_orphaned_once_its_lease_is_not_renewed(store_url: str) -> None
         while not await other.runs(RunQuery(orphaned=True)):
             pass
         await other.take(await other.load_run(state.run_id), {})
-        assert await store.renew([state.run_id]) == {}, "it is somebody else's"
+        assert await store.renew([state.run_id]) == {}, "it belongs to another process"
         assert await other.runs(RunQuery(orphaned=True)) == []
         (info,) = await other.runs()
         assert info.attempts == 1
@@ -306,7 +306,7 @@ def test_a_run_begun_on_an_outdated_conversation_is_rejected(any_url: str | None
     with_store(body, any_url)
 
 
-# --- what is not there
+# --- missing data
 
 
 def test_missing_data_raises_or_returns_none(any_url: str | None) -> None:

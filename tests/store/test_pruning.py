@@ -1,4 +1,4 @@
-"""What is kept no longer goes, and nothing else, whatever happens in the same moment."""
+"""Pruning deletes data past its retention and nothing else, despite concurrent writes."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ NOTICEABLE = 0.004
 
 
 def assert_linear(
-    work: Callable[[T], object], given: Callable[[int], T], *, largest: int = 16 * FIRST, told: str = ""
+    work: Callable[[T], object], given: Callable[[int], T], *, largest: int = 16 * FIRST, label: str = ""
 ) -> None:
     """Check that work grows no faster than its input.
 
@@ -25,23 +25,23 @@ def assert_linear(
         work: the function to measure.
         given: returns an input of a given size.
         largest: the size to stop at. It is approached in steps, so that exponential work fails early.
-        told: description of the input for the failure message.
+        label: description of the input for the failure message.
     """
     size = FIRST
     while size <= largest:
-        assert_alike(work, given(size // FACTOR), given(size), told=told)
+        assert_alike(work, given(size // FACTOR), given(size), label=label)
         size *= FACTOR
 
 
 def assert_alike(
-    work: Callable[[T], object], small: T, large: T, *, noticeable: float = NOTICEABLE, told: str = ""
+    work: Callable[[T], object], small: T, large: T, *, noticeable: float = NOTICEABLE, label: str = ""
 ) -> None:
     """Check that the larger input does not take many times as long, if it takes more than `noticeable` seconds."""
     if _cpu_seconds(work, large) > noticeable:
         before = max(_cpu_seconds(work, small, times=3), noticeable / MOST_GROWTH)
         growth = _cpu_seconds(work, large, times=3) / before
         assert growth < MOST_GROWTH, (
-            f"{told}: the larger input takes {growth:.0f} times as long ({before * growth:.3f} s)"
+            f"{label}: the larger input takes {growth:.0f} times as long ({before * growth:.3f} s)"
         )
 
 

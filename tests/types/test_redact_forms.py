@@ -184,11 +184,11 @@ def test_llm02_data_under_a_secrets_name_is_masked() -> None:
 def test_doubling_a_text_that_is_full_of_half_secrets_doubles_the_time(form: str, separator: str) -> None:
     for length in (3, 6, 12, len(FORMS[form])):
         piece = separator + FORMS[form][:length]
-        assert_linear(redact, partial(repeated, piece), told=repr(piece))
+        assert_linear(redact, partial(repeated, piece), label=repr(piece))
 
 
 @pytest.mark.parametrize(
     "piece", ["-eyJ", "eyJaaaaaaaaaa.", "://a", "-----BEGIN A", "--token  ", "cookie: ", "aA", "<password>"]
 )
 def test_hostile_text_is_masked_in_linear_time(piece: str) -> None:
-    assert_linear(redact, partial(repeated, piece), largest=32_000, told=repr(piece))
+    assert_linear(redact, partial(repeated, piece), largest=32_000, label=repr(piece))

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
-from framework.store.sql.engines import create_engine, parse_url
+from framework.store.sql.engines import create_engine, parse_store_url
 from framework.store.sql.schema import upgrade
 from framework.types.errors import StoreError
 
@@ -64,7 +64,7 @@ class Database:
             ConfigError: the URL is invalid or of an unsupported database, or its driver is not installed.
             StoreError: the database cannot be opened.
         """
-        database = cls(parse_url(url, root), retry_seconds)
+        database = cls(parse_store_url(url, root), retry_seconds)
         try:
             await database._do(database._writer, upgrade, upgrade, retry_seconds=0)
         except BaseException:

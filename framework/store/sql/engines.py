@@ -24,7 +24,7 @@ _NETWORK = {
 """Connection options of PostgreSQL: a network that drops packets is noticed in seconds instead of 15 minutes."""
 
 
-def parse_url(url: str, root: Path) -> sa.URL:
+def parse_store_url(url: str, root: Path) -> sa.URL:
     """Parse a store's URL, and make a file path relative to `root` absolute; raises ConfigError."""
     try:
         parsed = sa.make_url(url)

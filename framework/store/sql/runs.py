@@ -28,7 +28,7 @@ from framework.store.sql.leases import RunLease, RunLeases
 from framework.store.sql.owners import find_owner, is_leased
 from framework.store.sql.packing import PackedRun, load_packed
 from framework.store.sql.schema import blueprints, conversations, decisions, events, messages, parts, runs, spans
-from framework.store.sql.state_rows import RowKind, assemble
+from framework.store.sql.state_rows import RowKind, assemble_state
 from framework.types.errors import ConversationBusy, DecisionRefused, RunBusy, RunNotFound, StoreError
 from framework.types.state import Decision, RunState
 
@@ -178,7 +178,7 @@ def load_run(connection: sa.Connection, run_id: str) -> RunState:
         raise RunNotFound(f"there is no run {run_id!r}")
     earlier = load_history(connection, row.conversation_id, row.turn) if row.conversation_id else []
     try:
-        state = assemble(_parts(connection, run_id, row), earlier, row.version)
+        state = assemble_state(_parts(connection, run_id, row), earlier, row.version)
         state.decisions |= _load_decisions(connection, run_id)
     except (ValidationError, ValueError, KeyError, LookupError) as error:
         raise StoreError(f"run {run_id} cannot be read: {type(error).__name__}") from None

@@ -133,7 +133,7 @@ def is_progress(row: StateRow) -> bool:
     return row.kind in ("message", "trace")
 
 
-def assemble(parts: Iterable[tuple[str, RowKind, str]], history: Sequence[str], version: int) -> RunState:
+def assemble_state(parts: Iterable[tuple[str, RowKind, str]], history: Sequence[str], version: int) -> RunState:
     """Rebuild a run's state from its rows; raises ValueError if rows are missing or damaged.
 
     Args:

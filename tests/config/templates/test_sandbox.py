@@ -150,7 +150,7 @@ def test_asi08_a_larger_input_does_not_make_rendering_take_longer_and_longer(nam
     prompts = Prompts({"t.j2": {**GROWING, **LONG}[name]})
     for n in (12, 48, 192, 768, 3072, 12_288, 24_576):
         small, large = variables(n // 4, 10_000), variables(n, 10_000)
-        assert_alike(partial(attempt, prompts, "t.j2"), small, large, noticeable=0.08, told=f"n = {n}")
+        assert_alike(partial(attempt, prompts, "t.j2"), small, large, noticeable=0.08, label=f"n = {n}")
 
 
 def _uses(name: str) -> Iterator[str]:
@@ -170,7 +170,7 @@ def test_no_filter_and_no_method_takes_much_longer_than_its_input(name: str) -> 
     for index, use in enumerate(uses):
         for n in (16_000, HUGE):
             small, large = variables(n // 4, 4_000), variables(n, 16_000)
-            assert_alike(partial(attempt, prompts, f"{index}.j2"), small, large, noticeable=0.06, told=use)
+            assert_alike(partial(attempt, prompts, f"{index}.j2"), small, large, noticeable=0.06, label=use)
 
 
 def test_a_costly_template_fails_the_run_with_its_line(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def project(root: Path, *, asks: bool) -> Path:
 
 
 async def in_time(work: Coroutine[Any, Any, RunResult], halt: Halt) -> RunResult:
-    """Do work whose time is over when a transaction stands still."""
+    """Execute work that times out while a transaction is halted."""
     task = asyncio.current_task()
     assert task is not None
     async with asyncio.timeout(None) as deadline:

@@ -88,7 +88,7 @@ def test_asi08_deeper_arguments_do_not_multiply_the_work_of_recursive_choices(le
     schema = json.loads(json.dumps(RECURSIVE).replace("anyOf", keyword))
     arguments = query.arguments if keyword == "python" else SchemaArguments(schema)
     for depth in (8, 16, 32):
-        assert_alike(partial(bind, arguments), nested(depth, leaf), nested(2 * depth, leaf), told=f"depth {2 * depth}")
+        assert_alike(partial(bind, arguments), nested(depth, leaf), nested(2 * depth, leaf), label=f"depth {2 * depth}")
 
 
 class Query(BaseModel):
@@ -113,7 +113,7 @@ def typed_run(root: Path, value: dict[str, Any], output: type[BaseModel]) -> Run
 def test_asi08_deeper_answers_do_not_multiply_the_work_of_a_recursive_output_type(leaf: Any, tmp_path: Path) -> None:
     for depth in (7, 14, 40):
         small, large = (partial(typed_run, tmp_path, nested(size, leaf)) for size in (depth // 2, depth))
-        assert_alike(lambda work: work(Query), small, large, noticeable=0.5, told=f"depth {depth}")
+        assert_alike(lambda work: work(Query), small, large, noticeable=0.5, label=f"depth {depth}")
 
 
 def test_an_answer_that_nests_too_deep_fails_the_run_with_a_reason(tmp_path: Path) -> None:
