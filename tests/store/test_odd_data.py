@@ -90,7 +90,7 @@ def test_an_approval_applies_to_numbers_of_any_size(tmp_path: Path, store_url: s
         ("half a \ud800", "surrogates not allowed"),
         (float("nan"), "not JSON compliant"),
         (object(), "not JSON serializable"),
-        ("x" * 70_000, "all values would have 70012 characters; at most 65536 fit"),
+        ("x" * 70_000, "session values would have 70012 characters; the maximum is 65536"),
     ],
 )
 def test_session_values_are_stored_or_rejected(tmp_path: Path, store_url: str, value: Any, said: str | None) -> None:
