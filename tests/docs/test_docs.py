@@ -1,4 +1,4 @@
-"""What the documentation shows is true: its Python runs, its YAML is valid, its links lead somewhere."""
+"""The documentation is correct: its Python runs, its YAML is valid, and its links and file names resolve."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from framework.types.tool_servers import Sources
 from tests.support.paths import ROOT
 
 PAGES = sorted([ROOT / "README.md", ROOT / "AGENTS.md", *(ROOT / "docs").rglob("*.md")])
+DESIGN_PAGES = sorted([ROOT / "AGENTS.md", *(ROOT / "docs/design").glob("*.md")])
 
 
 def blocks(language: str) -> Iterator[tuple[str, str]]:
@@ -62,6 +63,12 @@ def test_every_python_block_runs(place: str, text: str, tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_leads_to_a_file(page: Path) -> None:
+def test_every_link_resolves_to_a_file(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text("utf-8")):
         assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", DESIGN_PAGES, ids=lambda page: page.name)
+def test_every_source_file_named_in_a_design_page_exists(page: Path) -> None:
+    for path in re.findall(r"`((?:\w+/)+\w+\.py)`", page.read_text("utf-8")):
+        assert (ROOT / path).exists() or (ROOT / "framework" / path).exists(), path
