@@ -160,3 +160,30 @@ def test_a_package_lists_its_modules_in_reading_order(folder: Path) -> None:
 
 def test_no_module_is_a_drawer_for_everything() -> None:
     assert not {path.stem for path in MODULES} & {"utils", "util", "helpers", "common", "misc", "base"}
+
+
+CONVENTIONAL = {"log", "T", "command", "COMMANDS", "main"}
+"""Names with a conventional meaning in each module: loggers, type variables, commands and entry points."""
+
+
+def public_names(tree: ast.Module) -> Iterator[str]:
+    """Yield the public names that a module defines at its top level."""
+    for node in tree.body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                names = [name]
+            case ast.Assign(targets=targets):
+                names = [target.id for target in targets if isinstance(target, ast.Name)]
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                names = [name]
+            case _:
+                names = []
+        yield from (name for name in names if not name.startswith("_"))
+
+
+def test_a_public_name_means_one_thing() -> None:
+    places: dict[str, list[str]] = {}
+    for path in MODULES:
+        for name in set(public_names(parsed(path))):
+            places.setdefault(name, []).append(name_of(path))
+    assert {name: found for name, found in places.items() if len(found) > 1 and name not in CONVENTIONAL} == {}
