@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from framework.cli.init import copy_starter
 from tests.support.postgres import empty, new_database, server
 
 
@@ -40,6 +41,14 @@ def log_levels() -> Iterator[None]:
     yield
     for logger, level in zip(loggers, levels, strict=True):
         logger.setLevel(level)
+
+
+@pytest.fixture(scope="module")
+def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the starter project, shared by the tests of a module."""
+    folder = tmp_path_factory.mktemp("starter")
+    copy_starter(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

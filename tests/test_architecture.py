@@ -44,6 +44,7 @@ HEAVY |= {"framework.server.process"}  # with FastAPI and uvicorn, an extra
 HEAVY |= {"framework.llm.openai.connection"}  # with the openai SDK
 OWNERS = {"run", "context", "services", "spans", "journal", "launcher", "budget", "policy"}
 """Names of objects whose attributes only their own methods change; a run's state is the data that all parts change."""
+TEST_MODULES = sorted((ROOT / "tests").rglob("*.py"))
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 
 
@@ -187,3 +188,16 @@ def test_a_public_name_means_one_thing() -> None:
         for name in set(public_names(parsed(path))):
             places.setdefault(name, []).append(name_of(path))
     assert {name: found for name, found in places.items() if len(found) > 1 and name not in CONVENTIONAL} == {}
+
+
+def test_no_test_module_imports_another() -> None:
+    """Helpers that several tests share are in `tests.support`, fixtures in `tests/conftest.py`."""
+    imports: set[tuple[str, str]] = set()
+    for path in TEST_MODULES:
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.Import):
+                imports |= {(str(path), alias.name) for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imports |= {(str(path), f"{node.module}.{alias.name}") for alias in node.names}
+    assert len(imports) > len(TEST_MODULES)
+    assert not {(path, name) for path, name in imports if re.match(r"tests\.(?!support\.)(\w+\.)*test_", name)}

@@ -13,7 +13,7 @@ import pytest
 
 from framework.tools.contracts import Contracts
 from framework.tools.tool_source import external_tool
-from tests.cli.test_cli import agentsd
+from tests.support.commands import agentsd
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write
 

@@ -13,13 +13,6 @@ from framework.config.settings import ReloadSettings, Settings
 from framework.evals.suite import read_suite
 
 
-@pytest.fixture(scope="module")
-def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("starter")
-    copy_starter(folder)
-    return folder
-
-
 def ask(root: Path, message: str, agent: str | None = None) -> RunResult:
     async def main() -> RunResult:
         async with Runtime.open(root, watch=False) as runtime:

@@ -4,28 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import pty
-import select
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic
 
-import pytest
-
-from tests.support.forks import Fork, run
+from tests.support.commands import COMMAND, ENVIRONMENT, agentsd, read_until, terminal
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write
-
-COMMAND = [sys.executable, "-m", "framework.cli.main"]
-ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith(("AGENTSD_", "OPENAI_"))}
-
-
-def agentsd(*arguments: str, cwd: Path, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    return run(arguments, cwd=cwd, given=stdin, env={**ENVIRONMENT, **environment})
 
 
 def started(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -35,13 +20,6 @@ def started(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=30, check=False)
 
 
-@pytest.fixture(scope="module")
-def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("starter")
-    assert started("init", cwd=folder).returncode == 0
-    return folder
-
-
 def test_help_lists_the_commands_without_loading_them(tmp_path: Path) -> None:
     done = started("--help", cwd=tmp_path)
     assert done.returncode == 0
@@ -49,8 +27,9 @@ def test_help_lists_the_commands_without_loading_them(tmp_path: Path) -> None:
         assert name in done.stdout
 
 
-def test_init_creates_a_valid_project_that_runs(starter: Path) -> None:
-    checked = started("check", cwd=starter)
+def test_init_creates_a_valid_project_that_runs(tmp_path: Path) -> None:
+    assert started("init", cwd=tmp_path).returncode == 0
+    checked = started("check", cwd=tmp_path)
     assert checked.returncode == 0, checked.stderr
     assert "agents: assistant, basic, code-diagnosis, coder, log-analyst, planner, repo-analysis" in checked.stdout
     assert "all files are valid" in checked.stdout
@@ -214,33 +193,6 @@ def test_an_edit_during_a_chat_changes_the_next_answer(tmp_path: Path) -> None:
 
 
 # --- on a terminal
-
-
-@contextmanager
-def terminal(*arguments: str, cwd: Path) -> Iterator[tuple[Fork, int]]:
-    master, slave = pty.openpty()
-    env = {**ENVIRONMENT, "TERM": "xterm", "COLUMNS": "120"}
-    process = Fork(arguments, cwd=cwd, env=env, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
-    os.close(slave)
-    try:
-        yield process, master
-    finally:
-        process.kill()
-        process.wait()
-        os.close(master)
-
-
-def read_until(master: int, *texts: str, seconds: float = 15) -> str:
-    """What the terminal shows, up to some texts in any order; fails when one does not come."""
-    shown, end = "", monotonic() + seconds
-    while text := next((text for text in texts if text not in shown), None):
-        ready, _, _ = select.select([master], [], [], max(0.0, end - monotonic()))
-        assert ready, f"{text!r} did not come; so far:\n{shown}"
-        try:
-            shown += os.read(master, 65536).decode("utf-8", "replace")
-        except OSError:
-            pytest.fail(f"{text!r} did not come before the end:\n{shown}")
-    return shown
 
 
 def test_a_user_at_the_terminal_approves_and_the_run_resumes(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_cli import agentsd
+from tests.support.commands import agentsd
 from tests.support.projects import agent, write
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from framework.cli.main import agentsd as group
 from framework.types.outcome import EXIT_CODES, OUTCOMES
-from tests.cli.test_cli import agentsd
+from tests.support.commands import agentsd
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cli.test_cli import agentsd
+from tests.support.commands import agentsd
 from tests.support.projects import agent, write
 
 POLICY = """{

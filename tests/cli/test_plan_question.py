@@ -18,13 +18,10 @@ from hypothesis import strategies as st
 from framework.cli.plan_text import as_text, is_unchanged, read_text, with_problems, without
 from framework.config.yaml.parse import ParseError
 from framework.types.plan import Plan, PlanDraft, StepDraft
-from tests.agents.test_starter import starter
-from tests.cli.test_cli import ENVIRONMENT, agentsd, read_until, terminal
-from tests.engine.plan.test_executor import draft, step
 from tests.support.cases import cases
+from tests.support.commands import ENVIRONMENT, agentsd, read_until, terminal
 from tests.support.paths import ROOT
-
-__all__ = ["starter"]
+from tests.support.plans import draft, step
 
 TASK = "summarize data/log/app.log then write it to notes.md"
 """A real task with a mistake in it: the folder is data/logs."""

@@ -16,8 +16,8 @@ import pytest
 from framework.cli.remote import NoServer, Remote
 from framework.server.schemas import ConfigHistory
 from framework.types.errors import RequestError
-from tests.cli.test_cli import agentsd
-from tests.server.test_access import KEY, OTHER
+from tests.support.api_keys import KEY, OTHER
+from tests.support.commands import agentsd
 from tests.support.projects import agent, write
 from tests.support.served import Served, served
 from tests.support.site import Site, answer, redirect

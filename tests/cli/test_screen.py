@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.cli.screen import Screen
-from tests.cli.test_cli import ENVIRONMENT, agentsd, terminal
 from tests.support.cases import cases
+from tests.support.commands import ENVIRONMENT, agentsd, terminal
 from tests.support.forks import Fork
 from tests.support.projects import agent, write
 

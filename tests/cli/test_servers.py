@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_cli import ENVIRONMENT, agentsd
+from tests.support.commands import ENVIRONMENT, agentsd
 from tests.support.mcp_worlds import MODERN
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write

@@ -20,12 +20,10 @@ from framework.cli.main import SHOW_CURSOR
 from framework.cli.table import GAP, LEAST, fitted
 from framework.cli.waterfall import Widths
 from framework.types.state import Confirmation
-from tests.cli.test_cli import COMMAND, ENVIRONMENT, agentsd, read_until, starter, terminal
 from tests.support.cases import cases
+from tests.support.commands import COMMAND, ENVIRONMENT, agentsd, read_until, terminal
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write
-
-__all__ = ["starter"]  # a fixture
 
 CTRL_C = signal.SIGINT
 QUESTION = "re[s]pond:"

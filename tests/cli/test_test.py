@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.test_cli import agentsd
+from tests.support.commands import agentsd
 from tests.support.projects import agent, write
 from tests.support.wire import Answer, calls, says, wire_server
 

@@ -10,7 +10,7 @@ import pytest
 
 from framework import Runtime
 from framework.llm.scripted import ScriptedModel, calls
-from tests.cli.test_cli import agentsd
+from tests.support.commands import agentsd
 from tests.support.projects import agent, write
 
 FILES = {

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.cli.runs.test_runs import agentsd, asking, paused
-from tests.cli.test_cli import agentsd as real_agentsd
+from tests.support.commands import agentsd, agentsd_in_process
 from tests.support.otlp_sink import sink
 from tests.support.projects import agent, write
+from tests.support.stored_runs import approval_project, start_paused_run
 
 
 def test_a_run_is_shown_with_its_waterfall(tmp_path: Path) -> None:
-    run_id = paused(asking(tmp_path))
-    agentsd("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
-    shown = agentsd("runs", "show", "last", cwd=tmp_path).stdout
+    run_id = start_paused_run(approval_project(tmp_path))
+    agentsd_in_process("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
+    shown = agentsd_in_process("runs", "show", "last", cwd=tmp_path).stdout
     lines = [line.split("█")[0].split("▒")[0].rstrip() for line in shown.splitlines()]
     start = lines.index("invoke_workflow one")
     before = [
@@ -33,22 +33,22 @@ def test_a_run_is_shown_with_its_waterfall(tmp_path: Path) -> None:
 
 
 def test_a_trace_as_json_is_whole(tmp_path: Path) -> None:
-    agentsd("run", "echo hello", cwd=write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")}))
-    told = json.loads(agentsd("runs", "show", "last", "--json", cwd=tmp_path).stdout)
+    agentsd_in_process("run", "echo hello", cwd=write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")}))
+    told = json.loads(agentsd_in_process("runs", "show", "last", "--json", cwd=tmp_path).stdout)
     assert told["status"] == "completed"
     names = [span["name"] for span in told["spans"]]
     assert names[0] == "invoke_workflow one"
     assert {span["trace_id"] for span in told["spans"]} == {told["trace_id"]}
-    exported = json.loads(agentsd("runs", "show", "last", "--otlp-json", cwd=tmp_path).stdout)
+    exported = json.loads(agentsd_in_process("runs", "show", "last", "--otlp-json", cwd=tmp_path).stdout)
     sent = exported["resourceSpans"][0]["scopeSpans"][0]["spans"]
     assert [span["name"] for span in sent] == names
     assert all(span["kind"] in (1, 3) for span in sent)
 
 
 def test_traces_of_resumed_runs_are_sent(tmp_path: Path) -> None:
-    run_id = paused(asking(tmp_path))
+    run_id = start_paused_run(approval_project(tmp_path))
     with sink() as kept:
         write(tmp_path, {"agentsd.yaml": f"telemetry: {{otlp_endpoint: '{kept.url}'}}\n"})
-        real_agentsd("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
+        agentsd("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
     (root,) = [span for span in kept.spans if span.name == "invoke_workflow one"]
     assert {link.attributes[0].value.string_value for link in root.links} == {"resume"}

@@ -17,7 +17,6 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel, ValidationError
 
 from framework import Runtime
-from framework.cli.init import copy_starter
 from framework.cli.schema import names_of, refresh_schemas, write_schemas
 from framework.config.schema import (
     ProjectNames,
@@ -42,9 +41,9 @@ from framework.types.spec import (
     Routing,
     RuntimePolicy,
 )
-from tests.cli.test_cli import agentsd
-from tests.docs.test_docs import blocks
 from tests.support.cases import cases
+from tests.support.commands import agentsd
+from tests.support.pages import code_blocks
 from tests.support.projects import agent, write
 
 NAMES = ProjectNames(
@@ -65,13 +64,6 @@ def refuses(schema: dict[str, Any], data: Any) -> bool:
 
 def data_of(text: str) -> dict[str, Any]:
     return read_document("agents.d/a.yaml", text.encode()).data
-
-
-@pytest.fixture(scope="module")
-def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("starter")
-    copy_starter(folder)
-    return folder
 
 
 def names_in(root: Path) -> ProjectNames:
@@ -149,12 +141,12 @@ def test_default_durations_are_written_as_strings() -> None:
 # --- it agrees with the loader
 
 
-@pytest.mark.parametrize(("place", "text"), [block for block in blocks("yaml") if "\nname:" in block[1]])
+@pytest.mark.parametrize(("place", "text"), [block for block in code_blocks("yaml") if "\nname:" in block[1]])
 def test_every_documented_agent_is_valid(place: str, text: str) -> None:
     assert not refuses(AGENT, data_of(text))
 
 
-@pytest.mark.parametrize(("place", "text"), [block for block in blocks("yaml") if "\nmodels:" in block[1]])
+@pytest.mark.parametrize(("place", "text"), [block for block in code_blocks("yaml") if "\nmodels:" in block[1]])
 def test_every_documented_settings_file_is_valid(place: str, text: str) -> None:
     assert not refuses(SETTINGS, data_of(text))
 
@@ -173,7 +165,7 @@ def test_the_starter_project_is_valid(starter: Path) -> None:
 
 def test_starter_and_documented_cases_are_valid(starter: Path) -> None:
     texts = [path.read_text("utf-8") for path in (starter / "agents.d").glob("*.test.yaml")]
-    texts += [text for _, text in blocks("yaml") if "cases:" in text]
+    texts += [text for _, text in code_blocks("yaml") if "cases:" in text]
     assert len(texts) > 2
     for text in texts:
         assert not refuses(cases_schema(names_in(starter)), data_of(text))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,19 +16,13 @@ from framework.config.yaml.parse import parse, parse_agent
 from framework.tools.plugins.loader import PluginLoader
 from framework.types.case import CaseFile
 from framework.types.tool_servers import Sources
+from tests.support.pages import PAGES, code_blocks
 from tests.support.paths import ROOT
 
-PAGES = sorted([ROOT / "README.md", ROOT / "AGENTS.md", *(ROOT / "docs").rglob("*.md")])
 DESIGN_PAGES = sorted([ROOT / "AGENTS.md", *(ROOT / "docs/design").glob("*.md")])
 
 
-def blocks(language: str) -> Iterator[tuple[str, str]]:
-    for page in PAGES:
-        for number, text in enumerate(re.findall(rf"```{language}\n(.*?)```", page.read_text("utf-8"), re.DOTALL), 1):
-            yield f"{page.relative_to(ROOT)}#{number}", text
-
-
-@pytest.mark.parametrize(("place", "text"), list(blocks("yaml")))
+@pytest.mark.parametrize(("place", "text"), list(code_blocks("yaml")))
 def test_every_yaml_block_is_valid(place: str, text: str) -> None:
     if "cases:" in text:
         parse(place, text.encode(), CaseFile)
@@ -45,7 +38,7 @@ def test_every_yaml_block_is_valid(place: str, text: str) -> None:
         Sources(**data) if is_source else Settings(**data)
 
 
-@pytest.mark.parametrize(("place", "text"), list(blocks("python")))
+@pytest.mark.parametrize(("place", "text"), list(code_blocks("python")))
 def test_every_python_block_runs(place: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy_starter(tmp_path)
     monkeypatch.chdir(tmp_path)

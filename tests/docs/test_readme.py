@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from examples.terminal_picture import AGENT, MISTAKE, PICTURE, PLUGIN
-from tests.cli.test_cli import read_until, terminal
+from tests.support.commands import read_until, terminal
 from tests.support.paths import ROOT
 from tests.support.projects import write
 

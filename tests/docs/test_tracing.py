@@ -21,11 +21,11 @@ from framework.llm.client import Delta, ModelInfo, ModelRequest
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.messages import Usage
 from framework.types.tool_servers import McpServer
-from tests.engine.plan.test_executor import draft, step
-from tests.engine.routing.test_by_model import chosen
 from tests.support.mcp_worlds import opened, over_http, raw
 from tests.support.paths import ROOT, SUPPORT
+from tests.support.plans import draft, step
 from tests.support.projects import agent, write
+from tests.support.routing import routing_reply
 
 PAGE = (ROOT / "docs/tracing.md").read_text("utf-8")
 NAMED = ("agent.step", "chat.attempt", "plan.step", "invoke_workflow", "invoke_agent", "execute_tool", "chat", "plan")
@@ -148,7 +148,7 @@ async def everything(root: Path) -> None:
     await play(root / "k", again[0], "end", executor="plan", plan="{on_failure: ask}")
     routed = {"routing": "{keywords: [route]}", "conversation": "{compress_at_tokens: 60}"}
     await play(root / "h", "word " * 200, "the summary", "ok", messages=("route me", "go on"), **routed)
-    await play(root / "j", chosen("one"), "ok", messages=("route me",))
+    await play(root / "j", routing_reply("one"), "ok", messages=("route me",))
     await servers(root)
 
 

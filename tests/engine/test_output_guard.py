@@ -17,8 +17,7 @@ from framework.testing import JsonStore, ScriptedModel, Turn, calls
 from framework.types.events import Event, ToolStarted, wire
 from framework.types.messages import Message, Reasoning
 from framework.types.state import RunState
-from tests.engine.plan.test_executor import draft
-from tests.engine.plan.test_step import use
+from tests.support.plans import draft, tool_step
 from tests.support.projects import agent, write
 
 RAW = "darn it"
@@ -149,7 +148,7 @@ def test_a_checkpoint_during_the_hooks_is_of_a_run_in_progress(tmp_path: Path, l
 
 @pytest.mark.parametrize("executor", ["react", "plan"])
 def test_a_run_suspended_while_hooks_check_its_answer_resumes_at_the_hooks(tmp_path: Path, executor: str) -> None:
-    turns: list[Turn] = [RAW] if executor == "react" else [draft(use("a", "echo", text="x")), RAW]
+    turns: list[Turn] = [RAW] if executor == "react" else [draft(tool_step("a", "echo", text="x")), RAW]
     store, root, running = JsonStore(), project(tmp_path, executor=executor), list[asyncio.Task[RunResult]]()
 
     async def closing(runtime: Runtime, watch: Watch) -> None:

@@ -17,9 +17,9 @@ from framework.testing import ScriptedModel, Turn, calls
 from framework.types.errors import ModelError
 from framework.types.events import Warned
 from framework.types.messages import Message, Reasoning, ToolCall, Usage
-from tests.engine.plan.test_executor import draft, step
 from tests.support.cases import cases
 from tests.support.formats import OPENAI, Format, each_format, each_way, says
+from tests.support.plans import draft, step
 from tests.support.projects import agent, write
 from tests.support.wire import Answer, WireServer, wire_server
 from tests.support.wire import says as openai_says

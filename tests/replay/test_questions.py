@@ -15,8 +15,8 @@ from framework.replay.compare import Difference
 from framework.replay.player import replay
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
 from framework.types.state import Decision
-from tests.cli.test_cli import agentsd
-from tests.engine.plan.test_executor import Workshop, draft, planner, step
+from tests.support.commands import agentsd
+from tests.support.plans import Workshop, draft, plan_project, step
 from tests.support.projects import agent, write
 
 ASK = calls(("ask_user", {"question": "Where to?", "choices": ["Rome", "Oslo"]}))
@@ -59,7 +59,7 @@ def test_a_run_with_a_question_is_replayed_and_exported_with_the_answer(tmp_path
 
 @pytest.mark.parametrize("answers", [("retry", "skip"), ("skip",), ("stop",)])
 def test_a_run_with_a_failed_step_is_replayed_with_the_users_choice(tmp_path: Path, answers: tuple[str, ...]) -> None:
-    root = planner(tmp_path, plan="{on_failure: ask, approval: never}")
+    root = plan_project(tmp_path, plan="{on_failure: ask, approval: never}")
     case, found = recorded(root, [draft(step("a"), step("b", "a"), step("c")), "done"], *answers)
     assert found == ()
     assert case["expect"]["asked"] == ["step"]
@@ -67,7 +67,7 @@ def test_a_run_with_a_failed_step_is_replayed_with_the_users_choice(tmp_path: Pa
 
 
 def test_a_new_confirmation_is_a_difference_not_an_error(tmp_path: Path) -> None:
-    root = planner(tmp_path, plan="{on_failure: skip, approval: never}")
+    root = plan_project(tmp_path, plan="{on_failure: skip, approval: never}")
     asking = agent("p", executor="plan", plan="{on_failure: ask, approval: never}")
     _, found = recorded(root, [draft(step("b"), step("c")), "done"], edit={"agents.d/p.yaml": asking})
     assert ("asked", "failed-1-b") in [(one.what, one.subject) for one in found]

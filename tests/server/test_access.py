@@ -21,11 +21,11 @@ from framework.types.change import Change
 from framework.types.errors import ConfigError
 from framework.types.events import ConfigReloaded
 from framework.types.problem import Problem
+from tests.support.api_keys import KEY, OTHER
 from tests.support.projects import agent, write
 from tests.support.served import PATIENCE, Served, served
 
 SECRET = "sk-abcdefghijklmnop"
-KEY, OTHER = "0123456789abcdef0123", "fedcba9876543210fedc"
 ONE = {"agents.d/one.yaml": agent("one", model="offline")}
 ROUTES = [
     ("GET", "/agent/config"),

@@ -20,7 +20,7 @@ from fastapi import Depends, FastAPI, HTTPException
 from framework import Runtime
 from framework.server import router
 from framework.server.events_api import MAX_STREAMS
-from tests.cli.test_cli import COMMAND, ENVIRONMENT, agentsd
+from tests.support.commands import COMMAND, ENVIRONMENT, agentsd
 from tests.support.otlp_sink import sink
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write

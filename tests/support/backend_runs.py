@@ -19,7 +19,7 @@ from framework.llm.capabilities import Capabilities, Prices, with_cost
 from framework.llm.client import Delta, ModelInfo, ModelRequest
 from framework.telemetry.setup import export_traces
 from framework.testing import ScriptedModel, calls
-from tests.engine.plan.test_executor import draft, step
+from tests.support.plans import draft, step
 from tests.support.projects import agent, write
 
 WORD = "paris-4711"

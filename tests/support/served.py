@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx2
 
-from tests.cli.test_cli import ENVIRONMENT
+from tests.support.commands import ENVIRONMENT
 from tests.support.forks import Fork
 
 PATIENCE = 20.0

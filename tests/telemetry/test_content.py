@@ -22,8 +22,8 @@ from framework.telemetry.content import ATTRIBUTE_CHARS, PART_CHARS, Content
 from framework.testing import ScriptedModel, calls
 from framework.types.messages import Message, ToolCall
 from framework.types.state import Decision
-from tests.engine.plan.test_executor import draft, step
 from tests.support.paths import SUPPORT
+from tests.support.plans import draft, step
 from tests.support.projects import agent, write
 
 CANARY = "canary-4711"

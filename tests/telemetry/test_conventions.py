@@ -21,8 +21,8 @@ from framework.llm.providers import PROVIDERS
 from framework.telemetry import names
 from tests.conftest import tree
 from tests.support.projects import agent, write
+from tests.support.telemetry import metric_points
 from tests.support.wire import Answer, failed, says, wire_server
-from tests.telemetry.test_metrics import points
 
 WELL_KNOWN = {
     *("openai", "gcp.gen_ai", "gcp.vertex_ai", "gcp.gemini", "anthropic", "cohere", "azure.ai.inference"),
@@ -110,7 +110,7 @@ def test_a_retried_call_is_one_span_with_its_attempts(
     for earlier, later in pairwise(attempts):
         assert (earlier.end_time or 0) <= (later.start_time or 0)
     model = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "mistral_ai", "gen_ai.request.model": "test"}
-    found = points(reader)
+    found = metric_points(reader)
     assert found["gen_ai.client.operation.duration"] == [(model, 1)]
     assert found["agentsd.model.attempts"] == [({**model, "error.type": "model_error"}, 2), (model, 1)]
 

@@ -15,8 +15,9 @@ from framework import Approve, ModelError, RunSuspended, Runtime, tool
 from framework.telemetry.metrics import RunMetrics
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.messages import Usage
-from tests.engine.plan.test_executor import draft, step
+from tests.support.plans import draft, step
 from tests.support.projects import agent, write
+from tests.support.telemetry import erase, metric_points, work
 
 AGENTS = {
     "agents.d/one.yaml": agent("one", runtime_policy="{risk_level: high, max_steps: 2}"),
@@ -26,38 +27,9 @@ AGENTS = {
 
 
 @tool(risk="low")
-async def work(n: str) -> str:
-    """Works."""
-    if n == "fail":
-        raise ValueError(n)
-    return n
-
-
-@tool(risk="high")
-async def erase(n: str) -> str:
-    """Erases."""
-    return n
-
-
-@tool(risk="low")
 async def count(n: int) -> str:
     """Counts."""
     return str(n)
-
-
-def points(reader: InMemoryMetricReader) -> dict[str, list[tuple[dict[str, Any], Any]]]:
-    """By metric: attributes, and the sum or the count."""
-    data = reader.get_metrics_data()
-    assert data
-    found: dict[str, list[tuple[dict[str, Any], Any]]] = {}
-    for resource in data.resource_metrics:
-        for scope in resource.scope_metrics:
-            for metric in scope.metrics:
-                for point in metric.data.data_points:
-                    value = getattr(point, "value", None)
-                    counted = getattr(point, "count", value)
-                    found.setdefault(metric.name, []).append((dict(point.attributes or {}), counted))
-    return found
 
 
 def play(root: Path, model: ScriptedModel, name: str = "one", *, approve: bool = False) -> None:
@@ -74,7 +46,7 @@ def play(root: Path, model: ScriptedModel, name: str = "one", *, approve: bool =
 
 def test_runs_calls_tokens_and_cost_are_counted(tmp_path: Path, reader: InMemoryMetricReader) -> None:
     play(tmp_path, ScriptedModel(calls(("work", {"n": "1"}), ("work", {"n": "fail"})), "ok", tokens=10))
-    found = points(reader)
+    found = metric_points(reader)
     assert found["agentsd.runs"] == [({"agent": "one", "finish_reason": "final"}, 1)]
     assert found["agentsd.runs.active"] == [({}, 0)]
     model = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "scripted", "gen_ai.request.model": "scripted"}
@@ -95,7 +67,7 @@ def test_failures_limits_denials_and_pauses_are_distinguished(tmp_path: Path, re
     play(tmp_path, ScriptedModel(*[calls(("work", {"n": str(n)}), prefix=f"c{n}") for n in range(3)]))
     play(tmp_path, ScriptedModel(calls(("work", {"n": "1"})), "ok"), "two")
     play(tmp_path, ScriptedModel(calls(("erase", {"n": "1"})), "ok"), approve=True)
-    found = points(reader)
+    found = metric_points(reader)
     reasons = sorted((attributes["finish_reason"], counted) for attributes, counted in found["agentsd.runs"])
     assert reasons == [("confirmation", 1), ("final", 1), ("final", 1), ("max_steps", 1), ("model_error", 1)]
     assert found["agentsd.runs.active"] == [({}, 0)]
@@ -138,7 +110,7 @@ def test_each_decision_is_counted_once(
         return asked
 
     assert asyncio.run(main()) == [1, 1, 1]
-    assert points(reader)["agentsd.confirm.duration"] == [({"decision": "approve"}, 3)]
+    assert metric_points(reader)["agentsd.confirm.duration"] == [({"decision": "approve"}, 3)]
     resolved = [span.name for span in spans.get_finished_spans() for event in span.events if "resolved" in event.name]
     assert resolved == ["plan.approval", "execute_tool agent.three", "execute_tool work"]
 
@@ -148,14 +120,14 @@ def test_cost_is_counted_by_model(reader: InMemoryMetricReader) -> None:
     assert meters
     meters.record_model_call("openai", "x", 0.1, 0.05, None)
     meters.record_model_attempt("openai", "x", Usage(prompt_tokens=1, completion_tokens=1, cost_usd=0.25), None)
-    found = points(reader)
+    found = metric_points(reader)
     assert found["agentsd.cost"] == [({"model": "openai/x"}, 0.25)]
     assert len(found["gen_ai.client.operation.time_to_first_chunk"]) == 1
 
 
 def test_repaired_arguments_are_counted(tmp_path: Path, reader: InMemoryMetricReader) -> None:
     play(tmp_path, ScriptedModel(calls(("count", {"n": "5"})), "ok"))
-    found = points(reader)
+    found = metric_points(reader)
     assert found["agentsd.llm.repairs"] == [({"agent": "one"}, 1)]
 
 
@@ -187,7 +159,7 @@ def test_a_suspended_and_resumed_run_is_counted_by_its_outcome(
             assert (await runtime.resume(asked.run_id, {})).finish_reason in ("final", "max_steps")
 
     asyncio.run(main())
-    found = points(reader)
+    found = metric_points(reader)
     reasons = sorted((attributes["finish_reason"], counted) for attributes, counted in found["agentsd.runs"])
     assert [reason for reason in reasons if reason[0] in ("confirmation", "run_suspended")] == [
         ("confirmation", 1),

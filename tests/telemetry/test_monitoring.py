@@ -20,7 +20,7 @@ from framework.types.messages import Usage
 from tests.support.mcp_worlds import opened, raw
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write
-from tests.telemetry.test_metrics import erase, work
+from tests.support.telemetry import erase, work
 
 FOLDER = ROOT / "examples/monitoring"
 UNITS = {"s": "_seconds", "USD": "_USD", "{token}": ""}

@@ -16,7 +16,7 @@ from opentelemetry.trace import StatusCode
 
 from framework import Approve, ConfigError, Runtime, tool
 from framework.testing import ScriptedModel, Turn, calls
-from tests.engine.plan.test_executor import draft
+from tests.support.plans import draft
 from tests.support.projects import agent, write
 
 ASKING = "{allow: ['*'], ask: [write_file]}"

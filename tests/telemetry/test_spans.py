@@ -15,7 +15,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from framework import ModelError, Runtime, ToolContext, events, tool
 from framework.testing import ScriptedModel, calls
 from tests.conftest import tree
-from tests.engine.plan.test_executor import draft, step
+from tests.support.plans import draft, step
 from tests.support.projects import agent, write
 
 CANARY = "canary-4711"

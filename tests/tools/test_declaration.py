@@ -12,35 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import ConfigError, Runtime, tool
-from framework.config.agents.external_tools import ExternalTools
-from framework.config.files.snapshot import Snapshot
-from framework.config.generations.builder import GenerationBuilder
-from framework.config.generations.generation import Generation, empty_generation
-from framework.config.generations.reload_effects import SettingsFile
-from framework.config.settings import Settings
-from framework.tools.builtin import BUILTIN_TOOLS
 from framework.types.problem import Problem
 from tests.support.cases import cases
+from tests.support.generations import GOOD_PLUGIN, build_generation
 from tests.support.projects import agent, write
 
-GOOD = 'from framework import tool\n\n@tool(risk="low")\ndef ping() -> str:\n    """Ping."""\n    return "pong"\n'
 BAD = "from framework import tool\n\n{}\ndef pay(amount: int) -> str:\n    'Pay.'\n    return 'paid'\n"
 
 
-def built(files: dict[str, bytes]) -> Generation:
-    """What a project of these files serves, beside a good plugin and two agents."""
-    everything = {
-        "agents.d/good.yaml": agent("good", model="offline", skill_policy="{allow: [good.ping]}").encode(),
-        "agents.d/all.yaml": agent("all", model="offline", skill_policy="{deny: [bad.x], allow: ['*']}").encode(),
-        "plugins/good.py": GOOD.encode(),
-        **files,
-    }
-    builder = GenerationBuilder(BUILTIN_TOOLS, ["react"], ["offline"], SettingsFile(Settings(), fixed=True))
-    return builder.build(Snapshot(everything, (), "1"), empty_generation(Settings()), ExternalTools())
-
-
 def problem_with(decorator: str) -> Problem:
-    found = [p for p in built({"plugins/bad.py": BAD.format(decorator).encode()}).errors if p.path == "plugins/bad.py"]
+    found = [
+        p
+        for p in build_generation({"plugins/bad.py": BAD.format(decorator).encode()}).errors
+        if p.path == "plugins/bad.py"
+    ]
     assert len(found) == 1
     return found[0]
 
@@ -83,7 +68,7 @@ def test_several_invalid_options_are_reported_together() -> None:
     ("written", "expected"), [("'5s'", 5.0), ("'250ms'", 0.25), ("'2m'", 120.0), ("3", 3.0), ("0.5", 0.5)]
 )
 def test_a_timeout_may_be_written_as_in_yaml(written: str, expected: float) -> None:
-    generation = built({"plugins/bad.py": BAD.format(f"@tool(timeout={written})").encode()})
+    generation = build_generation({"plugins/bad.py": BAD.format(f"@tool(timeout={written})").encode()})
     assert generation.tools["bad.pay"].timeout == expected
 
 
@@ -218,7 +203,7 @@ def plugins(draw: st.DrawFn) -> bytes:
 @cases(150)
 @given(source=plugins())
 def test_other_files_take_effect_whatever_a_plugin_contains(source: bytes) -> None:
-    generation = built({"plugins/bad.py": source})
+    generation = build_generation({"plugins/bad.py": source})
 
     assert "good.ping" in generation.tools
     assert {"good", "all"} <= generation.agents.keys(), generation.problems
@@ -234,7 +219,7 @@ def test_other_files_take_effect_whatever_a_plugin_contains(source: bytes) -> No
     | st.text(max_size=100).map(lambda text: f"version: 1\nname: {text}".encode("utf-8", "replace"))
 )
 def test_other_files_take_effect_whatever_an_agent_file_contains(source: bytes) -> None:
-    generation = built({"agents.d/bad.yaml": source, "prompts/bad.j2": source})
+    generation = build_generation({"agents.d/bad.yaml": source, "prompts/bad.j2": source})
 
     assert {"good", "all"} <= generation.agents.keys(), generation.problems
     assert all(
@@ -243,7 +228,7 @@ def test_other_files_take_effect_whatever_an_agent_file_contains(source: bytes) 
 
 
 def test_a_wrong_declaration_disturbs_neither_a_chat_nor_other_edits(tmp_path: Path) -> None:
-    files = {"agents.d/a.yaml": agent("a", model="offline"), "plugins/pay.py": GOOD}
+    files = {"agents.d/a.yaml": agent("a", model="offline"), "plugins/pay.py": GOOD_PLUGIN}
     root = write(tmp_path, files)
 
     async def main() -> None:

@@ -11,7 +11,7 @@ import pytest
 from framework import Runtime, ToolResult
 from framework.testing import ScriptedModel
 from framework.tools.locations import declared_in_schema
-from tests.config.agents.test_sources import said, servers
+from tests.support.mcp_definitions import open_tool_definition, server_file
 from tests.support.mcp_worlds import configure
 from tests.support.projects import agent, write
 
@@ -33,8 +33,10 @@ DECLARED = {"paths": '{"e*": [path]}', "urls": "{echo: [links]}"}
 
 
 def project(root: Path, schema: dict[str, Any], **server: str) -> Path:
-    configure(root, {"tools": [said("echo", schema=schema)]})
-    return write(root, {"agents.d/a.yaml": agent("a", skill_policy=RULES), "plugins/s.yaml": servers(root, **server)})
+    configure(root, {"tools": [open_tool_definition("echo", schema=schema)]})
+    return write(
+        root, {"agents.d/a.yaml": agent("a", skill_policy=RULES), "plugins/s.yaml": server_file(root, **server)}
+    )
 
 
 def made(root: Path, *given: dict[str, Any]) -> list[ToolResult]:

@@ -17,12 +17,9 @@ from framework.config.yaml.document import read_document
 from framework.evals.case_file import case_file, with_case
 from framework.types.errors import RequestError
 from framework.types.state import Confirmation
-from tests.agents.test_starter import starter
-from tests.cli.test_cli import agentsd
 from tests.support.cases import cases
+from tests.support.commands import agentsd
 from tests.support.projects import agent, write
-
-__all__ = ["starter"]
 
 TASK = "search for 'calculator' then write it to notes.md"
 

@@ -18,11 +18,11 @@ import pytest
 
 from framework.store.sql.store import SqlStore
 from framework.types.state import RunState
-from tests.cli.runs.test_runs import STORE, agentsd
-from tests.cli.test_cli import ENVIRONMENT
 from tests.support.cases import FACTOR
+from tests.support.commands import ENVIRONMENT, agentsd_in_process
 from tests.support.forks import Fork
 from tests.support.projects import agent, write
+from tests.support.stored_runs import STORE
 
 KILLS = 10 * FACTOR
 """200 in `make test-long`."""
@@ -133,7 +133,7 @@ def run_to_its_end(root: Path, kills: int, random: Random) -> int:
     assert seen.finished == set(NAMES)
     paid = Counter(line for line in seen.made if line.startswith("pay "))
     assert set(paid.values()) <= {1}, "what may have taken effect is not made again unasked"
-    (info,) = json.loads(agentsd("runs", "list", "--json", cwd=root).stdout)
+    (info,) = json.loads(agentsd_in_process("runs", "list", "--json", cwd=root).stdout)
     assert info["status"] == "completed"
     with closing(sqlite3.connect(root / ".agentsd/state.db")) as database:
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)

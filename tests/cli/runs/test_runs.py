@@ -3,58 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import io
 import json
 import os
 import signal
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from subprocess import PIPE
-from typing import Any
 
 import click
 import pytest
 
 from framework import Runtime
-from framework.cli.main import _invoke
 from framework.testing import ScriptedModel, Turn, calls
-from tests.cli.test_cli import ENVIRONMENT, read_until, terminal
-from tests.cli.test_cli import agentsd as real_agentsd
-from tests.support.forks import Fork
+from tests.support.commands import agentsd, agentsd_in_process, read_until, terminal
 from tests.support.projects import agent, write
-
-ASKING = '{ask: [{tool: echo, reason: be careful}], allow: ["*"]}'
-STORE = "sqlite:///.agentsd/state.db"
-
-
-def agentsd(*arguments: str, cwd: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """As in a process of its own, with pipes, but faster."""
-    out, err, given = io.StringIO(), io.StringIO(), sys.stdin
-    with contextlib.chdir(cwd), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        sys.stdin = io.StringIO(stdin)
-        try:
-            code = _invoke(list(arguments))
-        finally:
-            sys.stdin = given
-    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
-
-
-def asking(root: Path, **keys: str) -> Path:
-    return write(root, {"agents.d/one.yaml": agent("one", **{"model": "offline", "skill_policy": ASKING, **keys})})
-
-
-def paused(root: Path, message: str = "echo hello") -> str:
-    """The id of a run that waits for approval."""
-    assert agentsd("run", message, cwd=root).returncode == 3
-    return str(listed(root)[0]["run_id"])
-
-
-def listed(root: Path, *options: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(agentsd("runs", "list", "--json", *options, cwd=root).stdout)
-    return found
+from tests.support.stored_runs import (
+    STORE,
+    approval_project,
+    list_runs,
+    start_paused_run,
+    start_slow_run,
+)
 
 
 def begin(root: Path, *turns: Turn) -> str:
@@ -72,30 +40,30 @@ def begin(root: Path, *turns: Turn) -> str:
 
 
 def test_a_run_whose_process_was_killed_while_it_waited_is_approved_by_another_and_finishes(tmp_path: Path) -> None:
-    asking(tmp_path)
+    approval_project(tmp_path)
     with terminal("run", "echo hello", cwd=tmp_path) as (process, master):
         read_until(master, "re[s]pond")
         os.kill(process.pid, signal.SIGKILL)
         assert process.wait(10) == -signal.SIGKILL
-    (waiting,) = listed(tmp_path, "--status", "paused")
-    shown = agentsd("runs", "show", waiting["run_id"], cwd=tmp_path).stdout
+    (waiting,) = list_runs(tmp_path, "--status", "paused")
+    shown = agentsd_in_process("runs", "show", waiting["run_id"], cwd=tmp_path).stdout
     assert "waits for approval: call_1  echo" in shown
     assert f"decide: agentsd runs decide {waiting['run_id']} --approve call_1" in shown
-    done = real_agentsd("runs", "decide", waiting["run_id"], "--approve", "call_1", cwd=tmp_path)
+    done = agentsd("runs", "decide", waiting["run_id"], "--approve", "call_1", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "hello\n"), done.stderr
     assert "✓ echo" in done.stderr
-    assert [run["status"] for run in listed(tmp_path)] == ["completed"]
+    assert [run["status"] for run in list_runs(tmp_path)] == ["completed"]
 
 
 def test_in_a_pipe_a_run_prints_how_to_decide(tmp_path: Path) -> None:
-    done = real_agentsd("run", "echo hello", cwd=asking(tmp_path))
-    run_id = listed(tmp_path)[0]["run_id"]
+    done = agentsd("run", "echo hello", cwd=approval_project(tmp_path))
+    run_id = list_runs(tmp_path)[0]["run_id"]
     assert done.stderr.splitlines()[-2:] == [
         "waits for approval: echo (call_1): be careful",
         f"decide: agentsd runs decide {run_id} --approve call_1 "
         "(or --reject call_1; without either, on a terminal, you are asked)",
     ]
-    assert real_agentsd("runs", "decide", "last", "--approve-all", cwd=tmp_path).stdout == "hello\n"
+    assert agentsd("runs", "decide", "last", "--approve-all", cwd=tmp_path).stdout == "hello\n"
 
 
 @pytest.mark.parametrize(
@@ -107,17 +75,17 @@ def test_in_a_pipe_a_run_prints_how_to_decide(tmp_path: Path) -> None:
     ],
 )
 def test_a_call_is_rejected_edited_or_answered(tmp_path: Path, options: list[str], output: str) -> None:
-    run_id = paused(asking(tmp_path))
-    done = agentsd("runs", "decide", run_id, *options, "--json", cwd=tmp_path)
+    run_id = start_paused_run(approval_project(tmp_path))
+    done = agentsd_in_process("runs", "decide", run_id, *options, "--json", cwd=tmp_path)
     result = json.loads(done.stdout)
     assert (done.returncode, done.stderr, result["status"]) == (0, "", "completed")
     assert output in result["output"]
-    kept = agentsd("conversations", "list", "--json", cwd=tmp_path)
+    kept = agentsd_in_process("conversations", "list", "--json", cwd=tmp_path)
     assert json.loads(kept.stdout) == [], "a run alone is no conversation"
 
 
 def test_at_a_terminal_decide_asks_for_each_decision(tmp_path: Path) -> None:
-    run_id = paused(asking(tmp_path))
+    run_id = start_paused_run(approval_project(tmp_path))
     with terminal("runs", "decide", run_id, cwd=tmp_path) as (process, master):
         assert "may it call echo?" in read_until(master, "re[s]pond")
         os.write(master, b"a\n")
@@ -143,26 +111,26 @@ WRONG_DECISIONS = {
 @pytest.mark.parametrize("case", WRONG_DECISIONS)
 def test_a_wrong_decision_is_refused_and_the_run_still_waits(tmp_path: Path, case: str) -> None:
     options, message = WRONG_DECISIONS[case]
-    run_id = paused(asking(tmp_path))
-    done = agentsd("runs", "decide", run_id, *options, cwd=tmp_path)
+    run_id = start_paused_run(approval_project(tmp_path))
+    done = agentsd_in_process("runs", "decide", run_id, *options, cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
-    assert [run["status"] for run in listed(tmp_path)] == ["paused"]
+    assert [run["status"] for run in list_runs(tmp_path)] == ["paused"]
 
 
 def test_a_decision_comes_too_late_or_a_second_time(tmp_path: Path) -> None:
-    asking(tmp_path, runtime_policy="{confirm: {expires: 500ms}}")
-    run_id = paused(tmp_path)
-    while datetime.now(UTC) < datetime.fromisoformat(listed(tmp_path)[0]["expires_at"]) + timedelta(seconds=1):
-        assert listed(tmp_path)[0]["status"] == "paused", "looking at a run does not go on with it"
-    late = agentsd("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
+    approval_project(tmp_path, runtime_policy="{confirm: {expires: 500ms}}")
+    run_id = start_paused_run(tmp_path)
+    while datetime.now(UTC) < datetime.fromisoformat(list_runs(tmp_path)[0]["expires_at"]) + timedelta(seconds=1):
+        assert list_runs(tmp_path)[0]["status"] == "paused", "looking at a run does not go on with it"
+    late = agentsd_in_process("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
     assert late.returncode == 2
     assert "call_1 expired at" in late.stderr
-    asking(tmp_path)
-    run_id = paused(tmp_path, "echo again")
-    assert agentsd("runs", "decide", run_id, "--approve-all", cwd=tmp_path).returncode == 0
-    again = agentsd("runs", "decide", run_id, "--approve", "call_1", cwd=tmp_path)
+    approval_project(tmp_path)
+    run_id = start_paused_run(tmp_path, "echo again")
+    assert agentsd_in_process("runs", "decide", run_id, "--approve-all", cwd=tmp_path).returncode == 0
+    again = agentsd_in_process("runs", "decide", run_id, "--approve", "call_1", cwd=tmp_path)
     assert (again.returncode, again.stderr) == (
         2,
         f"error: run {run_id} is completed: no decision is pending\n",
@@ -170,74 +138,53 @@ def test_a_decision_comes_too_late_or_a_second_time(tmp_path: Path) -> None:
 
 
 def test_an_unknown_run_is_an_error_with_the_latest_ones(tmp_path: Path) -> None:
-    asking(tmp_path)
+    approval_project(tmp_path)
     for command in (["show"], ["decide"], ["resume"], ["cancel"], ["replay"], ["export"]):
-        none = agentsd("runs", *command, "run_zzz", cwd=tmp_path)
+        none = agentsd_in_process("runs", *command, "run_zzz", cwd=tmp_path)
         assert (none.returncode, none.stderr) == (2, "error: there is no run 'run_zzz'; no runs are stored\n")
-    run_id = paused(tmp_path)
-    some = agentsd("runs", "show", "run_zzz", "--json", cwd=tmp_path)
+    run_id = start_paused_run(tmp_path)
+    some = agentsd_in_process("runs", "show", "run_zzz", "--json", cwd=tmp_path)
     error = json.loads(some.stdout)["error"]
     assert (some.returncode, error["code"]) == (2, "run_not_found")
     assert f"the latest: {run_id} (one, " in error["message"]
-    assert agentsd("runs", "show", run_id[:10], cwd=tmp_path).stdout.startswith(run_id)
-    paused(tmp_path)
-    assert "runs begin with 'run_'" in agentsd("runs", "show", "run_", cwd=tmp_path).stderr
+    assert agentsd_in_process("runs", "show", run_id[:10], cwd=tmp_path).stdout.startswith(run_id)
+    start_paused_run(tmp_path)
+    assert "runs begin with 'run_'" in agentsd_in_process("runs", "show", "run_", cwd=tmp_path).stderr
 
 
 # --- a run that was left behind, or goes on elsewhere
 
-SLOW = """
-    import asyncio, pathlib
-    from framework import tool
-
-    @tool(risk="low", idempotent=True)
-    async def wait(name: str) -> str:
-        '''Wait for a file.'''
-        pathlib.Path("began").write_text(name)
-        while not pathlib.Path(name).exists():
-            await asyncio.sleep(0.01)
-        return "it came"
-"""
-
-
-def slow(root: Path) -> Fork:
-    """A process whose run waits for the file `flag`."""
-    write(root, {"agents.d/one.yaml": agent("one", model="offline"), "plugins/slow.py": SLOW})
-    process = Fork(["run", "wait for 'flag'"], cwd=root, env=ENVIRONMENT, stdout=PIPE, stderr=PIPE, text=True)
-    assert process.stderr
-    while "→ slow.wait" not in (line := process.stderr.readline()):
-        assert line, "it ended early"
-    return process
-
 
 def test_a_run_that_was_killed_in_a_call_is_listed_and_resumed(tmp_path: Path) -> None:
-    with slow(tmp_path) as process:
-        assert [run["status"] for run in listed(tmp_path)] == ["running"]
-        busy = agentsd("runs", "resume", "last", cwd=tmp_path)
+    with start_slow_run(tmp_path) as process:
+        assert [run["status"] for run in list_runs(tmp_path)] == ["running"]
+        busy = agentsd_in_process("runs", "resume", "last", cwd=tmp_path)
         assert busy.returncode == 2
         assert "is already in progress in another process" in busy.stderr
         process.kill()
         process.wait()
-    (left,) = listed(tmp_path, "--status", "orphaned")
-    assert 'slow.wait name="flag" (in progress)' in agentsd("runs", "show", left["run_id"], cwd=tmp_path).stdout
+    (left,) = list_runs(tmp_path, "--status", "orphaned")
+    assert (
+        'slow.wait name="flag" (in progress)' in agentsd_in_process("runs", "show", left["run_id"], cwd=tmp_path).stdout
+    )
     write(tmp_path, {"flag": ""})
-    done = real_agentsd("runs", "resume", left["run_id"], cwd=tmp_path)
+    done = agentsd("runs", "resume", left["run_id"], cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "it came\n"), done.stderr
 
 
 def test_a_run_is_cancelled_from_another_process(tmp_path: Path) -> None:
-    with slow(tmp_path) as process:
-        asked = agentsd("runs", "cancel", "last", cwd=tmp_path)
+    with start_slow_run(tmp_path) as process:
+        asked = agentsd_in_process("runs", "cancel", "last", cwd=tmp_path)
         assert asked.returncode == 0
         assert "was asked to cancel it" in asked.stdout
         assert process.wait(20) == 130
-    again = agentsd("runs", "cancel", "last", cwd=tmp_path)
+    again = agentsd_in_process("runs", "cancel", "last", cwd=tmp_path)
     assert (again.returncode, again.stdout.endswith("had already ended: cancelled\n")) == (1, True)
 
 
 def test_a_run_that_waits_is_cancelled(tmp_path: Path) -> None:
-    run_id = paused(asking(tmp_path))
-    done = agentsd("runs", "cancel", run_id, "--json", cwd=tmp_path)
+    run_id = start_paused_run(approval_project(tmp_path))
+    done = agentsd_in_process("runs", "cancel", run_id, "--json", cwd=tmp_path)
     assert json.loads(done.stdout) == {"run_id": run_id, "status": "cancelled", "was": "paused"}
 
 
@@ -245,22 +192,22 @@ def test_a_run_that_waits_is_cancelled(tmp_path: Path) -> None:
 
 
 def test_lists_are_filtered_and_tidy_in_a_pipe(tmp_path: Path) -> None:
-    asking(tmp_path)
-    assert agentsd("runs", "list", cwd=tmp_path).stdout == "no runs are stored\n"
-    first = paused(tmp_path)
-    agentsd("runs", "decide", first, "--approve-all", cwd=tmp_path)
-    second = paused(tmp_path, "echo 'a\nb'")
-    assert [run["run_id"] for run in listed(tmp_path)] == [second, first]
-    assert [run["run_id"] for run in listed(tmp_path, "--limit", "1")] == [second]
-    assert [run["run_id"] for run in listed(tmp_path, "--status", "completed", "--agent", "one")] == [first]
-    assert listed(tmp_path, "--agent", "two") == []
-    lines = agentsd("runs", "list", cwd=tmp_path).stdout.splitlines()
+    approval_project(tmp_path)
+    assert agentsd_in_process("runs", "list", cwd=tmp_path).stdout == "no runs are stored\n"
+    first = start_paused_run(tmp_path)
+    agentsd_in_process("runs", "decide", first, "--approve-all", cwd=tmp_path)
+    second = start_paused_run(tmp_path, "echo 'a\nb'")
+    assert [run["run_id"] for run in list_runs(tmp_path)] == [second, first]
+    assert [run["run_id"] for run in list_runs(tmp_path, "--limit", "1")] == [second]
+    assert [run["run_id"] for run in list_runs(tmp_path, "--status", "completed", "--agent", "one")] == [first]
+    assert list_runs(tmp_path, "--agent", "two") == []
+    lines = agentsd_in_process("runs", "list", cwd=tmp_path).stdout.splitlines()
     assert [line.split()[:3] for line in lines] == [[second, "paused", "one"], [first, "completed", "one"]]
     assert lines[0].endswith("echo 'a b'")
 
 
 def test_on_a_terminal_lists_fit_its_width(tmp_path: Path) -> None:
-    paused(asking(tmp_path), "echo " + "long " * 60)
+    start_paused_run(approval_project(tmp_path), "echo " + "long " * 60)
     with terminal("runs", "list", cwd=tmp_path) as (process, master):
         shown = read_until(master, "…")
         assert process.wait(10) == 0
@@ -271,17 +218,17 @@ def test_on_a_terminal_lists_fit_its_width(tmp_path: Path) -> None:
 
 
 def test_prune_deletes_old_runs_and_prints_the_numbers(tmp_path: Path) -> None:
-    asking(tmp_path)
-    run_id = paused(tmp_path)
-    assert agentsd("runs", "decide", run_id, "--approve-all", cwd=tmp_path).returncode == 0
-    waits = paused(tmp_path, "echo more")
-    assert agentsd("runs", "prune", cwd=tmp_path).stdout == "0 runs and 0 conversations deleted\n"
-    dry = agentsd("runs", "prune", "--older-than", "1ms", "--dry-run", cwd=tmp_path)
+    approval_project(tmp_path)
+    run_id = start_paused_run(tmp_path)
+    assert agentsd_in_process("runs", "decide", run_id, "--approve-all", cwd=tmp_path).returncode == 0
+    waits = start_paused_run(tmp_path, "echo more")
+    assert agentsd_in_process("runs", "prune", cwd=tmp_path).stdout == "0 runs and 0 conversations deleted\n"
+    dry = agentsd_in_process("runs", "prune", "--older-than", "1ms", "--dry-run", cwd=tmp_path)
     assert dry.stdout == "1 run and 0 conversations would be deleted\n"
-    done = agentsd("runs", "prune", "--older-than", "1ms", "--json", cwd=tmp_path)
+    done = agentsd_in_process("runs", "prune", "--older-than", "1ms", "--json", cwd=tmp_path)
     assert json.loads(done.stdout) == {"runs": 1, "conversations": 0, "freed_bytes": 0, "dry_run": False}
-    assert [run["run_id"] for run in listed(tmp_path)] == [waits]
-    wrong = agentsd("runs", "prune", "--older-than", "soon", cwd=tmp_path)
+    assert [run["run_id"] for run in list_runs(tmp_path)] == [waits]
+    wrong = agentsd_in_process("runs", "prune", "--older-than", "soon", cwd=tmp_path)
     assert (wrong.returncode, "invalid duration" in wrong.stderr) == (2, True)
 
 
@@ -290,15 +237,15 @@ def test_prune_deletes_old_runs_and_prints_the_numbers(tmp_path: Path) -> None:
 
 def test_a_chat_continues_in_another_process_and_shows_earlier_turns(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
-    first = agentsd("chat", "--conversation", "c1", cwd=tmp_path, stdin="echo hello\n")
+    first = agentsd_in_process("chat", "--conversation", "c1", cwd=tmp_path, stdin="echo hello\n")
     assert (first.returncode, first.stdout) == (0, "hello\n")
     assert "continue it: agentsd chat --conversation c1" in first.stderr
-    second = agentsd("chat", "--conversation", "c1", cwd=tmp_path, stdin="echo again\n")
+    second = agentsd_in_process("chat", "--conversation", "c1", cwd=tmp_path, stdin="echo again\n")
     assert "you: echo hello" in second.stderr
     assert "answered last in this conversation" in second.stderr
-    shown = agentsd("conversations", "show", "c1", cwd=tmp_path).stdout
+    shown = agentsd_in_process("conversations", "show", "c1", cwd=tmp_path).stdout
     assert shown.count("generation 1, run_") == 2, "each turn names what answered it"
-    data = json.loads(agentsd("conversations", "show", "c1", "--json", cwd=tmp_path).stdout)
+    data = json.loads(agentsd_in_process("conversations", "show", "c1", "--json", cwd=tmp_path).stdout)
     assert [turn["generation"] for turn in data["turns"]] == [1, 1]
     assert [message["content"] for message in data["messages"] if message["role"] == "user"] == [
         "echo hello",
@@ -307,10 +254,10 @@ def test_a_chat_continues_in_another_process_and_shows_earlier_turns(tmp_path: P
 
 
 def test_a_chat_in_a_pipe_prints_what_its_conversation_waits_for(tmp_path: Path) -> None:
-    asking(tmp_path)
-    agentsd("chat", "-c", "c1", cwd=tmp_path, stdin="echo hello\n")
-    again = agentsd("chat", "-c", "c1", cwd=tmp_path, stdin="echo more\n")
-    run_id = listed(tmp_path)[0]["run_id"]
+    approval_project(tmp_path)
+    agentsd_in_process("chat", "-c", "c1", cwd=tmp_path, stdin="echo hello\n")
+    again = agentsd_in_process("chat", "-c", "c1", cwd=tmp_path, stdin="echo more\n")
+    run_id = list_runs(tmp_path)[0]["run_id"]
     assert f"its last run waits for a decision: agentsd runs decide {run_id} --approve ID" in again.stderr
     assert (
         f"conversation 'c1' is busy: run {run_id} waits for a decision on echo: agentsd runs decide {run_id}"
@@ -321,18 +268,20 @@ def test_a_chat_in_a_pipe_prints_what_its_conversation_waits_for(tmp_path: Path)
 @pytest.mark.parametrize("form", ["messages", "openai", "anthropic", "gemini"])
 def test_a_conversation_goes_out_and_comes_in_in_every_form(tmp_path: Path, form: str) -> None:
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
-    agentsd("chat", "-c", "c1", cwd=tmp_path, stdin="calculate 6 * 7\necho hello\n")
-    out = agentsd("conversations", "export", "c1", "-f", form, "-o", "c1.json", cwd=tmp_path)
+    agentsd_in_process("chat", "-c", "c1", cwd=tmp_path, stdin="calculate 6 * 7\necho hello\n")
+    out = agentsd_in_process("conversations", "export", "c1", "-f", form, "-o", "c1.json", cwd=tmp_path)
     assert out.returncode == 0
-    assert agentsd("conversations", "export", "c1", "-o", "c1.json", cwd=tmp_path).returncode == 2, "never written over"
-    come = agentsd("conversations", "import", "c1.json", "-f", form, "-a", "one", "-c", "c2", cwd=tmp_path)
+    assert agentsd_in_process("conversations", "export", "c1", "-o", "c1.json", cwd=tmp_path).returncode == 2, (
+        "never written over"
+    )
+    come = agentsd_in_process("conversations", "import", "c1.json", "-f", form, "-a", "one", "-c", "c2", cwd=tmp_path)
     assert (come.returncode, come.stdout) == (0, "c2\n"), come.stderr
-    again = agentsd("conversations", "export", "c2", "-f", form, cwd=tmp_path)
+    again = agentsd_in_process("conversations", "export", "c2", "-f", form, cwd=tmp_path)
     assert again.stdout == (tmp_path / "c1.json").read_text()
-    assert agentsd("chat", "-c", "c2", cwd=tmp_path, stdin="echo and on\n").stdout == "and on\n"
-    gone = agentsd("conversations", "delete", "c2", "--json", cwd=tmp_path)
+    assert agentsd_in_process("chat", "-c", "c2", cwd=tmp_path, stdin="echo and on\n").stdout == "and on\n"
+    gone = agentsd_in_process("conversations", "delete", "c2", "--json", cwd=tmp_path)
     assert json.loads(gone.stdout) == {"conversation": "c2", "runs": 2}
-    none = agentsd("conversations", "show", "c2", cwd=tmp_path)
+    none = agentsd_in_process("conversations", "show", "c2", cwd=tmp_path)
     assert (none.returncode, none.stderr) == (2, "error: there is no conversation 'c2'; there are: c1\n")
 
 
@@ -358,30 +307,30 @@ def test_a_broken_file_is_not_imported_even_in_part(tmp_path: Path, case: str) -
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
     if text is not None:
         (tmp_path / "x.json").write_text(text)
-    done = agentsd("conversations", "import", "x.json", "-a", "one", "-c", "c1", cwd=tmp_path)
+    done = agentsd_in_process("conversations", "import", "x.json", "-a", "one", "-c", "c1", cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr
-    assert json.loads(agentsd("conversations", "list", "--json", cwd=tmp_path).stdout) == []
+    assert json.loads(agentsd_in_process("conversations", "list", "--json", cwd=tmp_path).stdout) == []
 
 
 # --- replay and export
 
 
 def test_nothing_differs_as_long_as_nothing_was_edited(tmp_path: Path) -> None:
-    asking(tmp_path)
-    run_id = paused(tmp_path, "echo hello and echo 'two words'")
+    approval_project(tmp_path)
+    run_id = start_paused_run(tmp_path, "echo hello and echo 'two words'")
     for _ in range(2):
-        agentsd("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
-    done = agentsd("runs", "replay", run_id, cwd=tmp_path)
+        agentsd_in_process("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
+    done = agentsd_in_process("runs", "replay", run_id, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, f"{run_id}: nothing differs\n"), done.stdout
 
 
 def test_a_replay_shows_what_an_edit_would_change(tmp_path: Path) -> None:
-    asking(tmp_path, skill_policy="{allow: [echo, calculator]}", model="scripted")
+    approval_project(tmp_path, skill_policy="{allow: [echo, calculator]}", model="scripted")
     run_id = begin(tmp_path, calls(("echo", {"text": "secret"})), "it is secret")
     denying = '{deny: [{tool: echo, when: {text: "sec*"}}], allow: [echo]}'
-    asking(tmp_path, skill_policy=denying, instructions="You are kind.")
-    done = agentsd("runs", "replay", run_id, cwd=tmp_path)
+    approval_project(tmp_path, skill_policy=denying, instructions="You are kind.")
+    done = agentsd_in_process("runs", "replay", run_id, cwd=tmp_path)
     assert done.returncode == 1
     assert "tools offered to one\n  - calculator\n" in done.stdout
     assert "  -You are one.\n  +You are kind.\n" in done.stdout
@@ -389,64 +338,64 @@ def test_a_replay_shows_what_an_edit_would_change(tmp_path: Path) -> None:
         'call c1 echo {"text": "secret"}\n  - success\n  + denied: the policy forbids this call: deny echo'
         in done.stdout
     )
-    data = json.loads(agentsd("runs", "replay", run_id, "--json", cwd=tmp_path).stdout)
+    data = json.loads(agentsd_in_process("runs", "replay", run_id, "--json", cwd=tmp_path).stdout)
     assert [one["what"] for one in data["differences"]] == ["offered", "prompt", "call"]
 
 
 def test_a_run_whose_agent_is_gone_can_still_be_looked_at(tmp_path: Path) -> None:
-    run_id = paused(asking(tmp_path))
+    run_id = start_paused_run(approval_project(tmp_path))
     (tmp_path / "agents.d/one.yaml").rename(tmp_path / "agents.d/two.yaml")
     write(tmp_path, {"agents.d/two.yaml": agent("two", model="offline")})
-    assert agentsd("runs", "show", run_id, cwd=tmp_path).returncode == 0
-    replayed = agentsd("runs", "replay", run_id, cwd=tmp_path)
+    assert agentsd_in_process("runs", "show", run_id, cwd=tmp_path).returncode == 0
+    replayed = agentsd_in_process("runs", "replay", run_id, cwd=tmp_path)
     assert (replayed.returncode, replayed.stderr) == (2, "error: no agent named 'one'; there are: two\n")
-    done = agentsd("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
+    done = agentsd_in_process("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
     assert done.returncode == 0
     assert "agents.d/one.yaml no longer defines the agent 'one'" in done.stdout, "its calls are denied"
 
 
 def test_a_run_is_written_as_a_case_that_passes(tmp_path: Path) -> None:
-    asking(tmp_path)
-    run_id = paused(tmp_path, "echo hello and echo 'two words'")
+    approval_project(tmp_path)
+    run_id = start_paused_run(tmp_path, "echo hello and echo 'two words'")
     for options in (["--approve-all"], ["--reject", "call_2", "--reason", "no"]):
-        agentsd("runs", "decide", run_id, *options, cwd=tmp_path)
-    out = agentsd("runs", "export", run_id, "--as-test", "-o", "agents.d/one.test.yaml", cwd=tmp_path)
+        agentsd_in_process("runs", "decide", run_id, *options, cwd=tmp_path)
+    out = agentsd_in_process("runs", "export", run_id, "--as-test", "-o", "agents.d/one.test.yaml", cwd=tmp_path)
     assert out.returncode == 0, out.stderr
-    tested = agentsd("test", cwd=tmp_path)
+    tested = agentsd_in_process("test", cwd=tmp_path)
     assert (tested.returncode, tested.stdout.splitlines()[-1]) == (0, "1 passed, 0 failed"), tested.stdout
-    asking(tmp_path, skill_policy="{deny: [echo], allow: [calculator]}")
-    assert agentsd("test", cwd=tmp_path).returncode == 1, "the case says what an edit breaks"
+    approval_project(tmp_path, skill_policy="{deny: [echo], allow: [calculator]}")
+    assert agentsd_in_process("test", cwd=tmp_path).returncode == 1, "the case says what an edit breaks"
 
 
 def test_a_run_that_failed_before_its_first_answer_is_not_exported_as_a_case(tmp_path: Path) -> None:
     broken = agent("one", model="broken", runtime_policy="{timeout: 5s}")
     settings = "models: {broken: {model: openai/m, base_url: 'http://127.0.0.1:9/v1'}}\nmodel_calls: {max_retries: 0}\n"
     write(tmp_path, {"agents.d/one.yaml": broken, "agentsd.yaml": settings})
-    assert agentsd("run", "hi", cwd=tmp_path).returncode == 1
-    refused = agentsd("runs", "export", "last", "--as-test", cwd=tmp_path)
+    assert agentsd_in_process("run", "hi", cwd=tmp_path).returncode == 1
+    refused = agentsd_in_process("runs", "export", "last", "--as-test", cwd=tmp_path)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "it failed before a model replied" in refused.stderr
 
 
 def test_a_pruned_turn_keeps_its_messages_and_cannot_be_replayed(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline", skill_policy="{allow: [echo]}")})
-    agentsd("chat", "-c", "c1", cwd=tmp_path, stdin="echo one\n")
-    assert agentsd("runs", "prune", "--older-than", "1ms", cwd=tmp_path).stdout.startswith("1 run ")
+    agentsd_in_process("chat", "-c", "c1", cwd=tmp_path, stdin="echo one\n")
+    assert agentsd_in_process("runs", "prune", "--older-than", "1ms", cwd=tmp_path).stdout.startswith("1 run ")
     for command in (["replay", "last"], ["export", "last", "--as-test"]):
-        refused = agentsd("runs", *command, cwd=tmp_path)
+        refused = agentsd_in_process("runs", *command, cwd=tmp_path)
         assert (refused.returncode, refused.stdout) == (2, "")
         assert "are left: its calls were pruned" in refused.stderr
-    (said, *_) = json.loads(agentsd("runs", "export", "last", cwd=tmp_path).stdout)
+    (said, *_) = json.loads(agentsd_in_process("runs", "export", "last", cwd=tmp_path).stdout)
     assert said["content"] == "echo one"
 
 
 def test_export_writes_the_messages_of_a_run_and_of_earlier_turns(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
-    agentsd("chat", "-c", "c1", cwd=tmp_path, stdin="echo one\necho two\n")
-    data = json.loads(agentsd("runs", "export", "last", "--format", "openai", cwd=tmp_path).stdout)
+    agentsd_in_process("chat", "-c", "c1", cwd=tmp_path, stdin="echo one\necho two\n")
+    data = json.loads(agentsd_in_process("runs", "export", "last", "--format", "openai", cwd=tmp_path).stdout)
     assert [message["content"] for message in data if message["role"] == "user"] == ["echo one", "echo two"]
 
 
 def test_show_in_a_pipe_has_no_colours(tmp_path: Path) -> None:
-    shown = agentsd("runs", "show", paused(asking(tmp_path)), cwd=tmp_path).stdout
+    shown = agentsd_in_process("runs", "show", start_paused_run(approval_project(tmp_path)), cwd=tmp_path).stdout
     assert "\x1b" not in shown

@@ -11,8 +11,8 @@ import pytest
 
 from framework import Runtime, Tool, tool
 from framework.types.problem import Problem
+from tests.support.generations import build_generation
 from tests.support.projects import agent, write
-from tests.tools.test_declaration import built
 
 
 def warnings(root: Path, files: dict[str, str], tools: list[Tool] | None = None) -> list[tuple[str, str]]:
@@ -200,7 +200,7 @@ def test_twice_as_many_rules_take_about_twice_as_long(kind: str, rule: str) -> N
         others = "" if kind == "allow" else ", allow: ['*']"
         text = agent("a", model="offline", skill_policy=f"{{{kind}: [{rules}]{others}}}")
         profile = Profile()
-        profile.runcall(built, {"agents.d/a.yaml": text.encode()})
+        profile.runcall(build_generation, {"agents.d/a.yaml": text.encode()})
         return sum(entry.callcount for entry in profile.getstats())
 
     small, large = steps(500), steps(1000)

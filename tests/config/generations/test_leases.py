@@ -19,8 +19,8 @@ from framework import Approve, ConfigError, RunResult, Runtime
 from framework.config.settings import ReloadSettings, Settings
 from framework.llm.client import ModelRequest
 from framework.testing import ScriptedModel, Turn, calls
-from tests.cli.test_cli import agentsd
 from tests.support.cases import cases
+from tests.support.commands import agentsd
 from tests.support.projects import agent, write
 
 PLUGIN = """

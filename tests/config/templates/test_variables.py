@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from framework import Runtime
 from framework.testing import ScriptedModel, Turn
-from tests.cli.test_cli import agentsd
-from tests.engine.plan.test_executor import Workshop, draft, step
 from tests.support.cases import cases
+from tests.support.commands import agentsd
+from tests.support.plans import Workshop, draft, step
 from tests.support.projects import agent, write
 
 TOLD = """\

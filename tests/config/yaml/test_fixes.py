@@ -14,8 +14,8 @@ from framework.config.yaml.parse import ParseError, parse, parse_agent
 from framework.types.case import CaseFile
 from framework.types.problem import Fix, Problem
 from framework.types.tool_servers import Sources
-from tests.cli.test_cli import agentsd
 from tests.support.cases import cases
+from tests.support.commands import agentsd
 from tests.support.projects import write
 
 GOOD = """\

@@ -22,8 +22,8 @@ from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
 from framework.testing import ScriptedModel, calls
 from framework.types.messages import Message, Usage
 from framework.types.spec import Limits
-from tests.cli.test_cli import agentsd
 from tests.support.cases import cases
+from tests.support.commands import agentsd
 from tests.support.projects import agent, write
 from tests.support.wire import says, wire_server
 

@@ -12,7 +12,7 @@ from framework.llm.scripted import ScriptedModel, calls
 from framework.store.memory import MemoryStore
 from framework.types.errors import RequestError
 from framework.types.state import Approve
-from tests.cli.test_cli import agentsd
+from tests.support.commands import agentsd
 from tests.support.projects import agent, write
 
 LEAD = {

@@ -17,7 +17,7 @@ from framework.types.events import Event, Warned
 from framework.types.messages import Message
 from framework.types.state import RunState
 from framework.types.warnings import MAX_WARNINGS_PER_CODE, WARNINGS, RunWarning, WarningCode
-from tests.cli.test_cli import agentsd
+from tests.support.commands import agentsd
 from tests.support.formats import Format, each_format, each_way, says
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write

@@ -26,8 +26,8 @@ from framework.testing import ScriptedModel, calls
 from framework.types.events import Event, Warned
 from framework.types.messages import Message, Usage
 from framework.types.spec import AgentSpec
-from tests.engine.plan.test_executor import draft, step
 from tests.support.cases import cases
+from tests.support.plans import draft, step
 from tests.support.projects import agent, write
 from tests.support.wire import Answer, WireServer, failed, kept_alive, says, stalled, wire_server
 

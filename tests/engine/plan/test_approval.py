@@ -29,8 +29,8 @@ from framework.llm.client import ModelRequest
 from framework.testing import Crash, JsonStore, ScriptedModel, Turn
 from framework.types.plan import Plan
 from framework.types.state import Decision
-from tests.engine.plan.test_executor import Workshop, draft, planner, step
 from tests.support.cases import cases
+from tests.support.plans import Workshop, draft, plan_project, step
 
 Answers = list[Decision]
 
@@ -61,7 +61,7 @@ def decided(
 
 
 def always(root: Path, **keys: str) -> Path:
-    return planner(root, **({"plan": "{approval: always}", "skill_policy": '{ask: [work], allow: ["*"]}'} | keys))
+    return plan_project(root, **({"plan": "{approval: always}", "skill_policy": '{ask: [work], allow: ["*"]}'} | keys))
 
 
 # --- what counts as a yes
@@ -132,7 +132,7 @@ def _end(answers: list[str], what: str) -> int:
 
 
 def test_a_plan_made_after_feedback_always_needs_approval(tmp_path: Path) -> None:
-    root = planner(tmp_path, runtime_policy="{risk_level: high}")
+    root = plan_project(tmp_path, runtime_policy="{risk_level: high}")
     shop = Workshop()
     turns: list[Turn] = [draft(step("a", tool="drill")), draft(step("b"), goal="harmless"), "done"]
     result, requests, asked = decided(root, shop, turns, [Respond(text="do not drill")])
@@ -150,7 +150,7 @@ def test_a_plan_made_after_feedback_always_needs_approval(tmp_path: Path) -> Non
 def test_a_goal_step_counts_with_the_risk_of_tools_it_can_call_without_approval(
     tmp_path: Path, confirm: str, asked: bool
 ) -> None:
-    root = planner(tmp_path, runtime_policy=f"{{risk_level: high, confirm: {{from: {confirm}}}}}")
+    root = plan_project(tmp_path, runtime_policy=f"{{risk_level: high, confirm: {{from: {confirm}}}}}")
     turns: list[Turn] = [draft({"id": "think", "description": "think"}), "a thought", "done"]
     result, _, _ = decided(root, Workshop(), turns, [])
     assert (result.status == "paused") is asked
@@ -402,8 +402,8 @@ def test_a_rejected_revision_keeps_finished_steps_and_reports_them(tmp_path: Pat
 
 
 def test_a_tightened_approval_setting_applies_immediately_to_a_waiting_run(tmp_path: Path) -> None:
-    root = planner(tmp_path, plan="{approval: never}", skill_policy='{ask: [drill], allow: ["*"]}')
-    root = planner(root, plan="{approval: never}", runtime_policy="{risk_level: high}")
+    root = plan_project(tmp_path, plan="{approval: never}", skill_policy='{ask: [drill], allow: ["*"]}')
+    root = plan_project(root, plan="{approval: never}", runtime_policy="{risk_level: high}")
     shop = Workshop("a")
 
     async def main() -> RunResult:
@@ -412,7 +412,7 @@ def test_a_tightened_approval_setting_applies_immediately_to_a_waiting_run(tmp_p
         async with Runtime.open(root, tools=shop.tools(), **options) as runtime:
             result = await runtime.run("do it")
             assert [asked.kind for asked in result.pending] == ["tool"], "high risks are asked about one by one"
-            planner(root, plan="{approval: always}", runtime_policy="{risk_level: high}")
+            plan_project(root, plan="{approval: always}", runtime_policy="{risk_level: high}")
             await runtime.reload()
             return await runtime.resume(result.run_id, {result.pending[0].id: Approve()})
 

@@ -10,70 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework import Approve, Edit, Reject, Respond, RunResult, Runtime, Tool, tool
+from framework import Approve, Edit, Reject, Respond, RunResult, Runtime
 from framework.llm.client import ModelRequest
 from framework.testing import Crash, JsonStore, ScriptedModel, Turn, calls
-from framework.types.events import wire
-from framework.types.plan import PlanDraft, StepDraft
+from framework.types.plan import PlanDraft
 from framework.types.state import Decision
 from tests.support.cases import cases
-from tests.support.projects import agent, write
-
-
-def draft(*steps: dict[str, Any], goal: str = "get it done") -> PlanDraft:
-    return PlanDraft(goal=goal, steps=tuple(StepDraft(**({"description": step["id"]} | step)) for step in steps))
-
-
-def step(name: str, *after: str, **keys: Any) -> dict[str, Any]:
-    return {"id": name, "tool": "work", "parameters": {"n": name}, "depends_on": after} | keys
-
-
-class Workshop:
-    """A tool that records its calls, and fails for the given steps."""
-
-    def __init__(self, *failing: str) -> None:
-        self.log: list[str] = []
-        self.failing = set(failing)
-
-    def tools(self) -> list[Tool]:
-        @tool(risk="low")
-        async def work(n: str) -> str:
-            """Works."""
-            self.log.append(f"+{n}")
-            await asyncio.sleep(0)
-            if n in self.failing:
-                raise ValueError("broken")
-            self.log.append(f"-{n}")
-            return f"did {n}"
-
-        @tool(risk="high")
-        async def drill(n: str) -> str:
-            """Drills, which is dangerous."""
-            self.log.append(f"drill {n}")
-            return f"drilled {n}"
-
-        return [work, drill]
-
-
-def planner(root: Path, **keys: str) -> Path:
-    return write(root, {"agents.d/p.yaml": agent("p", **({"executor": "plan"} | keys))})
-
-
-def run_plan(root: Path, shop: Workshop, *turns: Turn) -> tuple[RunResult, list[dict[str, Any]]]:
-    async def main() -> tuple[RunResult, list[dict[str, Any]]]:
-        models = {"scripted": ScriptedModel(*turns)}
-        async with Runtime.open(root, tools=shop.tools(), models=models, watch=False) as runtime:
-            async with runtime.stream("do it") as stream:
-                seen = [wire(event) async for event in stream]
-            return await stream.result(), seen
-
-    return asyncio.run(main())
+from tests.support.plans import Workshop, draft, plan_graphs, plan_project, run_plan, step
 
 
 def test_steps_run_after_their_dependencies_and_independent_ones_concurrently(tmp_path: Path) -> None:
     shop = Workshop()
     plan = draft(step("a"), step("b"), step("c", "a", "b"))
-    result, seen = run_plan(planner(tmp_path), shop, plan, "all done")
+    result, seen = run_plan(plan_project(tmp_path), shop, plan, "all done")
     assert result.output == "all done"
     assert shop.log == ["+a", "+b", "-a", "-b", "+c", "-c"]
     assert result.steps == 2, "one model call for the plan, one for the answer: steps that name their tool need none"
@@ -85,7 +34,7 @@ def test_steps_run_after_their_dependencies_and_independent_ones_concurrently(tm
 def test_dependents_of_a_failed_step_are_skipped_with_the_reason(tmp_path: Path) -> None:
     shop = Workshop("a")
     plan = draft(step("a"), step("b", "a"), step("c", "b"), step("d"))
-    result, seen = run_plan(planner(tmp_path, plan="{on_failure: skip}"), shop, plan, "half done")
+    result, seen = run_plan(plan_project(tmp_path, plan="{on_failure: skip}"), shop, plan, "half done")
     assert result.status == "completed"
     (warning,) = (e for e in seen if e["event"] == "warning")
     message = "the plan completed without these steps: a failed, b skipped, c skipped"
@@ -107,7 +56,7 @@ def test_a_goal_step_runs_with_react_and_gets_earlier_results(tmp_path: Path) ->
     async def main() -> RunResult:
         scripted = ScriptedModel(plan, calls(("work", {"n": "x"})), "a thought", "the end")
         async with Runtime.open(
-            planner(tmp_path), tools=shop.tools(), models={"scripted": scripted}, watch=False
+            plan_project(tmp_path), tools=shop.tools(), models={"scripted": scripted}, watch=False
         ) as runtime:
             result = await runtime.run("do it")
         model.extend(scripted.requests)
@@ -141,7 +90,7 @@ def test_an_invalid_plan_is_requested_again_with_its_problems(
     async def main() -> None:
         model = ScriptedModel(draft(bad), draft(step("a")), "ok")
         async with Runtime.open(
-            planner(tmp_path), tools=shop.tools(), models={"scripted": model}, watch=False
+            plan_project(tmp_path), tools=shop.tools(), models={"scripted": model}, watch=False
         ) as runtime:
             result = await runtime.run("do it")
         assert result.status == "completed"
@@ -154,12 +103,12 @@ def test_an_invalid_plan_is_requested_again_with_its_problems(
 @pytest.mark.hostile(35)
 def test_a_model_that_never_makes_a_valid_plan_is_stopped(tmp_path: Path) -> None:
     bad = draft(step("a", tool="nothing"))
-    result, _ = run_plan(planner(tmp_path), Workshop(), bad, bad, bad)
+    result, _ = run_plan(plan_project(tmp_path), Workshop(), bad, bad, bad)
     assert (result.status, result.finish_reason) == ("stopped", "max_corrections")
 
 
 def test_a_plan_of_too_many_steps_is_refused(tmp_path: Path) -> None:
-    root = planner(tmp_path, plan="{max_plan_steps: 2}")
+    root = plan_project(tmp_path, plan="{max_plan_steps: 2}")
     long = draft(*(step(f"s{n}") for n in range(3)))
     result, _ = run_plan(root, Workshop(), long, draft(step("a")), "ok")
     assert result.status == "completed"
@@ -169,7 +118,7 @@ def test_a_plan_of_too_many_steps_is_refused(tmp_path: Path) -> None:
 
 
 def approved(tmp_path: Path, decision: Decision, *turns: Turn) -> tuple[RunResult, Workshop]:
-    root = planner(tmp_path, plan="{approval: always}", skill_policy='{ask: [work], allow: ["*"]}')
+    root = plan_project(tmp_path, plan="{approval: always}", skill_policy='{ask: [work], allow: ["*"]}')
     shop = Workshop()
 
     async def main() -> RunResult:
@@ -221,7 +170,7 @@ def test_an_invalid_edit_is_not_an_approval(tmp_path: Path) -> None:
 
 
 def test_high_risk_in_a_plan_asks_by_default(tmp_path: Path) -> None:
-    root = planner(tmp_path, runtime_policy="{risk_level: high}")
+    root = plan_project(tmp_path, runtime_policy="{risk_level: high}")
     result, _ = run_plan(root, Workshop(), draft(step("a"), step("b", tool="drill")))
     assert result.status == "paused"
     assert result.pending[0].kind == "plan"
@@ -230,25 +179,14 @@ def test_high_risk_in_a_plan_asks_by_default(tmp_path: Path) -> None:
 # --- pauses and crashes anywhere in a plan
 
 
-@st.composite
-def graphs(draw: st.DrawFn) -> tuple[PlanDraft, frozenset[str]]:
-    """A plan of steps with random dependencies, and which of them fail."""
-    names = [f"s{n}" for n in range(draw(st.integers(1, 6)))]
-    steps = [
-        step(name, *draw(st.sets(st.sampled_from(names[:index]), max_size=2) if index else st.just(set())))
-        for index, name in enumerate(names)
-    ]
-    return draft(*steps), frozenset(draw(st.sets(st.sampled_from(names), max_size=2)))
-
-
 @cases(30)
-@given(graph=graphs(), ask=st.booleans())
+@given(graph=plan_graphs(), ask=st.booleans())
 def test_every_step_runs_once_after_its_dependencies_and_never_after_a_failed_one(
     tmp_path_factory: pytest.TempPathFactory, graph: tuple[PlanDraft, frozenset[str]], ask: bool
 ) -> None:
     plan, failing = graph
     policy = '{ask: [work], allow: ["*"]}' if ask else '{allow: ["*"]}'
-    root = planner(
+    root = plan_project(
         tmp_path_factory.mktemp("plan"),
         skill_policy=policy,
         plan="{approval: never, max_parallel: 3, on_failure: skip}",
@@ -282,12 +220,12 @@ def test_every_step_runs_once_after_its_dependencies_and_never_after_a_failed_on
 
 
 @cases(30)
-@given(graph=graphs(), saves=st.integers(0, 25))
+@given(graph=plan_graphs(), saves=st.integers(0, 25))
 def test_after_a_crash_anywhere_in_a_plan_no_finished_step_is_repeated(
     tmp_path_factory: pytest.TempPathFactory, graph: tuple[PlanDraft, frozenset[str]], saves: int
 ) -> None:
     plan, _ = graph
-    root = planner(tmp_path_factory.mktemp("plan"), plan="{approval: never, max_parallel: 3}")
+    root = plan_project(tmp_path_factory.mktemp("plan"), plan="{approval: never, max_parallel: 3}")
     shop = Workshop()
     store = JsonStore()
 

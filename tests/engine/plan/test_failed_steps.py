@@ -15,11 +15,18 @@ from framework.testing import JsonStore, ScriptedModel, Turn
 from framework.types.events import wire
 from framework.types.plan import PlanDraft
 from framework.types.state import Decision
-from tests.cli.test_cli import agentsd
-from tests.engine.plan.test_executor import Workshop, draft, graphs, planner, step
-from tests.engine.plan.test_failures import calls_forever, states
-from tests.engine.plan.test_step import free
 from tests.support.cases import cases
+from tests.support.commands import agentsd
+from tests.support.plans import (
+    Workshop,
+    draft,
+    model_step,
+    plan_graphs,
+    plan_project,
+    repeated_call,
+    step,
+    step_statuses,
+)
 
 ASK = "{on_failure: ask, approval: never}"
 PLAN = draft(step("a"), step("b", "a"), step("c", "b"), step("d", "a"))
@@ -64,7 +71,7 @@ def drive(
 
 def test_the_question_shows_the_step_and_its_choices(tmp_path: Path) -> None:
     shop = Workshop("b")
-    result, _ = drive(planner(tmp_path, plan=ASK), shop, [PLAN], [])
+    result, _ = drive(plan_project(tmp_path, plan=ASK), shop, [PLAN], [])
     assert (result.status, result.finish_reason) == ("paused", "confirmation")
     (asked,) = result.pending
     assert (asked.kind, asked.tool, asked.arguments) == ("step", "work", {"n": "b"})
@@ -76,9 +83,9 @@ def test_the_question_shows_the_step_and_its_choices(tmp_path: Path) -> None:
 
 def test_skip_skips_the_dependents_of_the_step(tmp_path: Path) -> None:
     shop = Workshop("b")
-    result, seen = drive(planner(tmp_path, plan=ASK), shop, [PLAN, "done"], [Respond(text="skip")])
+    result, seen = drive(plan_project(tmp_path, plan=ASK), shop, [PLAN, "done"], [Respond(text="skip")])
     assert (result.status, result.output) == ("completed", "done")
-    assert states(result) == {"a": "done", "b": "failed", "c": "skipped", "d": "done"}
+    assert step_statuses(result) == {"a": "done", "b": "failed", "c": "skipped", "d": "done"}
     assert [w["message"] for w in seen if w["event"] == "warning"] == [
         "the plan completed without these steps: b failed, c skipped"
     ]
@@ -88,9 +95,9 @@ def test_skip_skips_the_dependents_of_the_step(tmp_path: Path) -> None:
 def test_retry_runs_the_step_again_and_asks_again_if_it_fails(tmp_path: Path, until: int) -> None:
     shop = Broken("b", until=until)
     again: list[Decision] = [Respond(text="retry")] * until
-    result, seen = drive(planner(tmp_path, plan=ASK), shop, [PLAN, "done"], again)
+    result, seen = drive(plan_project(tmp_path, plan=ASK), shop, [PLAN, "done"], again)
     assert (result.status, result.output) == ("completed", "done")
-    assert set(states(result).values()) == {"done"}
+    assert set(step_statuses(result).values()) == {"done"}
     assert shop.log.count("+b") == until + 1
     assert [entry for entry in shop.log if entry in ("+a", "+c", "+d")] == ["+a", "+d", "+c"], "nothing else again"
     assert [e["revision"] for e in seen if e["event"] == "plan"] == [*range(2, until + 2)]
@@ -98,27 +105,27 @@ def test_retry_runs_the_step_again_and_asks_again_if_it_fails(tmp_path: Path, un
 
 
 def test_a_retry_runs_a_goal_again(tmp_path: Path) -> None:
-    plan = draft(free("think"), step("b", "think"))
-    root = planner(tmp_path, plan=ASK, runtime_policy="{max_repeated_calls: 1}")
+    plan = draft(model_step("think"), step("b", "think"))
+    root = plan_project(tmp_path, plan=ASK, runtime_policy="{max_repeated_calls: 1}")
 
-    turns = [plan, calls_forever(), calls_forever(), "thought", "done"]
+    turns = [plan, repeated_call(), repeated_call(), "thought", "done"]
     result, _ = drive(root, Workshop(), turns, [Respond(text="retry")])
     assert (result.status, result.output) == ("completed", "done")
-    assert states(result) == {"think": "done", "b": "done"}
+    assert step_statuses(result) == {"think": "done", "b": "done"}
 
 
 @pytest.mark.parametrize("decision", [Respond(text="stop"), Reject(), Reject(reason="enough")])
 def test_stop_fails_the_run_with_the_results_so_far(tmp_path: Path, decision: Decision) -> None:
-    result, _ = drive(planner(tmp_path, plan=ASK), Workshop("b"), [PLAN], [decision])
+    result, _ = drive(plan_project(tmp_path, plan=ASK), Workshop("b"), [PLAN], [decision])
     assert (result.status, result.finish_reason, result.output) == ("failed", "step_failed", "did a\ndid d")
     assert result.error is not None
     assert result.error.message.startswith("step b failed, and the user stopped the run: Error: work failed")
-    assert states(result) == {"a": "done", "b": "failed", "c": "skipped", "d": "done"}
+    assert step_statuses(result) == {"a": "done", "b": "failed", "c": "skipped", "d": "done"}
 
 
 @pytest.mark.parametrize("decision", [Approve(), Edit(arguments={}), Respond(text="maybe"), Respond(text="")])
 def test_any_other_answer_is_refused_and_the_question_stays_open(tmp_path: Path, decision: Decision) -> None:
-    store, root = JsonStore(), planner(tmp_path, plan=ASK)
+    store, root = JsonStore(), plan_project(tmp_path, plan=ASK)
     result, _ = drive(root, Workshop("b"), [PLAN], [], store)
 
     async def main() -> None:
@@ -134,7 +141,7 @@ def test_any_other_answer_is_refused_and_the_question_stays_open(tmp_path: Path,
 def test_failed_steps_are_decided_one_by_one(tmp_path: Path) -> None:
     plan = draft(step("a"), step("b"), step("c", "a"), step("d", "b"))
     store, shop = JsonStore(), Workshop("a", "b")
-    root = planner(tmp_path, plan="{on_failure: ask, approval: never, max_parallel: 2}")
+    root = plan_project(tmp_path, plan="{on_failure: ask, approval: never, max_parallel: 2}")
     model = ScriptedModel(plan, "done")
 
     async def main() -> RunResult:
@@ -144,24 +151,24 @@ def test_failed_steps_are_decided_one_by_one(tmp_path: Path) -> None:
             assert [asked.id for asked in result.pending] == ["failed-1-a", "failed-1-b"]
             result = await runtime.resume(result.run_id, {"failed-1-b": Respond(text="skip")})
             assert [asked.id for asked in result.pending] == ["failed-1-a"]
-            assert states(result) == {"a": "failed", "b": "failed", "c": "open", "d": "skipped"}
+            assert step_statuses(result) == {"a": "failed", "b": "failed", "c": "open", "d": "skipped"}
             shop.failing.clear()
             return await runtime.resume(result.run_id, {"failed-1-a": Respond(text="retry")})
 
     result = asyncio.run(main())
-    assert states(result) == {"a": "done", "b": "failed", "c": "done", "d": "skipped"}
+    assert step_statuses(result) == {"a": "done", "b": "failed", "c": "done", "d": "skipped"}
     assert result.output == "done"
 
 
 @cases(25)
-@given(graph=graphs(), answers=st.lists(st.sampled_from(["retry", "skip"]), min_size=12, max_size=12))
+@given(graph=plan_graphs(), answers=st.lists(st.sampled_from(["retry", "skip"]), min_size=12, max_size=12))
 def test_no_choice_repeats_a_finished_step(
     tmp_path_factory: pytest.TempPathFactory, graph: tuple[PlanDraft, frozenset[str]], answers: list[str]
 ) -> None:
     plan, failing = graph
     shop = Broken(*failing, until=1)
     limits = "{max_tool_calls: null, max_steps: null, max_repeated_calls: 99}"
-    root = planner(tmp_path_factory.mktemp("p"), plan=ASK, runtime_policy=limits)
+    root = plan_project(tmp_path_factory.mktemp("p"), plan=ASK, runtime_policy=limits)
     chosen: list[str] = []
 
     async def main() -> RunResult:
@@ -182,7 +189,7 @@ def test_no_choice_repeats_a_finished_step(
     assert (result.status, result.output) == ("completed", "end")
     finished = [entry for entry in shop.log if entry.startswith("-")]
     assert len(finished) == len(set(finished))
-    assert {f"-{name}" for name, status in states(result).items() if status == "done"} == set(finished)
+    assert {f"-{name}" for name, status in step_statuses(result).items() if status == "done"} == set(finished)
 
 
 def test_a_failed_step_is_decided_by_another_process_from_the_command_line(tmp_path: Path) -> None:

@@ -14,20 +14,24 @@ from hypothesis import strategies as st
 from framework import Approve, ModelError, RunResult, Runtime, tool
 from framework.llm.client import ModelRequest
 from framework.testing import Crash, JsonStore, ScriptedModel, Turn
-from framework.testing import calls as scripted_calls
 from framework.types.outcome import outcome_for
 from framework.types.plan import PlanDraft, StepDraft
-from tests.engine.plan.test_executor import Workshop, draft, graphs, planner, run_plan, step
-from tests.engine.plan.test_step import free, results_of, run
 from tests.support.cases import cases
-from tests.support.projects import agent, write
-from tests.support.wire import Answer, calls, says, wire_server
-
-
-def states(result: RunResult) -> dict[str, str]:
-    assert result.plan is not None
-    return {one.id: one.status for one in result.plan.steps}
-
+from tests.support.plans import (
+    Workshop,
+    draft,
+    model_step,
+    plan_graphs,
+    plan_project,
+    repeated_call,
+    run_plan,
+    run_plan_over_http,
+    run_plan_with_requests,
+    step,
+    step_results,
+    step_statuses,
+)
+from tests.support.wire import Answer, calls, says
 
 # --- making it anew
 
@@ -36,10 +40,10 @@ def test_a_failed_step_leads_to_a_new_plan_and_finished_steps_stay(tmp_path: Pat
     shop = Workshop("b")
     first = draft(step("a"), step("b", "a"), step("c", "b"))
     second = draft(step("d", "a"), step("c", "d"), goal="another way")
-    result, requests, seen = run(planner(tmp_path), shop.tools(), first, second, "got there")
+    result, requests, seen = run_plan_with_requests(plan_project(tmp_path), shop.tools(), first, second, "got there")
     assert (result.status, result.output, result.steps) == ("completed", "got there", 3)
     assert [entry for entry in shop.log if entry.startswith("+")] == ["+a", "+b", "+d", "+c"]
-    assert states(result) == {"a": "done", "b": "failed", "d": "done", "c": "done"}
+    assert step_statuses(result) == {"a": "done", "b": "failed", "d": "done", "c": "done"}
     plan_events = [event for event in seen if event["event"] == "plan"]
     assert [event["revision"] for event in plan_events] == [1, 2]
     assert [(change["kind"], change["id"]) for change in plan_events[1]["changes"]] == [
@@ -53,21 +57,23 @@ def test_a_failed_step_leads_to_a_new_plan_and_finished_steps_stay(tmp_path: Pat
 
 
 def test_a_run_fails_with_its_answer_if_a_failed_step_is_not_replaced(tmp_path: Path) -> None:
-    result, seen = run_plan(planner(tmp_path), Workshop("b"), draft(step("a"), step("b", "a")), draft(), "only a")
+    result, seen = run_plan(plan_project(tmp_path), Workshop("b"), draft(step("a"), step("b", "a")), draft(), "only a")
     assert (result.status, result.finish_reason, result.output) == ("failed", "step_failed", "only a")
     assert result.error is not None
     assert result.error.message.startswith("step b failed, and the new plan does not replace it: Error: work")
     assert outcome_for(result.finish_reason).exit_code == 1
     assert [event["event"] for event in seen[-2:]] == ["error", "done"]
-    assert states(result) == {"a": "done", "b": "failed"}
+    assert step_statuses(result) == {"a": "done", "b": "failed"}
 
 
 def test_only_a_new_step_replaces_a_failed_one(tmp_path: Path) -> None:
     first = draft(step("a"), step("b"), step("c", "a"))
-    result, _ = run_plan(planner(tmp_path, plan="{max_parallel: 2}"), Workshop("b"), first, draft(step("c", "a")), "c")
+    result, _ = run_plan(
+        plan_project(tmp_path, plan="{max_parallel: 2}"), Workshop("b"), first, draft(step("c", "a")), "c"
+    )
     assert (result.status, result.output) == ("failed", "c")
     other = first, draft(step("c", "a"), step("d", "a")), "c and d"
-    result, seen = run_plan(planner(tmp_path / "new"), Workshop("b"), *other)
+    result, seen = run_plan(plan_project(tmp_path / "new"), Workshop("b"), *other)
     assert (result.status, result.output) == ("completed", "c and d")
     (warning,) = (event for event in seen if event["event"] == "warning" and event["code"] == "steps_not_done")
     assert warning["message"] == "the plan completed without these steps: b failed"
@@ -76,16 +82,18 @@ def test_only_a_new_step_replaces_a_failed_one(tmp_path: Path) -> None:
 def test_steps_in_progress_finish_and_no_step_starts_before_the_new_plan(tmp_path: Path) -> None:
     shop = Workshop("b")
     first = draft(step("b"), step("slow"), step("later"))
-    result, _ = run_plan(planner(tmp_path), shop, first, draft(step("x")), "done")
+    result, _ = run_plan(plan_project(tmp_path), shop, first, draft(step("x")), "done")
     assert shop.log[:4] == ["+b", "+slow", "-slow", "+x"]
-    assert states(result) == {"slow": "done", "b": "failed", "x": "done"}
+    assert step_statuses(result) == {"slow": "done", "b": "failed", "x": "done"}
 
 
 def test_a_new_plan_may_reuse_the_id_of_a_failed_step(tmp_path: Path) -> None:
     shop = Workshop("b")
-    result, _ = run_plan(planner(tmp_path), shop, draft(step("b")), draft(step("b", parameters={"n": "b2"})), "done")
+    result, _ = run_plan(
+        plan_project(tmp_path), shop, draft(step("b")), draft(step("b", parameters={"n": "b2"})), "done"
+    )
     assert shop.log == ["+b", "+b2", "-b2"]
-    assert states(result) == {"b": "done"}
+    assert step_statuses(result) == {"b": "done"}
     assert [call.id for call in result.tool_calls] == ["plan-1-b", "plan-2-b"]
 
 
@@ -93,7 +101,9 @@ def test_failed_attempts_are_reported_while_their_replacement_is_open(tmp_path: 
     shop = Workshop("a", "b")
     again = step("a", "b", parameters={"n": "a2"})
     plans = draft(step("a")), draft(step("b"), again), draft(again | {"depends_on": ()})
-    result, requests, _ = run(planner(tmp_path, plan="{max_replans: 3}"), shop.tools(), *plans, "done")
+    result, requests, _ = run_plan_with_requests(
+        plan_project(tmp_path, plan="{max_replans: 3}"), shop.tools(), *plans, "done"
+    )
     assert shop.log == ["+a", "+b", "+a2", "-a2"]
     attempts = [
         [call.arguments["n"] for message in request.messages for call in message.tool_calls] for request in requests
@@ -101,23 +111,23 @@ def test_failed_attempts_are_reported_while_their_replacement_is_open(tmp_path: 
     assert attempts == [[], ["a"], ["a", "b"], ["b", "a2"]]
     results = [m.content.strip() for m in requests[2].messages if m.role == "tool"]
     assert results == ["Error: work failed: ValueError: broken"] * 2
-    assert states(result) == {"b": "failed", "a": "done"}
+    assert step_statuses(result) == {"b": "failed", "a": "done"}
 
 
 def test_a_failed_goal_is_reported_for_every_new_plan(tmp_path: Path) -> None:
-    plans = draft(free("think")), draft(step("b"), free("think", "b")), draft()
-    root = planner(tmp_path, runtime_policy="{max_repeated_calls: 1}")
-    turns = plans[0], calls_forever(), calls_forever(), plans[1], plans[2], "done"
-    result, requests, _ = run(root, Workshop("b").tools(), *turns)
+    plans = draft(model_step("think")), draft(step("b"), model_step("think", "b")), draft()
+    root = plan_project(tmp_path, runtime_policy="{max_repeated_calls: 1}")
+    turns = plans[0], repeated_call(), repeated_call(), plans[1], plans[2], "done"
+    result, requests, _ = run_plan_with_requests(root, Workshop("b").tools(), *turns)
     assert result.output == "done"
     assert "think about think: stopped by max_repeated_calls" in [m.content for m in requests[4].messages]
 
 
 def test_no_step_can_depend_on_a_failed_one(tmp_path: Path) -> None:
     plans = draft(step("b"), step("c", "b")), draft(step("c", "b")), draft(step("c"))
-    result, requests, _ = run(planner(tmp_path), Workshop("b").tools(), *plans, "done")
+    result, requests, _ = run_plan_with_requests(plan_project(tmp_path), Workshop("b").tools(), *plans, "done")
     assert "step c depends on b, which was not done" in requests[2].messages[-1].content
-    assert states(result) == {"b": "failed", "c": "done"}
+    assert step_statuses(result) == {"b": "failed", "c": "done"}
 
 
 @pytest.mark.hostile(35)
@@ -125,7 +135,7 @@ def test_no_step_can_depend_on_a_failed_one(tmp_path: Path) -> None:
 def test_endless_replanning_is_stopped_with_the_results_so_far(tmp_path: Path, allowed: int) -> None:
     shop = Workshop(*(f"b{n}" for n in range(9)))
     plans = [draft(step("a"), step("b0", "a")), *(draft(step(f"b{n}")) for n in range(1, 9))]
-    root = planner(tmp_path, plan=f"{{max_replans: {allowed}}}")
+    root = plan_project(tmp_path, plan=f"{{max_replans: {allowed}}}")
     result, _ = run_plan(root, shop, *plans)
     assert (result.status, result.finish_reason, result.output) == ("stopped", "max_replans", "did a")
     assert result.stopped_by is not None
@@ -136,22 +146,22 @@ def test_endless_replanning_is_stopped_with_the_results_so_far(tmp_path: Path, a
 
 def test_on_failure_fail_ends_the_run(tmp_path: Path) -> None:
     plan = draft(step("a"), step("b", "a"), step("c", "b"), step("d", "c"))
-    result, seen = run_plan(planner(tmp_path, plan="{on_failure: fail}"), Workshop("b"), plan)
+    result, seen = run_plan(plan_project(tmp_path, plan="{on_failure: fail}"), Workshop("b"), plan)
     assert (result.status, result.finish_reason, result.output) == ("failed", "step_failed", "did a")
     assert result.error is not None
     assert result.error.message.startswith("step b failed, and plan.on_failure is `fail`: Error: work failed")
-    assert states(result) == {"a": "done", "b": "failed", "c": "skipped", "d": "skipped"}
-    assert "step b failed" in (results_of(seen)["d"][1] or "")
+    assert step_statuses(result) == {"a": "done", "b": "failed", "c": "skipped", "d": "skipped"}
+    assert "step b failed" in (step_results(seen)["d"][1] or "")
 
 
 def test_a_limit_within_a_plan_gives_each_remaining_step_a_reason(tmp_path: Path) -> None:
-    root = planner(tmp_path, runtime_policy="{max_steps: 3}")
-    plan = draft(step("a"), free("think", "a"), step("b", "think"))
-    result, seen = run_plan(root, Workshop(), plan, calls_forever(), calls_forever())
+    root = plan_project(tmp_path, runtime_policy="{max_steps: 3}")
+    plan = draft(step("a"), model_step("think", "a"), step("b", "think"))
+    result, seen = run_plan(root, Workshop(), plan, repeated_call(), repeated_call())
     assert (result.status, result.finish_reason) == ("stopped", "max_steps")
     assert result.output == "did a"
-    assert states(result) == {"a": "done", "think": "failed", "b": "skipped"}
-    assert "max_steps reached" in (results_of(seen)["b"][1] or "")
+    assert step_statuses(result) == {"a": "done", "think": "failed", "b": "skipped"}
+    assert "max_steps reached" in (step_results(seen)["b"][1] or "")
 
 
 def test_a_timed_out_run_reports_steps_in_progress_and_steps_not_started(tmp_path: Path) -> None:
@@ -161,28 +171,24 @@ def test_a_timed_out_run_reports_steps_in_progress_and_steps_not_started(tmp_pat
         await asyncio.Event().wait()
         return ""
 
-    root = planner(tmp_path, runtime_policy="{timeout: 100ms}")
+    root = plan_project(tmp_path, runtime_policy="{timeout: 100ms}")
     shop = Workshop()
     plan = draft(step("a"), step("b", "a", tool="forever", parameters={}), step("c", "b"))
-    result, _, _ = run(root, [*shop.tools(), forever], plan)
+    result, _, _ = run_plan_with_requests(root, [*shop.tools(), forever], plan)
     assert (result.status, result.finish_reason, result.output) == ("stopped", "timeout", "did a")
-    assert states(result) == {"a": "done", "b": "failed", "c": "skipped"}
+    assert step_statuses(result) == {"a": "done", "b": "failed", "c": "skipped"}
     assert result.plan is not None
     assert result.plan.step("c").result == "not finished: the run ended with timeout"
 
 
 def test_an_unknown_planning_model_is_a_problem_of_the_file(tmp_path: Path) -> None:
     async def main() -> list[str]:
-        root = planner(tmp_path, plan="{model: plannnig}")
+        root = plan_project(tmp_path, plan="{model: plannnig}")
         async with Runtime.open(root, models={"scripted": ScriptedModel()}, watch=False) as runtime:
             return [f"{problem.place}: {problem.message}" for problem in runtime.catalog.current.errors]
 
     (problem,) = asyncio.run(main())
     assert problem.startswith("agents.d/p.yaml:8:15: unknown model 'plannnig'")
-
-
-def calls_forever() -> Turn:
-    return scripted_calls(("work", {"n": "again"}))
 
 
 # --- models that cannot plan
@@ -202,33 +208,19 @@ def calls_forever() -> Turn:
 def test_a_model_that_returns_no_plan_ends_the_run_with_a_typed_error(
     tmp_path: Path, answers: list[Answer], message: str
 ) -> None:
-    result = over_the_wire(tmp_path, answers)
+    result = run_plan_over_http(tmp_path, answers)
     assert (result.status, result.finish_reason) == ("failed", "model_error")
     assert result.error is not None
     assert message in result.error.message
     assert result.tool_calls == ()
 
 
-def over_the_wire(root: Path, answers: list[Answer]) -> RunResult:
-    async def main() -> RunResult:
-        async with wire_server(answers) as server:
-            files = {
-                "agents.d/p.yaml": agent("p", model="local", executor="plan"),
-                "agentsd.yaml": f"models: {{local: {{model: openai/test, base_url: '{server.url}'}}}}\n",
-            }
-            shop = Workshop("b")
-            async with Runtime.open(write(root, files), tools=shop.tools(), watch=False) as runtime:
-                return await runtime.run("go")
-
-    return asyncio.run(main())
-
-
 @pytest.mark.hostile(35)
 def test_a_model_that_returns_no_new_plan_ends_the_run_with_the_results_so_far(tmp_path: Path) -> None:
     plan = draft(step("a"), step("b", "a"), step("c", "b")).model_dump(mode="json", exclude_defaults=True)
-    result = over_the_wire(tmp_path, [calls(("PlanDraft", plan)), *[says("I give up.")] * 3])
+    result = run_plan_over_http(tmp_path, [calls(("PlanDraft", plan)), *[says("I give up.")] * 3])
     assert (result.status, result.finish_reason, result.output) == ("failed", "model_error", "did a")
-    assert states(result) == {"a": "done", "b": "failed", "c": "skipped"}
+    assert step_statuses(result) == {"a": "done", "b": "failed", "c": "skipped"}
 
 
 @pytest.mark.hostile(35)
@@ -240,7 +232,7 @@ def test_a_model_that_returns_no_new_plan_ends_the_run_with_the_results_so_far(t
     ],
 )
 def test_a_custom_client_that_returns_no_plan_is_a_model_error(tmp_path: Path, answer: str, message: str) -> None:
-    result, _ = run_plan(planner(tmp_path), Workshop(), answer)
+    result, _ = run_plan(plan_project(tmp_path), Workshop(), answer)
     assert result.finish_reason == "model_error"
     assert result.error is not None
     assert message in result.error.message
@@ -249,7 +241,7 @@ def test_a_custom_client_that_returns_no_plan_is_a_model_error(tmp_path: Path, a
 @pytest.mark.hostile(35)
 def test_a_plan_of_a_thousand_steps_is_rejected_without_checking_each(tmp_path: Path) -> None:
     long = draft(*(step(f"s{n}", tool="nowhere") for n in range(1000)))
-    result, requests, _ = run(planner(tmp_path), [], long, long, long)
+    result, requests, _ = run_plan_with_requests(plan_project(tmp_path), [], long, long, long)
     assert (result.status, result.finish_reason) == ("stopped", "max_corrections")
     findings = requests[1].messages[-1].content.partition("is invalid:")[2]
     assert findings.strip().splitlines()[0] == "- it has 1000 steps; at most 12 are allowed"
@@ -260,7 +252,7 @@ def test_a_plan_of_a_thousand_steps_is_rejected_without_checking_each(tmp_path: 
 def test_the_planning_model_is_the_one_in_the_file(tmp_path: Path) -> None:
     async def main() -> tuple[int, int]:
         planning, working = ScriptedModel(draft(step("a"))), ScriptedModel("done")
-        root = planner(tmp_path, plan="{model: planning}")
+        root = plan_project(tmp_path, plan="{model: planning}")
         models = {"scripted": working, "planning": planning}
         async with Runtime.open(root, tools=Workshop().tools(), models=models, watch=False) as runtime:
             assert (await runtime.run("go")).output == "done"
@@ -331,7 +323,7 @@ TRIED_TWICE = (
 
 @cases(25)
 @example(graph=TRIED_TWICE, ask=True, fixed=True, parallel=2)
-@given(graph=graphs(), ask=st.booleans(), fixed=st.booleans(), parallel=st.integers(1, 4))
+@given(graph=plan_graphs(), ask=st.booleans(), fixed=st.booleans(), parallel=st.integers(1, 4))
 def test_with_replanning_and_pauses_every_step_runs_once_and_in_order(
     tmp_path_factory: pytest.TempPathFactory,
     graph: tuple[PlanDraft, frozenset[str]],
@@ -346,7 +338,7 @@ def test_with_replanning_and_pauses_every_step_runs_once_and_in_order(
     def done(paused: bool) -> tuple[World, RunResult]:
         policy = '{ask: [work], allow: ["*"]}' if paused else '{allow: ["*"]}'
         folder = tmp_path_factory.mktemp("plan")
-        root = planner(folder, skill_policy=policy, plan=settings, runtime_policy=limits)
+        root = plan_project(folder, skill_policy=policy, plan=settings, runtime_policy=limits)
         world = World(plan, failing, fixed)
 
         async def main() -> RunResult:
@@ -371,16 +363,16 @@ def test_with_replanning_and_pauses_every_step_runs_once_and_in_order(
     if ask:
         straight, other = done(False)
         assert sorted(straight.shop.log) == sorted(world.shop.log)
-        assert states(other) == states(result)
+        assert step_statuses(other) == step_statuses(result)
 
 
 @cases(25)
-@given(graph=graphs(), saves=st.integers(0, 40), fixed=st.booleans())
+@given(graph=plan_graphs(), saves=st.integers(0, 40), fixed=st.booleans())
 def test_a_crash_anywhere_during_replanning_repeats_no_finished_step(
     tmp_path_factory: pytest.TempPathFactory, graph: tuple[PlanDraft, frozenset[str]], saves: int, fixed: bool
 ) -> None:
     plan, failing = graph
-    root = planner(
+    root = plan_project(
         tmp_path_factory.mktemp("plan"),
         plan="{approval: never, max_parallel: 3, max_replans: 9}",
         runtime_policy="{max_tool_calls: null, max_steps: null}",
@@ -415,7 +407,7 @@ def test_a_crash_anywhere_during_replanning_repeats_no_finished_step(
 
 def test_a_provider_failure_while_replanning_keeps_the_results_so_far(tmp_path: Path) -> None:
     turns: tuple[Turn, ...] = (draft(step("a"), step("b", "a"), step("c", "b")), ModelError("down"))
-    result, _ = run_plan(planner(tmp_path), Workshop("b"), *turns)
+    result, _ = run_plan(plan_project(tmp_path), Workshop("b"), *turns)
     assert (result.status, result.finish_reason, result.output) == ("failed", "model_error", "did a")
-    assert states(result) == {"a": "done", "b": "failed", "c": "skipped"}
+    assert step_statuses(result) == {"a": "done", "b": "failed", "c": "skipped"}
     assert json.loads(result.model_dump_json())["plan"]["steps"][2]["result"] == "not done: down"

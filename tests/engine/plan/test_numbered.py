@@ -12,9 +12,16 @@ from pydantic import ValidationError
 from framework import Edit
 from framework.cli.plan_text import as_text, read_text
 from framework.types.plan import Plan, PlanDraft
-from tests.engine.plan.test_executor import Workshop, draft, planner, run_plan, step
-from tests.engine.plan.test_failures import over_the_wire, states
-from tests.engine.plan.test_step import run
+from tests.support.plans import (
+    Workshop,
+    draft,
+    plan_project,
+    run_plan,
+    run_plan_over_http,
+    run_plan_with_requests,
+    step,
+    step_statuses,
+)
 from tests.support.wire import calls, says
 
 
@@ -26,9 +33,9 @@ LITERAL = {"steps": [numbered(1, "a"), numbered(2, "x {{ steps.1.output }}")]}
 
 
 def test_a_model_may_number_its_steps_and_omit_the_goal(tmp_path: Path) -> None:
-    result = over_the_wire(tmp_path, [calls(("PlanDraft", LITERAL)), says("done")])
+    result = run_plan_over_http(tmp_path, [calls(("PlanDraft", LITERAL)), says("done")])
     assert (result.status, result.output) == ("completed", "done"), result.error
-    assert states(result) == {"1": "done", "2": "done"}
+    assert step_statuses(result) == {"1": "done", "2": "done"}
     assert [call.arguments["n"] for call in result.tool_calls] == ["a", "x did a"]
     assert result.plan is not None
     assert result.plan.goal == "go"
@@ -37,8 +44,10 @@ def test_a_model_may_number_its_steps_and_omit_the_goal(tmp_path: Path) -> None:
 
 def test_an_edit_may_number_its_steps_and_omit_the_goal(tmp_path: Path) -> None:
     shop = Workshop()
-    root = planner(tmp_path, plan="{approval: always}")
-    result, _, _ = run(root, shop.tools(), draft(step("b")), "done", decide={"plan": Edit(arguments=LITERAL)})
+    root = plan_project(tmp_path, plan="{approval: always}")
+    result, _, _ = run_plan_with_requests(
+        root, shop.tools(), draft(step("b")), "done", decide={"plan": Edit(arguments=LITERAL)}
+    )
     assert result.status == "completed"
     assert shop.log == ["+a", "-a", "+x did a", "-x did a"]
     assert result.plan is not None
@@ -56,7 +65,7 @@ def test_dependencies_that_are_given_are_kept(tmp_path: Path) -> None:
     free = {"steps": [numbered(1, "a"), numbered(2, "b", depends_on=[]), numbered(3, "c", depends_on=[1])]}
     assert [one.depends_on for one in PlanDraft.model_validate(free).steps] == [(), (), ("1",)]
     shop = Workshop()
-    result, _ = run_plan(planner(tmp_path), shop, PlanDraft.model_validate(free), "done")
+    result, _ = run_plan(plan_project(tmp_path), shop, PlanDraft.model_validate(free), "done")
     assert shop.log[:2] == ["+a", "+b"]
     assert result.status == "completed"
 

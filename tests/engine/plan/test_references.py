@@ -15,9 +15,8 @@ from framework.engine.plan.references import resolve_references
 from framework.testing import Turn
 from framework.tools.schema.json_schema import is_of_type
 from framework.tools.tool import Tool
-from tests.engine.plan.test_executor import draft, planner
-from tests.engine.plan.test_step import run, use
 from tests.support.cases import cases
+from tests.support.plans import draft, plan_project, run_plan_with_requests, tool_step
 
 REFERENCE = "{{ steps.a.output }}"
 TYPES = ("string", "integer", "number", "boolean", "object", "array", "null")
@@ -89,9 +88,12 @@ def chain(root: Path, output: Any, strict: bool = False) -> tuple[list[Any], str
         return "kept"
 
     tools: list[Tool] = [find, keep]
-    turns: list[Turn] = [draft(use("s1", "find"), use("s2", "keep", "s1", content="{{ steps.s1.output }}")), "done"]
+    turns: list[Turn] = [
+        draft(tool_step("s1", "find"), tool_step("s2", "keep", "s1", content="{{ steps.s1.output }}")),
+        "done",
+    ]
     policy = {"runtime_policy": "{strict_arguments: true}"} if strict else {}
-    result, _, _ = run(planner(root, **policy), tools, *turns)
+    result, _, _ = run_plan_with_requests(plan_project(root, **policy), tools, *turns)
     return got, result.status
 
 
@@ -115,8 +117,10 @@ def test_the_preflight_names_parameters_that_a_result_may_not_fit(tmp_path: Path
         """Order things."""
         return f"{count} {note}"
 
-    last = use("s2", "order", "s1", count="{{ steps.s1.output }}", note="{{ steps.s1.output }}")
-    result, _, seen = run(planner(tmp_path), [find, order], draft(use("s1", "find"), last), draft(), "no")
+    last = tool_step("s2", "order", "s1", count="{{ steps.s1.output }}", note="{{ steps.s1.output }}")
+    result, _, seen = run_plan_with_requests(
+        plan_project(tmp_path), [find, order], draft(tool_step("s1", "find"), last), draft(), "no"
+    )
     (plan, _) = (event for event in seen if event["event"] == "plan")
     assert plan["preflight"]["steps"][1]["risks"] == ["count: the step fails unless the result of s1 is integer"]
     assert result.status == "failed"

@@ -10,54 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework import Approve, Reject, RunResult, Runtime, ToolError, tool
+from framework import Approve, Reject, ToolError, tool
 from framework.engine.plan.references import StepReference, invalid_references, references, resolve_references
-from framework.llm.client import ModelRequest
 from framework.store.protocol import RunRecord
-from framework.testing import JsonStore, ScriptedModel, Turn, calls
+from framework.testing import JsonStore, calls
 from framework.tools.tool import Tool
-from framework.types.events import wire
 from framework.types.plan import PlanDraft, StepDraft
 from framework.types.state import RunState
-from tests.engine.plan.test_executor import draft, planner
 from tests.support.cases import cases
+from tests.support.plans import draft, model_step, plan_project, run_plan_with_requests, step_results, tool_step
 
 HOSTILE = "{{ steps.a.output }} {% for x in y %}{{ 7 * 7 }}"
-
-
-def free(name: str, *after: str, **keys: Any) -> dict[str, Any]:
-    return {"id": name, "description": f"think about {name}", "depends_on": after} | keys
-
-
-def use(name: str, called: str, *after: str, **parameters: Any) -> dict[str, Any]:
-    return {"id": name, "description": name, "tool": called, "depends_on": after, "parameters": parameters}
-
-
-def run(
-    root: Path, tools: list[Tool], *turns: Turn, decide: dict[str, Any] | None = None, store: JsonStore | None = None
-) -> tuple[RunResult, list[ModelRequest], list[dict[str, Any]]]:
-    """A run to its end; `decide` answers what is asked, by the tool."""
-
-    async def main() -> tuple[RunResult, list[ModelRequest], list[dict[str, Any]]]:
-        model = ScriptedModel(*turns)
-        options: dict[str, Any] = {"tools": tools, "models": {"scripted": model}, "watch": False}
-        async with Runtime.open(root, store=store or JsonStore(), **options) as runtime:
-            async with runtime.stream("do it") as stream:
-                seen = [wire(event) async for event in stream]
-            result = await stream.result()
-            while result.status == "paused" and decide is not None:
-                answers = {asked.id: decide[asked.tool or asked.kind] for asked in result.pending}
-                async with runtime.resume_stream(result.run_id, answers) as stream:
-                    seen += [wire(event) async for event in stream]
-                result = await stream.result()
-        return result, model.requests, seen
-
-    return asyncio.run(main())
-
-
-def results_of(seen: list[dict[str, Any]]) -> dict[str, tuple[str, str | None]]:
-    """Return the final status and result of each step."""
-    return {e["id"]: (e["status"], e.get("result")) for e in seen if e["event"] == "plan_step"}
 
 
 # --- references
@@ -100,9 +63,9 @@ class Shelf:
 )
 def test_a_parameter_accepts_an_earlier_result_as_data(tmp_path: Path, found: Any, written: Any, taken: Any) -> None:
     shelf = Shelf()
-    plan = draft(use("a", "find", what=found), use("b", "take", "a", value=written))
+    plan = draft(tool_step("a", "find", what=found), tool_step("b", "take", "a", value=written))
     if found == HOSTILE:  # as a parameter it would refer to something: a result may say anything
-        plan = draft(use("a", "find", what="x"), use("b", "take", "a", value=written))
+        plan = draft(tool_step("a", "find", what="x"), tool_step("b", "take", "a", value=written))
 
         @tool(risk="low", name="find")
         def hostile(what: str) -> str:
@@ -112,7 +75,7 @@ def test_a_parameter_accepts_an_earlier_result_as_data(tmp_path: Path, found: An
         tools = [hostile, shelf.tools()[1]]
     else:
         tools = shelf.tools()
-    result, _, _ = run(planner(tmp_path), tools, plan, "done")
+    result, _, _ = run_plan_with_requests(plan_project(tmp_path), tools, plan, "done")
     assert result.status == "completed"
     assert shelf.got == [taken]
     assert result.steps == 2
@@ -120,9 +83,11 @@ def test_a_parameter_accepts_an_earlier_result_as_data(tmp_path: Path, found: An
 
 def test_a_missing_part_of_a_result_fails_the_step_before_the_call(tmp_path: Path) -> None:
     shelf = Shelf()
-    plan = draft(use("a", "find", what={"n": 1}), use("b", "take", "a", value="{{ steps.a.output.m }}"))
-    result, _, seen = run(planner(tmp_path, plan="{on_failure: skip}"), shelf.tools(), plan, "done")
-    assert results_of(seen)["b"] == (
+    plan = draft(tool_step("a", "find", what={"n": 1}), tool_step("b", "take", "a", value="{{ steps.a.output.m }}"))
+    result, _, seen = run_plan_with_requests(
+        plan_project(tmp_path, plan="{on_failure: skip}"), shelf.tools(), plan, "done"
+    )
+    assert step_results(seen)["b"] == (
         "failed",
         "not called: the result of step a has no m: it is an object with n",
     )
@@ -132,8 +97,8 @@ def test_a_missing_part_of_a_result_fails_the_step_before_the_call(tmp_path: Pat
 
 def test_the_answer_of_a_step_without_a_tool_can_be_referred_to(tmp_path: Path) -> None:
     shelf = Shelf()
-    plan = draft(free("a"), use("b", "take", "a", value="{{ steps.a.output }}"))
-    run(planner(tmp_path), shelf.tools(), plan, "a thought", "done")
+    plan = draft(model_step("a"), tool_step("b", "take", "a", value="{{ steps.a.output }}"))
+    run_plan_with_requests(plan_project(tmp_path), shelf.tools(), plan, "a thought", "done")
     assert shelf.got == ["a thought"]
 
 
@@ -165,9 +130,9 @@ def test_double_braces_are_a_reference_or_a_finding(text: str) -> None:
 
 def test_a_step_may_use_the_tools_it_names_and_no_others(tmp_path: Path) -> None:
     shelf = Shelf()
-    plan = draft(free("a", tools=["find"]))
+    plan = draft(model_step("a", tools=["find"]))
     turns = plan, calls(("take", {"value": 1})), calls(("find", {"what": 2}), prefix="d"), "found", "done"
-    result, requests, _ = run(planner(tmp_path), shelf.tools(), *turns)
+    result, requests, _ = run_plan_with_requests(plan_project(tmp_path), shelf.tools(), *turns)
     assert [definition.name for definition in requests[1].tools] == ["find"]
     assert shelf.got == []
     assert [(call.tool, call.status) for call in result.tool_calls] == [("take", "denied"), ("find", "success")]
@@ -176,7 +141,9 @@ def test_a_step_may_use_the_tools_it_names_and_no_others(tmp_path: Path) -> None
 
 
 def test_a_step_gets_its_expected_result(tmp_path: Path) -> None:
-    _, requests, _ = run(planner(tmp_path), [], draft(free("a", expected="one word")), "word", "done")
+    _, requests, _ = run_plan_with_requests(
+        plan_project(tmp_path), [], draft(model_step("a", expected="one word")), "word", "done"
+    )
     assert requests[1].messages[1].content == "think about a\n\nExpected result: one word"
 
 
@@ -189,14 +156,14 @@ def test_calls_outside_the_plans_approval_are_asked_about_again(tmp_path: Path) 
         asked.append(f"paid {amount}")
         return "paid"
 
-    root = planner(tmp_path, plan="{approval: always}", skill_policy='{ask: [pay], allow: ["*"]}')
+    root = plan_project(tmp_path, plan="{approval: always}", skill_policy='{ask: [pay], allow: ["*"]}')
     plan = draft(
-        use("shown", "pay", amount=1),
-        use("later", "pay", "shown", amount="{{ steps.shown.output }}"),
-        free("think", "later"),
+        tool_step("shown", "pay", amount=1),
+        tool_step("later", "pay", "shown", amount="{{ steps.shown.output }}"),
+        model_step("think", "later"),
     )
     turns = plan, calls(("pay", {"amount": 3})), "thought", "done"
-    result, _, seen = run(root, [pay], *turns, decide={"plan": Approve(), "pay": Approve()})
+    result, _, seen = run_plan_with_requests(root, [pay], *turns, decide={"plan": Approve(), "pay": Approve()})
     assert result.status == "completed"
     assert asked == ["paid 1", "paid paid", "paid 3"]
     confirmed = [(e["kind"], e["id"]) for e in seen if e["event"] == "confirm_required"]
@@ -229,12 +196,12 @@ def test_a_slow_step_delays_only_its_dependents(tmp_path: Path) -> None:
         return n
 
     plan = draft(
-        use("slow", "work", n="slow"),
-        use("first", "work", n="first"),
-        use("second", "work", "first", n="second"),
-        use("third", "work", "second", n="third"),
+        tool_step("slow", "work", n="slow"),
+        tool_step("first", "work", n="first"),
+        tool_step("second", "work", "first", n="second"),
+        tool_step("third", "work", "second", n="third"),
     )
-    result, _, _ = run(planner(tmp_path, plan="{max_parallel: 2}"), [work], plan, "done")
+    result, _, _ = run_plan_with_requests(plan_project(tmp_path, plan="{max_parallel: 2}"), [work], plan, "done")
     assert result.status == "completed"
     assert log[0] == "+slow"
     assert log[-1] == "-slow", "a chain was worked off while it went on"
@@ -253,8 +220,8 @@ def test_at_most_max_parallel_steps_run_concurrently(tmp_path: Path) -> None:
         running[0] -= 1
         return str(n)
 
-    plan = draft(*(use(f"s{n}", "work", n=n) for n in range(7)))
-    run(planner(tmp_path, plan="{max_parallel: 3}"), [work], plan, "done")
+    plan = draft(*(tool_step(f"s{n}", "work", n=n) for n in range(7)))
+    run_plan_with_requests(plan_project(tmp_path, plan="{max_parallel: 3}"), [work], plan, "done")
     assert max(most) == 3
 
 
@@ -266,16 +233,16 @@ def test_a_timed_out_step_fails_and_reports_whether_it_may_have_taken_effect(tmp
         await asyncio.Event().wait()
         return ""
 
-    plan = draft(use("a", "forever"), use("b", "forever", "a"))
-    root = planner(tmp_path, plan="{step_timeout: 10ms, on_failure: skip}")
-    result, _, seen = run(root, [forever], plan, "done")
-    status, text = results_of(seen)["a"]
+    plan = draft(tool_step("a", "forever"), tool_step("b", "forever", "a"))
+    root = plan_project(tmp_path, plan="{step_timeout: 10ms, on_failure: skip}")
+    result, _, seen = run_plan_with_requests(root, [forever], plan, "done")
+    status, text = step_results(seen)["a"]
     assert status == "failed"
     assert text is not None
     assert "timed out after plan.step_timeout (0.01s)" in text
     assert ("whether it took effect is unknown" in text) is not idempotent
     assert result.output == "done"
-    assert results_of(seen)["b"] == ("skipped", "a was not done")
+    assert step_results(seen)["b"] == ("skipped", "a was not done")
 
 
 def test_a_goal_step_has_a_timeout_too(tmp_path: Path) -> None:
@@ -285,9 +252,9 @@ def test_a_goal_step_has_a_timeout_too(tmp_path: Path) -> None:
         await asyncio.Event().wait()
         return ""
 
-    root = planner(tmp_path, plan="{step_timeout: 10ms, on_failure: skip}")
-    _, _, seen = run(root, [forever], draft(free("a")), calls(("forever", {})), "done")
-    assert results_of(seen)["a"] == ("failed", "stopped by timeout")
+    root = plan_project(tmp_path, plan="{step_timeout: 10ms, on_failure: skip}")
+    _, _, seen = run_plan_with_requests(root, [forever], draft(model_step("a")), calls(("forever", {})), "done")
+    assert step_results(seen)["a"] == ("failed", "stopped by timeout")
 
 
 @pytest.mark.parametrize(("idempotent", "attempts"), [(True, 2), (False, 1)])
@@ -302,10 +269,10 @@ def test_only_idempotent_tools_are_retried(tmp_path: Path, idempotent: bool, att
             raise ConnectionError("lost")
         return "there"
 
-    root = planner(tmp_path, plan="{on_failure: skip}")
-    result, _, seen = run(root, [flaky], draft(use("a", "flaky")), "done")
+    root = plan_project(tmp_path, plan="{on_failure: skip}")
+    result, _, seen = run_plan_with_requests(root, [flaky], draft(tool_step("a", "flaky")), "done")
     assert len(made) == attempts
-    assert results_of(seen)["a"][0] == ("done" if idempotent else "failed")
+    assert step_results(seen)["a"][0] == ("done" if idempotent else "failed")
     assert [call.id for call in result.tool_calls] == ["plan-1-a", "plan-1-a~2"][:attempts]
 
 
@@ -318,10 +285,10 @@ def test_a_retry_does_not_count_as_a_repeated_call(tmp_path: Path) -> None:
         made.append(1)
         raise ConnectionError("lost")
 
-    root = planner(tmp_path, plan="{on_failure: skip, step_retries: 3}", runtime_policy="{max_repeated_calls: 2}")
-    result, _, seen = run(root, [broken], draft(use("a", "broken")), "done")
+    root = plan_project(tmp_path, plan="{on_failure: skip, step_retries: 3}", runtime_policy="{max_repeated_calls: 2}")
+    result, _, seen = run_plan_with_requests(root, [broken], draft(tool_step("a", "broken")), "done")
     assert (result.status, len(made)) == ("completed", 4)
-    assert results_of(seen)["a"][0] == "failed"
+    assert step_results(seen)["a"][0] == "failed"
     assert "max_repeated_calls" not in str(seen)
 
 
@@ -334,9 +301,11 @@ def test_a_tool_error_is_not_retried(tmp_path: Path) -> None:
         made.append(1)
         raise ToolError("there is no such thing")
 
-    _, _, seen = run(planner(tmp_path, plan="{on_failure: skip}"), [never], draft(use("a", "never")), "done")
+    _, _, seen = run_plan_with_requests(
+        plan_project(tmp_path, plan="{on_failure: skip}"), [never], draft(tool_step("a", "never")), "done"
+    )
     assert made == [1]
-    assert "there is no such thing" in (results_of(seen)["a"][1] or "")
+    assert "there is no such thing" in (step_results(seen)["a"][1] or "")
 
 
 def test_a_new_plan_needs_approval_to_repeat_a_call_that_may_have_taken_effect(tmp_path: Path) -> None:
@@ -350,9 +319,9 @@ def test_a_new_plan_needs_approval_to_repeat_a_call_that_may_have_taken_effect(t
             await asyncio.Event().wait()
         return "paid"
 
-    root = planner(tmp_path, plan="{step_timeout: 10ms}")
-    plans = draft(use("a", "pay", amount=1)), draft(use("again", "pay", amount=1))
-    result, _, _ = run(root, [pay], *plans, "done")
+    root = plan_project(tmp_path, plan="{step_timeout: 10ms}")
+    plans = draft(tool_step("a", "pay", amount=1)), draft(tool_step("again", "pay", amount=1))
+    result, _, _ = run_plan_with_requests(root, [pay], *plans, "done")
     assert result.status == "paused"
     (asked,) = result.pending
     assert (asked.kind, asked.tool) == ("tool", "pay")
@@ -360,7 +329,9 @@ def test_a_new_plan_needs_approval_to_repeat_a_call_that_may_have_taken_effect(t
     assert made == [1]
 
     made.clear()
-    result, _, _ = run(root, [pay], *plans, draft(), "not sure", decide={"pay": Reject(reason="look first")})
+    result, _, _ = run_plan_with_requests(
+        root, [pay], *plans, draft(), "not sure", decide={"pay": Reject(reason="look first")}
+    )
     assert made == [1]
     assert result.output == "not sure"
 
@@ -389,9 +360,9 @@ def test_a_step_that_times_out_after_its_result_keeps_the_result(tmp_path: Path)
         """Pay."""
         return f"paid {amount:g}"
 
-    root = planner(tmp_path, plan="{step_timeout: 10ms, on_failure: skip}")
-    result, _, seen = run(root, [pay], draft(use("a", "pay", amount=1)), "done", store=Slow())
-    assert results_of(seen)["a"] == ("done", "paid 1")
+    root = plan_project(tmp_path, plan="{step_timeout: 10ms, on_failure: skip}")
+    result, _, seen = run_plan_with_requests(root, [pay], draft(tool_step("a", "pay", amount=1)), "done", store=Slow())
+    assert step_results(seen)["a"] == ("done", "paid 1")
     assert [event["status"] for event in seen if event["event"] == "tool_result"] == ["success"]
     assert [(call.status, call.result) for call in result.tool_calls] == [("success", "paid 1")]
     assert result.tool_stats["pay"].count == 1
@@ -407,11 +378,15 @@ def test_a_call_not_started_before_the_step_timeout_has_a_known_outcome(tmp_path
         made.append(amount)
         return "paid"
 
-    root = planner(tmp_path, plan="{step_timeout: 50ms, max_parallel: 1}")
-    three = [use("a", "pay", amount=1), use("b", "pay", "a", amount=2), use("c", "pay", "b", amount=3)]
-    again = draft(use("c2", "pay", "b", amount=3))
-    result, _, seen = run(root, [pay], draft(*three), again, draft(), "done")
-    status, text = results_of(seen)["c"]
+    root = plan_project(tmp_path, plan="{step_timeout: 50ms, max_parallel: 1}")
+    three = [
+        tool_step("a", "pay", amount=1),
+        tool_step("b", "pay", "a", amount=2),
+        tool_step("c", "pay", "b", amount=3),
+    ]
+    again = draft(tool_step("c2", "pay", "b", amount=3))
+    result, _, seen = run_plan_with_requests(root, [pay], draft(*three), again, draft(), "done")
+    status, text = step_results(seen)["c"]
     assert status == "failed"
     assert "unknown" not in str(text)
     assert (result.status, result.finish_reason) == ("failed", "step_failed"), (

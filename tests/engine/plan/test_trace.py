@@ -14,7 +14,7 @@ from framework import Approve, Runtime
 from framework.testing import JsonStore, ScriptedModel, Turn
 from framework.types.state import Decision
 from tests.conftest import tree
-from tests.engine.plan.test_executor import Workshop, draft, step
+from tests.support.plans import Workshop, draft, step
 from tests.support.projects import agent, write
 
 CANARY = "canary-4711"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,12 @@ from framework.llm.client import ModelRequest
 from framework.testing import JsonStore, ScriptedModel, Turn
 from framework.types.events import Routed, Warned
 from tests.conftest import tree
-from tests.engine.plan.test_executor import Workshop, draft, step
+from tests.support.plans import Workshop, draft, step
 from tests.support.projects import agent, write
+from tests.support.routing import routing_reply
 from tests.support.wire import calls, says, wire_server
 
 ROUTER = "routing: {model: router, default_agent: chat}\n"
-
-
-def chosen(name: str, executor: str = "react", confidence: float = 0.9, reason: str = "it fits") -> str:
-    return json.dumps({"agent": name, "executor": executor, "confidence": confidence, "reason": reason})
 
 
 def shop(root: Path, settings: str = ROUTER, **keys: str) -> Path:
@@ -56,7 +52,7 @@ def run(
 
 
 def test_the_model_chooses_if_no_rule_matches(tmp_path: Path) -> None:
-    result, requests, received = run(shop(tmp_path), [chosen("returns")], ["it comes"])
+    result, requests, received = run(shop(tmp_path), [routing_reply("returns")], ["it comes"])
     assert (result.agent, result.output) == ("returns", "it comes")
     (route,) = [event for event in received if isinstance(event, Routed)]
     assert (route.agent, route.reason, route.confidence, route.seq) == ("returns", "it fits", 0.9, 1)
@@ -83,7 +79,7 @@ def test_the_model_is_not_called_if_name_conversation_or_rule_decides(
 
 def test_a_conversation_stays_with_its_agent_without_another_call(tmp_path: Path) -> None:
     async def main() -> tuple[list[str], int]:
-        router = ScriptedModel(chosen("returns"))
+        router = ScriptedModel(routing_reply("returns"))
         models = {"router": router, "scripted": ScriptedModel("1", "2")}
         async with Runtime.open(shop(tmp_path), models=models, watch=False) as runtime:
             results = [await runtime.run("my box", conversation="c"), await runtime.run("and now?", conversation="c")]
@@ -96,9 +92,9 @@ def test_a_conversation_stays_with_its_agent_without_another_call(tmp_path: Path
     ("answer", "reason"),
     [
         (ModelError("down"), "the model did not choose (down)"),
-        (chosen("nobody"), "the model did not choose (it chose 'nobody', which is not an agent; there are"),
+        (routing_reply("nobody"), "the model did not choose (it chose 'nobody', which is not an agent; there are"),
         ("I would ask returns.", "the model did not choose (the answer does not fit RouteChoice"),
-        (chosen("returns", confidence=0.1), "the model was not sure of returns"),
+        (routing_reply("returns", confidence=0.1), "the model was not sure of returns"),
     ],
     ids=["down", "unknown agent", "prose", "unsure"],
 )
@@ -112,7 +108,7 @@ def test_if_the_model_chooses_no_agent_the_default_is_used(tmp_path: Path, answe
 
 def test_without_a_default_an_unsure_choice_counts_and_no_choice_is_an_error(tmp_path: Path) -> None:
     root = shop(tmp_path, "routing: {model: router}\n")
-    result, _, _ = run(root, [chosen("returns", confidence=0.0)], ["hello"])
+    result, _, _ = run(root, [routing_reply("returns", confidence=0.0)], ["hello"])
     assert result.agent == "returns"
     with pytest.raises(RequestError, match="name one of: billing, chat, returns"):
         run(root, [ModelError("down")], [])
@@ -136,7 +132,7 @@ def test_a_real_models_choice_comes_through_instructor(tmp_path: Path) -> None:
 
 
 def test_the_trace_contains_the_route_and_its_model_call(tmp_path: Path, spans: InMemorySpanExporter) -> None:
-    run(shop(tmp_path), [chosen("returns", reason="secret words")], ["it comes"])
+    run(shop(tmp_path), [routing_reply("returns", reason="secret words")], ["it comes"])
     finished = [span for span in spans.get_finished_spans() if not span.name.startswith("config.")]
     assert tree(tuple(finished)).splitlines() == [
         "invoke_workflow returns",
@@ -169,7 +165,7 @@ PLAN = draft(step("a"))
     ("executor", "answers", "steps"), [("react", ["hello"], 2), ("plan", [PLAN, "done"], 3)], ids=["react", "plan"]
 )
 def test_auto_chooses_the_executor_once(tmp_path: Path, executor: str, answers: list[Turn], steps: int) -> None:
-    result, _, received = run(auto(tmp_path), [], [chosen("one", executor), *answers])
+    result, _, received = run(auto(tmp_path), [], [routing_reply("one", executor), *answers])
     assert result.status == "completed", result.error
     assert result.steps == steps
     assert (result.plan is not None) == (executor == "plan")
@@ -179,14 +175,14 @@ def test_auto_chooses_the_executor_once(tmp_path: Path, executor: str, answers: 
 
 def test_the_router_chooses_agent_and_executor_in_one_call(tmp_path: Path) -> None:
     root = shop(tmp_path, executor="auto")
-    result, requests, received = run(root, [chosen("returns", "plan")], [PLAN, "done"])
+    result, requests, received = run(root, [routing_reply("returns", "plan")], [PLAN, "done"])
     assert len(requests) == 1
     assert result.plan is not None
     assert [event.executor for event in received if isinstance(event, Routed)] == ["plan"]
 
 
 def test_an_executor_set_in_the_file_is_not_overruled(tmp_path: Path) -> None:
-    result, _, received = run(shop(tmp_path), [chosen("returns", "plan")], ["it comes"])
+    result, _, received = run(shop(tmp_path), [routing_reply("returns", "plan")], ["it comes"])
     assert (result.plan, result.output) == (None, "it comes")
     assert [event.executor for event in received if isinstance(event, Routed)] == [None]
 
@@ -198,7 +194,9 @@ def test_auto_uses_react_if_the_choice_fails(tmp_path: Path) -> None:
 
 
 def test_auto_calls_the_routers_model_if_one_is_set(tmp_path: Path) -> None:
-    result, requests, _ = run(auto(tmp_path, "routing: {model: router}\n"), [chosen("one", "plan")], [PLAN, "done"])
+    result, requests, _ = run(
+        auto(tmp_path, "routing: {model: router}\n"), [routing_reply("one", "plan")], [PLAN, "done"]
+    )
     assert len(requests) == 1
     assert result.plan is not None
 
@@ -207,7 +205,7 @@ def test_the_choice_of_auto_survives_a_pause(tmp_path: Path) -> None:
     root = write(tmp_path, {"agents.d/one.yaml": agent("one", executor="auto", plan="{approval: always}")})
 
     async def main() -> RunResult:
-        store, model = JsonStore(), ScriptedModel(chosen("one", "plan"), PLAN, "done")
+        store, model = JsonStore(), ScriptedModel(routing_reply("one", "plan"), PLAN, "done")
         options: dict[str, Any] = {"models": {"scripted": model}, "store": store, "watch": False}
         async with Runtime.open(root, tools=Workshop().tools(), **options) as runtime:
             result = await runtime.run("go")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from pathlib import Path
-from subprocess import PIPE
 
 import pytest
 
@@ -14,44 +13,31 @@ from framework.store.sql.store import SqlStore
 from framework.testing import ScriptedModel
 from framework.types.messages import Message
 from framework.types.state import RunState
-from tests.cli.runs.test_runs import SLOW, agentsd
-from tests.cli.test_cli import ENVIRONMENT
-from tests.cli.test_cli import agentsd as real_agentsd
-from tests.support.forks import Fork
+from tests.support.commands import agentsd, agentsd_in_process
 from tests.support.projects import agent, write
-
-
-def waiting(root: Path) -> Fork:
-    """A process whose run is a turn of the conversation `c1` and waits for the file `flag`."""
-    write(root, {"agents.d/one.yaml": agent("one", model="offline"), "plugins/slow.py": SLOW})
-    asked = ["run", "--conversation", "c1", "wait for 'flag'"]
-    process = Fork(asked, cwd=root, env=ENVIRONMENT, stdout=PIPE, stderr=PIPE, text=True)
-    assert process.stderr
-    while "→ slow.wait" not in (line := process.stderr.readline()):
-        assert line, "it ended early"
-    return process
+from tests.support.stored_runs import start_slow_turn
 
 
 def test_the_busy_error_distinguishes_interrupted_runs_and_names_the_command_that_resumes_them(tmp_path: Path) -> None:
-    with waiting(tmp_path) as process:
-        live = agentsd("run", "--conversation", "c1", "more", cwd=tmp_path)
+    with start_slow_turn(tmp_path) as process:
+        live = agentsd_in_process("run", "--conversation", "c1", "more", cwd=tmp_path)
         assert live.returncode == 2
         assert "is in progress; wait for it, or cancel it: agentsd runs cancel run_" in live.stderr
-        chatting = agentsd("chat", "-c", "c1", cwd=tmp_path, stdin="")
+        chatting = agentsd_in_process("chat", "-c", "c1", cwd=tmp_path, stdin="")
         assert "its last run is in progress in another process" in chatting.stderr
         process.kill()
         process.wait()
-    dead = agentsd("run", "--conversation", "c1", "more", cwd=tmp_path)
+    dead = agentsd_in_process("run", "--conversation", "c1", "more", cwd=tmp_path)
     assert dead.returncode == 2
     named = re.search(r"was interrupted when its process ended; resume it: agentsd (runs resume run_\w+)", dead.stderr)
     assert named, dead.stderr
     for asked in ("chat -c c1", "conversations show c1"):
-        shown = agentsd(*asked.split(), cwd=tmp_path)
+        shown = agentsd_in_process(*asked.split(), cwd=tmp_path)
         assert f"agentsd {named[1]}" in shown.stdout + shown.stderr
     write(tmp_path, {"flag": ""})
-    done = real_agentsd(*named[1].split(), cwd=tmp_path)
+    done = agentsd(*named[1].split(), cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "it came\n"), done.stderr
-    assert agentsd("run", "--conversation", "c1", "echo more", cwd=tmp_path).stdout == "more\n"
+    assert agentsd_in_process("run", "--conversation", "c1", "echo more", cwd=tmp_path).stdout == "more\n"
 
 
 def test_conversation_busy_contains_the_interrupted_run(tmp_path: Path, store_url: str) -> None:

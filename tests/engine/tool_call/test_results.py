@@ -17,7 +17,7 @@ from framework.tools.tool import Tool
 from framework.types.events import wire
 from framework.types.messages import ToolResult
 from framework.types.state import Decision
-from tests.cli.test_cli import agentsd
+from tests.support.commands import agentsd
 from tests.support.projects import agent, write
 
 ASKING = "{ask: [pay], deny: [shut], allow: ['*']}"

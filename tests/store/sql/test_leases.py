@@ -21,9 +21,8 @@ from framework.store.sql.record import LEASE_SECONDS
 from framework.store.sql.store import SqlStore
 from framework.types.messages import Message
 from framework.types.state import RunState
-from tests.cli.runs.test_runs import STORE, slow
-from tests.engine.runtime.test_interrupted import waiting
 from tests.support.cases import cases
+from tests.support.stored_runs import STORE, start_slow_run, start_slow_turn
 
 HOUR = 3600
 LINUX = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="start times and boots are read from /proc")
@@ -52,7 +51,7 @@ async def observer(clock: type[Database], root: Path) -> SqlStore:
 @pytest.mark.parametrize("clock", [Ahead, Behind, Database])
 def test_a_live_process_keeps_its_run_at_any_time_of_day(tmp_path: Path, clock: type[Database]) -> None:
     async def main() -> None:
-        with waiting(tmp_path) as process:
+        with start_slow_turn(tmp_path) as process:
             store = await observer(clock, tmp_path)
             (info,) = await store.runs()
             assert (info.held, info.orphaned) == (True, False)
@@ -71,7 +70,7 @@ def test_a_live_process_keeps_its_run_at_any_time_of_day(tmp_path: Path, clock: 
 @pytest.mark.parametrize("clock", [Ahead, Behind, Database])
 def test_the_run_of_a_killed_process_is_released_immediately(tmp_path: Path, clock: type[Database]) -> None:
     async def main() -> None:
-        with slow(tmp_path) as process:
+        with start_slow_run(tmp_path) as process:
             store = await observer(clock, tmp_path)
             process.kill()
             process.wait()

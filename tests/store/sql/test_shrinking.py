@@ -20,7 +20,7 @@ from framework.store.sql import shrinking
 from framework.store.sql.store import SqlStore
 from framework.types.messages import Message
 from framework.types.state import RunState
-from tests.cli.test_cli import agentsd as real_agentsd
+from tests.support.commands import agentsd
 from tests.support.old_stores import STORE, project_with_old_store
 from tests.support.projects import write
 
@@ -82,9 +82,9 @@ def test_the_command_prints_by_how_much_the_file_shrank(tmp_path: Path) -> None:
 
     asyncio.run(main())
     before = (tmp_path / ".agentsd/state.db").stat().st_size
-    done = real_agentsd("runs", "prune", "--older-than", "1ms", cwd=tmp_path)
+    done = agentsd("runs", "prune", "--older-than", "1ms", cwd=tmp_path)
     assert "MB smaller" in done.stdout, done.stderr
-    again = real_agentsd("runs", "prune", "--json", cwd=tmp_path)
+    again = agentsd("runs", "prune", "--json", cwd=tmp_path)
     assert json.loads(again.stdout) == {"runs": 0, "conversations": 0, "freed_bytes": 0, "dry_run": False}
     assert (tmp_path / ".agentsd/state.db").stat().st_size < before / 3
 

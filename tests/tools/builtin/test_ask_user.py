@@ -13,7 +13,7 @@ from framework import Approve, Edit, Reject, RequestError, Respond, RunResult, R
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
 from framework.types.events import wire
 from framework.types.state import Decision
-from tests.cli.test_cli import agentsd, read_until, terminal
+from tests.support.commands import agentsd, read_until, terminal
 from tests.support.projects import agent, write
 from tests.support.wire import calls as wire_calls
 from tests.support.wire import says, wire_server

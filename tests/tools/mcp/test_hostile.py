@@ -23,14 +23,8 @@ from framework.tools.mcp.transports import INHERITED_VARIABLES
 from framework.tools.schema.arguments import ArgumentsError
 from framework.types.errors import ToolError
 from framework.types.tool_servers import McpServer
+from tests.support.mcp_definitions import tool_definition
 from tests.support.mcp_worlds import MODERN, PATIENCE, World, children, configure, listings, opened, raw
-
-OBJECT = {"type": "object"}
-
-
-def tool(name: str, schema: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    return {"name": name, "description": f"Does {name}.", "inputSchema": schema or OBJECT, **more}
-
 
 # --- servers that are none
 
@@ -209,7 +203,7 @@ def test_a_call_that_may_be_repeated_is_made_again(tmp_path: Path) -> None:
                 killed.extend(children() - before)
                 os.kill(killed[0], signal.SIGKILL)
 
-        told = {"tools": [tool("slow", annotations={"idempotentHint": True})]}
+        told = {"tools": [tool_definition("slow", annotations={"idempotentHint": True})]}
         async with opened(raw(tmp_path, told)) as world:
             assert await world.call("slow", kill) == "done"
             assert killed
@@ -399,15 +393,15 @@ def test_what_a_server_of_the_newest_protocol_asks_for_is_declined() -> None:
 def test_tools_that_cannot_be_used_are_faults_and_the_others_go_on(tmp_path: Path) -> None:
     wide = {"type": "object", "properties": {"x" * 1000 + str(n): {} for n in range(100)}}
     told = [
-        tool("fine"),
-        tool("remote", {"type": "object", "properties": {"a": {"$ref": "http://169.254.169.254/schema"}}}),
-        tool("local", {"type": "object", "properties": {"a": {"$ref": "file:///etc/passwd"}}}),
-        tool("wrong", {"type": "object", "properties": {"a": {"type": "nothing"}}}),
-        tool("wide", wide),
-        tool("two words"),
-        tool("ехес"),  # Cyrillic
-        tool("fine", description="Another."),
-        tool("evil", {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}}),
+        tool_definition("fine"),
+        tool_definition("remote", {"type": "object", "properties": {"a": {"$ref": "http://169.254.169.254/schema"}}}),
+        tool_definition("local", {"type": "object", "properties": {"a": {"$ref": "file:///etc/passwd"}}}),
+        tool_definition("wrong", {"type": "object", "properties": {"a": {"type": "nothing"}}}),
+        tool_definition("wide", wide),
+        tool_definition("two words"),
+        tool_definition("ехес"),  # Cyrillic
+        tool_definition("fine", description="Another."),
+        tool_definition("evil", {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}}),
     ]
 
     async def main() -> None:
@@ -426,7 +420,7 @@ def test_tools_that_cannot_be_used_are_faults_and_the_others_go_on(tmp_path: Pat
 
 def test_a_server_has_at_most_so_many_tools(tmp_path: Path) -> None:
     async def main() -> None:
-        async with opened(raw(tmp_path, {"tools": [tool(f"t{n}") for n in range(1100)]})) as world:
+        async with opened(raw(tmp_path, {"tools": [tool_definition(f"t{n}") for n in range(1100)]})) as world:
             assert len(world.source.tools) == mcp.MAX_TOOLS
             assert world.source.faults == ("mcp.docs has more than 1000 tools: the remaining ones are omitted",)
 
@@ -438,7 +432,7 @@ def test_a_storm_of_notices_is_a_few_looks(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(raw(tmp_path)) as world:
             await world.call("storm", notices=500)
-            configure(tmp_path, {"tools": [tool("storm"), tool("new")]})
+            configure(tmp_path, {"tools": [tool_definition("storm"), tool_definition("new")]})
             await world.call("storm", notices=500)
             await world.until(lambda _: "new" in world.tools)
 
@@ -459,7 +453,7 @@ def test_a_server_that_always_has_news_is_not_asked_all_the_time(tmp_path: Path)
 def test_a_changed_description_is_another_contract(tmp_path: Path) -> None:
     async def main() -> None:
         contracts = Contracts(tmp_path / "contracts.json")
-        told = {"tools": [tool("storm"), tool("pay")]}
+        told = {"tools": [tool_definition("storm"), tool_definition("pay")]}
         async with opened(raw(tmp_path, told)) as world:
             assert not any(change for _, change in contracts.compare(world.source.tools))
             pay, storm = world.tools["pay"], world.tools["storm"]
@@ -475,7 +469,7 @@ def test_a_changed_description_is_another_contract(tmp_path: Path) -> None:
 
 def test_a_changed_hint_is_another_tool(tmp_path: Path) -> None:
     async def main() -> None:
-        told = {"tools": [tool("storm"), tool("pay", annotations={"readOnlyHint": True})]}
+        told = {"tools": [tool_definition("storm"), tool_definition("pay", annotations={"readOnlyHint": True})]}
         async with opened(raw(tmp_path, told)) as world:
             assert world.tools["pay"].risk == "low"
             told["tools"][1]["annotations"] = {"readOnlyHint": True, "destructiveHint": True}
@@ -489,7 +483,7 @@ def test_a_changed_hint_is_another_tool(tmp_path: Path) -> None:
 def test_tools_that_change_while_there_is_no_connection_are_new_ones(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(raw(tmp_path)) as world:
-            configure(tmp_path, {"tools": [tool("echo"), tool("other")]})
+            configure(tmp_path, {"tools": [tool_definition("echo"), tool_definition("other")]})
             with pytest.raises(ToolError):
                 await world.call("die")
             await world.until(lambda _: "other" in world.tools)

@@ -11,7 +11,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from framework.types.errors import ToolError
 from framework.types.tool_servers import McpServer
 from tests.support.mcp_worlds import opened, over_http, raw
-from tests.telemetry.test_metrics import points
+from tests.support.telemetry import metric_points
 
 STDIO = {"agentsd.tool.server": "docs", "network.transport": "pipe"}
 
@@ -19,7 +19,7 @@ STDIO = {"agentsd.tool.server": "docs", "network.transport": "pipe"}
 def requests(reader: InMemoryMetricReader) -> dict[tuple[Any, Any], list[dict[str, Any]]]:
     """Attributes of the requests that were measured, by method and tool."""
     found: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
-    for about, _ in points(reader)["mcp.client.operation.duration"]:
+    for about, _ in metric_points(reader)["mcp.client.operation.duration"]:
         method, tool = about.pop("mcp.method.name"), about.pop("gen_ai.tool.name", None)
         found.setdefault((method, tool), []).append(about)
     return found
@@ -41,7 +41,7 @@ def test_requests_and_sessions_are_measured(tmp_path: Path, reader: InMemoryMetr
     assert found["initialize", None] == found["tools/list", None] == [STDIO]
     assert found["tools/call", "echo"] == [called]
     assert found["tools/call", "fail"] == [called | {"error.type": "tool_error"}]
-    assert points(reader)["mcp.client.session.duration"] == [(STDIO, 1)]
+    assert metric_points(reader)["mcp.client.session.duration"] == [(STDIO, 1)]
 
 
 def test_a_timeout_is_distinguished_from_an_error_answer(tmp_path: Path, reader: InMemoryMetricReader) -> None:

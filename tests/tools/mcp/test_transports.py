@@ -14,9 +14,9 @@ import pytest
 
 from framework.tools.mcp.transports import stdio_transport
 from framework.types.tool_servers import McpServer
+from tests.support.mcp_definitions import tool_definition
 from tests.support.mcp_worlds import PATIENCE, opened, raw
 from tests.support.paths import ROOT
-from tests.tools.mcp.test_hostile import tool
 
 STUBBORN = """
 import os, signal, sys, time
@@ -82,7 +82,7 @@ def test_the_last_line_of_a_killed_server_is_not_reported_as_the_cause() -> None
 
 def test_a_server_with_hundreds_of_tools_loses_none(tmp_path: Path) -> None:
     async def main() -> None:
-        async with opened(raw(tmp_path, {"tools": [tool(f"t{n}") for n in range(400)]})) as world:
+        async with opened(raw(tmp_path, {"tools": [tool_definition(f"t{n}") for n in range(400)]})) as world:
             assert (len(world.source.tools), world.source.faults) == (400, ())
 
     asyncio.run(main())
@@ -90,7 +90,7 @@ def test_a_server_with_hundreds_of_tools_loses_none(tmp_path: Path) -> None:
 
 def test_only_the_tools_that_the_file_selects_are_used(tmp_path: Path) -> None:
     async def main() -> None:
-        tools = [tool(name) for name in ("search_a", "search_b", "get", "delete")]
+        tools = [tool_definition(name) for name in ("search_a", "search_b", "get", "delete")]
         async with opened(raw(tmp_path, {"tools": tools}, tools=("search_*", "get", "serach"))) as world:
             assert set(world.tools) == {"search_a", "search_b", "get"}
             assert world.source.faults == ("mcp.docs has no tool that matches 'serach' (`tools` of the server)",)

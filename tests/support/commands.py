@@ -1,0 +1,70 @@
+"""Runs of the `agentsd` command: in a child process, in the test process, or on a pseudo-terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import pty
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from framework.cli.main import _invoke
+from tests.support.forks import Fork, run
+
+COMMAND = [sys.executable, "-m", "framework.cli.main"]
+"""Runs `agentsd` in a new Python interpreter."""
+ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith(("AGENTSD_", "OPENAI_"))}
+"""This process's environment without settings and API keys."""
+
+
+def agentsd(*arguments: str, cwd: Path, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `agentsd` in a child process and return its exit code and output."""
+    return run(arguments, cwd=cwd, given=stdin, env={**ENVIRONMENT, **environment})
+
+
+def agentsd_in_process(*arguments: str, cwd: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Run `agentsd` in the test process: faster, with the same exit code and output as `agentsd`."""
+    out, err, given = io.StringIO(), io.StringIO(), sys.stdin
+    with contextlib.chdir(cwd), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        sys.stdin = io.StringIO(stdin)
+        try:
+            code = _invoke(list(arguments))
+        finally:
+            sys.stdin = given
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
+@contextmanager
+def terminal(*arguments: str, cwd: Path) -> Iterator[tuple[Fork, int]]:
+    """Run `agentsd` on a pseudo-terminal; yield the process and the descriptor of the terminal's other end."""
+    master, slave = pty.openpty()
+    env = {**ENVIRONMENT, "TERM": "xterm", "COLUMNS": "120"}
+    process = Fork(arguments, cwd=cwd, env=env, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+    os.close(slave)
+    try:
+        yield process, master
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
+
+
+def read_until(master: int, *texts: str, seconds: float = 15) -> str:
+    """Return the terminal's output up to all `texts`, in any order. Fails if one is missing after `seconds`."""
+    shown, end = "", monotonic() + seconds
+    while text := next((text for text in texts if text not in shown), None):
+        ready, _, _ = select.select([master], [], [], max(0.0, end - monotonic()))
+        assert ready, f"{text!r} did not come; so far:\n{shown}"
+        try:
+            shown += os.read(master, 65536).decode("utf-8", "replace")
+        except OSError:
+            pytest.fail(f"{text!r} did not come before the end:\n{shown}")
+    return shown
