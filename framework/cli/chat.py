@@ -20,7 +20,7 @@ from framework.cli.screen import prints_on_stderr, say
 from framework.cli.session import answer, print_result
 from framework.cli.terminal import is_terminal, read_in_thread
 from framework.engine.routing.rules import NO_AGENTS
-from framework.engine.runtime.options import RunOptions
+from framework.engine.runtime.request import RunOptions
 from framework.engine.runtime.runtime import Runtime
 from framework.store.protocol import RunInfo, RunQuery
 from framework.types.errors import AgentsdError, ConfigError, RequestError

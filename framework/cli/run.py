@@ -17,7 +17,7 @@ from framework.cli.screen import prints_on_stderr
 from framework.cli.session import JsonLines, answer, print_result
 from framework.cli.waterfall import waterfall, widths_of
 from framework.config.settings import Settings
-from framework.engine.runtime.options import RunOptions
+from framework.engine.runtime.request import RunOptions
 from framework.engine.runtime.runtime import Runtime
 from framework.types.outcome import outcome_for
 from framework.types.state import RunResult

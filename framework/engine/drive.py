@@ -9,13 +9,13 @@ import asyncio
 import logging
 
 from framework.config.templates.prompts import PromptError
-from framework.engine.agent_trace import AgentTrace
 from framework.engine.context.concurrency import Confirmations
 from framework.engine.executors import EXECUTORS
 from framework.engine.model_call.preparation import prepare_run
 from framework.engine.model_call.structured_output import check_output, final_data
 from framework.engine.output_guard import discard_output, guard_output
 from framework.engine.run import Executor, Run
+from framework.engine.run_trace import AgentTrace
 from framework.engine.tool_call import hooks
 from framework.engine.tool_call.results import partial_output
 from framework.telemetry.redact import places

@@ -17,13 +17,13 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from framework.config.agents.compile import Agent
-from framework.engine.agent_trace import open_step_span, record_reply
 from framework.engine.context.concurrency import Confirmations, gather_calls
 from framework.engine.context.model_clients import NamedClient
 from framework.engine.context.run_context import RunContext
 from framework.engine.context.services import Services
 from framework.engine.model_call import turn as turns
 from framework.engine.model_call.structured_output import typed_reply
+from framework.engine.run_trace import open_step_span, record_reply
 from framework.engine.tool_call import call as tool_calls
 from framework.engine.tool_call import results
 from framework.llm.client import ModelReply, ModelRequest
@@ -105,14 +105,9 @@ class Run(RunContext):
         if self.step_span is NOOP_SPAN:
             self._begin_step(len(self.state.replies))
         requested = tool_calls.reserve_calls(self, requested)
-        gate = asyncio.Semaphore(self.budget.limits.max_parallel_tools)
-
-        async def run_one(call: ToolCall) -> Confirmations:
-            async with gate:
-                return await tool_calls.run_call(self, call)
-
+        calls = [partial(tool_calls.run_call, self, call) for call in requested]
         with self.step_span.activate():
-            await gather_calls([run_one(call) for call in requested])
+            await gather_calls(calls, limit=self.budget.limits.max_parallel_tools)
         results.append_tool_messages(self, requested)
 
     async def call_tool(

@@ -43,3 +43,7 @@ async def _engine_modules(root: Path) -> set[str]:
 def test_the_walk_of_a_request_names_every_engine_module_that_a_run_enters(tmp_path: Path) -> None:
     entered = asyncio.run(_engine_modules(tmp_path))
     assert entered - set(modules(dict(WALKS)["A request"])) == set()
+
+
+def test_engine_modules_call_each_other_in_one_direction(tmp_path: Path) -> None:
+    assert asyncio.run(walk_of_one_run(tmp_path)).mutual("engine/") == []

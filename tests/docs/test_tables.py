@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 import framework
-from framework.engine.runtime.options import RunOptions
+from framework.engine.runtime.request import RunOptions
 from framework.types import errors
 from framework.types.errors import AgentsdError
 from framework.types.events import WIRE_NAMES, RunEvent

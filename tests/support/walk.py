@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 import framework
-from framework import Runtime
+from framework import Runtime, tool
 from framework.testing import ScriptedModel, Turn, calls
 from tests.support.projects import agent, write
 
@@ -68,11 +68,17 @@ def recorded() -> Iterator[Walk]:
         walk.files = list(entered)
 
 
+@tool(risk="low")
+async def repeat(text: str) -> str:
+    """Return the text."""
+    return text
+
+
 async def walk_of_one_run(root: Path) -> Walk:
-    """Record a run of two turns with one tool call, in a runtime that has already done one."""
+    """Record a run of two turns with one call of an async tool, in a runtime that has already done one."""
     write(root, {"agents.d/a.yaml": agent("a")})
-    script: list[Turn] = [calls(("echo", {"text": "one"})), "Done."] * 2
-    async with Runtime.open(root, watch=False, models={"scripted": ScriptedModel(*script)}) as runtime:
+    script: list[Turn] = [calls(("repeat", {"text": "one"})), "Done."] * 2
+    async with Runtime.open(root, tools=[repeat], watch=False, models={"scripted": ScriptedModel(*script)}) as runtime:
         await runtime.run("first")
         with recorded() as walk:
             result = await runtime.run("second")

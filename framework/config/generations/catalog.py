@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from time import perf_counter, time_ns
 
+from framework.config.agents.compile import Agent
 from framework.config.agents.external_tools import ExternalTools, discover
 from framework.config.files.snapshot import Snapshot, take_single_file_snapshot, take_snapshot
 from framework.config.generations.admission import Admission, Gate
@@ -109,6 +110,15 @@ class Catalog:
     def tools(self) -> Mapping[str, Tool]:
         """The tools of the live generation, by name."""
         return self.current.tools
+
+    def current_agent(self, pinned: Generation, name: str) -> Agent | None:
+        """Return the live version of an agent, or None if it was deleted.
+
+        If its file is invalid and this process has never loaded a valid version, return the one in `pinned`.
+        """
+        if (agent := self.current.agents.get(name)) or (agent := pinned.agents.get(name)) is None:
+            return agent
+        return agent if any(problem.path == agent.path for problem in self.current.errors) else None
 
     async def reload(self, trigger: Trigger = "api") -> Generation:
         """Read the files and publish them. Unchanged files keep the current generation."""

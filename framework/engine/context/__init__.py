@@ -3,14 +3,14 @@
 In reading order; each module imports only from those below it:
 
     run_context      One run as its parts see it: state, agent, rules, events, time.
-    services         What a run and its sub-runs share.
+    services         What a run and its sub-runs share, and the rate limits of tools.
     policy           Decides whether a tool call is allowed, needs approval, or is denied.
     model_clients    The model clients of a process, and what an agent needs to call its models.
     budget           What a run has used of its limits.
     circuit_breaker  Suspends calls of a model that keeps failing.
     journal          Persists a run's state and events, and delivers events after they are persisted.
     stream           Delivers events to the caller of a run.
-    concurrency      Concurrent calls, and the rate limits of tools.
+    concurrency      Runs tool calls or plan steps concurrently.
     tool_threads     Threads for tools and hooks that are not coroutines.
     trace            Span attributes of models, token usage and pending approvals.
 """

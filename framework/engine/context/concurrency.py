@@ -1,4 +1,4 @@
-"""Concurrent work: groups of tool calls or plan steps, and the rate limits of tools.
+"""Runs tool calls or plan steps concurrently.
 
 If a job of a group pauses or exceeds a limit, the others finish before the group raises.
 """
@@ -6,12 +6,9 @@ If a job of a group pauses or exceeds a limit, the others finish before the grou
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from aiolimiter import AsyncLimiter
-
-from framework.tools.tool import Tool
 from framework.types.errors import LimitExceeded, Paused
 from framework.types.state import Confirmation
 
@@ -19,23 +16,28 @@ Confirmations = tuple[Confirmation, ...]
 Job = Coroutine[Any, Any, Confirmations]
 
 
-async def gather_calls(jobs: Iterable[Job]) -> None:
-    """Run jobs concurrently until all have finished.
+async def gather_calls(calls: Sequence[Callable[[], Job]], *, limit: int) -> None:
+    """Run calls concurrently until all have finished, at most `limit` at a time.
 
     Raises:
-        Paused: jobs need confirmations; the exception carries those of all jobs.
-        LimitExceeded: raised by the first job that exceeded a limit.
+        Paused: calls need confirmations; the exception carries those of all calls.
+        LimitExceeded: raised by the first call that exceeded a limit.
     """
-    jobs = list(jobs)
-    if len(jobs) == 1:  # needs no separate task
-        if confirmations := await jobs[0]:
+    if len(calls) == 1:  # needs no separate task
+        if confirmations := await calls[0]():
             raise Paused(confirmations)
         return
+    gate = asyncio.Semaphore(limit)
+
+    async def run_one(call: Callable[[], Job]) -> Confirmations:
+        async with gate:
+            return await call()
+
     group = _Group()
     try:
         async with asyncio.TaskGroup() as tasks:
-            for job in jobs:
-                group.add(tasks, job)
+            for call in calls:
+                group.add(tasks, run_one(call))
     except BaseExceptionGroup as errors:
         raise _first(errors) from None
     group.raise_deferred()
@@ -98,20 +100,3 @@ class _Group:
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     error = errors.exceptions[0]
     return _first(error) if isinstance(error, BaseExceptionGroup) else error
-
-
-class RateLimiter:
-    """Keeps the calls of each tool below the rate it declares, over all runs of the process."""
-
-    def __init__(self) -> None:
-        self._limiters: dict[tuple[str, float, float], AsyncLimiter] = {}
-
-    async def wait(self, tool: Tool) -> bool:
-        """Wait until the tool may be called; return whether the call had to wait. Without a rate it never waits."""
-        if tool.rate is None:
-            return False
-        calls, seconds = tool.rate  # a tool whose rate has changed gets a new limiter
-        limiter = self._limiters.setdefault((tool.name, calls, seconds), AsyncLimiter(calls, seconds))
-        has_capacity = limiter.has_capacity()
-        await limiter.acquire()
-        return not has_capacity

@@ -1,4 +1,4 @@
-"""Services: what a run shares with its sub-runs."""
+"""Services: what a run shares with its sub-runs, and the rate limits of tools, which all runs share."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from aiolimiter import AsyncLimiter
 from pydantic import BaseModel
 
 from framework.config.agents.compile import Agent
 from framework.config.generations.generation import Generation
 from framework.config.settings import ToolSettings
-from framework.engine.context.concurrency import RateLimiter
 from framework.engine.context.journal import Journal
 from framework.engine.context.model_clients import ModelClients
 from framework.engine.context.stream import Channel
@@ -20,6 +20,7 @@ from framework.engine.context.tool_threads import ToolThreads
 from framework.telemetry.content import Content
 from framework.telemetry.metrics import RunMetrics
 from framework.telemetry.spans import Spans
+from framework.tools.tool import Tool
 from framework.types.state import RunState
 
 
@@ -56,3 +57,20 @@ class Services:
     """Type of the answer's data, if the caller requires one."""
     decided: Collection[str] = ()
     """Ids of the confirmations that a person has just decided."""
+
+
+class RateLimiter:
+    """Keeps the calls of each tool below the rate it declares, over all runs of the process."""
+
+    def __init__(self) -> None:
+        self._limiters: dict[tuple[str, float, float], AsyncLimiter] = {}
+
+    async def wait(self, tool: Tool) -> bool:
+        """Wait until the tool may be called; return whether the call had to wait. Without a rate it never waits."""
+        if tool.rate is None:
+            return False
+        calls, seconds = tool.rate  # a tool whose rate has changed gets a new limiter
+        limiter = self._limiters.setdefault((tool.name, calls, seconds), AsyncLimiter(calls, seconds))
+        has_capacity = limiter.has_capacity()
+        await limiter.acquire()
+        return not has_capacity

@@ -8,10 +8,8 @@ In reading order; each module imports only from those below it:
     launcher       Starts each root run in its own task, drives it to its end, and stops all runs on close.
     heartbeat      Renews the leases of this process's runs, and reacts to cancel requests and lost leases.
     result         Ends a root run: saves the final state, emits the closing events, and builds the result.
-    trace          Spans and metrics of a root run and of its routing.
     project        Loads a project: its settings, tools and agents.
     todo_list      Reads and replaces the to-do list of a conversation.
-    request        Validates a caller's request and decisions, and builds the first state of a run.
-    options        The options of a run, and the checks of their names and types.
+    request        A caller's request: its options, decisions and identity, and the first state of a run.
     agent_summary  Summaries of the agents in a generation, for lists.
 """

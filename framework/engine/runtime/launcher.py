@@ -14,19 +14,18 @@ from pydantic import BaseModel
 
 from framework.config.agents.compile import Agent
 from framework.config.generations.generation import Generation
-from framework.engine.context.concurrency import RateLimiter
 from framework.engine.context.journal import Journal
 from framework.engine.context.model_clients import ModelClients
-from framework.engine.context.services import Services
+from framework.engine.context.services import RateLimiter, Services
 from framework.engine.context.stream import Channel, RunStream
 from framework.engine.context.tool_threads import ToolThreads
 from framework.engine.drive import drive
 from framework.engine.routing.rules import Route
 from framework.engine.run import Run
+from framework.engine.run_trace import RunTrace, configured_content, run_spans
 from framework.engine.runtime.heartbeat import LeaseHeartbeat
 from framework.engine.runtime.project import Project
 from framework.engine.runtime.result import finish_run, suspend_run
-from framework.engine.runtime.trace import RunTrace, configured_content, run_spans
 from framework.llm.client import ModelClient
 from framework.store.database_files import database_paths
 from framework.store.protocol import NullRecord, RunRecord, Store
@@ -151,7 +150,7 @@ class Launcher:
         return Services(
             root=state,
             generation=generation,
-            current_agent=partial(self._current_agent, generation),
+            current_agent=partial(self._catalog.current_agent, generation),
             clients=self.models,
             journal=journal,
             channel=channel,
@@ -168,16 +167,6 @@ class Launcher:
             output_type=prepared.output_type,
             decided=prepared.decided_ids,
         )
-
-    def _current_agent(self, pinned: Generation, name: str) -> Agent | None:
-        """Return the live version of an agent, or None if it was deleted.
-
-        If the file is broken and this process has never loaded a good version, return the version the run began with.
-        """
-        live = self._catalog.current
-        if (agent := live.agents.get(name)) or (agent := pinned.agents.get(name)) is None:
-            return agent
-        return agent if any(problem.path == agent.path for problem in live.errors) else None
 
     async def close(self, grace: float) -> None:
         """Stop every run, including those that begin during the call. Runs in a durable store can be resumed later.

@@ -11,7 +11,7 @@ from typing import NoReturn
 from framework.engine.context.journal import next_event
 from framework.engine.context.run_context import RunContext
 from framework.engine.run import Run
-from framework.engine.runtime.trace import RunTrace
+from framework.engine.run_trace import RunTrace
 from framework.types.errors import LimitExceeded, RunSuspended
 from framework.types.events import ConfirmationRequested, Event, RunFailed, RunFinished
 from framework.types.report import CallSummary, ToolStat, TraceEntry

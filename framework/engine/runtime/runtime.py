@@ -22,9 +22,8 @@ from framework.engine.context.stream import RunStream
 from framework.engine.executors import EXECUTORS
 from framework.engine.runtime import todo_list
 from framework.engine.runtime.launcher import Launcher
-from framework.engine.runtime.options import RunOptions, check_request, require_type
 from framework.engine.runtime.project import Project, project_folder
-from framework.engine.runtime.request import Caller, initial_state
+from framework.engine.runtime.request import Caller, RunOptions, check_request, initial_state, require_type
 from framework.engine.runtime.result import limit_error
 from framework.engine.runtime.resume import RunResumer
 from framework.engine.runtime.start import RunStarter, select_agent

@@ -10,8 +10,7 @@ from framework.engine.context.model_clients import ModelClients
 from framework.engine.routing.by_model import route_by_model
 from framework.engine.routing.rules import Route, choose_route, known_route
 from framework.engine.runtime.launcher import PreparedRun
-from framework.engine.runtime.options import RunOptions
-from framework.engine.runtime.request import Caller, initial_state, run_limits
+from framework.engine.runtime.request import Caller, RunOptions, initial_state, run_limits
 from framework.store.protocol import Conversation, RunQuery, Store
 from framework.telemetry.metrics import RunMetrics
 from framework.types.errors import (

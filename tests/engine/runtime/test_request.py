@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import Approve, RequestError, RunResult, Runtime, tool
-from framework.engine.runtime.options import RunOptions, check_request
+from framework.engine.runtime.request import RunOptions, check_request
 from framework.llm.message_formats import exported
 from framework.testing import ScriptedModel, calls
 from tests.support.cases import cases
