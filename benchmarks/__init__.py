@@ -1,1 +1,1 @@
-"""What the runtime costs, as ratios against baselines measured in the same run. Nothing here passes or fails."""
+"""Benchmarks of the runtime, as ratios to baselines measured in the same process. They have no pass or fail."""

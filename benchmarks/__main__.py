@@ -1,4 +1,4 @@
-"""`python -m benchmarks [--quick]`: all tables."""
+"""Runs every benchmark: `python -m benchmarks [--quick]`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from benchmarks import filtering, imports, loop, plans, plugins, reload, store, 
 
 
 def main() -> None:
-    """Measure every part, one after the other."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What the runtime costs, as ratios.")
+    """Run every benchmark in sequence."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Measure the cost of the runtime, as ratios."
+    )
     parser.add_argument("--quick", action="store_true", help="fewer rounds and sizes: seconds instead of a minute")
     quick: bool = parser.parse_args().quick
     print(f"Python {platform.python_version()} on {platform.machine()}; compare ratios, not figures")
-    for part in (filtering, loop, wire, tracing, store, reload, plugins, plans, imports):
-        part.main(quick=quick)
+    for benchmark in (filtering, loop, wire, tracing, store, reload, plugins, plans, imports):
+        benchmark.main(quick=quick)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Choosing an agent's tools: matched anew for every model call, built once a generation, and looked up."""
+"""Selecting an agent's tools: matched for every model call, built once per generation, and looked up."""
 
 from __future__ import annotations
 
@@ -22,58 +22,54 @@ VERBS = ("read", "list", "write", "delete", "send", "find")
 
 @tool(risk="low")
 def sample(path: str, limit: int = 10, *, recursive: bool = False) -> str:
-    """Stand for any tool.
+    """Return the arguments as text.
 
     Args:
-        path: where.
-        limit: how many.
-        recursive: below it too.
+        path: a folder.
+        limit: maximum number of entries.
+        recursive: whether to include subfolders.
     """
     return f"{path} {limit} {recursive}"
 
 
 def tools(count: int) -> dict[str, Tool]:
-    """So many tools, in groups and with verbs that the policy tells apart."""
+    """Return `count` tools, in groups and with verbs that the policy distinguishes."""
     names = (f"{GROUPS[n % len(GROUPS)]}.{VERBS[n // len(GROUPS) % len(VERBS)]}_{n}" for n in range(count))
     return index_tools(sample.named(name, "plugin") for name in names)
 
 
-def naive(known: dict[str, Tool]) -> int:
-    """Match every glob and make every schema, as if nothing was known from the call before."""
+def naive(registry: dict[str, Tool]) -> int:
+    """Match every glob and build every schema, as if nothing were cached. Return the size of the JSON."""
     denied = [rule.tool for rule in POLICY.deny]
-    wanted = [*POLICY.allow, *(rule.tool for rule in POLICY.ask)]
+    allowed = [*POLICY.allow, *(rule.tool for rule in POLICY.ask)]
     payload = [
         {"name": one.name, "description": one.definition.description, "parameters": one.arguments.schema}
-        for one in known.values()
+        for one in registry.values()
         if not any(fnmatchcase(one.name, glob) for glob in denied)
-        and any(fnmatchcase(one.name, glob) for glob in wanted)
+        and any(fnmatchcase(one.name, glob) for glob in allowed)
     ]
     return len(json.dumps(payload))
 
 
 def measure(count: int, rounds: int) -> float:
-    """Print one size's table.
-
-    Returns:
-        Microseconds that building the toolset took.
-    """
-    known = tools(count)
-    toolset = Toolset(known, POLICY, risk_level="medium")
-    asked = toolset.definitions[-1].name
-    each_call = best(lambda: naive(known), rounds=min(rounds, 3))
-    build = best(lambda: Toolset(known, POLICY, risk_level="medium"), rounds=rounds)
-    lookup = best(lambda: (toolset.definitions, toolset.offered.get(asked), toolset.rules_for(asked)), rounds=rounds)
+    """Print the table for `count` tools. Return the time to build the toolset, in microseconds."""
+    registry = tools(count)
+    toolset = Toolset(registry, POLICY, risk_level="medium")
+    name = toolset.definitions[-1].name
+    each_call = best(lambda: naive(registry), rounds=min(rounds, 3))
+    build = best(lambda: Toolset(registry, POLICY, risk_level="medium"), rounds=rounds)
+    lookup = best(lambda: (toolset.definitions, toolset.offered.get(name), toolset.rules_for(name)), rounds=rounds)
     rows = [
-        Row("globs and schemas for every call", each_call, 1),
-        Row("built, uncached (once a generation)", build, build / each_call),
-        Row("looked up (every call)", lookup, lookup / each_call),
+        Row("match globs and build schemas, each call", each_call, 1),
+        Row("build, uncached (once per generation)", build, build / each_call),
+        Row("look up (each call)", lookup, lookup / each_call),
     ]
     table(f"Filtering {count:,} tools, {len(toolset.offered):,} offered", "µs", rows)
     return build
 
 
 def main(*, quick: bool) -> None:
-    """Print the tables of this part."""
+    """Print the tables."""
     sizes = (100, 1000) if quick else (100, 1000, 10_000)
     built = {count: measure(count, 3 if quick else 7) for count in sizes}
     met = "met" if built[100] < TARGET_US else "NOT met"

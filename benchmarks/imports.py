@@ -1,4 +1,4 @@
-"""What a cold process costs, from its start to its end, and what it did not have to load."""
+"""Start-up time of a new process, and the heavy packages that it avoids importing."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ result = Runtime.run_sync(sys.argv[1], "What is 12 * 7?")
 assert result.output == "84", result
 print(*sorted(sys.modules))
 """
-UNWANTED = ("openai", "instructor", "httpx2", "aiohttp", "watchfiles", "rich", "opentelemetry.sdk", "sqlalchemy")
+HEAVY = ("openai", "instructor", "httpx2", "aiohttp", "watchfiles", "rich", "opentelemetry.sdk", "sqlalchemy")
 HERE = Path(__file__).parent.parent
 
 
 def process(arguments: Sequence[str]) -> tuple[float, str]:
-    """Wall milliseconds of a new interpreter, and what it printed."""
-    # As installed: with compiled modules beside the sources, whatever this shell says.
+    """Run a new interpreter. Return its wall time in milliseconds and its standard output."""
+    # Bytecode files are written as for an installed package, even if this shell disables them.
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     command = [sys.executable, *arguments]
     started = perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=HERE, env=environment)
-    return (perf_counter() - started) * 1000, done.stdout
+    process = subprocess.run(command, capture_output=True, text=True, check=True, cwd=HERE, env=environment)
+    return (perf_counter() - started) * 1000, process.stdout
 
 
 def main(*, quick: bool) -> None:
-    """Print the table of this part."""
+    """Print the table."""
     with TemporaryDirectory() as folder:
         agent = Path(folder) / "calculator.yaml"
         agent.write_text(CALCULATOR, "utf-8")
@@ -48,15 +48,15 @@ def main(*, quick: bool) -> None:
             "offline run, from Python": ["-c", OFFLINE, str(agent)],
             "offline run, agentsd run": ["-m", "framework.cli.main", "run", str(agent), "What is 12 * 7?"],
         }
-        for arguments in commands.values():  # once before the clock, so that all modules are compiled
+        for arguments in commands.values():  # untimed, so that all modules are compiled
             process(arguments)
-        walls: dict[str, list[float]] = {what: [] for what in commands}
-        for _ in range(3 if quick else 9):  # in turn, so that all see the same machine
-            for what, arguments in commands.items():
-                walls[what].append(process(arguments)[0])
+        walls: dict[str, list[float]] = {name: [] for name in commands}
+        for _ in range(3 if quick else 9):  # interleaved, so that all commands run under the same load
+            for name, arguments in commands.items():
+                walls[name].append(process(arguments)[0])
         loaded = set(process(commands["offline run, from Python"])[1].split())
     floor = min(walls["import pydantic, yaml, jinja2"])
-    rows = [Row(what, min(taken), min(taken) / floor) for what, taken in walls.items()]
-    table("A cold process, lowest wall time", "ms", rows)
-    found = [name for name in UNWANTED if name in loaded]
-    print(f"\nloaded after an offline run, of {', '.join(UNWANTED)}: {', '.join(found) or 'none'}")
+    rows = [Row(name, min(times), min(times) / floor) for name, times in walls.items()]
+    table("A new process, lowest wall time", "ms", rows)
+    imported = [name for name in HEAVY if name in loaded]
+    print(f"\nheavy packages imported by an offline run: {', '.join(imported) or 'none'} (of {', '.join(HEAVY)})")

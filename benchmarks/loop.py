@@ -1,4 +1,4 @@
-"""What the runtime adds to a loop that asks a model and calls tools; and a hundred runs at once."""
+"""Overhead of the runtime over a hand-written agent loop, and a hundred concurrent runs."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ skill_policy: {allow: [calculator]}
 
 @tool(risk="low")
 async def note(n: int) -> str:
-    """Note a number."""
+    """Return a note of the number."""
     return f"noted {n}"
 
 
 def script(request: ModelRequest) -> Turn:
-    """Ten turns with one call each, then the answer; the transcript tells which turn it is."""
+    """Return the next of ten turns with one call each, then the answer. The turn follows from the transcript."""
     turn = sum(message.role == "assistant" for message in request.messages)
     return (ToolCall(id=f"c{turn}", tool="note", arguments={"n": turn}),) if turn < STEPS else "done"
 
 
 async def bare() -> int:
-    """The loop as one would write it by hand: no policy, no limits, no record."""
+    """Run a hand-written loop, without policy, limits or records. Return the number of messages."""
     model = ScriptedModel(script=script)
     messages = [Message(role="system", content="Call the tool ten times."), Message(role="user", content="go")]
     while True:
@@ -64,52 +64,56 @@ async def bare() -> int:
 
 
 async def ten_steps(root: Path, rounds: int) -> None:
-    """Ours and the bare loop, turn by turn, so that both see the same machine."""
-    ours, baseline = list[float](), list[float]()
-    async with Runtime.open(root, tools=[note], models={"scripted": ScriptedModel(script=script)}, watch=False) as own:
+    """Compare `Runtime.run` with the hand-written loop, interleaved, so that both run under the same load."""
+    runtime_times, baseline = list[float](), list[float]()
+    async with Runtime.open(
+        root, tools=[note], models={"scripted": ScriptedModel(script=script)}, watch=False
+    ) as runtime:
         for _ in range(rounds + 1):
             started = perf_counter()
-            result = await own.run("go", agent="looper")
+            result = await runtime.run("go", agent="looper")
             between = perf_counter()
             await bare()
-            ours.append(between - started)
+            runtime_times.append(between - started)
             baseline.append(perf_counter() - between)
             assert (result.output, result.steps) == ("done", STEPS + 1)
-    ours, baseline = ours[1:], baseline[1:]  # the first of each warms up
-    ratio = median(own / bare for own, bare in zip(ours, baseline, strict=True))
+    runtime_times, baseline = runtime_times[1:], baseline[1:]  # the first round is a warm-up
+    ratio = median(time / base for time, base in zip(runtime_times, baseline, strict=True))
     per_step = 1e6 / (STEPS + 1)
     rows = [
-        Row("bare asyncio loop", median(baseline) * per_step, 1),
-        Row("Runtime.run", median(ours) * per_step, ratio, "policy, limits, events, state"),
+        Row("hand-written asyncio loop", median(baseline) * per_step, 1),
+        Row("Runtime.run", median(runtime_times) * per_step, ratio, "policy, limits, events, state"),
     ]
-    table(f"A loop of {STEPS} tool calls on scripted answers, per model turn", "µs", rows)
+    table(f"A loop of {STEPS} tool calls on scripted responses, per model turn", "µs", rows)
 
 
-async def at_once(root: Path) -> None:
-    """A hundred runs, one after the other and side by side."""
+async def concurrent_runs(root: Path) -> None:
+    """Compare a hundred sequential runs with a hundred concurrent ones."""
     questions = [(f"What is {n} * 7?", str(n * 7)) for n in range(CONCURRENT)]
-    async with Runtime.open(root, watch=False) as own:
-        await own.run("What is 1 * 1?", agent="calculator")
+    async with Runtime.open(root, watch=False) as runtime:
+        await runtime.run("What is 1 * 1?", agent="calculator")
         started = perf_counter()
-        wrong = [answer for asked, answer in questions if (await own.run(asked, agent="calculator")).output != answer]
+        results = [await runtime.run(question, agent="calculator") for question, _ in questions]
         serial = perf_counter() - started
         started = perf_counter()
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(own.run(asked, agent="calculator")) for asked, _ in questions]
+            tasks = [group.create_task(runtime.run(question, agent="calculator")) for question, _ in questions]
         wall = perf_counter() - started
-    failed = sum(task.result().output != answer for task, (_, answer) in zip(tasks, questions, strict=True))
+    answers = [answer for _, answer in questions]
+    serial_errors = sum(result.output != answer for result, answer in zip(results, answers, strict=True))
+    errors = sum(task.result().output != answer for task, answer in zip(tasks, answers, strict=True))
     rows = [
-        Row("one after the other", serial * 1000, 1, f"{len(wrong)} errors"),
-        Row("at once", wall * 1000, wall / serial, f"{failed} errors"),
+        Row("sequential", serial * 1000, 1, f"{serial_errors} errors"),
+        Row("concurrent", wall * 1000, wall / serial, f"{errors} errors"),
     ]
     table(f"{CONCURRENT} runs of the offline model with one tool call each, wall time", "ms", rows)
 
 
 def main(*, quick: bool) -> None:
-    """Print the tables of this part."""
+    """Print the tables."""
     with TemporaryDirectory() as folder:
         asyncio.run(ten_steps(_file(folder, "looper", LOOPER), 20 if quick else 200))
-        asyncio.run(at_once(_file(folder, "calculator", CALCULATOR)))
+        asyncio.run(concurrent_runs(_file(folder, "calculator", CALCULATOR)))
 
 
 def _file(folder: str, name: str, text: str) -> Path:

@@ -1,4 +1,4 @@
-"""Clocks and tables, shared by all parts."""
+"""Timers and tables, shared by all benchmarks."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from time import perf_counter
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a table."""
+    """One row of a table."""
 
-    what: str
+    name: str
     value: float
     ratio: float
-    """To the table's baseline."""
+    """Ratio to the baseline of the table."""
     note: str = ""
 
 
 def best(function: Callable[[], object], *, rounds: int, at_least: float = 0.02) -> float:
-    """Microseconds of one call: the lowest of some rounds, each long enough for the clock (`at_least`, seconds)."""
+    """Return the time of one call in microseconds: the lowest of `rounds` rounds of `at_least` seconds each."""
     function()
     calls = max(1, int(at_least / max(_seconds(function, 1), 1e-7)))
     return min(_seconds(function, calls) for _ in range(rounds)) / calls * 1e6
@@ -33,11 +33,11 @@ def _seconds(function: Callable[[], object], calls: int) -> float:
 
 
 def table(title: str, unit: str, rows: Sequence[Row]) -> None:
-    """Print a table: what, the figure in `unit`, the ratio to the baseline."""
-    width = max(len(row.what) for row in rows)
+    """Print a table of names, values in `unit`, and ratios to the baseline."""
+    width = max(len(row.name) for row in rows)
     print(f"\n{title}\n{'':{width}}  {unit:>12}  {'ratio':>9}")
     for row in rows:
-        print(f"{row.what:{width}}  {_figure(row.value):>12}  {_times(row.ratio):>9}  {row.note}".rstrip())
+        print(f"{row.name:{width}}  {_figure(row.value):>12}  {_times(row.ratio):>9}  {row.note}".rstrip())
 
 
 def _figure(value: float) -> str:

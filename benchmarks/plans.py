@@ -1,4 +1,4 @@
-"""What a task costs in tokens, planned first or worked off turn by turn; and if something fails on the way."""
+"""Tokens of a task, planned first or executed turn by turn, also if a call fails."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from framework.llm.tokens import estimate_tokens
 from framework.types.errors import ToolError
 from framework.types.messages import Message, ToolCall, Usage
 
-ANSWER = "The report is written: three services failed last night, the first of them at 02:14, all for want of memory."
+ANSWER = "The report is written: three services failed last night, the first at 02:14, because they ran out of memory."
 RESULT = (
     "2026-11-22 02:14:07 ERROR payments: out of memory while the nightly batch was running; restarted by hand. " * 4
 )
-"""What each tool gives: about a hundred tokens."""
+"""Result of each tool: about a hundred tokens."""
 AGENT = """\
 version: 1
 name: {name}
@@ -36,28 +36,28 @@ plan: {{approval: never, max_parallel: 8}}
 """
 
 Call = tuple[str, dict[str, Any], tuple[int, ...]]
-"""A tool, its arguments, and the calls (by place) whose results it needs."""
+"""A tool, its arguments, and the indices of the calls whose results it needs."""
 
 
 @tool(risk="low", idempotent=True)
-def look(at: str, because: str = "") -> str:  # noqa: ARG001 - only what it is called with counts
-    """Look at something, and say what is there.
+def look(at: str, because: str = "") -> str:  # noqa: ARG001 - only the size of the arguments counts
+    """Inspect a file or a service and return its state.
 
     Args:
-        at: What to look at, such as a file or a service.
-        because: What is known already.
+        at: The file or service.
+        because: Facts known so far.
     """
     return f"{at}: {RESULT}"
 
 
 @tool(risk="low")
 def failing(at: str) -> str:
-    """Look at something that is not there.
+    """Inspect a file that does not exist.
 
     Args:
-        at: What to look at.
+        at: The file.
     """
-    raise ToolError(f"there is no {at}")
+    raise ToolError(f"no such file: {at}")
 
 
 TOOLS: list[Tool] = [look, failing]
@@ -65,29 +65,29 @@ TOOLS: list[Tool] = [look, failing]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What has to be called, in the order of the needs."""
+    """The calls of a task, ordered so that each follows the calls it needs."""
 
-    what: str
+    name: str
     calls: tuple[Call, ...]
 
     def turns(self) -> list[list[int]]:
-        """The calls as a model makes them that does as much as it can in each turn."""
+        """Return the indices of the calls of each turn, for a model that makes every possible call in each turn."""
         done: set[int] = set()
         turns = []
         while len(done) < len(self.calls):
-            now = [n for n, (_, _, needs) in enumerate(self.calls) if n not in done and done.issuperset(needs)]
-            turns.append(now)
-            done.update(now)
+            ready = [n for n, (_, _, needs) in enumerate(self.calls) if n not in done and done.issuperset(needs)]
+            turns.append(ready)
+            done.update(ready)
         return turns
 
     def plan(self) -> dict[str, Any]:
-        """The same as a plan; a call that needs a result refers to it."""
-        return {"goal": self.what, "steps": [self._step(n) for n in range(len(self.calls))]}
+        """Return the task as a plan. A call that needs a result refers to it."""
+        return {"goal": self.name, "steps": [self._step(n) for n in range(len(self.calls))]}
 
     def _step(self, number: int) -> dict[str, Any]:
         name, arguments, needs = self.calls[number]
         known = {"because": f"{{{{ steps.s{needs[0]}.output }}}}"} if needs and name == "look" else {}
-        step = {"id": f"s{number}", "description": f"look at {arguments['at']}", "tool": name}
+        step = {"id": f"s{number}", "description": f"inspect {arguments['at']}", "tool": name}
         return step | {"parameters": arguments | known, "depends_on": [f"s{need}" for need in needs]}
 
 
@@ -97,11 +97,11 @@ def _chain(length: int) -> tuple[Call, ...]:
 
 TASKS = (
     Task("one call", _chain(1)),
-    Task("three calls, each needs the one before", _chain(3)),
-    Task("six calls, each needs the one before", _chain(6)),
-    Task("four calls at once", tuple(("look", {"at": f"service-{n}"}, ()) for n in range(4))),
+    Task("three calls, each needs the previous one", _chain(3)),
+    Task("six calls, each needs the previous one", _chain(6)),
+    Task("four independent calls", tuple(("look", {"at": f"service-{n}"}, ()) for n in range(4))),
     Task(
-        "four calls at once, then two of their results",
+        "four independent calls, then two that use their results",
         (
             *(("look", {"at": f"service-{n}"}, ()) for n in range(4)),
             ("look", {"at": "summary"}, (0, 1, 2, 3)),
@@ -110,7 +110,7 @@ TASKS = (
     ),
 )
 BROKEN = Task(
-    "four calls, each needs the one before, and one that fails on the way",
+    "four calls, each needs the previous one, one fails",
     (
         ("look", {"at": "data/logs/part-0.log"}, ()),
         ("failing", {"at": "data/logs/part-1.log"}, (0,)),
@@ -118,14 +118,14 @@ BROKEN = Task(
         ("look", {"at": "data/logs/part-3.log"}, (2,)),
     ),
 )
-AGAIN = Task(BROKEN.what, (*BROKEN.calls[:2], ("look", {"at": "part-1.log"}, (1,)), *_chain(5)[3:]))
-"""The same, turn by turn: what failed is called otherwise, then the rest."""
+AGAIN = Task(BROKEN.name, (*BROKEN.calls[:2], ("look", {"at": "part-1.log"}, (1,)), *_chain(5)[3:]))
+"""The same task turn by turn: the failed call is replaced by another, then the rest is executed."""
 REST = {
     "goal": "the rest",
     "steps": [
         {
             "id": f"t{number}",
-            "description": f"look at {at}",
+            "description": f"inspect {at}",
             "tool": "look",
             "parameters": {"at": at, "because": f"{{{{ steps.{after}.output }}}}"},
             "depends_on": [after],
@@ -135,11 +135,11 @@ REST = {
         )
     ],
 }
-"""The plan that is made when it has failed."""
+"""The plan that replaces the remaining steps after the failure."""
 
 
-class Counted:
-    """A model that follows a script, and counts what really goes to and fro: messages, tools and answers."""
+class CountingModel:
+    """Scripted model that counts the tokens of all messages, tools and responses."""
 
     info = ModelInfo(provider="counted", model="", stand_in=True)
 
@@ -147,16 +147,16 @@ class Counted:
         self._script = script
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        """The script's next message, at the price of its size."""
+        """Yield the next message of the script, with usage estimated from its size."""
         message = self._script(request)
-        told = "".join(_text(one) for one in request.messages)
+        messages = "".join(_text(one) for one in request.messages)
         tools = "".join(json.dumps(definition.model_dump()) for definition in request.tools)
-        prompt, completion = estimate_tokens(told) + estimate_tokens(tools), estimate_tokens(_text(message))
+        prompt, completion = estimate_tokens(messages) + estimate_tokens(tools), estimate_tokens(_text(message))
         usage = Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
         yield Delta(reply=ModelReply(message, "tool_calls" if message.tool_calls else "stop", usage))
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing; the model holds no resources."""
 
 
 def _text(message: Message) -> str:
@@ -164,14 +164,14 @@ def _text(message: Message) -> str:
 
 
 def by_turns(task: Task) -> Callable[[ModelRequest], Message]:
-    """A model that calls whatever it can in each turn; what failed is called again."""
+    """Return a script that makes every possible call in each turn."""
     turns = task.turns()
 
     def script(request: ModelRequest) -> Message:
         turn = sum(message.role == "assistant" for message in request.messages)
         if turn >= len(turns):
             return Message(role="assistant", content=ANSWER)
-        return _asking(*(_call(task, n, f"c{n}") for n in turns[turn]))
+        return _message(*(_call(task, n, f"c{n}") for n in turns[turn]))
 
     return script
 
@@ -183,25 +183,25 @@ def _call(task: Task, number: int, name: str) -> ToolCall:
 
 
 def by_plan(*plans: dict[str, Any]) -> Callable[[ModelRequest], Message]:
-    """A model that gives one plan after the other where it is asked for one."""
-    left = list(plans)
+    """Return a script that answers each request for a plan with the next of `plans`."""
+    remaining = list(plans)
 
     def script(request: ModelRequest) -> Message:
         if [definition.name for definition in request.tools] == ["PlanDraft"]:
-            return _asking(ToolCall(id="p", tool="PlanDraft", arguments=left.pop(0)))
+            return _message(ToolCall(id="p", tool="PlanDraft", arguments=remaining.pop(0)))
         return Message(role="assistant", content=ANSWER)
 
     return script
 
 
-def _asking(*calls: ToolCall) -> Message:
+def _message(*calls: ToolCall) -> Message:
     return Message(role="assistant", tool_calls=calls)
 
 
 async def cost(root: Path, agent: str, script: Callable[[ModelRequest], Message], calls: int) -> RunResult:
-    """Run a task; all of its calls must have been made, and its answer must have come."""
-    async with Runtime.open(root, tools=TOOLS, models={"counted": Counted(script)}, watch=False) as runtime:
-        result = await runtime.run("What went wrong last night? Look at everything and say it.", agent=agent)
+    """Run a task, and check its answer and the number of its calls."""
+    async with Runtime.open(root, tools=TOOLS, models={"counted": CountingModel(script)}, watch=False) as runtime:
+        result = await runtime.run("What went wrong last night? Check everything and report it.", agent=agent)
     assert result.output == ANSWER, result.error
     assert len(result.tool_calls) == calls
     return result
@@ -216,24 +216,24 @@ def _rows(name: str, turns: RunResult, planned: RunResult) -> list[Row]:
 
 
 async def tokens(root: Path) -> None:
-    """Each task both ways, on the same model, tools, instructions and results."""
+    """Run each task both ways, with the same model, tools, instructions and results."""
     rows: list[Row] = []
     for task in TASKS:
         turns = await cost(root, "react", by_turns(task), len(task.calls))
         planned = await cost(root, "plan", by_plan(task.plan()), len(task.calls))
-        rows += _rows(task.what, turns, planned)
-    table("Tokens of a task, input and output of all model calls together", "tokens", rows)
+        rows += _rows(task.name, turns, planned)
+    table("Tokens of a task, input and output of all model calls", "tokens", rows)
 
 
 async def with_a_failure(root: Path) -> None:
-    """One of the calls fails: turn by turn it is made otherwise, a plan is made anew for what is left."""
+    """Run a task in which a call fails. Turn by turn, another call replaces it; a plan is replaced by a new one."""
     turns = await cost(root, "react", by_turns(AGAIN), 5)
     planned = await cost(root, "plan", by_plan(BROKEN.plan(), REST), 5)
-    table("The same with a call that fails", "tokens", _rows(BROKEN.what, turns, planned))
+    table("The same with a call that fails", "tokens", _rows(BROKEN.name, turns, planned))
 
 
-def main(*, quick: bool) -> None:  # noqa: ARG001 - the signature of all parts; nothing here depends on a clock
-    """Print the tables of this part."""
+def main(*, quick: bool) -> None:  # noqa: ARG001 - the signature of all benchmarks; token counts need no rounds
+    """Print the tables."""
     with TemporaryDirectory() as folder:
         root = Path(folder)
         for name in ("react", "plan"):

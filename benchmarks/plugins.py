@@ -1,4 +1,4 @@
-"""What loading a plugin and holding a generation cost, and what a thousand reloads of a plugin leave behind."""
+"""Cost of loading a plugin and of leasing a generation, and the memory left by a thousand reloads."""
 
 from __future__ import annotations
 
@@ -71,18 +71,18 @@ def find(text: str, limit: int = 10) -> str:
 HELPER = b"from pydantic import BaseModel\n\nclass Money(BaseModel):\n    cents: int\n"
 PLAIN = b"def f() -> int:\n    return 1\n"
 WARM_UP = 100
-"""Reloads after which the history is full, and the pools of threads."""
-WITHOUT = nullcontext()
+"""Reloads after which the history and the thread pools are full."""
+NO_LEASE = nullcontext()
 ORDERS, MONEY = "plugins/orders.py", "plugins/_money.py"
 
 
 def version(number: int) -> dict[str, bytes]:
-    """A plugin with pydantic models, a dataclass, a cache, a logger, three tools and a helper."""
+    """Return version `number` of a plugin with Pydantic models, a dataclass, a cache, three tools and a helper."""
     return {ORDERS: PLUGIN + b"\nVERSION = %d\n" % number, MONEY: HELPER}
 
 
 def resident() -> float:
-    """Memory of this process in MB: now, where the system tells; else the most there ever was."""
+    """Return the memory of this process in MB: the current value on Linux, elsewhere the peak."""
     gc.collect()
     pages = Path("/proc/self/statm")
     if pages.exists():
@@ -91,18 +91,18 @@ def resident() -> float:
 
 
 def loading(rounds: int) -> None:
-    """The table of what a load costs, over executing the source by hand."""
+    """Print the cost of a load, compared with executing the source directly."""
     loader, files = PluginLoader(), version(1)
-    by_hand = best(lambda: exec(compile(PLAIN, "plain", "exec"), {}), rounds=rounds)
+    direct = best(lambda: exec(compile(PLAIN, "plain", "exec"), {}), rounds=rounds)
     plain = best(lambda: loader.load("plugins/plain.py", PLAIN), rounds=rounds)
-    whole = best(lambda: loader.load(ORDERS, files[ORDERS], files), rounds=rounds)
-    shelf = PluginCache([])
-    again = best(lambda: shelf.toolbox(files, {}), rounds=rounds)
+    full = best(lambda: loader.load(ORDERS, files[ORDERS], files), rounds=rounds)
+    cache = PluginCache([])
+    unchanged = best(lambda: cache.toolbox(files, {}), rounds=rounds)
     rows = [
-        Row("compile and exec of one function", by_hand, 1.0),
-        Row("the same as a plugin", plain, plain / by_hand, "a module, a thread with a deadline"),
-        Row("3 tools, 3 models, a helper", whole, whole / by_hand, "mostly pydantic"),
-        Row("the same, unchanged", again, again / by_hand, "in a reload that is about something else"),
+        Row("compile and exec of one function", direct, 1.0),
+        Row("the same as a plugin", plain, plain / direct, "a module, a thread with a deadline"),
+        Row("3 tools, 3 models, a helper", full, full / direct, "mostly pydantic"),
+        Row("the same, unchanged", unchanged, unchanged / direct, "in a reload of other files"),
     ]
     table("Loading a plugin", "µs", rows)
 
@@ -118,7 +118,7 @@ skill_policy: {allow: ["orders.*"]}
 
 
 async def reloading(root: Path, times: int) -> None:
-    """What many reloads leave behind, each with its setup and teardown; and what holding a generation costs."""
+    """Print the cost of a lease, and what `times` reloads with setup and teardown leave in memory."""
     for folder in ("agents.d", "plugins"):
         (root / folder).mkdir()
     (root / "agents.d/clerk.yaml").write_text(AGENT, "utf-8")
@@ -138,33 +138,36 @@ async def reloading(root: Path, times: int) -> None:
     started = perf_counter()
     for number in range(WARM_UP, WARM_UP + times):
         await reload(number)
-    took = (perf_counter() - started) / times * 1e3
+    elapsed = (perf_counter() - started) / times * 1e3
     grown, more = resident() - before, threading.active_count() - threads
-    left = len({name.partition(".")[0] for name in sys.modules if name.startswith(PLUGIN_PACKAGE)})
+    remaining = len({name.partition(".")[0] for name in sys.modules if name.startswith(PLUGIN_PACKAGE)})
 
-    def hold() -> None:
+    def lease() -> None:
         with catalog.lease():
             pass
 
-    def nothing() -> None:
-        with WITHOUT:
+    def null() -> None:
+        with NO_LEASE:
             pass
 
-    bare, lease = best(nothing, rounds=7), best(hold, rounds=7)
+    null_time, lease_time = best(null, rounds=7), best(lease, rounds=7)
     table(
-        "Holding a generation while a run goes on",
+        "Leasing a generation for a run",
         "µs",
-        [Row("`with` of nothing", bare, 1.0), Row("lease and release", lease, lease / bare, "target: about 1 µs")],
+        [
+            Row("`with nullcontext()`", null_time, 1.0),
+            Row("acquire and release a lease", lease_time, lease_time / null_time, "target: about 1 µs"),
+        ],
     )
     print(
-        f"\n{times} reloads of a plugin file, {took:.1f} ms each: memory {grown:+.1f} MB (target: less than 5), "
-        f"{left} loads in memory ({len(catalog.history)} generations kept), {more} more threads"
+        f"\n{times} reloads of a plugin file, {elapsed:.1f} ms each: memory {grown:+.1f} MB (target: under 5), "
+        f"{remaining} loads in memory ({len(catalog.history)} generations kept), {more} more threads"
     )
     await catalog.close()
 
 
 def main(*, quick: bool) -> None:
-    """Print the tables and the line of this part."""
+    """Print the tables and the summary."""
     loading(rounds=3 if quick else 7)
     with TemporaryDirectory() as folder:
         asyncio.run(reloading(Path(folder), 200 if quick else 1000))

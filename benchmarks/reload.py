@@ -1,4 +1,4 @@
-"""What it takes for an edit to go live among a thousand agents, and what looking costs when nothing changed."""
+"""Time until an edit takes effect among a thousand agents, and the cost of a scan when nothing changed."""
 
 from __future__ import annotations
 
@@ -48,47 +48,47 @@ def write(root: Path, number: int, note: str) -> None:
 
 
 def write_all(root: Path, note: str) -> None:
-    """Write all of them."""
+    """Write every agent file."""
     for number in range(AGENTS):
         write(root, number, note)
 
 
 class Collections:
-    """How many seconds each garbage collection took; all threads stand still meanwhile."""
+    """Callback for `gc` that records the duration of each collection in seconds. All threads are paused during it."""
 
     def __init__(self) -> None:
-        self.took, self._began = [0.0], 0.0
+        self.durations, self._started = [0.0], 0.0
 
     def __call__(self, phase: str, info: dict[str, int]) -> None:  # noqa: ARG002 - the signature is gc's
-        """Be told of one."""
+        """Record the start or the end of a collection."""
         if phase == "start":
-            self._began = perf_counter()
+            self._started = perf_counter()
         else:
-            self.took.append(perf_counter() - self._began)
+            self.durations.append(perf_counter() - self._started)
 
 
 class Lags:
-    """By how many seconds the event loop is late, each time it is to wake up after a millisecond."""
+    """Delays of the event loop in seconds, measured by a timer of one millisecond."""
 
-    PACE = 0.001
+    INTERVAL = 0.001
 
     def __init__(self) -> None:
-        self._loop, self.late = asyncio.get_running_loop(), list[float]()
+        self._loop, self.delays = asyncio.get_running_loop(), list[float]()
         self._tick(self._loop.time())
 
     def _tick(self, due: float) -> None:
-        self.late.append(self._loop.time() - due)
+        self.delays.append(self._loop.time() - due)
         now = self._loop.time()
-        self._handle = self._loop.call_at(now + self.PACE, self._tick, now + self.PACE)
+        self._handle = self._loop.call_at(now + self.INTERVAL, self._tick, now + self.INTERVAL)
 
     def stop(self) -> None:
-        """Measure no more."""
+        """Stop the timer."""
         self._handle.cancel()
 
 
 @contextmanager
 def frozen() -> Iterator[None]:
-    """Garbage collections pass over what the imports have left, as in `agentsd serve`."""
+    """Exclude the objects of the imports from garbage collection, as `agentsd serve` does."""
     gc.collect()
     gc.freeze()
     try:
@@ -98,97 +98,99 @@ def frozen() -> Iterator[None]:
 
 
 def frozen_objects() -> str:
-    """How many there are."""
+    """Return the number of frozen objects as text."""
     count = gc.get_freeze_count()
-    return f"{count:,} objects of the imports frozen" if count else "nothing frozen"
+    return f"{count:,} imported objects frozen" if count else "nothing frozen"
 
 
 async def edits(root: Path, rounds: int) -> None:
-    """One file saved, with the real watcher; then files only touched."""
-    left = frozen_objects()
-    async with Runtime.open(root, settings=Settings()) as own:
-        took, number = list[float](), own.catalog.current.number
+    """Save single files with the watcher running, then touch every file without a change."""
+    frozen_count = frozen_objects()
+    async with Runtime.open(root, settings=Settings()) as runtime:
+        times, number = list[float](), runtime.catalog.current.number
         for edit in range(rounds + 1):
             await asyncio.to_thread(write, root, edit % AGENTS, f"Edit {edit}.")
             saved = perf_counter()
-            number = (await own.wait_generation(number + 1)).number
-            took.append((perf_counter() - saved) * 1000)
-        took = took[1:]  # the first may have waited for the watch to begin
+            number = (await runtime.wait_generation(number + 1)).number
+            times.append((perf_counter() - saved) * 1000)
+        times = times[1:]  # the first edit may have waited for the watcher to start
         for agent in range(AGENTS):
             (root / f"agents.d/{agent}.yaml").touch()
         await asyncio.to_thread(write, root, 0, "After the touches.")
-        generations = (await own.wait_generation(number + 1)).number - number - 1
-        quiet = own.settings.reload.quiet * 1000
+        generations = (await runtime.wait_generation(number + 1)).number - number - 1
+        quiet = runtime.settings.reload.quiet * 1000
     rows = [
-        Row("the quiet time alone", quiet, 1),
-        Row("half of the edits", median(took), median(took) / quiet),
-        Row("95 of 100 edits", quantiles(took, n=20)[-1], quantiles(took, n=20)[-1] / quiet),
+        Row("the quiet period alone", quiet, 1),
+        Row("median", median(times), median(times) / quiet),
+        Row("95th percentile", quantiles(times, n=20)[-1], quantiles(times, n=20)[-1] / quiet),
     ]
-    table(f"One of {AGENTS:,} agent files saved: until it is live, {left}", "ms", rows)
+    table(f"Time until a saved file is live, of {AGENTS:,} agent files, {frozen_count}", "ms", rows)
     print(f"\n{AGENTS:,} files touched without a change: {generations} new generations")
 
 
-def looks(root: Path, rounds: int) -> None:
-    """What is done every two seconds although nothing changed."""
+def scans(root: Path, rounds: int) -> None:
+    """Measure the scan that is done every two seconds, with no file changed."""
     while time.time_ns() - max(path.stat().st_ctime_ns for path in root.rglob("*")) <= FINE_NS:
         os.sched_yield()
     scanner = Scanner(root)
     everything = best(lambda: take_snapshot(root), rounds=rounds) / 1000
-    look = best(scanner.scan, rounds=rounds) / 1000
-    rows = [Row("read all files", everything, 1), Row("compare their times", look, look / everything)]
-    table(f"A look at {AGENTS:,} files that did not change", "ms", rows)
+    scan = best(scanner.scan, rounds=rounds) / 1000
+    rows = [Row("read all files", everything, 1), Row("compare their timestamps", scan, scan / everything)]
+    table(f"Scan of {AGENTS:,} unchanged files", "ms", rows)
 
 
 async def rebuilds(root: Path, rounds: int) -> None:
-    """All files changed, and read at once; meanwhile the loop has other things to do."""
-    left = frozen_objects()
-    async with Runtime.open(root, watch=False) as own:
-        took, longest, late, collected = list[float](), list[float](), list[float](), list[float]()
+    """Change every file and reload, while a timer measures the delays of the event loop."""
+    frozen_count = frozen_objects()
+    async with Runtime.open(root, watch=False) as runtime:
+        times, longest, delays, collected = list[float](), list[float](), list[float](), list[float]()
         for edit in range(rounds):
             await asyncio.to_thread(write_all, root, f"Rebuild {edit}.")
             lags, collections, started = Lags(), Collections(), perf_counter()
             gc.callbacks.append(collections)
-            await own.reload()
-            took.append((perf_counter() - started) * 1000)
+            await runtime.reload()
+            times.append((perf_counter() - started) * 1000)
             gc.callbacks.remove(collections)
             lags.stop()
-            collected.append(max(collections.took) * 1000)
-            longest.append(max(lags.late) * 1000)
-            late += lags.late
-    usual = quantiles(late, n=20)[-1] * 1000
+            collected.append(max(collections.durations) * 1000)
+            longest.append(max(lags.delays) * 1000)
+            delays += lags.delays
+    percentile = quantiles(delays, n=20)[-1] * 1000
     rows = [
-        Row("the whole rebuild", median(took), 1, "in a thread"),
-        Row("the loop was late, usually at most", median(longest), median(longest) / median(took)),
-        Row("the loop was late, in the worst rebuild", max(longest), max(longest) / median(took)),
-        Row("the longest garbage collection of all", max(collected), max(collected) / median(took), "of the above"),
-        Row("the loop was late, 95 of 100", usual, usual / median(took)),
+        Row("rebuild", median(times), 1, "in a thread"),
+        Row("longest loop delay, median of rebuilds", median(longest), median(longest) / median(times)),
+        Row("longest loop delay, worst rebuild", max(longest), max(longest) / median(times)),
+        Row("longest garbage collection", max(collected), max(collected) / median(times), "part of the delay"),
+        Row("loop delay, 95th percentile", percentile, percentile / median(times)),
     ]
-    table(f"All {AGENTS:,} agent files changed at once, {left}", "ms", rows)
+    table(f"All {AGENTS:,} agent files changed together, {frozen_count}", "ms", rows)
 
 
 def parsing(rounds: int) -> None:
-    """The shipped agents, each from its bytes to the checked model; the baseline makes plain data of the same bytes.
+    """Parse and validate each shipped agent file; the baseline is PyYAML's C loader on the same bytes.
 
-    In CPU time, and each round does both: the ratio is the median of the rounds' ratios.
+    CPU time. Each round measures both; the ratio is the median of the ratios of all rounds.
     """
-    took, ratios, rows = list[float](), list[float](), list[Row]()
+    times, ratios, rows = list[float](), list[float](), list[Row]()
     for path in sorted(SHIPPED.glob("*.yaml")):
         if path.name.endswith(TEST_SUFFIXES):
             continue
         source = path.read_bytes()
         both = [(cpu(partial(plain, source)), cpu(partial(parse_agent, path.name, source))) for _ in range(rounds)]
-        parsed, ratio = min(own for _, own in both), median(own / other for other, own in both)
+        parsed, ratio = min(ms for _, ms in both), median(ms / base for base, ms in both)
         rows.append(Row(path.name, parsed, ratio, f"{len(source):,} bytes"))
-        took.append(parsed)
+        times.append(parsed)
         ratios.append(ratio)
-    loaded = Row("yaml.CSafeLoader alone", median(row.value / row.ratio for row in rows), 1, "no places, no checks")
-    rows = [loaded, *rows, Row("half of the files", median(took), median(ratios))]
-    table("One agent file, parsed and checked", "ms", rows)
-    print(f"\nat most 1 ms a file: {'yes' if max(took) <= 1 else 'no'}, {max(took):.2f} ms for the slowest")
+    baseline = Row(
+        "yaml.CSafeLoader alone", median(row.value / row.ratio for row in rows), 1, "no positions, no validation"
+    )
+    rows = [baseline, *rows, Row("median of the files", median(times), median(ratios))]
+    table("One agent file, parsed and validated", "ms", rows)
+    print(f"\nat most 1 ms per file: {'yes' if max(times) <= 1 else 'no'}, {max(times):.2f} ms for the slowest")
 
 
 def cpu(function: Callable[[], object], calls: int = 50) -> float:
-    """Milliseconds of this process's CPU time for one call."""
+    """Return the CPU time of one call in milliseconds."""
     function()
     started = time.process_time()
     for _ in range(calls):
@@ -197,20 +199,20 @@ def cpu(function: Callable[[], object], calls: int = 50) -> float:
 
 
 def plain(source: bytes) -> object:
-    """What PyYAML makes of it."""
+    """Load the file with PyYAML's C loader."""
     return yaml.load(source, yaml.CSafeLoader)
 
 
 def main(*, quick: bool) -> None:
-    """Print the tables of this part."""
+    """Print the tables."""
     with TemporaryDirectory() as folder:
         root = Path(folder)
         (root / "agents.d").mkdir()
-        write_all(root, "At first.")
-        for imports in (frozen, nullcontext):
-            with imports():
+        write_all(root, "Initial version.")
+        for collection in (frozen, nullcontext):
+            with collection():
                 asyncio.run(edits(root, 10 if quick else 40))
-            with imports():
+            with collection():
                 asyncio.run(rebuilds(root, 1 if quick else 10))
-        looks(root, 5 if quick else 20)
+        scans(root, 5 if quick else 20)
     parsing(5 if quick else 20)

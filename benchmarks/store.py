@@ -1,4 +1,4 @@
-"""What it costs to have every step on record: one step, a hundred conversations at once, a thousand runs that wait."""
+"""Cost of persisting every step: one step, a hundred concurrent conversations, a thousand paused runs."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from framework.types.state import CallRecord, RunState
 
 HISTORY = 400
 LIMIT_MS = 0.6
-MOST_LAG_MS = 20
+MAX_LAG_MS = 20
 LIMIT_BYTES = 25_000
 CONVERSATIONS = 100
 WAITING = 1000
 ASKER = """\
 version: 1
 name: asker
-description: Asks before it calls.
+description: Asks before each call.
 model: scripted
 instructions: Call the tool.
 skill_policy: {ask: [note], allow: [note]}
@@ -41,60 +41,62 @@ skill_policy: {ask: [note], allow: [note]}
 
 
 def turn(request: ModelRequest) -> Turn:
-    """As `script`, in a conversation: what was said in earlier turns does not count."""
+    """Return the next turn of `script`, ignoring earlier turns of the conversation."""
     start = max(i for i, message in enumerate(request.messages) if message.role == "user")
     return script(replace(request, messages=request.messages[start:]))
 
 
 class Lag:
-    """How late the event loop comes back to those who wait."""
+    """Delays of the event loop in seconds."""
 
     def __init__(self) -> None:
-        self.late = list[float]()
+        self.delays = list[float]()
 
     async def watch(self) -> None:
-        """Look every millisecond, until cancelled."""
+        """Measure every millisecond, until cancelled."""
         while True:
-            began = perf_counter()
+            started = perf_counter()
             await asyncio.sleep(0.001)
-            self.late.append(perf_counter() - began - 0.001)
+            self.delays.append(perf_counter() - started - 0.001)
 
     @property
     def p99(self) -> float:
-        """Milliseconds."""
-        return quantiles(self.late, n=100)[98] * 1000
+        """99th percentile in milliseconds."""
+        return quantiles(self.delays, n=100)[98] * 1000
 
 
 async def steps(root: Path, rounds: int) -> None:
-    """A run of ten tool calls on each store, turn by turn, so that both see the same machine."""
+    """Run ten tool calls on each store, interleaved, so that both run under the same load."""
     model = {"scripted": ScriptedModel(script=script)}
     async with (
         Runtime.open(root, tools=[note], models=model, watch=False) as memory,
-        Runtime.open(root, tools=[note], models=model, watch=False, store="sqlite:///steps.db") as kept,
+        Runtime.open(root, tools=[note], models=model, watch=False, store="sqlite:///steps.db") as sqlite,
     ):
-        taken: dict[str, list[float]] = {"memory": [], "sqlite": []}
+        durations: dict[str, list[float]] = {"memory": [], "sqlite": []}
         for _ in range(rounds + 1):
-            for name, runtime in (("memory", memory), ("sqlite", kept)):
+            for name, runtime in (("memory", memory), ("sqlite", sqlite)):
                 started = process_time()
                 result = await runtime.run("go", agent="looper")
-                taken[name].append((process_time() - started) * 1000 / (STEPS + 1))
+                durations[name].append((process_time() - started) * 1000 / (STEPS + 1))
                 assert result.output == "done", result
-    base = median(taken["memory"][1:])
-    rows = [Row(name, median(times[1:]), median(times[1:]) / base) for name, times in taken.items()]
-    table("One step of a run, everything included, CPU time", "ms", rows)
+    base = median(durations["memory"][1:])
+    rows = [Row(name, median(times[1:]), median(times[1:]) / base) for name, times in durations.items()]
+    table("One complete step of a run, CPU time", "ms", rows)
 
 
 async def writes(root: Path, rounds: int) -> None:
-    """The two writes of a step alone: a turn with the call it begins, then the call's result."""
+    """Measure the two writes of a step: a turn with its call, then the result of the call."""
     rows = []
     for before in (0, HISTORY):
         store = await SqlStore.open(f"sqlite:///{before}.db", root)
         state = RunState(agent="looper", messages=[Message(role="user", content="go")])
         state.messages += [Message(role="assistant", content="x" * 600) for _ in range(before)]
         record = await store.begin(state, None, None)
-        taken = [await _two_writes(record, state, n) for n in range(rounds)]
+        durations = [await _two_writes(record, state, n) for n in range(rounds)]
         await store.close()
-        rows.append(Row(f"{before} messages before", median(taken), median(taken) / LIMIT_MS, "of 0.6 ms"))
+        rows.append(
+            Row(f"{before} earlier messages", median(durations), median(durations) / LIMIT_MS, f"of {LIMIT_MS} ms")
+        )
     table("Both writes of a step on a SQLite file, median", "ms", rows)
 
 
@@ -111,26 +113,26 @@ async def _two_writes(record: RunRecord, state: RunState, n: int) -> float:
     state.messages.append(Message(role="tool", tool_call_id=call.id, content="noted"))
     state.seq += 1
     await record.write(state, [ToolFinished(**head, seq=state.seq, status="success", result="noted", elapsed_ms=0.1)])
-    taken = (perf_counter() - started) * 1000
-    del state.calls[call.id]  # a run of this length would have ended long ago
-    return taken
+    elapsed = (perf_counter() - started) * 1000
+    del state.calls[call.id]  # keeps the state at the size of a short run
+    return elapsed
 
 
-async def at_once(root: Path, turns: int) -> None:
-    """A hundred conversations, each waiting for its tool as one waits for a model: some 250 steps a second."""
+async def concurrent_conversations(root: Path, turns: int) -> None:
+    """Run a hundred conversations whose tool waits as long as a model would: about 250 steps per second."""
     rows = []
     for name, store in (("memory", None), ("sqlite", "sqlite:///many.db")):
         lag, rate = await _lag(root, turns, store)
-        rows.append(Row(f"loop lag p99, {name}", lag, lag / MOST_LAG_MS, f"of {MOST_LAG_MS} ms, at {rate:.0f} steps/s"))
-    table(f"{CONVERSATIONS} conversations at once", "ms", rows)
+        rows.append(Row(f"loop lag p99, {name}", lag, lag / MAX_LAG_MS, f"of {MAX_LAG_MS} ms, at {rate:.0f} steps/s"))
+    table(f"{CONVERSATIONS} concurrent conversations", "ms", rows)
 
 
 async def _lag(root: Path, turns: int, store: str | None) -> tuple[float, float]:
-    """The 99th percentile of the loop's lag, in milliseconds; and steps a second."""
+    """Return the 99th percentile of the loop's delay in milliseconds, and the steps per second."""
 
     @tool(name="note", risk="low")
     async def slow(n: int) -> str:
-        """Note a number, after a while."""
+        """Note a number after a delay."""
         await asyncio.sleep(random.uniform(0.2, 0.6))
         return f"noted {n}"
 
@@ -139,7 +141,7 @@ async def _lag(root: Path, turns: int, store: str | None) -> tuple[float, float]
         await runtime.run("go", agent="looper")
         lag = Lag()
 
-        async def talk(name: str) -> None:
+        async def converse(name: str) -> None:
             await asyncio.sleep(random.uniform(0, 0.6))
             for _ in range(turns):
                 result = await runtime.run("go", agent="looper", conversation=name)
@@ -149,14 +151,14 @@ async def _lag(root: Path, turns: int, store: str | None) -> tuple[float, float]
         started = perf_counter()
         async with asyncio.TaskGroup() as group:
             for number in range(CONVERSATIONS):
-                group.create_task(talk(f"c{number}"))
+                group.create_task(converse(f"c{number}"))
         wall = perf_counter() - started
         watching.cancel()
     return lag.p99, CONVERSATIONS * turns * (STEPS + 1) / wall
 
 
 async def waiting(root: Path, number: int) -> None:
-    """Runs that wait for a human are rows, and nothing else."""
+    """Print the tasks and objects that each paused run leaves in memory."""
     model = {"scripted": ScriptedModel(script=lambda _: calls(("note", {"n": 1})))}
     async with Runtime.open(root, tools=[note], models=model, watch=False, store="sqlite:///waiting.db") as runtime:
         first = await runtime.run("go", agent="asker")
@@ -164,16 +166,16 @@ async def waiting(root: Path, number: int) -> None:
         before = len(asyncio.all_tasks()), len(gc.get_objects())
         for _ in range(number):
             await runtime.run("go", agent="asker")
-        await asyncio.sleep(1.5)  # what keeps hold of runs that go on looks once a second, and ends
+        await asyncio.sleep(1.5)  # the heartbeat checks once a second, and stops
         gc.collect()
         after = len(asyncio.all_tasks()), len(gc.get_objects())
         assert first.status == "paused"
     tasks, objects = after[0] - before[0], (after[1] - before[1]) / number
-    print(f"\n{number} runs that wait: {tasks:+} tasks, {objects:+.2f} objects a run")
+    print(f"\n{number} paused runs: {tasks:+} tasks, {objects:+.2f} objects per run")
 
 
 async def disk(root: Path, number: int) -> None:
-    """How much of a SQLite file a run of ten tool calls with results of 200 characters takes, in each table."""
+    """Measure the disk space per run by table, for ten tool calls with results of 200 characters."""
 
     @tool(name="note", risk="low")
     async def noted(n: int) -> str:
@@ -186,15 +188,15 @@ async def disk(root: Path, number: int) -> None:
             await runtime.run("go", agent="looper")
     with closing(sqlite3.connect(root / "disk.db")) as database:
         pages = dict(database.execute("SELECT name, sum(pgsize) FROM dbstat GROUP BY name"))
-    whole = sum(pages.values()) / number
-    rows = [Row("whole file", whole / 1000, whole / LIMIT_BYTES, f"of {LIMIT_BYTES // 1000} kB")]
+    total = sum(pages.values()) / number
+    rows = [Row("whole file", total / 1000, total / LIMIT_BYTES, f"of {LIMIT_BYTES // 1000} kB")]
     for name in ("agentsd_messages", "agentsd_packed", "agentsd_runs"):
-        rows.append(Row(name, pages[name] / number / 1000, pages[name] / number / whole, "of the file"))
+        rows.append(Row(name, pages[name] / number / 1000, pages[name] / number / total, "of the file"))
     table("A run of ten tool calls on disk", "kB", rows)
 
 
 def main(*, quick: bool) -> None:
-    """Print the tables of this part."""
+    """Print the tables."""
     with TemporaryDirectory() as folder:
         root = Path(folder)
         (root / "agents.d").mkdir()
@@ -202,6 +204,6 @@ def main(*, quick: bool) -> None:
         (root / "agents.d/asker.yaml").write_text(ASKER, "utf-8")
         asyncio.run(writes(root, 200 if quick else 1000))
         asyncio.run(steps(root, 10 if quick else 100))
-        asyncio.run(at_once(root, 1 if quick else 3))
+        asyncio.run(concurrent_conversations(root, 1 if quick else 3))
         asyncio.run(waiting(root, 100 if quick else WAITING))
         asyncio.run(disk(root, 50 if quick else 200))

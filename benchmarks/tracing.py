@@ -1,4 +1,4 @@
-"""What traces cost: the same run with nothing of them in it, without a provider, stored, and sent in batches."""
+"""Cost of tracing: the same run without tracing code, without a provider, with stored and with exported spans."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from benchmarks.measure import Row, table
 from benchmarks.wire import AGENT, by_hand, note, serving
 from framework import Runtime
 from framework.engine import drive, run
-from framework.engine.model_call import retry as asking
+from framework.engine.model_call import retry
 from framework.engine.model_call.trace import ModelTrace
 from framework.engine.runtime import launcher
-from framework.engine.tool_call import call as calls
+from framework.engine.tool_call import call
 from framework.engine.tool_call.trace import ToolTrace
 from framework.store.memory import MemoryStore
 from framework.telemetry.setup import BATCH_SPANS, QUEUE_SPANS
@@ -35,49 +35,49 @@ from framework.telemetry.span import NOOP_SPAN, TraceSpan
 
 STEPS = 10
 PROVIDER = "_TRACER_PROVIDER"
-BY_HAND, BARE = "a loop by hand on the openai SDK", "a run of ours, nothing of traces"
+BY_HAND, UNTRACED = "hand-written loop on the openai SDK", "agentsd run without tracing code"
 
 
-class _Nothing(TraceSpan):
-    """Stands for a whole trace."""
+class _NoopTrace(TraceSpan):
+    """No-op replacement for the traces of a run and of its agent."""
 
     span = NOOP_SPAN
 
-    def ended(self) -> None:
-        """Nothing."""
+    def finish(self) -> None:
+        """Do nothing."""
 
     def set_pending(self, confirmations: object, step: object) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
-NOTHING, NO_CALL, NO_TOOL = _Nothing(), ModelTrace(), ToolTrace()
+NOOP_TRACE, NOOP_MODEL_TRACE, NOOP_TOOL_TRACE = _NoopTrace(), ModelTrace(), ToolTrace()
 STUBS: Mapping[tuple[Any, str], Any] = {
-    (asking, "model_trace"): lambda *_, **__: NO_CALL,
-    (calls, "trace_call"): lambda *_: NO_TOOL,
-    (launcher, "RunTrace"): lambda *_: NOTHING,
-    (drive, "AgentTrace"): lambda *_: NOTHING,
+    (retry, "model_trace"): lambda *_, **__: NOOP_MODEL_TRACE,
+    (call, "trace_call"): lambda *_: NOOP_TOOL_TRACE,
+    (launcher, "RunTrace"): lambda *_: NOOP_TRACE,
+    (drive, "AgentTrace"): lambda *_: NOOP_TRACE,
     (run, "open_step_span"): lambda *_: NOOP_SPAN,
     (run, "record_reply"): lambda *_: None,
 }
-"""What makes traces, replaced by what makes none."""
+"""No-op replacements for the functions and classes that create spans."""
 
 
 @contextmanager
 def stubbed() -> Iterator[None]:
-    """As if nobody had ever thought of traces."""
-    kept = {(module, name): getattr(module, name) for module, name in STUBS}
+    """Replace all tracing code with no-ops."""
+    originals = {(module, name): getattr(module, name) for module, name in STUBS}
     for (module, name), stub in STUBS.items():
         setattr(module, name, stub)
     try:
         yield
     finally:
-        for (module, name), own in kept.items():
-            setattr(module, name, own)
+        for (module, name), original in originals.items():
+            setattr(module, name, original)
 
 
 @contextmanager
 def provided(provider: TracerProvider) -> Iterator[None]:
-    """With a provider that can be taken away again, which the API itself does not offer."""
+    """Set the tracer provider temporarily, which the OpenTelemetry API does not support."""
     setattr(trace, PROVIDER, provider)
     try:
         yield
@@ -88,19 +88,19 @@ def provided(provider: TracerProvider) -> Iterator[None]:
 
 @contextmanager
 def collector() -> Iterator[str]:
-    """A process that takes whatever it is sent; its address."""
+    """Start a process that accepts every export. Yield its URL."""
     context = get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_collect, args=(theirs,), daemon=True)
+    receiver, sender = context.Pipe()
+    process = context.Process(target=_collect, args=(sender,), daemon=True)
     process.start()
     try:
-        yield f"http://127.0.0.1:{ours.recv()}/v1/traces"
+        yield f"http://127.0.0.1:{receiver.recv()}/v1/traces"
     finally:
         process.kill()
         process.join()
 
 
-def _collect(told: Connection) -> None:
+def _collect(address: Connection) -> None:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -111,16 +111,16 @@ def _collect(told: Connection) -> None:
             self.end_headers()
 
         def log_message(self, *_: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
-    told.send(server.server_port)
+    address.send(server.server_port)
     server.serve_forever()
 
 
 async def measure(rounds: int, runs: int) -> None:
-    """All cases in turns, so that they see the same machine; CPU of this process, the sending included."""
-    cases: dict[str, list[float]] = {BY_HAND: [], BARE: [], "without a provider": [], "stored": [], "sent": []}
+    """Measure all cases, interleaved, so that they run under the same load: CPU time including exports."""
+    cases: dict[str, list[float]] = {BY_HAND: [], UNTRACED: [], "without a provider": [], "stored": [], "exported": []}
     with serving(STEPS) as url, collector() as address, TemporaryDirectory() as folder:
         path, provider, client = _project(Path(folder), url), _provider(address), AsyncOpenAI(base_url=url, api_key="k")
         wire = [{"type": "function", "function": {**note.definition.model_dump(), "name": note.name}}]
@@ -131,40 +131,40 @@ async def measure(rounds: int, runs: int) -> None:
             for _ in range(rounds + 1):
                 cases[BY_HAND].append(await _cpu(lambda: by_hand(client, wire, []), runs))
                 with stubbed():
-                    cases[BARE].append(await _cpu(lambda: plain.run("go"), runs))
+                    cases[UNTRACED].append(await _cpu(lambda: plain.run("go"), runs))
                 cases["without a provider"].append(await _cpu(lambda: plain.run("go"), runs))
                 cases["stored"].append(await _cpu(lambda: storing.run("go"), runs))
-                began = process_time()
+                started = process_time()
                 with provided(provider):
                     await _cpu(lambda: plain.run("go"), runs)
-                cases["sent"].append((process_time() - began) / runs)
+                cases["exported"].append((process_time() - started) / runs)
         await client.close()
         provider.shutdown()
-    _tell({case: figures[1:] for case, figures in cases.items()})  # the first of each warms up
+    _print({case: times[1:] for case, times in cases.items()})  # the first round is a warm-up
 
 
-def _tell(cases: Mapping[str, Sequence[float]]) -> None:
-    loop, bare = cases[BY_HAND], cases[BARE]
+def _print(cases: Mapping[str, Sequence[float]]) -> None:
+    loop, untraced = cases[BY_HAND], cases[UNTRACED]
     rows = []
-    for case, figures in cases.items():
-        more = [one - without for one, without in zip(figures, bare, strict=True)]
-        of_loop, of_run = (median(m / b for m, b in zip(more, base, strict=True)) for base in (loop, bare))
-        note_ = f"{of_loop:+.1%} of the loop, {of_run:+.1%} of the run" if case not in (BY_HAND, BARE) else ""
-        ratio = median(one / base for one, base in zip(figures, loop, strict=True))
-        rows.append(Row(case, min(figures) * 1e6, ratio, note_))
-    table(f"CPU of {STEPS} steps over HTTP, of which traces make {3 * STEPS + 5} spans", "µs", rows)
+    for case, times in cases.items():
+        overhead = [time - base for time, base in zip(times, untraced, strict=True)]
+        of_loop, of_run = (median(o / b for o, b in zip(overhead, base, strict=True)) for base in (loop, untraced))
+        share = f"{of_loop:+.1%} of the loop, {of_run:+.1%} of the run" if case not in (BY_HAND, UNTRACED) else ""
+        ratio = median(time / base for time, base in zip(times, loop, strict=True))
+        rows.append(Row(case, min(times) * 1e6, ratio, share))
+    table(f"CPU time of {STEPS} steps over HTTP, with {3 * STEPS + 5} spans", "µs", rows)
 
 
 async def _cpu(run_once: Callable[[], Awaitable[object]], runs: int) -> float:
-    """Seconds of CPU a run."""
-    began = process_time()
+    """Return the CPU seconds per run."""
+    started = process_time()
     for _ in range(runs):
         await run_once()
-    return (process_time() - began) / runs
+    return (process_time() - started) / runs
 
 
 def _provider(address: str) -> TracerProvider:
-    """As `agentsd run --otlp` makes it."""
+    """Return a provider configured like that of `agentsd run --otlp`."""
     provider = TracerProvider(shutdown_on_exit=False)
     exporter = OTLPSpanExporter(endpoint=address)
     provider.add_span_processor(
@@ -182,5 +182,5 @@ def _project(path: Path, url: str) -> Path:
 
 
 def main(*, quick: bool) -> None:
-    """Print the tables of this part."""
+    """Print the table."""
     asyncio.run(measure(rounds=5 if quick else 30, runs=4))

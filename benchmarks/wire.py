@@ -1,7 +1,7 @@
-"""CPU of a model call over HTTP: ours, and a loop written by hand on the openai SDK, against one server in turns.
+"""CPU time of a model call over HTTP: agentsd, and a hand-written loop on the openai SDK, against the same server.
 
-Both ask for whole answers, as everybody does who does not show them word by word. The loop by hand uses the SDK as it
-comes; ours has its store in memory and no tracing. Ours offers the built-in tools besides, the other one does not.
+Both request complete responses instead of streams. The hand-written loop uses the SDK with its defaults. agentsd has a
+store in memory and no tracing, and also offers the built-in tools.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ def answer(body):
     message = {"role": "assistant", "content": None if more else "done", **({"tool_calls": [call]} if more else {})}
     choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if more else "stop"}
     usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
-    whole = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": usage}
-    return json.dumps(whole).encode()
+    head = {"id": "x", "object": "chat.completion", "created": 1, "model": "m"}
+    return json.dumps({**head, "choices": [choice], "usage": usage}).encode()
 async def serve(reader, writer):
     try:
         while True:
             head = await reader.readuntil(b"\\r\\n\\r\\n")
             lines = (line.split(b":") for line in head.lower().split(b"\\r\\n"))
             size = next(int(line[1]) for line in lines if line[0] == b"content-length")
-            asked = await reader.readexactly(size)
-            body = answer(asked)
+            request = await reader.readexactly(size)
+            body = answer(request)
             await asyncio.sleep(float(sys.argv[2]))
-            if b'"stream":true' in asked.replace(b" ", b""):
-                piece = {"index": 0, "delta": {"content": "done"}, "finish_reason": "stop"}
-                chunk = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [piece]}
+            if b'"stream":true' in request.replace(b" ", b""):
+                choice = {"index": 0, "delta": {"content": "done"}, "finish_reason": "stop"}
+                chunk = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
                 writer.write(b"HTTP/1.1 200 OK\\r\\ncontent-type: text/event-stream\\r\\nconnection: close\\r\\n\\r\\n")
                 writer.write(b"data: " + json.dumps(chunk).encode() + b"\\n\\ndata: [DONE]\\n\\n")
                 break
@@ -78,7 +78,7 @@ History = list[dict[str, Any]]
 
 @tool(risk="low")
 async def note(n: int) -> str:
-    """Note a number.
+    """Return a note of the number.
 
     Args:
         n: a number
@@ -91,8 +91,8 @@ async def look_up(query: str, limit: int = 10, exact: bool = False) -> str:
     """Look up records in the company store and return them as text.
 
     Args:
-        query: What to look for.
-        limit: How many records at most.
+        query: The search terms.
+        limit: Maximum number of records.
         exact: Whether to match exactly.
     """
     return f"{limit} of {query}, {exact}"
@@ -100,7 +100,10 @@ async def look_up(query: str, limit: int = 10, exact: bool = False) -> str:
 
 @contextmanager
 def serving(turns: int, seconds: float = 0) -> Iterator[str]:
-    """A server in a process of its own that asks for the tool so many times, after some time each; its address."""
+    """Start a model server in another process. Yield its URL.
+
+    Each response takes `seconds`; the first `turns` of them call the tool.
+    """
     command = [sys.executable, "-c", SERVER, str(turns), str(seconds)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -112,7 +115,7 @@ def serving(turns: int, seconds: float = 0) -> Iterator[str]:
 
 @contextmanager
 def project(url: str) -> Iterator[Path]:
-    """A folder with one agent, whose model is at that address."""
+    """Yield a project folder with one agent, whose model is at `url`."""
     with TemporaryDirectory() as folder:
         root = Path(folder)
         (root / "agents.d").mkdir()
@@ -123,7 +126,7 @@ def project(url: str) -> Iterator[Path]:
 
 
 async def by_hand(client: AsyncOpenAI, wire: Any, history: History) -> None:
-    """The loop as one would write it: no policy, no limits, no record."""
+    """Run a hand-written loop, without policy, limits or records."""
     messages: list[Any] = [{"role": "system", "content": "Call the tool."}, *history, {"role": "user", "content": "go"}]
     while True:
         completion = await client.chat.completions.create(model="m", messages=messages, tools=wire)
@@ -137,78 +140,78 @@ async def by_hand(client: AsyncOpenAI, wire: Any, history: History) -> None:
 
 
 async def one_run(runtime: Runtime, history: History, steps: int) -> None:
-    """Ours."""
+    """Run the agent once."""
     result = await runtime.run("go", history=history)
     assert (result.output, result.steps) == ("done", steps + 1)
 
 
 async def cpu(function: Callable[[], Awaitable[None]], runs: int) -> float:
-    """Seconds of this process's CPU for one of some runs in a row: the median."""
-    taken = list[float]()
+    """Return the median CPU seconds of `runs` consecutive runs."""
+    durations = list[float]()
     for _ in range(runs):
-        began = process_time()
+        started = process_time()
         await function()
-        taken.append(process_time() - began)
-    return median(taken)
+        durations.append(process_time() - started)
+    return median(durations)
 
 
 async def compare(steps: int, tools: list[Tool], history: History, rounds: int, runs: int) -> None:
-    """Print one table: both loops in turns of some runs, so that they see the same machine."""
-    ours, theirs = list[float](), list[float]()
+    """Compare both loops, alternating after `runs` runs, so that both run under the same load."""
+    runtime_times, baseline = list[float](), list[float]()
     wire = [{"type": "function", "function": {**one.definition.model_dump(), "name": one.name}} for one in tools]
     with serving(steps + len(history) // 2) as url, project(url) as root:
         client = AsyncOpenAI(base_url=url, api_key="k")
         async with Runtime.open(root, tools=tools, watch=False) as runtime:
             for _ in range(rounds + 1):
-                ours.append(await cpu(partial(one_run, runtime, history, steps), runs))
-                theirs.append(await cpu(partial(by_hand, client, wire, history), runs))
+                runtime_times.append(await cpu(partial(one_run, runtime, history, steps), runs))
+                baseline.append(await cpu(partial(by_hand, client, wire, history), runs))
         await client.close()
-    ours, theirs = ours[1:], theirs[1:]  # the first warm up
-    ratio = median(own / other for own, other in zip(ours, theirs, strict=True))
+    runtime_times, baseline = runtime_times[1:], baseline[1:]  # the first round is a warm-up
+    ratio = median(time / base for time, base in zip(runtime_times, baseline, strict=True))
     per_call = 1e6 / (steps + 1)
     rows = [
-        Row("a loop by hand on the openai SDK", min(theirs) * per_call, 1),
-        Row("a run of ours", min(ours) * per_call, ratio, "with policy, limits, events and record"),
+        Row("hand-written loop on the openai SDK", min(baseline) * per_call, 1),
+        Row("agentsd run", min(runtime_times) * per_call, ratio, "with policy, limits, events and records"),
     ]
-    table(f"CPU of a model call: {steps} steps, {len(tools)} tools, {len(history)} earlier messages", "µs", rows)
+    table(f"CPU time per model call: {steps} steps, {len(tools)} tools, {len(history)} earlier messages", "µs", rows)
 
 
-async def first_words(rounds: int) -> None:
-    """Print how long the first words of a model take that takes a second itself."""
-    ours, theirs = list[float](), list[float]()
+async def first_token(rounds: int) -> None:
+    """Compare the time to the first token, with a model that needs a second for it."""
+    runtime_times, baseline = list[float](), list[float]()
     with serving(0, 1.0) as url, project(url) as root:
         client = AsyncOpenAI(base_url=url, api_key="k")
         async with Runtime.open(root, watch=False) as runtime:
             for _ in range(rounds + 1):
-                began = perf_counter()
+                started = perf_counter()
                 stream = await client.chat.completions.create(
                     model="m", messages=[{"role": "user", "content": "go"}], stream=True
                 )
                 async for _ in stream:
-                    theirs.append(perf_counter() - began)
-                began = perf_counter()
+                    baseline.append(perf_counter() - started)
+                started = perf_counter()
                 async with runtime.stream("go") as run:
                     async for event in run:
                         if isinstance(event, ContentReceived):
-                            ours.append(perf_counter() - began)
+                            runtime_times.append(perf_counter() - started)
         await client.close()
-    ours, theirs = ours[1:], theirs[1:]  # the first warms up
-    ratio = median(own / other for own, other in zip(ours, theirs, strict=True))
+    runtime_times, baseline = runtime_times[1:], baseline[1:]  # the first round is a warm-up
+    ratio = median(time / base for time, base in zip(runtime_times, baseline, strict=True))
     rows = [
-        Row("the openai SDK by hand", median(theirs) * 1000, 1),
-        Row("a run of ours", median(ours) * 1000, ratio, "from the request to the event"),
+        Row("openai SDK", median(baseline) * 1000, 1),
+        Row("agentsd run", median(runtime_times) * 1000, ratio, "from the request to the event"),
     ]
-    table("The first words of a model that takes a second to begin, wall time", "ms", rows)
+    table("Time to the first token, with a model that needs a second, wall time", "ms", rows)
 
 
 def main(*, quick: bool) -> None:
-    """Print the tables of this part."""
+    """Print the tables."""
     rounds = 3 if quick else 9
     many = [note, *(look_up.named(f"look_up_{n}", "python") for n in range(99))]
     roles = ("user", "assistant")
-    words = "Some words of a conversation that went before this one, long enough to look like chat. " * 2
-    history = [{"role": roles[n % 2], "content": f"{n}: {words}"} for n in range(400)]
+    text = "Some words of an earlier conversation, long enough to look like chat, with a few more words. " * 2
+    history = [{"role": roles[n % 2], "content": f"{n}: {text}"} for n in range(400)]
     asyncio.run(compare(10, [note], [], rounds, 6))
     asyncio.run(compare(3, many, [], rounds, 4))
     asyncio.run(compare(3, [note], history, rounds, 2))
-    asyncio.run(first_words(2 if quick else 5))
+    asyncio.run(first_token(2 if quick else 5))

@@ -18,8 +18,8 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.what)
-def test_the_same_calls_and_answer_cost_fewer_tokens_when_they_are_planned(root: Path, task: Task) -> None:
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+def test_a_planned_task_costs_fewer_tokens_than_the_same_calls_turn_by_turn(root: Path, task: Task) -> None:
     async def main() -> tuple[int, int]:
         turns = await cost(root, "react", by_turns(task), len(task.calls))
         planned = await cost(root, "plan", by_plan(task.plan()), len(task.calls))
@@ -27,8 +27,8 @@ def test_the_same_calls_and_answer_cost_fewer_tokens_when_they_are_planned(root:
         assert turns.steps == len(task.turns()) + 1
         return turns.usage.total_tokens, planned.usage.total_tokens
 
-    by_turn, at_once = asyncio.run(main())
-    assert at_once < by_turn
+    turn_by_turn, planned = asyncio.run(main())
+    assert planned < turn_by_turn
 
 
 def test_replanning_still_costs_fewer_tokens(root: Path) -> None:
@@ -39,5 +39,5 @@ def test_replanning_still_costs_fewer_tokens(root: Path) -> None:
         assert planned.plan.replans == 1
         return turns.usage.total_tokens, planned.usage.total_tokens
 
-    by_turn, at_once = asyncio.run(main())
-    assert at_once < by_turn
+    turn_by_turn, planned = asyncio.run(main())
+    assert planned < turn_by_turn
