@@ -1,4 +1,4 @@
-"""A project whose store was written by an earlier version."""
+"""Projects whose store was written by an earlier version."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from tests.support.paths import TESTS
 from tests.support.projects import agent, write
 
-VERSION_2 = TESTS / "store/sql/stores/version-2.sql"
-"""SQLite dump of a store with three runs: one ended, one paused, one whose process was killed."""
+DUMPS = (TESTS / "store/sql/stores/version-2.sql", TESTS / "store/sql/stores/version-3.sql")
+"""SQLite dumps of stores, by schema version, with three runs: one ended, one paused, one whose process was killed."""
 STORE = "sqlite:///state.db"
 
 
-def project_with_old_store(root: Path) -> Path:
-    """Create a project with a store of schema version 2."""
+def project_with_old_store(root: Path, dump: Path = DUMPS[0]) -> Path:
+    """Create a project with the store of a dump."""
     with closing(sqlite3.connect(root / "state.db")) as database:
-        database.executescript(VERSION_2.read_text("utf-8"))
+        database.executescript(dump.read_text("utf-8"))
     return write(root, {"agents.d/one.yaml": agent("one", skill_policy="{ask: [pay], allow: [pay, look, hang]}")})

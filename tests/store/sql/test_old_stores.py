@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 
 from framework import Approve, RunResult, Runtime, Tool, tool
@@ -18,8 +19,10 @@ from framework.store.sql.store import SqlStore
 from framework.testing import ScriptedModel
 from framework.types.messages import Message
 from framework.types.state import RunState
-from tests.support.old_stores import STORE, project_with_old_store
+from tests.support.old_stores import DUMPS, STORE, project_with_old_store
 from tests.support.postgres import new_database
+
+each_dump = pytest.mark.parametrize("dump", DUMPS, ids=lambda dump: dump.stem)
 
 
 def tools() -> list[Tool]:
@@ -46,9 +49,10 @@ def opened(root: Path, *turns: Any) -> Any:
     return Runtime.open(root, tools=tools(), models=models, store=STORE, watch=False)
 
 
-def test_all_data_of_an_old_store_is_read(tmp_path: Path) -> None:
+@each_dump
+def test_all_data_of_an_old_store_is_read(tmp_path: Path, dump: Path) -> None:
     async def main() -> None:
-        store = await SqlStore.open(STORE, project_with_old_store(tmp_path))
+        store = await SqlStore.open(STORE, project_with_old_store(tmp_path, dump))
         ended, paused, left = await store.runs()
         assert [info.status for info in (ended, paused, left)] == ["completed", "paused", "running"]
         assert [info.orphaned for info in (ended, paused, left)] == [False, False, True]
@@ -64,7 +68,8 @@ def test_all_data_of_an_old_store_is_read(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_the_runs_of_an_old_store_are_resumed_and_pruned(tmp_path: Path) -> None:
+@each_dump
+def test_the_runs_of_an_old_store_are_resumed_and_pruned(tmp_path: Path, dump: Path) -> None:
     async def finished(runtime: Runtime, info: RunInfo) -> RunResult:
         result = await runtime.resume(info.run_id, {})
         while result.status == "paused":
@@ -72,7 +77,7 @@ def test_the_runs_of_an_old_store_are_resumed_and_pruned(tmp_path: Path) -> None
         return result
 
     async def main() -> None:
-        async with opened(project_with_old_store(tmp_path), "done", "done") as runtime:
+        async with opened(project_with_old_store(tmp_path, dump), "done", "done") as runtime:
             runs: Sequence[RunInfo] = await runtime.store.runs()
             results = [await finished(runtime, info) for info in runs[1:]]
             assert [result.status for result in results] == ["completed", "completed"]
