@@ -1,4 +1,4 @@
-"""The command line as a person uses it: in processes, with exit codes, and on a terminal where one is needed."""
+"""The command line in real processes: output, exit codes, and questions on a terminal."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from tests.support.paths import ROOT
 from tests.support.projects import agent, write
 
 
-def started(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """The same, from nothing: what it needs it has to import itself."""
+def agentsd_in_new_interpreter(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run `agentsd` in a new interpreter, which imports every module itself."""
     env = {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}
     command = [*COMMAND, *arguments]
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=30, check=False)
 
 
 def test_help_lists_the_commands_without_loading_them(tmp_path: Path) -> None:
-    done = started("--help", cwd=tmp_path)
+    done = agentsd_in_new_interpreter("--help", cwd=tmp_path)
     assert done.returncode == 0
     for name in ("init", "check", "run", "chat"):
         assert name in done.stdout
 
 
 def test_init_creates_a_valid_project_that_runs(tmp_path: Path) -> None:
-    assert started("init", cwd=tmp_path).returncode == 0
-    checked = started("check", cwd=tmp_path)
+    assert agentsd_in_new_interpreter("init", cwd=tmp_path).returncode == 0
+    checked = agentsd_in_new_interpreter("check", cwd=tmp_path)
     assert checked.returncode == 0, checked.stderr
     assert "agents: assistant, basic, code-diagnosis, coder, log-analyst, planner, repo-analysis" in checked.stdout
     assert "all files are valid" in checked.stdout
@@ -43,13 +43,13 @@ def test_init_keeps_existing_files(tmp_path: Path) -> None:
     assert "You are assistant." in (tmp_path / "agents.d/assistant.yaml").read_text()
 
 
-def test_init_prints_next_commands_quoted_for_a_shell(tmp_path: Path) -> None:
+def test_init_prints_the_next_commands_quoted_for_a_shell(tmp_path: Path) -> None:
     done = agentsd("init", "mein projekt", cwd=tmp_path)
     assert "  cd 'mein projekt' && agentsd run" in done.stdout
 
 
 def test_run_puts_the_answer_on_stdout_and_the_progress_on_stderr(starter: Path) -> None:
-    done = started("run", "echo hello", cwd=starter)
+    done = agentsd_in_new_interpreter("run", "echo hello", cwd=starter)
     assert (done.returncode, done.stdout) == (0, "hello\n")
     assert done.stderr.splitlines()[0].startswith("● assistant (no rule matches")
     assert "✓ echo" in done.stderr
@@ -58,9 +58,9 @@ def test_run_puts_the_answer_on_stdout_and_the_progress_on_stderr(starter: Path)
 def test_run_continues_a_conversation(starter: Path) -> None:
     for message in ("echo hello", "echo again"):
         assert agentsd("run", "--conversation", "c1", message, cwd=starter).returncode == 0
-    told = agentsd("conversations", "show", "c1", cwd=starter).stdout
-    assert "hello" in told
-    assert "again" in told
+    shown = agentsd("conversations", "show", "c1", cwd=starter).stdout
+    assert "hello" in shown
+    assert "again" in shown
 
 
 def test_run_json_is_the_whole_result(starter: Path) -> None:
@@ -130,9 +130,9 @@ def test_check_prints_every_problem_with_its_place_and_exits_78(tmp_path: Path) 
     assert "agents: good" in done.stdout
     assert "2 errors, 0 warnings" in done.stdout
     assert agentsd("run", "-a", "good", "echo x", cwd=tmp_path).stdout == "x\n"
-    found = json.loads(agentsd("check", "--json", cwd=tmp_path).stdout)
-    assert found["ok"] is False
-    assert [problem["line"] for problem in found["problems"]] == [7, 8]
+    report = json.loads(agentsd("check", "--json", cwd=tmp_path).stdout)
+    assert report["ok"] is False
+    assert [problem["line"] for problem in report["problems"]] == [7, 8]
 
 
 def test_check_of_one_file_of_a_project_shows_only_its_problems(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_an_edit_during_a_chat_changes_the_next_answer(tmp_path: Path) -> None:
         chat.stdin.write("echo hello\n")
         chat.stdin.flush()
         first = chat.stdout.readline()
-        assert "offline" in first, "no tool for it yet: the stand-in says what it is"
+        assert "offline" in first, "without a tool for it, the offline model describes itself"
         write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline", skill_policy="{allow: [echo]}")})
         chat.stdin.write("echo hello\n")
         chat.stdin.flush()

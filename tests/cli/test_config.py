@@ -1,4 +1,4 @@
-"""`agentsd config diff`, and `agentsd check` on the mistakes people make."""
+"""`agentsd config diff`, and `agentsd check` on common mistakes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ MISTAKES = {
 }
 
 
-def test_check_on_twenty_typical_mistakes_prints_twenty_findings_a_person_can_act_on(tmp_path: Path) -> None:
+def test_check_on_twenty_typical_mistakes_prints_twenty_actionable_findings(tmp_path: Path) -> None:
     for number, (name, (line, _, _)) in enumerate(MISTAKES.items()):
         keys = [f"version: 1\nname: {name}\ndescription: d\n"]
         if not line.startswith("instructions"):
@@ -98,7 +98,7 @@ def test_check_survives_hostile_files_and_names_each(tmp_path: Path) -> None:
 
 
 @pytest.mark.conformance(40)
-def test_a_secret_of_the_environment_is_in_no_error(tmp_path: Path) -> None:
+def test_no_error_shows_a_secret_from_the_environment(tmp_path: Path) -> None:
     settings = "models: {a: {model: '${SECRET_NAME}', api_key: '${SECRET_KEY}', base_urls: '${SECRET_KEY}'}}\n"
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline"), "agentsd.yaml": settings})
     unset = agentsd("check", cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""Exit codes: one table, in the code, in the documentation and in what commands do."""
+"""Exit codes: the same table in the code, in the documentation and in the behavior of commands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ASKS = agent("asks", model="offline", skill_policy="{allow: [calculator], ask: [
 
 
 def helps(command: click.Command, name: str) -> Iterator[tuple[str, str]]:
-    """The help of a command and of those below it."""
+    """Yield the name and help of a command and of its subcommands."""
     yield name, command.help or ""
     if isinstance(command, click.Group):
         context = click.Context(command)
@@ -32,7 +32,7 @@ def helps(command: click.Command, name: str) -> Iterator[tuple[str, str]]:
 HELPS = dict(helps(group, "agentsd"))
 
 
-def test_the_documentation_has_the_table_of_the_code() -> None:
+def test_the_documented_table_equals_the_codes() -> None:
     page = (ROOT / "docs/records.md").read_text("utf-8")
     rows = re.findall(r"^\| (\d+) \| (.+) \|$", page, re.MULTILINE)
     assert {int(code): meaning for code, meaning in rows} == EXIT_CODES
@@ -65,12 +65,12 @@ CALL = '{"expression": "2+3"}'
         (("check",), 0),
     ],
 )
-def test_commands_end_with_the_code_of_what_happened(tmp_path: Path, words: tuple[str, ...], code: int) -> None:
+def test_commands_exit_with_the_code_of_their_outcome(tmp_path: Path, words: tuple[str, ...], code: int) -> None:
     write(tmp_path, {"agents.d/asks.yaml": ASKS})
     assert agentsd(*words, cwd=tmp_path).returncode == code
 
 
-def test_files_that_cannot_be_used_are_one_code(tmp_path: Path) -> None:
+def test_unusable_files_have_one_exit_code(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/asks.yaml": ASKS, "agentsd.yaml": "modle: x\n"})
     for words in (("check",), ("run", "hi"), ("explain", "asks"), ("agents", "list")):
         assert agentsd(*words, cwd=tmp_path).returncode == 78, words

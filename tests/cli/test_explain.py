@@ -1,4 +1,4 @@
-"""`agentsd explain`, `agents` and `tools`: what is in effect, by which line, and what a tool answers."""
+"""`agentsd explain`, `agents` and `tools`: effective settings, the lines that decide, and direct tool calls."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def explained(project: Path, *arguments: str) -> dict[str, dict[str, Any]]:
 
 def test_every_tool_is_listed_with_its_verdict_and_the_deciding_line(project: Path) -> None:
     tools = explained(project)
-    found = {name: (tool["offered"], tool["verdict"], tool["rule"]) for name, tool in tools.items()}
-    assert found["echo"] == (True, "allow", "allow echo")
-    assert found["read_file"] == (True, "allow", "allow read_file")
-    assert found["list_dir"] == (True, "ask", "ask list_dir")
-    assert found["log_transform"] == (False, "deny", "deny log_transform")
-    assert found["p.wipe"] == (False, "deny", "risk_level medium")
-    assert found["calculator"] == (False, "deny", "not in skill_policy.allow")
+    verdicts = {name: (tool["offered"], tool["verdict"], tool["rule"]) for name, tool in tools.items()}
+    assert verdicts["echo"] == (True, "allow", "allow echo")
+    assert verdicts["read_file"] == (True, "allow", "allow read_file")
+    assert verdicts["list_dir"] == (True, "ask", "ask list_dir")
+    assert verdicts["log_transform"] == (False, "deny", "deny log_transform")
+    assert verdicts["p.wipe"] == (False, "deny", "risk_level medium")
+    assert verdicts["calculator"] == (False, "deny", "not in skill_policy.allow")
     assert tools["p.wipe"]["place"] == "default"
     assert all(t["place"].startswith("agents.d/a.yaml:") for t in tools.values() if t["rule"] != "risk_level medium")
     (condition,) = tools["read_file"]["conditions"]
@@ -72,7 +72,7 @@ def test_the_text_output_names_lines_prompt_and_token_counts(project: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("tool", "arguments", "code", "says"),
+    ("tool", "arguments", "code", "text"),
     [
         ("echo", None, 0, "allowed"),
         ("echo", '{"text": "hi"}', 0, "allowed"),
@@ -90,15 +90,15 @@ def test_the_text_output_names_lines_prompt_and_token_counts(project: Path) -> N
         ("echo", "{", 2, "not JSON"),
     ],
 )
-def test_one_tool_and_one_call_are_judged_as_they_would_be_in_a_run(
-    project: Path, tool: str, arguments: str | None, code: int, says: str
+def test_a_tool_and_a_call_get_the_same_verdict_as_in_a_run(
+    project: Path, tool: str, arguments: str | None, code: int, text: str
 ) -> None:
     done = agentsd("explain", "a", tool, *([arguments] if arguments else []), cwd=project)
     assert done.returncode == code
-    assert says in done.stdout + done.stderr
+    assert text in done.stdout + done.stderr
 
 
-def test_agents_are_listed_and_shown_as_they_are_in_effect(project: Path) -> None:
+def test_agents_are_listed_and_shown_with_effective_settings(project: Path) -> None:
     assert agentsd("agents", "list", cwd=project).stdout.startswith("a  react  offline  3  The agent a.")
     (row,) = json.loads(agentsd("agents", "list", "--json", cwd=project).stdout)
     assert (row["name"], row["path"], row["stale"]) == ("a", "agents.d/a.yaml", False)
@@ -114,10 +114,10 @@ def test_tools_are_listed_and_called_under_an_agents_policy(project: Path) -> No
     assert "p.wipe" in listed
     rows = json.loads(agentsd("tools", "list", "--json", cwd=project).stdout)
     assert next(row for row in rows if row["name"] == "p.wipe")["risk"] == "high"
-    said = agentsd("tools", "call", "echo", '{"text": "hi"}', "-a", "a", cwd=project)
-    assert (said.returncode, said.stdout) == (0, "hi\n")
+    allowed = agentsd("tools", "call", "echo", '{"text": "hi"}', "-a", "a", cwd=project)
+    assert (allowed.returncode, allowed.stdout) == (0, "hi\n")
     denied = agentsd("tools", "call", "p.wipe", '{"path": "x"}', "-a", "a", cwd=project)
     assert denied.returncode == 1
     assert "risk_level medium (default): its risk is high" in denied.stderr
-    asked = agentsd("tools", "call", "list_dir", "-a", "a", cwd=project)
-    assert (asked.returncode, "list_dir needs approval: who knows" in asked.stderr) == (3, True)
+    paused = agentsd("tools", "call", "list_dir", "-a", "a", cwd=project)
+    assert (paused.returncode, "list_dir needs approval: who knows" in paused.stderr) == (3, True)

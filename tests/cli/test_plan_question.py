@@ -1,4 +1,4 @@
-"""Plans on the terminal: shown, edited, approved, made anew, worked off; and the text in which people edit them."""
+"""Plans on the terminal: shown, edited, approved, replanned and executed; and their text in an editor."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.paths import ROOT
 from tests.support.plans import draft, step
 
 TASK = "summarize data/log/app.log then write it to notes.md"
-"""A real task with a mistake in it: the folder is data/logs."""
+"""A task with a mistake: the folder is data/logs."""
 
 
 def plain(shown: str) -> str:
@@ -43,7 +43,7 @@ def answer(master: int, until: str, text: bytes) -> str:
     return plain(shown)
 
 
-def test_a_plan_is_approved_fails_is_made_anew_and_comes_to_its_end(project: Path) -> None:
+def test_a_plan_is_approved_fails_and_is_replanned_until_it_completes(project: Path) -> None:
     with terminal("run", "-a", "planner", TASK, cwd=project) as (process, master):
         shown = answer(master, "[r]eject", b"a")
         assert "planner asks: may it execute this plan?" in shown
@@ -62,7 +62,7 @@ def test_a_plan_is_approved_fails_is_made_anew_and_comes_to_its_end(project: Pat
     assert "ERROR" in (project / "notes.md").read_text()
 
 
-def test_a_plan_is_edited_in_ones_editor_until_it_can_be_used(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_is_edited_in_an_editor_until_it_is_valid(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = project / "edit.py"
     script.write_text(
         "import pathlib, sys\n"
@@ -87,7 +87,7 @@ def test_a_plan_is_edited_in_ones_editor_until_it_can_be_used(project: Path, mon
         read_until(master, "wrote 'notes.md'", "✓ s2")
         assert process.wait(10) == 0
     assert (project / "before1").read_text().startswith("#! the plan:16:5: unknown key 'toool'")
-    assert "write_fiel" in (project / "before2").read_text(), "the edit goes on where it was"
+    assert "write_fiel" in (project / "before2").read_text(), "the next edit starts from the previous one"
 
 
 def test_steps_are_dropped_with_their_dependents(project: Path) -> None:
@@ -107,7 +107,7 @@ def test_steps_are_dropped_with_their_dependents(project: Path) -> None:
     assert not (project / "notes.md").exists()
 
 
-def test_dropping_all_steps_is_asked_about_and_ends_the_run_without_a_model_call(project: Path) -> None:
+def test_dropping_all_steps_needs_confirmation_and_ends_the_run_without_a_model_call(project: Path) -> None:
     with terminal("run", "-a", "planner", TASK, cwd=project) as (process, master):
         answer(master, "[r]eject", b"d")
         shown = answer(master, "which (s1, s2)", b"s1")
@@ -118,7 +118,7 @@ def test_dropping_all_steps_is_asked_about_and_ends_the_run_without_a_model_call
         read_until(master, "No steps are left in the plan; nothing was done.")
         assert process.wait(10) == 0
     assert '"steps": 1,' in agentsd("runs", "show", "last", "--json", cwd=project).stdout, (
-        "the plan alone was asked for"
+        "the only model call was for the plan"
     )
 
 
@@ -169,7 +169,7 @@ STEPS = st.builds(
 
 @cases(150)
 @given(st.builds(PlanDraft, goal=TEXT, steps=st.lists(STEPS, max_size=3).map(tuple)))
-def test_a_plan_as_text_is_the_same_plan(plan: PlanDraft) -> None:
+def test_a_plan_survives_a_round_trip_through_text(plan: PlanDraft) -> None:
     named = plan.model_copy(
         update={"steps": tuple(s if s.tool else s.model_copy(update={"parameters": {}}) for s in plan.steps)}
     )
@@ -184,11 +184,11 @@ def test_finished_steps_are_comments_in_the_editor_text() -> None:
     assert [one.id for one in read_text(text).steps] == ["b"]
 
 
-def test_a_plan_without_steps_can_be_written_and_read() -> None:
+def test_a_plan_without_steps_survives_a_round_trip() -> None:
     assert read_text(as_text(PlanDraft(goal="g", steps=()), Plan(goal="g", steps=()))).steps == ()
 
 
-def test_an_empty_file_changes_nothing_and_problems_do_not_pile_up() -> None:
+def test_an_empty_file_changes_nothing_and_old_problems_are_removed() -> None:
     assert is_unchanged(None)
     assert is_unchanged("# only\n\n# comments\n")
     assert not is_unchanged("goal: x")
@@ -201,7 +201,7 @@ def test_an_empty_file_changes_nothing_and_problems_do_not_pile_up() -> None:
     assert text.endswith("goal: x\nsteps: 3\n")
 
 
-def test_steps_that_need_a_dropped_one_go_with_it() -> None:
+def test_dependents_of_a_dropped_step_are_dropped() -> None:
     plan = draft(step("a"), step("b", "a"), step("c", "b"), step("d"))
     assert [one.id for one in without(plan, ["a"]).steps] == ["d"]
     assert [one.id for one in without(plan, ["c"]).steps] == ["a", "b", "d"]
@@ -219,7 +219,7 @@ DOCS = ROOT / "docs/plans.md"
         ("nothing: standard input or output is not a terminal", b""),
     ],
 )
-def test_the_table_of_a_plan_that_is_not_approved_is_true(project: Path, you: str, keys: bytes | None) -> None:
+def test_the_table_of_an_unapproved_plan_is_correct(project: Path, you: str, keys: bytes | None) -> None:
     if keys == b"":
         code: int | None = agentsd("run", "-a", "planner", TASK, cwd=project).returncode
     else:

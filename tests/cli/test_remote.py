@@ -1,4 +1,4 @@
-"""`agentsd config history` and `agentsd config rollback`, on servers that run, and on what is none."""
+"""`agentsd config history` and `agentsd config rollback`, with agentsd servers and other servers."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def settings(port: int, more: str = "") -> str:
 def server(tmp_path: Path) -> Iterator[Served]:
     """A server that has seen two edits."""
     write(tmp_path, {ONE: one(description="v1")})
-    with served(tmp_path) as found:
-        with found.event_stream() as events:
+    with served(tmp_path) as server:
+        with server.event_stream() as events:
             write(tmp_path, {ONE: one(description="v2", runtime_policy="{max_steps: 3}")})
             next(events)
             write(tmp_path, {"agents.d/two.yaml": agent("two", model="offline")})
             next(events)
-        yield found
+        yield server
 
 
 def test_history_is_a_table_with_the_live_generation_marked(server: Served, tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_history_is_a_table_with_the_live_generation_marked(server: Served, tmp_
     assert [entry["generation"] for entry in as_json["generations"]] == [3, 2, 1]
 
 
-def test_event_and_history_agree_about_an_edit_that_cannot_be_used(server: Served, tmp_path: Path) -> None:
+def test_event_and_history_agree_about_a_rejected_edit(server: Served, tmp_path: Path) -> None:
     with server.event_stream() as events:
         write(tmp_path, {ONE: one(description="v3", max_stepz="1")})
         event = next(events)
@@ -76,7 +76,7 @@ def test_event_and_history_agree_about_an_edit_that_cannot_be_used(server: Serve
     assert live.endswith(f"invalid, last good version stays live: {ONE}")
 
 
-def test_rollback_makes_an_old_generation_live_and_reports_the_held_edit(server: Served, tmp_path: Path) -> None:
+def test_rollback_activates_an_old_generation_and_reports_the_held_edit(server: Served, tmp_path: Path) -> None:
     done = agentsd("config", "rollback", "1", "--url", server.url, cwd=tmp_path)
     assert done.returncode == 0
     first, second = done.stdout.splitlines()
@@ -110,7 +110,7 @@ def test_the_server_and_its_key_come_from_the_settings(tmp_path: Path) -> None:
         for url, key, project, message in (
             (None, None, keyless, "missing key"),
             (None, OTHER, other, "wrong key"),
-            (server.url, None, other, "missing key"),  # that of the settings is for the server of the settings
+            (server.url, None, other, "missing key"),  # the key in the settings is only for the server in the settings
         ):
             with pytest.raises(RequestError) as caught:
                 ask(url, key, project)
@@ -149,7 +149,7 @@ def test_without_a_server_the_error_shows_how_to_start_one(tmp_path: Path) -> No
     ],
 )
 def test_another_server_is_an_error(page: bytes) -> None:
-    with strangers({"/agent/config/history": page}) as url:
+    with other_server({"/agent/config/history": page}) as url:
         with pytest.raises(NoServer) as caught:
             Remote.of(url, None, ".").get("/agent/config/history", ConfigHistory)
         assert str(caught.value).startswith(f"{url} is not an agentsd server: ")
@@ -162,21 +162,21 @@ def test_an_invalid_url_is_an_error(url: str) -> None:
         Remote.of(url, None, ".")
 
 
-def test_text_of_a_server_cannot_move_the_cursor(tmp_path: Path) -> None:
+def test_text_from_a_server_cannot_move_the_cursor(tmp_path: Path) -> None:
     entry = {
         "generation": 1, "digest": "d\u001b[2J", "at": "2026-01-01T00:00:00Z", "trigger": "watch", "live": True,
         "changes": [{"agent": "a\u202e\u001b]0;x\u0007", "key": "k", "effect": "neutral"}], "new": 1,
     }  # fmt: skip
     body = json.dumps({"generations": [entry], "also new": 1})
-    with strangers({"/agent/config/history": answer(body, "content-type: application/json")}) as url:
+    with other_server({"/agent/config/history": answer(body, "content-type: application/json")}) as url:
         done = agentsd("config", "history", "--url", url, cwd=tmp_path)
     assert done.returncode == 0
     assert not set("\x1b\x07\u202e") & set(done.stdout)
 
 
 @contextmanager
-def strangers(pages: dict[str, bytes]) -> Iterator[str]:
-    """A server that says what it is told to, in a thread of its own; gives its URL."""
+def other_server(pages: dict[str, bytes]) -> Iterator[str]:
+    """Serve `pages` by path in a separate thread; yield the URL."""
     started: Future[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""What models, tools and files say reaches a terminal without control sequences, and a pipe unchanged."""
+"""Text from models, tools and files reaches a terminal without control sequences, and a pipe unchanged."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ EVIL = "\x1b[2Jgone\x1b]52;c;ZXZpbA==\x07\x1b[8mhidden\x9b2J\u202edrow\rover\x08
 ACTED_ON = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e]|\x1b(?!\\[(0|1|2|3[1-6])m)|\r(?!\r*\n)"
 )
-"""What a terminal acts on, except styles and line ends."""
+"""Control characters and sequences, except styles and line ends."""
 DRAWN = re.compile("\x1b\\[(\\?25[hl]|1A|2K|[0-9;]*m)|\r")
-"""What the live tree draws with."""
+"""Control sequences of the live tree."""
 PLUGIN = f"""
     from framework import tool
 
@@ -47,19 +47,19 @@ PLUGIN = f"""
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """An agent with a tool whose result is hostile, and a file whose name is."""
+    """A project with a hostile tool result and a hostile file name."""
     files = {
         "agents.d/one.yaml": agent("one", model="offline"),
         "agents.d/one.test.yaml": f"cases: [{{name: {json.dumps(EVIL)}, message: hi, expect: {{output: no}}}}]\n",
         "agents.d/a\x1b[2Jb.yaml": "name: [\n",
-        "agents.d/said.yaml": f"name: {json.dumps(EVIL)}\n",
+        "agents.d/named.yaml": f"name: {json.dumps(EVIL)}\n",
         "plugins/speak.py": PLUGIN,
     }
     return write(tmp_path, files)
 
 
 def on_a_terminal(*words: str, cwd: Path) -> str:
-    """Everything that a command writes to a terminal."""
+    """Return everything that a command writes to a terminal."""
     with terminal(*words, cwd=cwd) as (_, master):
         shown = b""
         try:
@@ -79,7 +79,7 @@ def drained(master: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "escaped"),
     [
         (("tools", "call", "speak.speak", "-a", "one"), r"\x1b[2Jgone\x1b]52;c;"),
         (("tools", "call", "speak.speak", '{"fail": true}', "-a", "one"), r"\x1b[2Jgone\x1b]52;c;"),
@@ -88,9 +88,9 @@ def drained(master: int) -> None:
         (("run", "-a", EVIL.replace("\x07", ""), "hi"), r"\x1b[2Jgone"),
     ],
 )
-def test_a_terminal_gets_no_control_sequences(project: Path, words: tuple[str, ...], said: str) -> None:
+def test_a_terminal_gets_no_control_sequences(project: Path, words: tuple[str, ...], escaped: str) -> None:
     shown = on_a_terminal(*words, cwd=project)
-    assert said in shown
+    assert escaped in shown
     assert not ACTED_ON.search(shown), shown
 
 

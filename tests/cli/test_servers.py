@@ -1,4 +1,4 @@
-"""What commands say of tool servers that cannot be used, and of those that they did not ask."""
+"""Messages of commands about tool servers that are unavailable or were not contacted."""
 
 from __future__ import annotations
 
@@ -34,13 +34,11 @@ def broken(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "words", [("run", "-a", "one", "hi"), ("chat", "-a", "one"), ("check", "--connect")], ids=["run", "chat", "check"]
 )
-def test_a_server_that_cannot_be_used_is_a_warning_at_its_line_with_the_reason(
-    broken: Path, words: tuple[str, ...]
-) -> None:
+def test_an_unavailable_server_is_a_warning_with_line_and_reason(broken: Path, words: tuple[str, ...]) -> None:
     done = agentsd(*words, cwd=broken)
     assert done.returncode == 0
-    told = "plugins/servers.yaml:4:3: warning: mcp.docs is not connected: it ended with exit code 1: "
-    assert told in done.stderr
+    warning = "plugins/servers.yaml:4:3: warning: mcp.docs is not connected: it ended with exit code 1: "
+    assert warning in done.stderr
     assert "No module named no_such_server" in done.stderr
 
 

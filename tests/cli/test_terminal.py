@@ -1,4 +1,4 @@
-"""The command line where things end in the middle: Ctrl-C at every question, closed and full streams, odd encodings."""
+"""Interruptions of the command line: Ctrl-C at every question, closed and full streams, other encodings."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ QUESTION = "re[s]pond:"
 
 
 @pytest.fixture
-def asking(tmp_path: Path) -> Path:
-    """A project whose agent asks before it echoes, and can wait for ever."""
+def approval_project(tmp_path: Path) -> Path:
+    """A project whose agent needs approval to echo, and has a tool that never returns."""
     files = {
         "agents.d/one.yaml": agent("one", model="offline", skill_policy='{ask: [echo], allow: ["*"]}'),
         "plugins/slow.py": '''
@@ -55,33 +55,33 @@ def statuses(project: Path) -> list[str]:
 # --- Ctrl-C
 
 
-def test_ctrl_c_at_a_question_leaves_the_run_paused_and_prints_how_to_decide(asking: Path) -> None:
-    with terminal("run", "echo hello", cwd=asking) as (process, master):
+def test_ctrl_c_at_a_question_leaves_the_run_paused_and_prints_how_to_decide(approval_project: Path) -> None:
+    with terminal("run", "echo hello", cwd=approval_project) as (process, master):
         read_until(master, QUESTION)
         process.send_signal(CTRL_C)
         assert "runs decide run_" in read_until(master, "--approve call_1")
         assert process.wait(10) == 3
-    assert statuses(asking) == ["paused"]
+    assert statuses(approval_project) == ["paused"]
 
 
-def test_ctrl_c_at_a_decision_decides_nothing(asking: Path) -> None:
-    agentsd("run", "echo hello", cwd=asking)
-    with terminal("runs", "decide", "last", cwd=asking) as (process, master):
+def test_ctrl_c_at_a_decision_decides_nothing(approval_project: Path) -> None:
+    agentsd("run", "echo hello", cwd=approval_project)
+    with terminal("runs", "decide", "last", cwd=approval_project) as (process, master):
         read_until(master, QUESTION)
         process.send_signal(CTRL_C)
         assert process.wait(10) == 130
-    assert statuses(asking) == ["paused"]
+    assert statuses(approval_project) == ["paused"]
 
 
-def test_ctrl_c_at_the_prompt_ends_a_chat(asking: Path) -> None:
-    with terminal("chat", cwd=asking) as (process, master):
+def test_ctrl_c_at_the_prompt_ends_a_chat(approval_project: Path) -> None:
+    with terminal("chat", cwd=approval_project) as (process, master):
         read_until(master, "you>")
         process.send_signal(CTRL_C)
         assert process.wait(10) == 130
 
 
-def test_ctrl_c_in_a_chat_cancels_the_answer_and_a_question_ends_it(asking: Path) -> None:
-    with terminal("chat", "-c", "c1", cwd=asking) as (process, master):
+def test_ctrl_c_in_a_chat_cancels_the_answer_and_a_question_ends_it(approval_project: Path) -> None:
+    with terminal("chat", "-c", "c1", cwd=approval_project) as (process, master):
         read_until(master, "you>")
         os.write(master, b"wait very long\n")
         read_until(master, "… slow.wait_long")
@@ -92,7 +92,7 @@ def test_ctrl_c_in_a_chat_cancels_the_answer_and_a_question_ends_it(asking: Path
         process.send_signal(CTRL_C)
         assert "--approve call_1" in read_until(master, "agentsd chat --conversation c1")
         assert process.wait(10) == 3
-    assert statuses(asking) == ["paused", "cancelled"]
+    assert statuses(approval_project) == ["paused", "cancelled"]
 
 
 def test_ctrl_c_while_modules_are_loaded_is_quiet(tmp_path: Path) -> None:
@@ -105,20 +105,20 @@ def test_ctrl_c_while_modules_are_loaded_is_quiet(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
-def test_a_kill_leaves_the_run_to_be_resumed_and_the_terminal_its_cursor(asking: Path) -> None:
-    with terminal("run", "wait very long", cwd=asking) as (process, master):
+def test_after_a_kill_the_run_can_be_resumed_and_the_cursor_is_visible(approval_project: Path) -> None:
+    with terminal("run", "wait very long", cwd=approval_project) as (process, master):
         read_until(master, "… slow.wait_long")
         process.send_signal(signal.SIGTERM)
         read_until(master, SHOW_CURSOR.decode())
         assert process.wait(10) == -signal.SIGTERM
-    assert statuses(asking) == ["orphaned"]
+    assert statuses(approval_project) == ["orphaned"]
 
 
 # --- an editor
 
 
 @pytest.mark.parametrize(
-    ("editor", "told"),
+    ("editor", "message"),
     [
         ("exit 1;", "Editing failed"),
         ("printf '' >", "nothing was changed"),
@@ -128,32 +128,32 @@ def test_a_kill_leaves_the_run_to_be_resumed_and_the_terminal_its_cursor(asking:
     ],
 )
 def test_an_editor_without_a_usable_result_is_reported_and_decides_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], editor: str, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], editor: str, message: str
 ) -> None:
     script = tmp_path / "editor"
     script.write_text(f'#!/bin/sh\n{editor} "$1"\ntouch -d 2040-01-01 "$1"\n')
     script.chmod(0o755)
     monkeypatch.setenv("VISUAL", str(script))
     arguments = {"text": "hello"}
-    asked = Confirmation(
+    question = Confirmation(
         id="c1", kind="tool", agent="one", tool="echo", arguments=arguments, hash="", reason="", rule="", risk="low"
     )
-    assert edited_arguments(asked) is None
-    assert told in capsys.readouterr().err
+    assert edited_arguments(question) is None
+    assert message in capsys.readouterr().err
 
 
 # --- streams
 
 
 def redirected(redirection: str, *arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A command with its streams led elsewhere by a shell."""
+    """Run a command whose streams a shell redirects."""
     words = ["/bin/sh", "-c", f'"$@" {redirection}', "sh", *COMMAND, *arguments]
     environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT), **environment}
     return subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize("redirection", ["<&- 2>&-", "<&- >&- 2>&-"])
-def test_closed_streams_lead_nowhere(starter: Path, redirection: str) -> None:
+def test_closed_streams_cause_no_error(starter: Path, redirection: str) -> None:
     done = redirected(redirection, "run", "echo hello", cwd=starter)
     assert done.returncode == 0
     assert "Traceback" not in done.stderr
@@ -176,7 +176,7 @@ def test_a_full_disk_is_one_line(starter: Path, arguments: list[str]) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_reader_that_has_seen_enough_ends_the_command_quietly(starter: Path) -> None:
+def test_a_closed_pipe_ends_the_command_quietly(starter: Path) -> None:
     done = redirected("| true", "tools", "list", cwd=starter)
     assert done.stderr == ""
 
@@ -190,7 +190,7 @@ def test_characters_that_an_encoding_lacks_are_escaped(starter: Path) -> None:
     assert json.loads(as_json.stdout)["output"] == "你"
 
 
-def test_a_file_that_the_operating_system_refuses_is_one_line(tmp_path: Path) -> None:
+def test_an_error_of_the_operating_system_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "plugins").write_text("a file where init needs a folder")
     done = agentsd("init", cwd=tmp_path)
     assert done.returncode == 1
@@ -216,13 +216,13 @@ def test_tables_fit_a_terminal_and_are_complete_in_a_pipe(starter: Path) -> None
 @cases(100)
 @given(st.lists(st.integers(1, 60), min_size=2, max_size=8), st.integers(20, 200))
 def test_columns_shrink_for_the_last_one_but_not_the_first_nor_below_the_minimum(widths: list[int], line: int) -> None:
-    found = fitted(widths, line)
-    assert found[0] == widths[0]
-    assert all(min(LEAST, before) <= now <= before for before, now in zip(widths[:-1], found[:-1], strict=True))
-    if sum(found) + GAP * (len(found) - 1) > line:
-        assert max(found[1:-1], default=0) <= LEAST, "all that could give way has"
+    columns = fitted(widths, line)
+    assert columns[0] == widths[0]
+    assert all(min(LEAST, before) <= now <= before for before, now in zip(widths[:-1], columns[:-1], strict=True))
+    if sum(columns) + GAP * (len(columns) - 1) > line:
+        assert max(columns[1:-1], default=0) <= LEAST, "all other columns have shrunk as far as possible"
     if sum(widths) + GAP * (len(widths) - 1) <= line:
-        assert found == widths
+        assert columns == widths
 
 
 @pytest.mark.parametrize(("line", "expected"), [(200, (46, 36)), (100, (46, 20)), (80, (38, 8)), (40, (30, 8))])
@@ -231,21 +231,21 @@ def test_a_waterfall_fits_a_terminal(line: int, expected: tuple[int, int]) -> No
 
 
 def test_without_agents_commands_print_what_to_do(tmp_path: Path) -> None:
-    told = "there are no agents: put one under agents.d/, or run `agentsd init`"
-    assert agentsd("agents", "list", cwd=tmp_path).stdout == f"{told}\n"
+    hint = "there are no agents: put one under agents.d/, or run `agentsd init`"
+    assert agentsd("agents", "list", cwd=tmp_path).stdout == f"{hint}\n"
     for arguments in (["chat"], ["run", "hi"]):
         done = agentsd(*arguments, cwd=tmp_path)
-        assert (done.returncode, done.stderr) == (2, f"error: {told}\n")
+        assert (done.returncode, done.stderr) == (2, f"error: {hint}\n")
 
 
-def test_a_command_that_is_mistyped_is_named(tmp_path: Path) -> None:
+def test_a_mistyped_command_gets_a_suggestion(tmp_path: Path) -> None:
     for arguments, meant in ((["chekc"], "check"), (["runs", "lst"], "list")):
         done = agentsd(*arguments, cwd=tmp_path)
         assert done.returncode == 2
         assert done.stderr.endswith(f"there is no command {arguments[-1]!r}; did you mean {meant}?\n")
 
 
-# --- how soon it answers
+# --- start-up time
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_a_command_that_is_mistyped_is_named(tmp_path: Path) -> None:
         ("framework.cli.agents", ("framework.engine.run", "sqlalchemy", "instructor", "rich")),
     ],
 )
-def test_commands_that_only_look_load_no_engine(module: str, spared: tuple[str, ...]) -> None:
+def test_read_only_commands_load_no_engine(module: str, spared: tuple[str, ...]) -> None:
     program = f"import sys, {module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert not {name for name in done.stdout.split() if name.startswith(tuple(f"{one}." for one in spared))}

@@ -1,4 +1,4 @@
-"""`agentsd test` as a person uses it: real processes, real exit codes, a real model server for live rates."""
+"""`agentsd test` in real processes: output, exit codes, and success rates with a real model server."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ def test_a_failing_case_prints_the_reason_with_exit_code_1(project: Path) -> Non
 def test_json_has_every_case_with_its_failures(project: Path) -> None:
     write(project, {"agents.d/two.yaml": agent("two", model="offline"), "agents.d/two.test.yaml": FAILS})
     done = agentsd("test", "--json", "--repeat", "2", cwd=project)
-    told = json.loads(done.stdout)
+    report = json.loads(done.stdout)
     assert done.returncode == 1
     assert done.stderr == ""
-    assert (told["passed"], told["failed"]) == (2, 1)
-    reads = told["cases"][2]
+    assert (report["passed"], report["failed"]) == (2, 1)
+    reads = report["cases"][2]
     assert (reads["name"], reads["agent"], reads["place"]) == ("it reads", "two", "agents.d/two.test.yaml:2")
     assert (reads["passed"], reads["attempts"], reads["attempts_passed"]) == (False, 2, 0)
     assert reads["failures"][0] == "expected called [read_file], got []"
@@ -80,7 +80,7 @@ def test_without_cases_an_example_is_printed(tmp_path: Path) -> None:
     assert "agents.d/AGENT.test.yaml" in done.stdout
     shown = done.stdout.partition("\n\n")[2]
     write(tmp_path, {"agents.d/one.test.yaml": shown})
-    assert agentsd("test", cwd=tmp_path).stdout.splitlines()[-1] == "1 passed, 0 failed", "what it shows works"
+    assert agentsd("test", cwd=tmp_path).stdout.splitlines()[-1] == "1 passed, 0 failed", "the example passes"
 
 
 def test_an_unknown_agent_is_a_usage_error(project: Path) -> None:
@@ -89,7 +89,7 @@ def test_an_unknown_agent_is_a_usage_error(project: Path) -> None:
     assert "did you mean one?" in done.stderr
 
 
-def test_a_broken_file_of_cases_is_reported_by_test_and_by_check(project: Path) -> None:
+def test_a_broken_case_file_is_reported_by_test_and_check(project: Path) -> None:
     write(project, {"agents.d/two.test.yaml": "cases: [{name: x, mesage: y}]"})
     tested = agentsd("test", cwd=project)
     assert tested.returncode == 1
@@ -102,14 +102,14 @@ def test_a_broken_file_of_cases_is_reported_by_test_and_by_check(project: Path) 
     assert json.loads(checked.stdout)["problems"][0]["path"] == "agents.d/two.test.yaml"
 
 
-def test_check_warns_of_a_case_with_an_unknown_tool(project: Path) -> None:
+def test_check_warns_about_a_case_with_an_unknown_tool(project: Path) -> None:
     write(project, {"agents.d/one.test.yaml": CASES.replace("called: [echo]", "not_called: [ecko]")})
     done = agentsd("check", cwd=project)
     assert done.returncode == 0
     assert "agents.d/one.test.yaml:4:27: warning: there is no tool 'ecko'; did you mean echo?" in done.stderr
 
 
-def test_a_closed_gate_keeps_neither_check_nor_test_from_looking(project: Path) -> None:
+def test_a_closed_gate_affects_neither_check_nor_test(project: Path) -> None:
     write(project, {"agentsd.yaml": "reload: {gate: tests, mode: strict}", "agents.d/one.test.yaml": FAILS})
     assert agentsd("check", cwd=project).returncode == 0
     assert agentsd("test", cwd=project).stdout.endswith("0 passed, 1 failed\n")
@@ -129,10 +129,10 @@ def test_a_live_model_replaces_the_script_and_gets_success_rates(project: Path) 
     write(project, {"agents.d/one.test.yaml": CASES + fails})
 
     def answer(body: dict[str, Any]) -> Answer:
-        said = [message["content"] for message in body["messages"] if message["role"] == "user"][-1]
+        text = [message["content"] for message in body["messages"] if message["role"] == "user"][-1]
         if body["messages"][-1]["role"] == "tool":
             return says("hello, or 5")
-        if said == "echo hello":
+        if text == "echo hello":
             return calls(("echo", {"text": "hello"}))
         return calls(("calculator", {"expression": "3 + 2"}))
 
@@ -141,7 +141,7 @@ def test_a_live_model_replaces_the_script_and_gets_success_rates(project: Path) 
             alias = f"{{model: openai/test, base_url: '{server.url}', api_key: sk-test-1234567890}}"
             write(project, {"agentsd.yaml": f"models: {{local: {alias}}}\n"})
             done = await asyncio.to_thread(agentsd, "test", "--model", "local", "--repeat", "2", cwd=project)
-            told = await asyncio.to_thread(agentsd, "test", "-m", "local", "--json", cwd=project)
+            as_json = await asyncio.to_thread(agentsd, "test", "-m", "local", "--json", cwd=project)
         lines = done.stdout.splitlines()
         assert done.returncode == 1, done.stderr
         assert lines[0].startswith("✓ one: it says hello  2/2")
@@ -158,7 +158,7 @@ def test_a_live_model_replaces_the_script_and_gets_success_rates(project: Path) 
             ["recovery", "-"],
             ["answer", "4/4", "100%"],
         ]
-        assert json.loads(told.stdout)["rates"]["right tool"] == {"passed": 2, "tried": 2}
+        assert json.loads(as_json.stdout)["rates"]["right tool"] == {"passed": 2, "tried": 2}
 
     asyncio.run(main())
 

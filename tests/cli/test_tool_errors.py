@@ -1,4 +1,4 @@
-"""Where a tool raised, for its author and never for a model."""
+"""The line where a tool raised is shown to its author and never to a model."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def test_tools_call_names_the_line_that_raised(tmp_path: Path, tool: str, place:
     root = write(tmp_path, FILES)
     done = agentsd("tools", "call", tool, NOKEY, "-a", "one", cwd=root)
     assert (done.returncode, done.stderr) == (1, f"error: KeyError: 'nokey'\n  raised at {place}\n")
-    told = json.loads(agentsd("tools", "call", tool, NOKEY, "-a", "one", "--json", cwd=root).stdout)
-    assert told["metadata"]["raised_at"] == place
+    result = json.loads(agentsd("tools", "call", tool, NOKEY, "-a", "one", "--json", cwd=root).stdout)
+    assert result["metadata"]["raised_at"] == place
 
 
 def test_the_verbose_log_has_the_traceback_without_the_text(tmp_path: Path) -> None:

@@ -34,11 +34,11 @@ def test_a_run_is_shown_with_its_waterfall(tmp_path: Path) -> None:
 
 def test_a_trace_as_json_is_whole(tmp_path: Path) -> None:
     agentsd_in_process("run", "echo hello", cwd=write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")}))
-    told = json.loads(agentsd_in_process("runs", "show", "last", "--json", cwd=tmp_path).stdout)
-    assert told["status"] == "completed"
-    names = [span["name"] for span in told["spans"]]
+    run = json.loads(agentsd_in_process("runs", "show", "last", "--json", cwd=tmp_path).stdout)
+    assert run["status"] == "completed"
+    names = [span["name"] for span in run["spans"]]
     assert names[0] == "invoke_workflow one"
-    assert {span["trace_id"] for span in told["spans"]} == {told["trace_id"]}
+    assert {span["trace_id"] for span in run["spans"]} == {run["trace_id"]}
     exported = json.loads(agentsd_in_process("runs", "show", "last", "--otlp-json", cwd=tmp_path).stdout)
     sent = exported["resourceSpans"][0]["scopeSpans"][0]["spans"]
     assert [span["name"] for span in sent] == names
@@ -47,8 +47,8 @@ def test_a_trace_as_json_is_whole(tmp_path: Path) -> None:
 
 def test_traces_of_resumed_runs_are_sent(tmp_path: Path) -> None:
     run_id = start_paused_run(approval_project(tmp_path))
-    with sink() as kept:
-        write(tmp_path, {"agentsd.yaml": f"telemetry: {{otlp_endpoint: '{kept.url}'}}\n"})
+    with sink() as collector:
+        write(tmp_path, {"agentsd.yaml": f"telemetry: {{otlp_endpoint: '{collector.url}'}}\n"})
         agentsd("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
-    (root,) = [span for span in kept.spans if span.name == "invoke_workflow one"]
+    (root,) = [span for span in collector.spans if span.name == "invoke_workflow one"]
     assert {link.attributes[0].value.string_value for link in root.links} == {"resume"}

@@ -31,13 +31,13 @@ class World:
     root: Path
     chance: random.Random
     saved: dict[str, frozenset[str] | None] = field(default_factory=dict)
-    """By agent: what its file denies; none if nothing can be read in it. Deleted files are left out."""
+    """Tools that each agent's file denies; None for an unreadable file. Deleted files are omitted."""
     whole: dict[str, bool] = field(default_factory=dict)
-    """By agent: its file is valid by itself."""
+    """Whether each agent's file is valid, apart from shared files."""
     good: dict[str, frozenset[str]] = field(default_factory=dict)
-    """By agent: what its last good version denies."""
+    """Tools that the last valid version of each agent denies."""
     include = settings = True
-    """What all agents use is valid."""
+    """Whether the include and the settings, which all agents use, are valid."""
     epoch: int = 0
     next_epoch: asyncio.Event = field(default_factory=asyncio.Event)
     closing: bool = False
@@ -46,7 +46,7 @@ class World:
     wrong: list[str] = field(default_factory=list)
 
     def edit(self) -> str:
-        """Change the files; returns what was done, for failure messages."""
+        """Change the files; return a description for failure messages."""
         kind = self.chance.choices(
             ("policy", "broken", "yaml", "delete", "include", "settings", "plugin"), (40, 20, 8, 8, 12, 10, 1)
         )[0]
@@ -108,11 +108,11 @@ class World:
         happened.set()
 
     def tools(self) -> list[Tool]:
-        """Tools that note who called them, and take until the next edit."""
+        """Return tools that check their caller's policy, and run until the next edit."""
 
         async def act(name: str, context: ToolContext) -> str:
             since = self.denied_since.get((context.agent, name))
-            if since is not None and self.epoch - since >= 2:  # a call may have been judged just before an edit
+            if since is not None and self.epoch - since >= 2:  # the policy may have been evaluated just before an edit
                 self.wrong.append(f"{context.agent} called {name} at {self.epoch}, denied since {since}")
             self.called += 1
             if not self.closing:
@@ -137,18 +137,18 @@ class World:
         return [t0, t1, t2]
 
     def answer(self, request: ModelRequest) -> Turn:
-        """Call a tool in each turn, and the sub-agent in some."""
+        """Call a tool in each turn; in some, the sub-agent."""
         turn = sum(message.role == "assistant" for message in request.messages)
         if turn >= TURNS:
             return "done"
         delegates = "I am boss." in request.messages[0].content and turn % 3 == 0
-        wanted = "agent.one" if delegates else self.chance.choice(TOOLS)
+        requested = "agent.one" if delegates else self.chance.choice(TOOLS)
         arguments = {"message": f"go {turn}"} if delegates else {"n": turn}
-        return calls((wanted, arguments), prefix=f"c{turn}")
+        return calls((requested, arguments), prefix=f"c{turn}")
 
 
 async def keep_running(world: World, runtime: Runtime, ended: list[str]) -> None:
-    """One run after the other, until there are no more edits."""
+    """Run agents one after another until there are no more edits."""
     while not world.closing:
         with suppress(AgentNotFound):
             result = await runtime.run("go", agent=world.chance.choice(NAMES))
@@ -160,7 +160,7 @@ async def edit_under_load(root: Path, seed: int) -> tuple[World, list[str]]:
     world, ended = World(root, random.Random(seed)), list[str]()
     files = {f"prompts/{name}.j2": f"{{% include '_c.j2' %}} I am {name}." for name in NAMES}
     write(root, files | {"prompts/_c.j2": "Hello.", "plugins/p.py": PLUGIN.format("'low'", 0)})
-    write(root, {"agents.d/rest.yaml": agent("rest")})  # nothing deletes it: a project without agents serves nothing
+    write(root, {"agents.d/rest.yaml": agent("rest")})  # never deleted: a project without agents serves nothing
     for name in NAMES:
         world.write(name, frozenset(), {})
     models = {"scripted": ScriptedModel(script=world.answer)}

@@ -1,6 +1,6 @@
-"""Case 46: under any sequence of edits, what is live is a pure function of the files and of what was live before.
+"""Case 46: after any sequence of edits, the active agents depend only on the files and the previously active agents.
 
-And never is a policy live that is weaker than every complete version that was written.
+An active policy is never weaker than every complete version that was written.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BROKEN = "version: 1\nname: [\n"
 
 
 class Editing(RuleBasedStateMachine):
-    """Three agents: a plain one, one with a template, one with a plugin's tool."""
+    """Edits of three agents: a plain one, one with a template, one with a plugin's tool."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,11 +34,11 @@ class Editing(RuleBasedStateMachine):
         self.root = Path(self.folder.name)
         self.loop = asyncio.Runner()
         self.files: dict[str, int | None] = {}
-        """What lies on disk: a version, or none for something broken."""
+        """Versions on disk; None for a broken file."""
         self.expected: dict[str, Any] = {}
-        """The last good version, by name."""
+        """The last valid version of each agent."""
         self.plugin: int | None = None
-        """The version of the plugin that serves: the last that could be loaded."""
+        """The active version of the plugin: the last one that was loaded."""
         self.written: dict[str, set[int]] = {name: set() for name in NAMES}
         self.changed = False
 
@@ -59,7 +59,7 @@ class Editing(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), version=VERSIONS | st.none(), replaced=st.booleans())
     def write_agent(self, name: str, version: int | None, replaced: bool) -> None:
-        """A policy that is looser with every version: version n allows n steps."""
+        """Write a policy that is weaker with each version: version n allows n steps."""
         keys = {
             "model": "offline",
             "instructions": "{template: two.j2}" if name == "two" else f"version {version}",
@@ -103,15 +103,15 @@ class Editing(RuleBasedStateMachine):
         target = self.root / path
         before = target.read_text("utf-8") if path in self.files else None
         if replaced:
-            beside = target.with_name(".new")
-            beside.write_text(text, "utf-8")
-            beside.replace(target)
+            temporary = target.with_name(".new")
+            temporary.write_text(text, "utf-8")
+            temporary.replace(target)
         else:
             target.write_text(text, "utf-8")
         self.files[path] = version
         self.changed = self.changed or before != text
 
-    # --- what must hold
+    # --- invariants
 
     @rule()
     def reload(self) -> None:
@@ -126,14 +126,14 @@ class Editing(RuleBasedStateMachine):
         good = {name: found for name, found in self.expected.items() if found is not None}
         assert self.live() == {name: (self.steps(name, steps), text) for name, (steps, text) in good.items()}
         if not self.changed:
-            assert generation is before, "equal bytes make no new generation"
+            assert generation is before, "equal bytes create no new generation"
         self.changed = False
 
     def plugin_on_disk(self) -> int | None:
         return self.files.get("plugins/p.py")
 
     def steps(self, name: str, good: int) -> int:
-        """A file that cannot be used as a whole still lowers a limit."""
+        """Return the effective limit: even a file that is otherwise invalid lowers it."""
         return min(good, self.files[f"agents.d/{name}.yaml"] or good)
 
     def model_of(self, name: str) -> Any:

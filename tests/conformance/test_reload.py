@@ -125,7 +125,7 @@ def test_in_strict_mode_one_bad_file_blocks_every_change(tmp_path: Path) -> None
         write(root, {ONE: one(instructions="new"), TWO: two(executr="x")})
         assert await runtime.reload() is first
         assert await runtime.reload() is first
-        assert len(reloads) == 1, "refused once, not at every look"
+        assert len(reloads) == 1, "refused once, not at every scan"
         assert isinstance(reloads[0], ConfigRejected)
         assert runtime.catalog.problems[0].path == TWO
         write(root, {TWO: two()})
@@ -226,7 +226,7 @@ def test_a_denial_applies_to_the_next_call_and_a_raised_limit_to_new_runs(
         runtime.catalog.subscribe(reloads.append)
         result = await runtime.run("go")
         assert [call.status for call in result.tool_calls] == ["success", "denied", "denied"]
-        assert result.finish_reason == "max_steps", "the run keeps the limit it began with"
+        assert result.finish_reason == "max_steps", "the run keeps the limit with which it started"
         effects = {change.key: change.effect for change in reloads[0].changes}
         assert effects == {"skill_policy.deny": "tightens", "runtime_policy.max_steps": "widens"}
 

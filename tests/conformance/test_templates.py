@@ -161,7 +161,7 @@ from framework import ToolContext, tool
 
 @tool(risk="low")
 async def f(context: ToolContext) -> str:
-    """Wait for a signal, then say which version this is."""
+    """Wait for a signal, then return this version."""
     context.deps["begun"].set()
     await context.deps["go"].wait()
     return "{version}"

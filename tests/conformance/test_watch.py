@@ -1,4 +1,4 @@
-"""Safe reloading with the real watcher: every change takes effect completely, once and soon."""
+"""Safe reloading with the real watcher: every change is applied completely, once and soon."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.projects import write
 from tests.support.watched import PATIENCE, Watched, one, watched
 
 NEVER = "1000s"
-"""A pace at which no look happens by itself: what goes live was noticed."""
+"""A scan interval longer than any test, so that changes are found by events only."""
 A = "agents.d/a.yaml"
 
 
@@ -92,7 +92,7 @@ def test_a_saved_file_is_one_generation_immediately(tmp_path: Path, save: Callab
         async with watched(write(tmp_path, {A: text}), reconcile=NEVER) as seen:
             took = []
             for number in range(2):
-                text = f"{text}  # and once more" if save is _append else one("a", f"New {number}.").rstrip()
+                text = f"{text}  # again" if save is _append else one("a", f"New {number}.").rstrip()
                 before = seen.current.number
                 await asyncio.to_thread(save, tmp_path / A, text)
                 saved = perf_counter()
@@ -100,7 +100,7 @@ def test_a_saved_file_is_one_generation_immediately(tmp_path: Path, save: Callab
                 took.append(perf_counter() - saved)
                 assert seen.description("a") == ("Old." if save is _append else f"New {number}.")
             await seen.probe()
-            assert len(seen.generations) == 3, "one each, and the probe's"
+            assert len(seen.generations) == 3, "one for each save, and one for the probe"
             assert min(took) <= 0.5
 
     run(scene)
@@ -110,7 +110,7 @@ def test_a_saved_file_is_one_generation_immediately(tmp_path: Path, save: Callab
 
 
 def kubelet_writes(folder: Path, files: dict[str, str], version: str) -> None:
-    """As its AtomicWriter does: the whole set in a new folder, one rename of a link, links for each file."""
+    """Write as Kubernetes' AtomicWriter does: files in a new folder, one renamed link to it, a link for each file."""
     old = folder / (folder / "..data").readlink() if (folder / "..data").is_symlink() else None
     fresh = folder / f"..2026_{version}"
     for name, text in files.items():
@@ -249,11 +249,11 @@ def test_a_link_to_a_folder_may_be_retargeted(tmp_path: Path, link: str) -> None
 
 
 @pytest.mark.conformance(5)
-@pytest.mark.skipif(sys.platform == "darwin", reason="its file systems take no such names")
+@pytest.mark.skipif(sys.platform == "darwin", reason="its file systems do not allow such names")
 @pytest.mark.parametrize("name", [b"caf\xe9.yaml", b"caf\xe9/b.yaml"])
 def test_a_name_that_is_not_utf_8_is_reported_and_the_watcher_restarts(tmp_path: Path, name: bytes) -> None:
     def put(path: bytes) -> None:
-        os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120 - a Path holds no such name as bytes
+        os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120 - a Path cannot contain such bytes
         with open(path, "w") as file:  # noqa: PTH123 - as above
             file.write(one("b"))
 
@@ -277,7 +277,7 @@ def test_a_name_that_is_not_utf_8_is_reported_and_the_watcher_restarts(tmp_path:
 @pytest.mark.conformance(6)
 def test_quickly_created_and_moved_folders_are_read_completely(tmp_path: Path) -> None:
     def hurry() -> float:
-        """Returns how long it took, in seconds."""
+        """Return the duration, in seconds."""
         began = perf_counter()
         for number in range(300):
             write(tmp_path, {f"agents.d/p{number}/q/x.yaml": one(f"n{number}")})
@@ -292,14 +292,14 @@ def test_quickly_created_and_moved_folders_are_read_completely(tmp_path: Path) -
             await seen.until(lambda generation: len(generation.agents) == 351)
             (tmp_path / "agents.d/inside").rename(tmp_path / "outside")
             await seen.until(lambda generation: len(generation.agents) == 301)
-            if took < 0.8:  # new agents wait for a second, and nothing for more than two: more was no hurry
+            if took < 0.8:  # new agents wait for 1 s, and no edit waits longer than 2 s
                 assert len(seen.generations) == 3
 
     run(scene)
 
 
 class Lags:
-    """How many seconds late the loop is, each time it is to wake up after 5 ms."""
+    """Measures how many seconds late the event loop is when it wakes up every 5 ms."""
 
     PACE = 0.005
 
@@ -318,7 +318,7 @@ def test_three_hundred_rewritten_files_are_one_or_two_complete_generations(tmp_p
         return {f"agents.d/{number}.yaml": one(f"n{number}", version) for number in range(300)}
 
     def rewrite() -> float:
-        """Returns how long the longest pause was, in seconds."""
+        """Return the longest pause between two writes, in seconds."""
         longest, last = 0.0, perf_counter()
         for path, text in project("New.").items():
             write(tmp_path, {path: text})
@@ -328,16 +328,18 @@ def test_three_hundred_rewritten_files_are_one_or_two_complete_generations(tmp_p
     async def scene() -> None:
         async with watched(write(tmp_path, project("Old.")), reconcile=NEVER) as seen:
             gc.collect()
-            gc.freeze()  # how long a collection takes is to depend on this project, not on what tests left behind
+            gc.freeze()  # garbage collection must not depend on objects of earlier tests
             lags = Lags()
             longest = await asyncio.to_thread(rewrite)
             await seen.live("n299", "New.")
             await seen.probe()
-            for generation in seen.generations if longest < 0.1 else ():  # else it was more than one edit
+            for generation in (
+                seen.generations if longest < 0.1 else ()
+            ):  # after a longer pause it counts as several edits
                 found = {agent.spec.description for name, agent in generation.agents.items() if name != "probe"}
                 assert len(found) == 1, "all old or all new"
             assert 1 <= len(seen.generations) - 1 <= 2
-            assert lags.longest < 0.25, "agents are answered meanwhile"
+            assert lags.longest < 0.25, "the loop stays responsive"
 
     run(scene)
 
@@ -373,7 +375,7 @@ def test_changes_without_file_events_are_still_detected(tmp_path: Path) -> None:
                 pass
 
     def flood() -> None:
-        for number in range(limit + 1000):  # in turn: equal events one after the other count as one
+        for number in range(limit + 1000):  # in turn, because equal consecutive events count as one
             os.utime(noise[number % 2])
 
     write(tmp_path, {**project("Old."), "agents.d/x.txt": "", "agents.d/y.txt": ""})
@@ -424,7 +426,7 @@ def test_two_writes_within_a_second_are_both_detected_without_events(
     run(scene)
 
 
-# --- 10, 11, 13: writers that take their time
+# --- 10, 11, 13: slow writers
 
 POLICY = {
     "version": "1",
@@ -445,7 +447,7 @@ def by_pieces(description: str) -> list[str]:
 
 
 def is_weaker(generation: Generation) -> bool:
-    """Than both versions of the file."""
+    """Return whether a policy is weaker than both versions of the file."""
     spec = generation.agents["a"].spec
     return not (len(spec.skill_policy.deny) == 2 and spec.skill_policy.ask and spec.runtime_policy.max_steps == 3)
 
@@ -466,7 +468,7 @@ def test_a_partially_written_file_never_weakens_a_policy(tmp_path: Path, gap: fl
                     await asyncio.sleep(gap)  # the writer's own pace
             await seen.live("a", "New.")
             assert not [generation.number for generation in seen.generations if is_weaker(generation)]
-            if longest < quiet:  # otherwise this machine made a longer gap than was meant
+            if longest < quiet:  # otherwise the machine made a longer gap than intended
                 assert len(seen.generations) == 1
 
     run(scene)
@@ -570,7 +572,7 @@ def test_closing_idle_or_during_a_reload_is_quick_and_leaves_no_tasks(tmp_path: 
                 write(tmp_path, {"agents.d/0.yaml": one("n0", f"Version {perf_counter()}.")})
             if number % 8 == 1:
                 await runtime.wait_generation(live + 1)
-            for _ in range(number):  # somewhere in the first look
+            for _ in range(number):  # somewhere in the first scan
                 await asyncio.sleep(0)
             began = perf_counter()
             await stack.aclose()
@@ -579,16 +581,16 @@ def test_closing_idle_or_during_a_reload_is_quick_and_leaves_no_tasks(tmp_path: 
     async def scene(times: int) -> None:
         tasks = asyncio.all_tasks()
         took = sorted([await open_and_close(number) for number in range(times)])
-        assert took[times * 9 // 10] <= 0.2, "but for a hiccup of the machine"
+        assert took[times * 9 // 10] <= 0.2, "except for a hiccup of the machine"
         assert took[-1] <= 1.0
         assert asyncio.all_tasks() == tasks
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("agentsd-watch")]
 
-    asyncio.run(scene(2))  # loads what is loaded once
+    asyncio.run(scene(2))  # loads modules that are loaded once
     threads, before = set(threading.enumerate()), descriptors()
     asyncio.run(scene(50))
     assert set(threading.enumerate()) == threads
     ends = perf_counter() + 5
     while not descriptors() <= before and perf_counter() < ends:
-        os.sched_yield()  # watchfiles closes its own in a thread of its own
+        os.sched_yield()  # watchfiles closes its descriptors in a separate thread
     assert descriptors() <= before

@@ -13,7 +13,7 @@ from framework.config.generations.generation import Generation
 from framework.config.templates import prompts as prompts_module
 from framework.testing import ScriptedModel, calls
 from framework.types.problem import Problem
-from tests.support.hostile_runs import GOES_ON, victim
+from tests.support.hostile_runs import CONTINUED, victim
 from tests.support.projects import agent, write
 
 GOOD = {
@@ -27,14 +27,14 @@ def after_edit(root: Path, files: dict[str, str | bytes]) -> tuple[Problem, ...]
     """Edit a valid project, check that its configuration stays active, and return the reported problems."""
 
     async def main() -> tuple[Problem, ...]:
-        models = {"scripted": ScriptedModel(calls(("p.say", {})), GOES_ON)}
+        models = {"scripted": ScriptedModel(calls(("p.say", {})), CONTINUED)}
         async with Runtime.open(write(root, GOOD), models=models, watch=False) as runtime:
             for name, text in files.items():
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 (root / name).write_bytes(text if isinstance(text, bytes) else text.encode())
             generation: Generation = await runtime.reload()
             result = await runtime.run("go", agent="victim")
-            assert result.output == GOES_ON
+            assert result.output == CONTINUED
             assert [made.result for made in result.tool_calls] == ["good"]
             assert runtime.catalog.current.agents["victim"].instructions("en", {}, None) == "You are good."
             return generation.errors
@@ -67,8 +67,8 @@ def test_llm01_a_template_that_accesses_more_than_its_data_is_rejected(tmp_path:
 def test_llm07_jinja_in_an_agent_file_is_text(tmp_path: Path, key: str) -> None:
     hostile = "{{ ''.__class__ }}{% include '/etc/passwd' %}{{ 7 * 7 }}"
     keys = {key: f'"{hostile}"'}
-    seen = victim(tmp_path, GOES_ON, tools=(), **keys)
-    assert seen.result.output == GOES_ON
+    seen = victim(tmp_path, CONTINUED, tools=(), **keys)
+    assert seen.result.output == CONTINUED
     if key == "instructions":
         assert seen.requests[0].messages[0].content.startswith(hostile)
 
@@ -169,7 +169,7 @@ def test_asi04_a_plugin_that_breaks_at_import_keeps_its_last_good_tools(
 def test_asi04_a_plugin_named_like_a_module_does_not_replace_it_and_no_file_is_imported_automatically(
     tmp_path: Path, name: str
 ) -> None:
-    """Files beside the project are never imported, and a plugin is no module of anybody else."""
+    """Python files next to agents and templates are never imported, and a plugin does not shadow a module."""
     evil = f"from pathlib import Path\nPath({str(tmp_path / 'pwned')!r}).touch()\n"
     files: dict[str, str | bytes] = {f"{name}.py": evil, f"agents.d/{name}.py": evil, f"prompts/{name}.py": evil}
     after_edit(tmp_path, files)
@@ -202,10 +202,10 @@ def test_asi08_a_call_finishes_on_its_code_after_its_plugin_is_removed(
             await runtime.reload()
 
         root = write(tmp_path, {"agents.d/victim.yaml": agent("victim"), "plugins/w.py": source})
-        models = {"scripted": ScriptedModel(calls(("w.wait", {})), GOES_ON)}
+        models = {"scripted": ScriptedModel(calls(("w.wait", {})), CONTINUED)}
         async with Runtime.open(root, models=models, deps={"edit": change}, watch=False) as runtime:
             result = await runtime.run("go")
-        assert result.output == GOES_ON
+        assert result.output == CONTINUED
         assert [made.result for made in result.tool_calls] == ["still here"]
 
     asyncio.run(main())

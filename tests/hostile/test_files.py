@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from framework.testing import calls
-from tests.support.hostile_runs import GOES_ON, refused, victim
+from tests.support.hostile_runs import CONTINUED, refused, victim
 from tests.support.projects import write
 
 SECRET = "the secret outside"
@@ -102,15 +102,15 @@ def test_llm10_huge_files_and_folders_and_slow_patterns_get_partial_answers(base
             ("search_files", {"query": "^(a+)+$"}),
             ("log_transform", {"path": "line.txt", "operation": "grep", "pattern": "^(a+)+$"}),
         ),
-        GOES_ON,
+        CONTINUED,
     )
-    assert seen.result.output == GOES_ON
+    assert seen.result.output == CONTINUED
     assert all(len(text) < 5000 for text in seen.tool_results)
     sparse_, line, many, glob, search, grep = (made.result for made in seen.result.tool_calls)
     assert "binary" in sparse_
     assert "only the first MB" in line
     assert "800 more entries" in many
-    assert not any("aaaa" in text for text in (glob, search, grep)), "what is looked for is text, never a pattern"
+    assert not any("aaaa" in text for text in (glob, search, grep)), "the search term is text, never a pattern"
 
 
 @pytest.mark.hostile(18)

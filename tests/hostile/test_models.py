@@ -15,7 +15,7 @@ from framework.types.events import Warned
 from framework.types.messages import ToolCall
 from framework.types.plan import PlanDraft
 from tests.support import wire
-from tests.support.hostile_runs import GOES_ON, Seen, call, nested, victim
+from tests.support.hostile_runs import CONTINUED, Seen, call, nested, victim
 from tests.support.projects import agent, write
 
 INJECTIONS = [
@@ -61,8 +61,8 @@ def roles_with(seen: Seen, text: str) -> set[str]:
 @pytest.mark.parametrize("text", INJECTIONS, ids=lambda text: text[:12])
 def test_llm01_a_tools_output_is_only_its_result(tmp_path: Path, text: str, fails: bool) -> None:
     bank = Bank(text, fails=fails)
-    seen = victim(tmp_path, call("fetch"), GOES_ON, tools=bank.tools)
-    assert seen.result.output == GOES_ON
+    seen = victim(tmp_path, call("fetch"), CONTINUED, tools=bank.tools)
+    assert seen.result.output == CONTINUED
     assert bank.paid == 0
     assert roles_with(seen, text) == {"tool"}
     (message,) = seen.tool_results
@@ -81,10 +81,10 @@ def test_llm01_user_text_is_only_a_message_or_a_template_value(tmp_path: Path, t
     }
 
     async def main() -> None:
-        model = ScriptedModel(GOES_ON)
+        model = ScriptedModel(CONTINUED)
         async with Runtime.open(write(tmp_path, files), models={"scripted": model}, watch=False) as runtime:
             result = await runtime.run(text, inputs={"who": text})
-        assert result.output == GOES_ON
+        assert result.output == CONTINUED
         system, user = model.requests[0].messages
         assert system.content.startswith(f"You help {text}.")
         assert user.content == text
@@ -97,7 +97,7 @@ def test_llm01_user_text_is_only_a_message_or_a_template_value(tmp_path: Path, t
 def test_asi07_output_of_sub_agents_and_plan_steps_is_never_an_instruction(tmp_path: Path, text: str) -> None:
     bank = Bank(text)
     write(tmp_path, {"agents.d/helper.yaml": agent("helper")})
-    seen = victim(tmp_path, call("agent.helper", message="look"), text, GOES_ON, sub_agents="[helper]")
+    seen = victim(tmp_path, call("agent.helper", message="look"), text, CONTINUED, sub_agents="[helper]")
     assert seen.tool_results == [text]
     assert roles_with(seen, text) == {"tool"}
 
@@ -106,13 +106,13 @@ def test_asi07_output_of_sub_agents_and_plan_steps_is_never_an_instruction(tmp_p
         {"id": "b", "description": "think", "depends_on": ["a"]},
     ]
     plan = PlanDraft.model_validate({"goal": "g", "steps": steps})
-    seen = victim(tmp_path, plan, text, GOES_ON, tools=bank.tools, executor="plan")
-    assert seen.result.output == GOES_ON
+    seen = victim(tmp_path, plan, text, CONTINUED, tools=bank.tools, executor="plan")
+    assert seen.result.output == CONTINUED
     assert bank.paid == 0
-    assert roles_with(seen, text) == {"tool", "assistant"}, "the step's own answer is a model's"
+    assert roles_with(seen, text) == {"tool", "assistant"}, "the step's own answer comes from a model"
 
 
-# --- without end
+# --- runs without end
 
 
 @pytest.mark.hostile(35)
@@ -135,8 +135,8 @@ def test_llm10_a_hundred_calls_in_one_turn_are_executed_up_to_the_limit(tmp_path
         made.append(n)
         return "done"
 
-    seen = victim(tmp_path, calls(*(("work", {"n": n}) for n in range(100))), GOES_ON, tools=[work])
-    assert seen.result.output == GOES_ON
+    seen = victim(tmp_path, calls(*(("work", {"n": n}) for n in range(100))), CONTINUED, tools=[work])
+    assert seen.result.output == CONTINUED
     assert sorted(made) == list(range(20))
     assert [event.status for event in seen.finished].count("success") == 20
     assert sum("not called: max_tool_calls is reached" in text for text in seen.tool_results) == 80
@@ -184,7 +184,7 @@ def test_asi08_an_invalid_or_denied_plan_is_rejected_and_no_step_runs(
         return wire.calls(("PlanDraft", {"goal": "g", "steps": list(wanted)}))
 
     async def main() -> tuple[RunResult, str]:
-        answers = [draft(*steps), draft(step("good")), wire.says(GOES_ON)]
+        answers = [draft(*steps), draft(step("good")), wire.says(CONTINUED)]
         async with wire.wire_server(answers) as server:
             policy = "{deny: [pay], allow: ['*']}"
             files = {
@@ -197,7 +197,7 @@ def test_asi08_an_invalid_or_denied_plan_is_rejected_and_no_step_runs(
 
     result, message = asyncio.run(main())
     assert finding in message
-    assert (result.status, result.output) == ("completed", GOES_ON)
+    assert (result.status, result.output) == ("completed", CONTINUED)
     assert made == ["work"]
 
 
@@ -215,8 +215,8 @@ def test_llm10_plan_parameters_nested_too_deep_for_the_store_are_rejected(tmp_pa
     def plan(parameters: dict[str, Any]) -> str:
         return json.dumps({"goal": "g", "steps": [step("a", parameters=parameters)]})
 
-    seen = victim(tmp_path, plan({"value": nested(depth)}), plan({}), GOES_ON, tools=[work], executor="plan")
-    assert seen.result.output == GOES_ON
+    seen = victim(tmp_path, plan({"value": nested(depth)}), plan({}), CONTINUED, tools=[work], executor="plan")
+    assert seen.result.output == CONTINUED
     assert made == [None]
 
 
@@ -236,7 +236,7 @@ def test_llm10_a_budget_exhausted_within_a_plan_ends_the_run_with_the_results_so
     chain = [step("a"), step("b", "a"), step("c", "b"), step("d", "c")]
     plan = PlanDraft.model_validate({"goal": "g", "steps": chain})
     policy = f"{{{limit}, max_repeated_calls: null}}"
-    seen = victim(tmp_path, plan, GOES_ON, tools=[work], executor="plan", runtime_policy=policy)
+    seen = victim(tmp_path, plan, CONTINUED, tools=[work], executor="plan", runtime_policy=policy)
     assert (seen.result.status, seen.result.finish_reason) == ("stopped", limit.partition(":")[0])
     assert len(made) == 4, "steps that name their tool cost no turn and no tokens"
     assert seen.result.output == "did 1\ndid 2\ndid 3\ndid 4"
@@ -257,9 +257,9 @@ def test_llm10_a_plan_with_more_calls_than_allowed_is_rejected_before_any_call(t
 
     plans = plan(step("a"), step("b", "a"), step("c", "b")), plan(step("a"), step("b", "a"))
     policy = "{max_tool_calls: 2}"
-    seen = victim(tmp_path, *plans, GOES_ON, tools=[work], executor="plan", runtime_policy=policy)
+    seen = victim(tmp_path, *plans, CONTINUED, tools=[work], executor="plan", runtime_policy=policy)
     assert "it needs 3 tool calls; max_tool_calls allows 2 more" in seen.requests[1].messages[-1].content
-    assert seen.result.output == GOES_ON
+    assert seen.result.output == CONTINUED
     assert len(made) == 2
 
 

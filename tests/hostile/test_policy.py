@@ -33,16 +33,16 @@ TASK = "do it"
 class Ledger:
     """Tools that record the arguments of their executed calls."""
 
-    made: list[tuple[str, str]] = field(default_factory=list)
+    calls_made: list[tuple[str, str]] = field(default_factory=list)
 
-    def tools(self, wanted: Sequence[Tool]) -> list[Tool]:
-        return [replace(one, function=self._counting(one.name).function) for one in wanted]
+    def tools(self, requested: Sequence[Tool]) -> list[Tool]:
+        return [replace(one, function=self._counting(one.name).function) for one in requested]
 
     def _counting(self, name: str) -> Tool:
         @tool
         async def call(order: str = "1") -> str:
             """Count."""
-            self.made.append((name, order))
+            self.calls_made.append((name, order))
             return f"{name} did {order}"
 
         return call
@@ -50,7 +50,7 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Attack:
-    """One call, by one path, with a person's decisions on its confirmations."""
+    """One call, requested by one path, with a person's decisions on its confirmations."""
 
     door: Door
     name: str
@@ -96,8 +96,8 @@ def text_of(rules: Rules) -> dict[str, str]:
     }
 
 
-async def carry_out(root: Path, attack: Attack, tools: list[Tool]) -> bool:
-    """Run the attack and answer some rounds of confirmations; return whether anything was approved."""
+async def run_attack(root: Path, attack: Attack, tools: list[Tool]) -> bool:
+    """Run the attack and answer up to four rounds of confirmations; return whether a call was approved."""
     agreed = False
     models = {"scripted": attack.model()}
     async with Runtime.open(root, tools=tools, models=models, store=JsonStore(), watch=False) as runtime:
@@ -116,13 +116,13 @@ async def carry_out(root: Path, attack: Attack, tools: list[Tool]) -> bool:
     return agreed
 
 
-def verdict(boss: Rules, clerk: Rules, attack: Attack, wanted: Tool, order: str) -> str:
+def verdict(boss: Rules, clerk: Rules, attack: Attack, requested: Tool, order: str) -> str:
     """Return the expected verdict on a call, computed independently of the engine."""
     if not attack.door.startswith("sub-agent"):
-        return boss.expected(wanted, order)
+        return boss.expected(requested, order)
     # Its caller's deny and ask rules, ceiling and `confirm` bind a sub-agent.
     above = replace(boss, allow=("*",))
-    return max(above.expected(wanted, order), clerk.expected(wanted, order), key=("allow", "ask", "deny").index)
+    return max(above.expected(requested, order), clerk.expected(requested, order), key=("allow", "ask", "deny").index)
 
 
 NEAR = st.builds(
@@ -133,7 +133,7 @@ NEAR = st.builds(
     ceiling=st.sampled_from(["medium", "critical"]),
     confirm_from=st.just("never"),
 )
-"""Rules that decide over most of the attacks below; of any rules at all, few do."""
+"""Rules that match most of the attacks below; arbitrary rules rarely do."""
 ATTACKS = st.builds(
     Attack,
     door=st.sampled_from(DOORS),
@@ -158,20 +158,20 @@ def test_llm06_no_path_executes_a_denied_call_or_an_unapproved_one(
             "agents.d/boss.yaml": agent("boss", sub_agents="[clerk]", executor=how["boss"], **text_of(boss)),
             "agents.d/clerk.yaml": agent("clerk", executor=how["clerk"], **text_of(clerk)),
         }
-        agreed = asyncio.run(carry_out(write(Path(folder), files), attack, ledger.tools(tools)))
+        agreed = asyncio.run(run_attack(write(Path(folder), files), attack, ledger.tools(tools)))
 
-    for name, order in ledger.made:
+    for name, order in ledger.calls_made:
         found = verdict(boss, clerk, attack, by_name[name], order)
         assert found != "deny"
         assert found == "allow" or agreed
-    assert len(ledger.made) <= 1
+    assert len(ledger.calls_made) <= 1
     risky = any(RISKS.index(one.risk) >= RISKS.index("high") for one in tools)
     if attack.door in ("model", "direct") or (
         attack.door == "free step" and not risky and RISKS.index(boss.ceiling) < RISKS.index("high")
     ):  # else the plan may be rejected: built-in tools are risky, too
         expected = verdict(boss, clerk, attack, by_name[attack.name], attack.order)
-        assert ((attack.name, attack.order) in ledger.made) or expected != "allow"
-    assert all(RISKS.index(by_name[name].risk) <= RISKS.index(boss.ceiling) for name, _ in ledger.made)
+        assert ((attack.name, attack.order) in ledger.calls_made) or expected != "allow"
+    assert all(RISKS.index(by_name[name].risk) <= RISKS.index(boss.ceiling) for name, _ in ledger.calls_made)
 
 
 @pytest.mark.hostile(5)
@@ -189,7 +189,8 @@ def test_asi02_another_spelling_of_a_name_does_not_bypass_its_rules(
     assert callable(spell)
     spelt = spell(name)
     ledger = Ledger()
-    denied = ((name, "{}"),) if spelt == name.replace(".", "__") else ()  # the name that providers use is its name
+    # Providers see this spelling, so it names the same tool.
+    denied = ((name, "{}"),) if spelt == name.replace(".", "__") else ()
     trusting = Rules(denied, (), ("*",), "critical", "never")
     with TemporaryDirectory() as folder:
         how = "plan" if "plan" in door or "step" in door else "react"
@@ -198,5 +199,5 @@ def test_asi02_another_spelling_of_a_name_does_not_bypass_its_rules(
             "agents.d/clerk.yaml": agent("clerk", executor=how, **text_of(trusting)),
         }
         attack = Attack(door, spelt, "1", ("approve",))
-        asyncio.run(carry_out(write(Path(folder), files), attack, ledger.tools(tools)))
-    assert ledger.made == [] or spelt == name
+        asyncio.run(run_attack(write(Path(folder), files), attack, ledger.tools(tools)))
+    assert ledger.calls_made == [] or spelt == name

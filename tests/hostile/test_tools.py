@@ -17,7 +17,7 @@ from framework.types.messages import ToolCall
 from framework.types.plan import PlanDraft
 from framework.types.state import Decision, RunState
 from tests.support import wire
-from tests.support.hostile_runs import GOES_ON, nested, refused, victim
+from tests.support.hostile_runs import CONTINUED, nested, refused, victim
 from tests.support.projects import agent, write
 
 LONG = 1_000_000
@@ -27,18 +27,18 @@ class Counter:
     """Tools that record their arguments."""
 
     def __init__(self) -> None:
-        self.taken: list[Any] = []
+        self.recorded: list[Any] = []
 
         @tool(risk="low")
         async def pay(amount: int, note: str = "") -> str:
             """Pay."""
-            self.taken.append(amount)
+            self.recorded.append(amount)
             return f"paid {amount}{note}"
 
         @tool(risk="low")
         async def take(value: Any) -> Any:
-            """Take anything."""
-            self.taken.append(value)
+            """Accept any value."""
+            self.recorded.append(value)
             return "taken"
 
         self.tools = [pay, take]
@@ -54,7 +54,7 @@ def counter() -> Counter:
 def test_llm06_an_undeclared_argument_stops_the_call(tmp_path: Path, counter: Counter, key: str) -> None:
     (message,) = refused(tmp_path, ("pay", {"amount": 1, key: {"admin": True}}), tools=counter.tools)
     assert "there is no such argument" in message
-    assert counter.taken == []
+    assert counter.recorded == []
 
 
 @pytest.mark.hostile(2)
@@ -69,7 +69,7 @@ def test_llm06_a_value_of_another_type_stops_the_call_and_not_the_run(
     (message,) = refused(tmp_path, ("pay", {"amount": value}), tools=counter.tools)
     assert message.startswith(("Error: pay was not called", "Error: pay failed: the arguments cannot be read"))
     assert len(message) < 1000
-    assert counter.taken == []
+    assert counter.recorded == []
 
 
 @pytest.mark.hostile(2)
@@ -79,7 +79,7 @@ def test_llm10_arguments_that_are_not_json_are_refused_even_without_a_schema(
 ) -> None:
     (message,) = refused(tmp_path, ("take", {"value": [{"deep": value}]}), tools=counter.tools)
     assert "cannot be read" in message
-    assert counter.taken == []
+    assert counter.recorded == []
 
 
 @pytest.mark.hostile(3)
@@ -89,15 +89,15 @@ def test_llm10_too_deeply_nested_arguments_are_refused_before_the_store(
 ) -> None:
     (message,) = refused(tmp_path, ("take", {"value": nested(depth)}), tools=counter.tools)
     assert "nest" in message
-    assert counter.taken == []
+    assert counter.recorded == []
 
 
 @pytest.mark.hostile(3)
 @pytest.mark.parametrize("value", ["x" * LONG, ["x"] * 10_000, nested(90)], ids=["long", "wide", "deep"])
 def test_llm10_large_arguments_are_passed_and_stored_completely(tmp_path: Path, counter: Counter, value: Any) -> None:
-    seen = victim(tmp_path, calls(("take", {"value": value})), GOES_ON, tools=counter.tools)
-    assert seen.result.output == GOES_ON
-    assert counter.taken == [value]
+    seen = victim(tmp_path, calls(("take", {"value": value})), CONTINUED, tools=counter.tools)
+    assert seen.result.output == CONTINUED
+    assert counter.recorded == [value]
     assert seen.state.calls["c1"].call.arguments == {"value": value}
 
 
@@ -106,11 +106,11 @@ def test_llm10_large_arguments_are_passed_and_stored_completely(tmp_path: Path, 
 def test_llm10_a_too_deeply_nested_result_breaks_neither_the_run_nor_its_record(tmp_path: Path, depth: int) -> None:
     @tool(risk="low")
     async def give() -> Any:
-        """Give."""
+        """Return a value."""
         return nested(depth)
 
-    seen = victim(tmp_path, calls(("give", {})), GOES_ON, tools=[give])
-    assert seen.result.output == GOES_ON
+    seen = victim(tmp_path, calls(("give", {})), CONTINUED, tools=[give])
+    assert seen.result.output == CONTINUED
     result = seen.state.calls["c1"].result
     assert result is not None
     output = json.loads(result.output) if depth > 100 else result.output
@@ -139,16 +139,16 @@ def text_calls(*arguments: str) -> wire.Answer:
 )
 def test_llm05_ambiguous_arguments_are_refused(tmp_path: Path, counter: Counter, arguments: str, problem: str) -> None:
     async def main() -> RunResult:
-        async with wire.wire_server([text_calls(arguments), wire.says(GOES_ON)]) as server:
+        async with wire.wire_server([text_calls(arguments), wire.says(CONTINUED)]) as server:
             settings = f"models: {{local: {{model: openai/test, base_url: '{server.url}'}}}}\n"
             write(tmp_path, {"agents.d/victim.yaml": agent("victim", model="local"), "agentsd.yaml": settings})
             async with Runtime.open(tmp_path, tools=counter.tools, watch=False) as runtime:
                 return await runtime.run("go")
 
     result = asyncio.run(main())
-    assert (result.status, result.output) == ("completed", GOES_ON)
+    assert (result.status, result.output) == ("completed", CONTINUED)
     assert [(made.status, problem in made.result) for made in result.tool_calls] == [("error", True)]
-    assert counter.taken == []
+    assert counter.recorded == []
 
 
 @pytest.mark.hostile(5)
@@ -162,7 +162,7 @@ def test_llm05_ambiguous_arguments_are_refused(tmp_path: Path, counter: Counter,
 def test_asi02_a_lookalike_name_does_not_match_a_tool(tmp_path: Path, counter: Counter, name: str) -> None:
     (message,) = refused(tmp_path, (name, {"amount": 1}), tools=counter.tools)
     assert "there is no tool" in message
-    assert counter.taken == []
+    assert counter.recorded == []
 
 
 @pytest.mark.hostile(5)
@@ -171,7 +171,7 @@ def test_llm02_a_made_up_tool_name_is_not_in_logs_or_statistics(
 ) -> None:
     with caplog.at_level(logging.DEBUG):
         seen = victim(
-            tmp_path, calls(("my secret\nINFO forged", {}), ("pay", {"amount": 1})), GOES_ON, tools=counter.tools
+            tmp_path, calls(("my secret\nINFO forged", {}), ("pay", {"amount": 1})), CONTINUED, tools=counter.tools
         )
     assert seen.result.tool_stats.keys() == {"pay"}
     assert "secret" not in caplog.text
@@ -182,7 +182,7 @@ def test_llm02_a_made_up_tool_name_is_not_in_logs_or_statistics(
 def test_asi04_a_plugins_tool_cannot_replace_another_on_the_wire(tmp_path: Path) -> None:
     source = 'from framework import tool\n@tool(risk="low")\ndef pay() -> str:\n    """{}."""\n    return "{}"\n'
     files = {"plugins/bank.py": source.format("Pay", "good"), "plugins/a/bank.py": source.format("Pay too", "evil")}
-    seen = victim(write(tmp_path, files), calls(("bank.pay", {})), GOES_ON)
+    seen = victim(write(tmp_path, files), calls(("bank.pay", {})), CONTINUED)
     assert [made.status for made in seen.result.tool_calls] == ["success"]
 
     async def problems() -> list[str]:
@@ -192,7 +192,7 @@ def test_asi04_a_plugins_tool_cannot_replace_another_on_the_wire(tmp_path: Path)
     assert "duplicate tool name 'bank.pay'" in asyncio.run(problems())
 
 
-# --- denied tools, by every door
+# --- denied tools, on every path
 
 DENYING = "{deny: [{tool: pay, reason: not today}], allow: ['*']}"
 
@@ -205,20 +205,25 @@ def test_llm06_a_denied_tool_is_not_called_when_the_model_requests_it(
     (message,) = refused(tmp_path, ("pay", {"amount": 1}), tools=counter.tools, skill_policy=policy)
     assert message.startswith("Denied: the policy forbids this call: ")
     assert "agents.d/victim.yaml:6" in message
-    assert counter.taken == []
+    assert counter.recorded == []
 
 
 @pytest.mark.hostile(6)
 def test_asi03_a_denied_tool_is_not_called_by_a_sub_agent_that_may_call_it(tmp_path: Path, counter: Counter) -> None:
     write(tmp_path, {"agents.d/helper.yaml": agent("helper", skill_policy='{allow: ["*"]}')})
-    turns = (calls(("agent.helper", {"message": "pay for me"})), calls(("pay", {"amount": 1})), "I could not.", GOES_ON)
+    turns = (
+        calls(("agent.helper", {"message": "pay for me"})),
+        calls(("pay", {"amount": 1})),
+        "I could not.",
+        CONTINUED,
+    )
     seen = victim(tmp_path, *turns, tools=counter.tools, skill_policy=DENYING, sub_agents="[helper]")
-    assert seen.result.output == GOES_ON
+    assert seen.result.output == CONTINUED
     assert [(made.tool, made.status) for made in seen.result.tool_calls] == [
         ("agent.helper", "success"),
         ("pay", "denied"),
     ]
-    assert counter.taken == []
+    assert counter.recorded == []
 
 
 @pytest.mark.hostile(6)
@@ -226,12 +231,18 @@ def test_llm06_a_denied_tool_is_not_called_by_a_plan_nor_by_a_step_of_it(tmp_pat
     def plan(**step: Any) -> PlanDraft:
         return PlanDraft.model_validate({"goal": "g", "steps": [{"id": "a", "description": "pay", **step}]})
 
-    turns = (plan(tool="pay", parameters={"amount": 1}), plan(), calls(("pay", {"amount": 1})), "I could not.", GOES_ON)
+    turns = (
+        plan(tool="pay", parameters={"amount": 1}),
+        plan(),
+        calls(("pay", {"amount": 1})),
+        "I could not.",
+        CONTINUED,
+    )
     seen = victim(tmp_path, *turns, tools=counter.tools, skill_policy=DENYING, executor="plan")
-    assert seen.result.output == GOES_ON
+    assert seen.result.output == CONTINUED
     assert "step a: the policy forbids it: deny pay" in seen.requests[1].messages[-1].content
     assert [(made.tool, made.status) for made in seen.result.tool_calls] == [("pay", "denied")]
-    assert counter.taken == []
+    assert counter.recorded == []
 
 
 @pytest.mark.hostile(6)
@@ -248,7 +259,7 @@ def test_llm06_a_denied_tool_is_not_called_by_its_name_on_the_wire(tmp_path: Pat
 
     async def main() -> RunResult:
         wanted = wire.calls(("bank__pay", {}), ("bank.pay", {}))
-        async with wire.wire_server([wanted, wire.says(GOES_ON)]) as server:
+        async with wire.wire_server([wanted, wire.says(CONTINUED)]) as server:
             settings = f"models: {{local: {{model: openai/test, base_url: '{server.url}'}}}}\n"
             text = agent("victim", model="local", skill_policy="{deny: [bank.pay], allow: ['*']}")
             write(tmp_path, {"agents.d/victim.yaml": text, "agentsd.yaml": settings})
@@ -259,7 +270,7 @@ def test_llm06_a_denied_tool_is_not_called_by_its_name_on_the_wire(tmp_path: Pat
         return result
 
     result = asyncio.run(main())
-    assert (result.status, result.output) == ("completed", GOES_ON)
+    assert (result.status, result.output) == ("completed", CONTINUED)
     assert [(made.tool, made.status) for made in result.tool_calls] == [("bank.pay", "denied")] * 2
     assert ran == []
 
@@ -273,7 +284,7 @@ ASKING = "{ask: ['*'], allow: ['*']}"
 @pytest.mark.hostile(7)
 @pytest.mark.parametrize("value", [{"to": "mallory"}, {"to": "alice", "extra": [1]}, {}])
 def test_asi09_changed_arguments_need_a_new_approval(tmp_path: Path, counter: Counter, value: dict[str, Any]) -> None:
-    """Once shown, nobody between the question and the call can exchange what is called."""
+    """A call that is changed between the question and its execution is not executed."""
 
     class Tampered(JsonStore):
         tampering = False
@@ -288,21 +299,21 @@ def test_asi09_changed_arguments_need_a_new_approval(tmp_path: Path, counter: Co
     async def main() -> None:
         store = Tampered()
         root = write(tmp_path, {"agents.d/victim.yaml": agent("victim", skill_policy=ASKING)})
-        models = {"scripted": ScriptedModel(calls(("take", {"value": {"to": "alice"}})), GOES_ON)}
+        models = {"scripted": ScriptedModel(calls(("take", {"value": {"to": "alice"}})), CONTINUED)}
         async with Runtime.open(root, tools=counter.tools, models=models, store=store, watch=False) as runtime:
             first = await runtime.run("go")
             store.tampering = True
             for decisions in ({first.pending[0].id: Approve()}, {}):
                 again = await runtime.resume(first.run_id, decisions)
                 assert again.status == "paused"
-                assert counter.taken == []
+                assert counter.recorded == []
                 (asked,) = again.pending
                 assert asked.arguments == {"value": value}
                 assert asked.hash != first.pending[0].hash
                 assert asked.reason == "its arguments have changed since approval was requested"
             result = await runtime.resume(first.run_id, {asked.id: Approve()})
-        assert result.output == GOES_ON
-        assert counter.taken == [value]
+        assert result.output == CONTINUED
+        assert counter.recorded == [value]
 
     asyncio.run(main())
 
@@ -312,19 +323,19 @@ def test_asi09_an_approval_is_for_one_call_and_one_tool_only(tmp_path: Path, cou
     async def main() -> None:
         root = write(tmp_path, {"agents.d/victim.yaml": agent("victim", skill_policy=ASKING)})
         same = (ToolCall(id="x", tool="pay", arguments={"amount": 1}),)
-        models = {"scripted": ScriptedModel(same, same, GOES_ON)}
+        models = {"scripted": ScriptedModel(same, same, CONTINUED)}
         async with Runtime.open(root, tools=counter.tools, models=models, watch=False) as runtime:
             first = await runtime.run("go")
             second = await runtime.resume(first.run_id, {first.pending[0].id: Approve()})
             assert second.status == "paused"
-            assert counter.taken == [1]
+            assert counter.recorded == [1]
             with pytest.raises(RequestError, match="x has already been decided"):
                 await runtime.resume(first.run_id, {first.pending[0].id: Approve()})
             edited = Edit(arguments={"amount": "all of it"})
             result = await runtime.resume(first.run_id, {second.pending[0].id: edited})
-        assert result.output == GOES_ON
+        assert result.output == CONTINUED
         assert [made.status for made in result.tool_calls] == ["success", "error"]
-        assert counter.taken == [1]
+        assert counter.recorded == [1]
 
     asyncio.run(main())
 
@@ -345,7 +356,7 @@ def test_asi09_an_approval_is_for_one_call_and_one_tool_only(tmp_path: Path, cou
 def test_llm10_no_decision_makes_a_run_unreadable(tmp_path: Path, counter: Counter, decision: Decision) -> None:
     async def main() -> None:
         root = write(tmp_path, {"agents.d/victim.yaml": agent("victim", skill_policy=ASKING)})
-        models, store = {"scripted": ScriptedModel(calls(("pay", {"amount": 1})), GOES_ON)}, JsonStore()
+        models, store = {"scripted": ScriptedModel(calls(("pay", {"amount": 1})), CONTINUED)}, JsonStore()
         async with Runtime.open(root, tools=counter.tools, models=models, store=store, watch=False) as runtime:
             (asked,) = (first := await runtime.run("go")).pending
             if isinstance(decision, Edit):
@@ -354,9 +365,9 @@ def test_llm10_no_decision_makes_a_run_unreadable(tmp_path: Path, counter: Count
                 assert (await store.load_run(first.run_id)).pending == [asked]
             sound = Reject() if isinstance(decision, Edit) else decision
             result = await runtime.resume(first.run_id, {asked.id: sound})
-            assert result.output == GOES_ON
+            assert result.output == CONTINUED
             assert (await store.load_run(first.run_id)).status == "completed"
-        assert counter.taken == []
+        assert counter.recorded == []
 
     asyncio.run(main())
 
@@ -387,8 +398,8 @@ def test_asi05_no_argument_of_a_tool_becomes_a_command_or_an_option(tmp_path: Pa
         ("calculator", {"expression": text}),
         ("read_file", {"path": text}),
     )
-    seen = victim(tmp_path, wanted, GOES_ON)
-    assert seen.result.output == GOES_ON
+    seen = victim(tmp_path, wanted, CONTINUED)
+    assert seen.result.output == CONTINUED
     assert sorted(path.name for path in tmp_path.iterdir()) == ["agents.d", "notes.txt"]
     statuses = [made.status for made in seen.result.tool_calls]
     assert statuses[1] == statuses[4] == statuses[5] == "error"
@@ -404,7 +415,7 @@ def test_llm02_a_secret_in_a_call_is_masked_in_events_and_complete_for_approval(
     tmp_path: Path, counter: Counter, secret: str
 ) -> None:
     given = {"value": {"url": f"https://me:hunter22@host/?token={secret}", "password": "hunter22", "n": [secret, 7]}}
-    seen = victim(tmp_path, calls(("take", given)), GOES_ON, tools=counter.tools, skill_policy=ASKING)
+    seen = victim(tmp_path, calls(("take", given)), CONTINUED, tools=counter.tools, skill_policy=ASKING)
     (shown,) = [event for event in seen.events if isinstance(event, ToolRequested)]
     (asked,) = [event for event in seen.events if isinstance(event, ConfirmationRequested)]
     assert secret not in shown.model_dump_json()

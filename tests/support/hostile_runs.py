@@ -1,4 +1,4 @@
-"""Whole runs in which a model does what an attacker wants: it is asked once, obeys, and then goes on."""
+"""Complete runs in which the model obeys an attacker for one turn and then answers normally."""
 
 from __future__ import annotations
 
@@ -16,32 +16,33 @@ from framework.types.messages import ToolCall
 from framework.types.state import RunState
 from tests.support.projects import agent, write
 
-GOES_ON = "I went on."
+CONTINUED = "I continued."
+"""The model's answer after the attack."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """All that a run left behind."""
+    """The result, events, model requests and stored state of a run."""
 
     result: RunResult
     events: tuple[Event, ...]
     requests: tuple[ModelRequest, ...]
     state: RunState
-    """As it comes back from a store that keeps JSON."""
+    """The state as loaded from a store that serializes to JSON."""
 
     @property
     def tool_results(self) -> list[str]:
-        """The tools' answers, as the model got them."""
+        """Tool results as the model received them."""
         return [message.content for message in self.requests[-1].messages if message.role == "tool"]
 
     @property
     def finished(self) -> list[ToolFinished]:
-        """The events of the calls' ends."""
+        """Events of finished calls."""
         return [event for event in self.events if isinstance(event, ToolFinished)]
 
 
 def nested(depth: int) -> Any:
-    """A list in a list in a list."""
+    """Return a list nested `depth` times."""
     value: Any = 1
     for _ in range(depth):
         value = [value]
@@ -49,13 +50,13 @@ def nested(depth: int) -> Any:
 
 
 def victim(root: Path, *turns: Turn, tools: Sequence[Tool] = (), **keys: str) -> Seen:
-    """Run an agent whose model says these turns; `keys` go into its file."""
+    """Run an agent whose model replies with `turns`; `keys` are added to its file."""
     write(root, {"agents.d/victim.yaml": agent("victim", **keys)})
     return run(root, *turns, tools=tools)
 
 
 def run(root: Path, *turns: Turn, tools: Sequence[Tool] = (), name: str = "victim") -> Seen:
-    """Run an agent of a project that is there already."""
+    """Run an agent of an existing project."""
 
     async def main() -> Seen:
         model, store = ScriptedModel(*turns), JsonStore()
@@ -68,19 +69,19 @@ def run(root: Path, *turns: Turn, tools: Sequence[Tool] = (), name: str = "victi
     return asyncio.run(main())
 
 
-def refused(root: Path, *wanted: tuple[str, dict[str, Any]], tools: Sequence[Tool] = (), **keys: str) -> list[str]:
-    """Make the model ask for calls that must all come to nothing, and check that the run goes on and all is on record.
+def refused(root: Path, *requested: tuple[str, dict[str, Any]], tools: Sequence[Tool] = (), **keys: str) -> list[str]:
+    """Have the model request calls that must all be refused; check that the run continues and records each call.
 
     Returns:
-        What the model was tool_results of each.
+        The result of each call, as the model received it.
     """
     limits = {"runtime_policy": "{max_corrections: 5, risk_level: critical, confirm: {from: never}}"}
-    seen = victim(root, calls(*wanted), GOES_ON, tools=tools, **(limits | keys))
-    assert (seen.result.status, seen.result.output) == ("completed", GOES_ON)
+    seen = victim(root, calls(*requested), CONTINUED, tools=tools, **(limits | keys))
+    assert (seen.result.status, seen.result.output) == ("completed", CONTINUED)
     assert [event.status for event in seen.finished].count("success") == 0
-    assert len(seen.finished) == len(seen.result.tool_calls) == len(seen.state.calls) == len(wanted)
+    assert len(seen.finished) == len(seen.result.tool_calls) == len(seen.state.calls) == len(requested)
     assert [entry.error is not None for entry in seen.result.trace if entry.action.type == "tool"] == [True] * len(
-        wanted
+        requested
     )
     assert sorted(event.result for event in seen.finished) == sorted(seen.tool_results)
     assert not any("Traceback" in text or str(root) in text for text in seen.tool_results)
@@ -88,5 +89,5 @@ def refused(root: Path, *wanted: tuple[str, dict[str, Any]], tools: Sequence[Too
 
 
 def call(tool: str, **arguments: Any) -> tuple[ToolCall, ...]:
-    """A turn of one call."""
+    """Return a turn with one tool call."""
     return calls((tool, arguments))

@@ -1,4 +1,4 @@
-"""`runs decide` by short names, why an edit was not taken, and `runs export` into a file that exists."""
+"""`runs decide` with abbreviated ids, rejected edits, and `runs export` into an existing file."""
 
 from __future__ import annotations
 
@@ -24,19 +24,24 @@ from tests.support.projects import agent, write
 TASK = "search for 'calculator' then write it to notes.md"
 
 
-def asked(name: str, kind: Any = "tool", tool: str = "") -> Confirmation:
+def question(name: str, kind: Any = "tool", tool: str = "") -> Confirmation:
     return Confirmation(id=name, kind=kind, agent="a", tool=tool, hash="")
 
 
 LONG = "plan-1-11a3b6d271019630"
-QUESTIONS = [asked(LONG, "plan"), asked("call_1", tool="echo"), asked("call_2", tool="echo"), asked("x_1", tool="pay")]
+QUESTIONS = [
+    question(LONG, "plan"),
+    question("call_1", tool="echo"),
+    question("call_2", tool="echo"),
+    question("x_1", tool="pay"),
+]
 
 
 @pytest.mark.parametrize(
     ("given", "meant"),
     [(LONG, LONG), ("plan", LONG), ("plan-1", LONG), ("pay", "x_1"), ("x", "x_1"), ("call_1", "call_1")],
 )
-def test_a_question_is_found_by_id_subject_or_beginning(given: str, meant: str) -> None:
+def test_a_question_is_found_by_id_subject_or_prefix(given: str, meant: str) -> None:
     assert matching(given, QUESTIONS) == meant
 
 
@@ -49,7 +54,7 @@ def test_an_ambiguous_name_is_an_error_with_the_matching_ids(given: str) -> None
 @pytest.mark.hostile(7)
 def test_asi09_an_id_that_is_another_calls_tool_is_ambiguous() -> None:
     with pytest.raises(RequestError, match="write_file, call_1"):
-        matching("write_file", [asked("write_file", tool="send_email"), asked("call_1", tool="write_file")])
+        matching("write_file", [question("write_file", tool="send_email"), question("call_1", tool="write_file")])
 
 
 @pytest.mark.parametrize("given", ["call_3", "", "plans", "lan"])
@@ -61,7 +66,7 @@ def test_a_name_without_a_match_is_returned_unchanged(given: str) -> None:
 @given(st.lists(st.text("ab~", min_size=1, max_size=4), unique=True), st.text("ab~", min_size=1, max_size=4))
 def test_a_decision_about_an_earlier_question_never_applies_to_a_new_one(ids: list[str], name: str) -> None:
     try:
-        found = matching(name, [asked(one, tool="t") for one in ids])
+        found = matching(name, [question(one, tool="t") for one in ids])
     except RequestError:
         return
     assert found == name or (found in ids and not found.startswith(f"{name}~"))
@@ -76,9 +81,9 @@ def test_a_decision_about_an_earlier_question_never_applies_to_a_new_one(ids: li
         ("plan-1-11a3b6d271019630", "plan-1-11a3b6d271019630"),
     ],
 )
-def test_a_long_id_is_shown_as_a_beginning_that_names_it(key: str, shown: str) -> None:
+def test_a_long_id_is_shown_as_an_unambiguous_prefix(key: str, shown: str) -> None:
     assert short_id(key) == shown
-    assert matching(shown, [asked(key), asked("other")]) == key
+    assert matching(shown, [question(key), question("other")]) == key
 
 
 @pytest.fixture
@@ -123,7 +128,7 @@ def test_a_second_export_is_added_to_the_file(tmp_path: Path, before: str) -> No
 @pytest.mark.parametrize(
     "text", ["cases: [{name: a, message: hi}]\n", "cases:\n  - {name: a, message: hi}\nversion: 1\n", "[\n"]
 )
-def test_a_file_that_cannot_be_extended_stays_as_it_is(tmp_path: Path, text: str) -> None:
+def test_a_file_that_cannot_be_extended_is_not_changed(tmp_path: Path, text: str) -> None:
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline"), "agents.d/one.test.yaml": text})
     agentsd("run", "-a", "one", "echo hello", cwd=tmp_path)
     done = agentsd("runs", "export", "last", "--as-test", "-o", "agents.d/one.test.yaml", cwd=tmp_path)
@@ -133,7 +138,7 @@ def test_a_file_that_cannot_be_extended_stays_as_it_is(tmp_path: Path, text: str
 
 @cases(100)
 @given(st.lists(st.text(), max_size=4))
-def test_cases_added_one_by_one_are_all_there(messages: list[str]) -> None:
+def test_cases_added_one_by_one_are_all_in_the_file(messages: list[str]) -> None:
     text = case_file({"name": "first", "message": "m"})
     for message in messages:
         text = with_case(text.encode(), {"name": "first", "message": message}, "f")

@@ -1,4 +1,4 @@
-"""`agentsd run` and `agentsd runs resume` themselves killed, over and over, until the run has ended."""
+"""Kills `agentsd run` and `agentsd runs resume` repeatedly until the run has ended."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.stored_runs import STORE
 KILLS = 10 * FACTOR
 """200 in `make test-long`."""
 MOST_LINES = 5
-"""A life that is to be killed ends after at most so many lines of progress."""
+"""Largest number of progress lines after which a process is killed."""
 TOOLS = """
 import os
 from framework import tool
@@ -55,24 +55,24 @@ MESSAGE = ", then ".join(f"{'pay' if place % 2 else 'step'} '{name}'" for place,
 
 @dataclass
 class Observed:
-    """What is on record of one run between two lives, and what its tools did."""
+    """The stored state of one run between two processes, and the calls that its tools executed."""
 
     root: Path
     run_id: str = ""
     status: str = ""
     finished: set[str] = field(default_factory=set)
-    """Calls whose result is on record."""
+    """Calls whose result is stored."""
     events: dict[int, dict[str, Any]] = field(default_factory=dict)
     pending: list[str] = field(default_factory=list)
-    made: list[str] = field(default_factory=list)
+    calls_made: list[str] = field(default_factory=list)
 
-    def look(self) -> None:
-        """Read the record; what was there before must still be there, and no finished call was made again."""
+    def observe(self) -> None:
+        """Read the store; check that nothing was lost and no finished call was executed again."""
         log = self.root / "log"
         made = log.read_text().splitlines() if log.exists() else []
-        again = {line.split()[1] for line in made[len(self.made) :]}
-        assert not again & self.finished, "a finished call was made again"
-        self.made = made
+        again = {line.split()[1] for line in made[len(self.calls_made) :]}
+        assert not again & self.finished, "a finished call was executed again"
+        self.calls_made = made
         asyncio.run(self._read())
 
     async def _read(self) -> None:
@@ -84,13 +84,13 @@ class Observed:
             assert self.events.items() <= now.items(), "an event was lost or changed"
             finished = {str(r.call.arguments["name"]) for r in state.calls.values() if r.result is not None}
             assert self.finished <= finished, "a result was lost"
-            assert state.status in ("running", "paused", "completed"), "it ended without cause"
+            assert state.status in ("running", "paused", "completed"), "the run ended without cause"
             self.status, self.events, self.finished = state.status, now, finished
             self.pending = [asked.id for asked in state.pending]
         await store.close()
 
     def next_command(self) -> list[str]:
-        """What a person does next."""
+        """Return the command that continues the run."""
         if not self.run_id:
             return ["run", MESSAGE]
         if self.status == "paused":
@@ -99,40 +99,40 @@ class Observed:
         return ["runs", "resume", self.run_id]
 
 
-def live(root: Path, arguments: list[str], lines: int | None) -> bool:
-    """One process, killed after so many lines of progress; returns whether it was."""
+def run_process(root: Path, arguments: list[str], lines: int | None) -> bool:
+    """Run one process and kill it after `lines` lines of progress; return whether it was killed."""
     killed = False
     with Fork(arguments, cwd=root, env=ENVIRONMENT, stdout=PIPE, stderr=PIPE, text=True) as process:
         assert process.stderr is not None
-        told: list[str] = []
-        while lines is None or len(told) < lines:
+        output: list[str] = []
+        while lines is None or len(output) < lines:
             if not (line := process.stderr.readline()):
                 break
-            told.append(line)
+            output.append(line)
         else:
             process.kill()
             killed = True
         process.wait()
-    assert killed or process.returncode in (0, 3), told
+    assert killed or process.returncode in (0, 3), output
     return killed
 
 
 def run_to_its_end(root: Path, kills: int, random: Random) -> int:
-    """Begin a run, kill what works on it, and resume it; returns how many processes were killed."""
+    """Start a run, kill its processes and resume it; return the number of killed processes."""
     write(root, {"agents.d/one.yaml": agent("one", model="offline"), "plugins/work.py": TOOLS})
     seen, killed = Observed(root), 0
     while seen.status != "completed":
         lines = random.randint(0, MOST_LINES) if killed < kills else None
-        killed += live(root, seen.next_command(), lines)
-        seen.look()
-    assert sorted(seen.events) == list(range(1, len(seen.events) + 1)), "one event each, without a gap"
+        killed += run_process(root, seen.next_command(), lines)
+        seen.observe()
+    assert sorted(seen.events) == list(range(1, len(seen.events) + 1)), "events are numbered without a gap"
     last = seen.events[len(seen.events)]
     assert (last["event"], last["status"]) == ("done", "completed")
     results = [event["id"] for event in seen.events.values() if event["event"] == "tool_result"]
-    assert len(results) == len(set(results)) == len(NAMES), "each call's result is told once"
+    assert len(results) == len(set(results)) == len(NAMES), "the result of each call is reported once"
     assert seen.finished == set(NAMES)
-    paid = Counter(line for line in seen.made if line.startswith("pay "))
-    assert set(paid.values()) <= {1}, "what may have taken effect is not made again unasked"
+    paid = Counter(line for line in seen.calls_made if line.startswith("pay "))
+    assert set(paid.values()) <= {1}, "a call that may have taken effect is not repeated without approval"
     (info,) = json.loads(agentsd_in_process("runs", "list", "--json", cwd=root).stdout)
     assert info["status"] == "completed"
     with closing(sqlite3.connect(root / ".agentsd/state.db")) as database:

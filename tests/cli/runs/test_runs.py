@@ -1,4 +1,4 @@
-"""`agentsd runs`: what a person does with runs on record, in real processes."""
+"""`agentsd runs`: commands for stored runs, in real processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.stored_runs import (
 
 
 def begin(root: Path, *turns: Turn) -> str:
-    """A run of a scripted model, put on record by a program; returns its id."""
+    """Store a run of a scripted model by a program; return its id."""
 
     async def main() -> str:
         models = {"scripted": ScriptedModel(*turns)}
@@ -36,10 +36,10 @@ def begin(root: Path, *turns: Turn) -> str:
     return asyncio.run(main())
 
 
-# --- a run that waits
+# --- paused runs
 
 
-def test_a_run_whose_process_was_killed_while_it_waited_is_approved_by_another_and_finishes(tmp_path: Path) -> None:
+def test_a_run_whose_process_was_killed_while_it_waited_is_approved_in_another_and_finishes(tmp_path: Path) -> None:
     approval_project(tmp_path)
     with terminal("run", "echo hello", cwd=tmp_path) as (process, master):
         read_until(master, "re[s]pond")
@@ -81,7 +81,7 @@ def test_a_call_is_rejected_edited_or_answered(tmp_path: Path, options: list[str
     assert (done.returncode, done.stderr, result["status"]) == (0, "", "completed")
     assert output in result["output"]
     kept = agentsd_in_process("conversations", "list", "--json", cwd=tmp_path)
-    assert json.loads(kept.stdout) == [], "a run alone is no conversation"
+    assert json.loads(kept.stdout) == [], "a single run is not a conversation"
 
 
 def test_at_a_terminal_decide_asks_for_each_decision(tmp_path: Path) -> None:
@@ -98,13 +98,13 @@ WRONG_DECISIONS = {
         [],
         "nothing is decided: use --approve ID, --approve-all or --reject ID; open: call_1 (echo)",
     ),
-    "of nothing that is asked": (["--approve", "call_9"], "no pending decision call_9; pending: call_1"),
+    "an unknown id": (["--approve", "call_9"], "no pending decision call_9; pending: call_1"),
     "twice": (["--approve", "call_1", "--reject", "call_1"], "call_1 is decided twice on one command line"),
     "a reason for nothing": (["--approve", "call_1", "--reason", "x"], "--reason belongs to --reject ID"),
     "no JSON": (["--edit", "call_1={text"], "the arguments are not JSON"),
     "no object": (["--edit", "call_1=[1]"], "the arguments are not a JSON object"),
     "no id": (["--respond", "hello"], "write --respond ID=TEXT"),
-    "of somebody else's run": (["--approve", "call_1", "--by", "bob"], "there is no run"),
+    "another user's run": (["--approve", "call_1", "--by", "bob"], "there is no run"),
 }
 
 
@@ -119,11 +119,11 @@ def test_a_wrong_decision_is_refused_and_the_run_still_waits(tmp_path: Path, cas
     assert [run["status"] for run in list_runs(tmp_path)] == ["paused"]
 
 
-def test_a_decision_comes_too_late_or_a_second_time(tmp_path: Path) -> None:
+def test_late_and_repeated_decisions_are_rejected(tmp_path: Path) -> None:
     approval_project(tmp_path, runtime_policy="{confirm: {expires: 500ms}}")
     run_id = start_paused_run(tmp_path)
     while datetime.now(UTC) < datetime.fromisoformat(list_runs(tmp_path)[0]["expires_at"]) + timedelta(seconds=1):
-        assert list_runs(tmp_path)[0]["status"] == "paused", "looking at a run does not go on with it"
+        assert list_runs(tmp_path)[0]["status"] == "paused", "listing a run does not resume it"
     late = agentsd_in_process("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
     assert late.returncode == 2
     assert "call_1 expired at" in late.stderr
@@ -152,7 +152,7 @@ def test_an_unknown_run_is_an_error_with_the_latest_ones(tmp_path: Path) -> None
     assert "runs begin with 'run_'" in agentsd_in_process("runs", "show", "run_", cwd=tmp_path).stderr
 
 
-# --- a run that was left behind, or goes on elsewhere
+# --- runs that were interrupted, or are in progress elsewhere
 
 
 def test_a_run_that_was_killed_in_a_call_is_listed_and_resumed(tmp_path: Path) -> None:
@@ -174,15 +174,15 @@ def test_a_run_that_was_killed_in_a_call_is_listed_and_resumed(tmp_path: Path) -
 
 def test_a_run_is_cancelled_from_another_process(tmp_path: Path) -> None:
     with start_slow_run(tmp_path) as process:
-        asked = agentsd_in_process("runs", "cancel", "last", cwd=tmp_path)
-        assert asked.returncode == 0
-        assert "was asked to cancel it" in asked.stdout
+        done = agentsd_in_process("runs", "cancel", "last", cwd=tmp_path)
+        assert done.returncode == 0
+        assert "was asked to cancel it" in done.stdout
         assert process.wait(20) == 130
     again = agentsd_in_process("runs", "cancel", "last", cwd=tmp_path)
     assert (again.returncode, again.stdout.endswith("had already ended: cancelled\n")) == (1, True)
 
 
-def test_a_run_that_waits_is_cancelled(tmp_path: Path) -> None:
+def test_a_paused_run_is_cancelled(tmp_path: Path) -> None:
     run_id = start_paused_run(approval_project(tmp_path))
     done = agentsd_in_process("runs", "cancel", run_id, "--json", cwd=tmp_path)
     assert json.loads(done.stdout) == {"run_id": run_id, "status": "cancelled", "was": "paused"}
@@ -244,7 +244,7 @@ def test_a_chat_continues_in_another_process_and_shows_earlier_turns(tmp_path: P
     assert "you: echo hello" in second.stderr
     assert "answered last in this conversation" in second.stderr
     shown = agentsd_in_process("conversations", "show", "c1", cwd=tmp_path).stdout
-    assert shown.count("generation 1, run_") == 2, "each turn names what answered it"
+    assert shown.count("generation 1, run_") == 2, "each turn names its agent"
     data = json.loads(agentsd_in_process("conversations", "show", "c1", "--json", cwd=tmp_path).stdout)
     assert [turn["generation"] for turn in data["turns"]] == [1, 1]
     assert [message["content"] for message in data["messages"] if message["role"] == "user"] == [
@@ -253,7 +253,7 @@ def test_a_chat_continues_in_another_process_and_shows_earlier_turns(tmp_path: P
     ]
 
 
-def test_a_chat_in_a_pipe_prints_what_its_conversation_waits_for(tmp_path: Path) -> None:
+def test_a_chat_in_a_pipe_prints_the_pending_decision_of_its_conversation(tmp_path: Path) -> None:
     approval_project(tmp_path)
     agentsd_in_process("chat", "-c", "c1", cwd=tmp_path, stdin="echo hello\n")
     again = agentsd_in_process("chat", "-c", "c1", cwd=tmp_path, stdin="echo more\n")
@@ -266,13 +266,13 @@ def test_a_chat_in_a_pipe_prints_what_its_conversation_waits_for(tmp_path: Path)
 
 
 @pytest.mark.parametrize("form", ["messages", "openai", "anthropic", "gemini"])
-def test_a_conversation_goes_out_and_comes_in_in_every_form(tmp_path: Path, form: str) -> None:
+def test_a_conversation_is_exported_and_imported_in_every_format(tmp_path: Path, form: str) -> None:
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
     agentsd_in_process("chat", "-c", "c1", cwd=tmp_path, stdin="calculate 6 * 7\necho hello\n")
     out = agentsd_in_process("conversations", "export", "c1", "-f", form, "-o", "c1.json", cwd=tmp_path)
     assert out.returncode == 0
     assert agentsd_in_process("conversations", "export", "c1", "-o", "c1.json", cwd=tmp_path).returncode == 2, (
-        "never written over"
+        "an existing file is not overwritten"
     )
     come = agentsd_in_process("conversations", "import", "c1.json", "-f", form, "-a", "one", "-c", "c2", cwd=tmp_path)
     assert (come.returncode, come.stdout) == (0, "c2\n"), come.stderr
@@ -302,7 +302,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_broken_file_is_not_imported_even_in_part(tmp_path: Path, case: str) -> None:
+def test_no_part_of_a_broken_file_is_imported(tmp_path: Path, case: str) -> None:
     text, message = BROKEN[case]
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
     if text is not None:
@@ -316,7 +316,7 @@ def test_a_broken_file_is_not_imported_even_in_part(tmp_path: Path, case: str) -
 # --- replay and export
 
 
-def test_nothing_differs_as_long_as_nothing_was_edited(tmp_path: Path) -> None:
+def test_a_replay_without_edits_shows_no_differences(tmp_path: Path) -> None:
     approval_project(tmp_path)
     run_id = start_paused_run(tmp_path, "echo hello and echo 'two words'")
     for _ in range(2):
@@ -342,7 +342,7 @@ def test_a_replay_shows_what_an_edit_would_change(tmp_path: Path) -> None:
     assert [one["what"] for one in data["differences"]] == ["offered", "prompt", "call"]
 
 
-def test_a_run_whose_agent_is_gone_can_still_be_looked_at(tmp_path: Path) -> None:
+def test_a_run_of_a_removed_agent_can_still_be_shown(tmp_path: Path) -> None:
     run_id = start_paused_run(approval_project(tmp_path))
     (tmp_path / "agents.d/one.yaml").rename(tmp_path / "agents.d/two.yaml")
     write(tmp_path, {"agents.d/two.yaml": agent("two", model="offline")})
@@ -354,7 +354,7 @@ def test_a_run_whose_agent_is_gone_can_still_be_looked_at(tmp_path: Path) -> Non
     assert "agents.d/one.yaml no longer defines the agent 'one'" in done.stdout, "its calls are denied"
 
 
-def test_a_run_is_written_as_a_case_that_passes(tmp_path: Path) -> None:
+def test_a_run_is_exported_as_a_case_that_passes(tmp_path: Path) -> None:
     approval_project(tmp_path)
     run_id = start_paused_run(tmp_path, "echo hello and echo 'two words'")
     for options in (["--approve-all"], ["--reject", "call_2", "--reason", "no"]):
@@ -364,7 +364,7 @@ def test_a_run_is_written_as_a_case_that_passes(tmp_path: Path) -> None:
     tested = agentsd_in_process("test", cwd=tmp_path)
     assert (tested.returncode, tested.stdout.splitlines()[-1]) == (0, "1 passed, 0 failed"), tested.stdout
     approval_project(tmp_path, skill_policy="{deny: [echo], allow: [calculator]}")
-    assert agentsd_in_process("test", cwd=tmp_path).returncode == 1, "the case says what an edit breaks"
+    assert agentsd_in_process("test", cwd=tmp_path).returncode == 1, "the case reports what an edit breaks"
 
 
 def test_a_run_that_failed_before_its_first_answer_is_not_exported_as_a_case(tmp_path: Path) -> None:
@@ -385,8 +385,8 @@ def test_a_pruned_turn_keeps_its_messages_and_cannot_be_replayed(tmp_path: Path)
         refused = agentsd_in_process("runs", *command, cwd=tmp_path)
         assert (refused.returncode, refused.stdout) == (2, "")
         assert "are left: its calls were pruned" in refused.stderr
-    (said, *_) = json.loads(agentsd_in_process("runs", "export", "last", cwd=tmp_path).stdout)
-    assert said["content"] == "echo one"
+    (first, *_) = json.loads(agentsd_in_process("runs", "export", "last", cwd=tmp_path).stdout)
+    assert first["content"] == "echo one"
 
 
 def test_export_writes_the_messages_of_a_run_and_of_earlier_turns(tmp_path: Path) -> None:

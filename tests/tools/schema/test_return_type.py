@@ -20,7 +20,7 @@ from framework.tools.schema.return_type import MAX_DESCRIBED_SCHEMA_CHARS, Retur
 from framework.types.errors import ConfigError
 from framework.types.state import RunResult
 from tests.support.cases import cases
-from tests.support.hostile_runs import GOES_ON, Seen, call, victim
+from tests.support.hostile_runs import CONTINUED, Seen, call, victim
 
 MARK = "Returns JSON of this schema: "
 
@@ -61,7 +61,7 @@ def given_by(output: Any, annotation: Any, *, sync: bool = False) -> Tool:
 
 
 def called(root: Path, used: Tool) -> Seen:
-    return victim(root, call("find"), GOES_ON, tools=[used])
+    return victim(root, call("find"), CONTINUED, tools=[used])
 
 
 @pytest.mark.parametrize("sync", [False, True])
