@@ -145,7 +145,7 @@ async def rebuilds(root: Path, rounds: int) -> None:
     async with Runtime.open(root, watch=False) as runtime:
         times, longest, delays, collected = list[float](), list[float](), list[float](), list[float]()
         for edit in range(rounds):
-            await asyncio.to_thread(write_all, root, f"Rebuild {edit}.")
+            await asyncio.to_thread(write_all, root, f"Rebuild {edit}, {frozen_count}.")
             lags, collections, started = Lags(), Collections(), perf_counter()
             gc.callbacks.append(collections)
             await runtime.reload()

@@ -1,7 +1,7 @@
-"""The main job, without any key: `make demo`.
+"""A demo that needs no API key: `make demo`.
 
-The starter's agents work on this repository's own files: the router chooses one, a ReAct run searches, reads and
-computes, a Plan run looks into a log file, and an agent file is edited while a run goes on.
+The agents of the starter work on the files of this repository: the router selects an agent, a ReAct run searches, reads
+and calculates, a Plan run analyzes a log file, and an agent file is edited during a run.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ edited = asyncio.Event()
 async def wait_for_edit() -> str:
     """Wait until the agent's file has been edited."""
     await edited.wait()
-    return "the file was edited while this run was going on"
+    return "the file was edited during this run"
 
 
 async def main() -> None:
-    """The four parts, one after the other."""
+    """Run the three parts."""
     with TemporaryDirectory(prefix="agentsd-demo-") as folder:
         project = Path(folder)
         copy_starter(project)
@@ -52,15 +52,15 @@ async def main() -> None:
             heading("2. A plan over a real log file: plan, steps, summary")
             await show(runtime, "帮我分析一下 data/logs/app.log")
 
-            heading("3. An agent file is edited while a run goes on")
+            heading("3. An agent file is edited during a run")
             await edit_while_running(runtime, project)
     heading("Next")
     click.echo('  .venv/bin/agentsd run "what is in this repository?"')
-    click.echo("  .venv/bin/agentsd chat            # and edit agents.d/assistant.yaml while you talk")
+    click.echo("  .venv/bin/agentsd chat            # edit agents.d/assistant.yaml meanwhile")
 
 
 async def show(runtime: Runtime, message: str) -> RunResult:
-    """Run a message with its tree, its answer and its trace."""
+    """Run a message; print its step tree, answer and trace."""
     click.secho(f"> {message}\n", bold=True)
     view = view_of_run()
     async with runtime.stream(message) as stream:
@@ -78,7 +78,7 @@ async def show(runtime: Runtime, message: str) -> RunResult:
 
 
 async def edit_while_running(runtime: Runtime, project: Path) -> None:
-    """Save a new version in mid-run: the run ends on the version it began with, the next one uses the new."""
+    """Save an agent file during a run. The run ends on the version it began with; the next run uses the new one."""
     agent = project / "agents.d" / "assistant.yaml"
     text = agent.read_text("utf-8")
     agent.write_text(text.replace("allow: [", "allow: [wait_for_edit, "), "utf-8")
@@ -86,20 +86,20 @@ async def edit_while_running(runtime: Runtime, project: Path) -> None:
     async with runtime.stream("wait for edit", agent="assistant") as stream:
         async for event in stream:
             if isinstance(event, ToolStarted):
-                click.echo("  the run waits in a tool; now its file is saved with another set of tools …")
+                click.echo("  a tool of the run is waiting; saving the agent file with different tools …")
                 agent.write_text(text.replace("echo, ", ""), "utf-8")
                 live = await runtime.wait_generation(3)
-                click.echo(f"  generation {live.number} is live after the save")
+                click.echo(f"  generation {live.number} is live")
                 edited.set()
     before = await stream.result()
     after = await runtime.run("echo hello", agent="assistant")
-    click.echo(f"  the run that was going on ended on generation {before.generation}: {before.output}")
+    click.echo(f"  the run in progress ended on generation {before.generation}: {before.output}")
     offered = ", ".join(runtime.catalog.current.agents["assistant"].toolset.offered)
     click.echo(f"  the next run used generation {after.generation}; its tools: {offered}")
 
 
 def heading(text: str) -> None:
-    """A line between the parts."""
+    """Print the heading of a part."""
     click.secho(f"\n── {text} " + "─" * max(0, 92 - len(text)), fg="cyan")
 
 

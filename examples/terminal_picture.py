@@ -1,7 +1,7 @@
 """Draws docs/images/terminal.svg, the picture in the README: `make picture`.
 
-The project is the one that the README shows: its agent file and its plugin are read from there. The commands run for
-real, each in a pseudo-terminal, and what they print is drawn with its colours.
+The project is the one in the README: its agent file and its plugin are read from there. Each command is executed in a
+pseudo-terminal, and its output is drawn with its colors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COMMANDS = (
     "# save a typing mistake",
     "agentsd check",
 )
-"""What is typed, in this order. The comment stands for the edit that makes `MISTAKE`."""
+"""The commands in the picture. The comment represents the edit that makes `MISTAKE`."""
 SEQUENCE = re.compile(r"\x1b\[([\d;?]*)([A-Za-z])")
 FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, monospace"
 THEME = TerminalTheme(
@@ -47,18 +47,18 @@ THEME = TerminalTheme(
 
 
 def readme_blocks() -> dict[str, str]:
-    """Return the first YAML block and the first Python block of the README, by the file that each of them is."""
+    """Return the first YAML block and the first Python block of the README by their file paths."""
     readme = (REPOSITORY / "README.md").read_text("utf-8")
-    found = {}
+    blocks = {}
     for path, language in ((AGENT, "yaml"), (PLUGIN, "python")):
         match = re.search(rf"```{language}\n(.*?)```", readme, re.DOTALL)
         assert match, f"README.md has no {language} block"
-        found[path] = match[1]
-    return found
+        blocks[path] = match[1]
+    return blocks
 
 
-def printed(command: str, project: Path) -> str:
-    """Run a command in a pseudo-terminal of `COLUMNS` columns; return what it prints, control sequences included.
+def output_of(command: str, project: Path) -> str:
+    """Run a command in a pseudo-terminal of `COLUMNS` columns; return its output with control sequences.
 
     A comment makes the mistake in the agent file and prints nothing.
     """
@@ -81,7 +81,7 @@ def printed(command: str, project: Path) -> str:
 
 
 def final_screen(output: str) -> list[str]:
-    """Replay cursor movements, so that only the last state of each line is left; colours stay in the text."""
+    """Replay cursor movements, so that only the last state of each line remains; colors stay in the text."""
     lines, row, position = [""], 0, 0
     for match in [*SEQUENCE.finditer(output), None]:
         for part in re.split(r"(\r?\n)", output[position : match.start() if match else None]):
@@ -103,7 +103,7 @@ def final_screen(output: str) -> list[str]:
 
 
 def draw(screens: Mapping[str, list[str]]) -> str:
-    """Return the SVG of commands and their output. It refers to no font of a server."""
+    """Return the SVG of commands and their output. It loads no fonts from a server."""
     console = Console(record=True, width=COLUMNS, file=StringIO(), force_terminal=True)
     for command, lines in screens.items():
         console.print(Text.assemble(("$ ", "bold green"), (command, "dim" if command.startswith("#") else "bold")))
@@ -114,13 +114,13 @@ def draw(screens: Mapping[str, list[str]]) -> str:
 
 
 def main() -> None:
-    """Run the commands in a fresh project, and write the picture."""
+    """Run the commands in a new project, and write the picture."""
     with TemporaryDirectory(prefix="agentsd-picture-") as folder:
         project = Path(folder)
         for path, text in readme_blocks().items():
             (project / path).parent.mkdir()
             (project / path).write_text(text, "utf-8")
-        screens = {command: final_screen(printed(command, project).rstrip()) for command in COMMANDS}
+        screens = {command: final_screen(output_of(command, project).rstrip()) for command in COMMANDS}
     PICTURE.parent.mkdir(exist_ok=True)
     PICTURE.write_text(draw(screens), "utf-8")
     print(f"{PICTURE.relative_to(REPOSITORY)}: {PICTURE.stat().st_size} bytes")

@@ -1,4 +1,4 @@
-"""A host of skills: functions that agents call over HTTP. Take it as a pattern for your own.
+"""Example skill host: functions that agents call over HTTP. Use it as a starting point for your own.
 
     pip install fastapi uvicorn
     uvicorn examples.skill_host.app:app --port 8900
@@ -9,8 +9,8 @@ and in a project, `plugins/skills.yaml`:
     skill_hosts:
       example: {url: "http://127.0.0.1:8900", discover: true, headers: {authorization: "Bearer ${SKILL_KEY}"}}
 
-`GET /skills` says what there is, `POST /skills/ID/invoke` does it. With SKILL_KEY set, callers must bring it; below
-SKILL_ROOT (the working directory) file_search looks for files.
+`GET /skills` lists the skills, and `POST /skills/ID/invoke` invokes one. If SKILL_KEY is set, callers must send it.
+SKILL_ROOT (default: the working directory) is the folder of file_search and log_transform.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from uuid import uuid4
 from fastapi import Depends, FastAPI, Header, HTTPException
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-KEPT_ANSWERS = 1000
+MAX_ANSWERS = 1000
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
 class Strict(BaseModel):
-    """Arguments or output of a skill; unknown fields are refused."""
+    """Arguments or output of a skill; unknown fields are rejected."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -51,9 +51,9 @@ class EchoOutput(Strict):
     text: str
 
 
-def echo(given: Echo) -> EchoOutput:
+def echo(arguments: Echo) -> EchoOutput:
     """Return the text unchanged."""
-    return EchoOutput(text=given.text)
+    return EchoOutput(text=arguments.text)
 
 
 class FileSearch(Strict):
@@ -71,11 +71,11 @@ class FileSearchOutput(Strict):
     total: int = Field(description="number of files found, including those above the limit")
 
 
-def file_search(given: FileSearch) -> FileSearchOutput:
+def file_search(arguments: FileSearch) -> FileSearchOutput:
     """Find files by a part of their name."""
-    found = _below(given.root_dir).rglob(f"*{given.query.replace('*', '')}*")
-    files = sorted(path.relative_to(_root()).as_posix() for path in found if path.is_file())
-    return FileSearchOutput(files=files[: given.limit], total=len(files))
+    matches = _below(arguments.root_dir).rglob(f"*{arguments.query.replace('*', '')}*")
+    files = sorted(path.relative_to(_root()).as_posix() for path in matches if path.is_file())
+    return FileSearchOutput(files=files[: arguments.limit], total=len(files))
 
 
 class Calculator(Strict):
@@ -91,12 +91,12 @@ class CalculatorOutput(Strict):
     result: float
 
 
-def calculator(given: Calculator) -> CalculatorOutput:
+def calculator(arguments: Calculator) -> CalculatorOutput:
     """Calculate the mean, median, sum, minimum, maximum or count of a list of numbers."""
     operations: dict[str, Callable[[list[float]], float]] = {
         "mean": statistics.fmean, "median": statistics.median, "sum": math.fsum, "min": min, "max": max, "count": len,
     }  # fmt: skip
-    return CalculatorOutput(result=operations[given.operation](given.numbers))
+    return CalculatorOutput(result=operations[arguments.operation](arguments.numbers))
 
 
 class LogTransform(Strict):
@@ -111,18 +111,18 @@ class LogTransformOutput(Strict):
     """Output of log_transform."""
 
     levels: dict[str, int] = Field(description="number of lines by level")
-    lines: list[str] = Field(description="the lines asked for, in the order of the file")
+    lines: list[str] = Field(description="the requested lines, in the order of the file")
 
 
-def log_transform(given: LogTransform) -> LogTransformOutput:  # noqa: D103 - its document in SKILLS describes it
-    path = _below(given.path)
+def log_transform(arguments: LogTransform) -> LogTransformOutput:  # noqa: D103 - described by its document in SKILLS
+    path = _below(arguments.path)
     if not path.is_file():
-        raise ValueError(f"there is no file {given.path!r}")
+        raise ValueError(f"no such file: {arguments.path!r}")
     lines = path.read_text("utf-8", "replace").splitlines()
     levels = {level: sum(level in line for line in lines) for level in LEVELS}
     errors = [line for line in lines if "ERROR" in line or "CRITICAL" in line]
-    chosen = {"levels": [], "errors": errors, "tail": lines}[given.operation]
-    return LogTransformOutput(levels={level: n for level, n in levels.items() if n}, lines=chosen[-given.limit :])
+    chosen = {"levels": [], "errors": errors, "tail": lines}[arguments.operation]
+    return LogTransformOutput(levels={level: n for level, n in levels.items() if n}, lines=chosen[-arguments.limit :])
 
 
 def _root() -> Path:
@@ -146,34 +146,34 @@ SKILLS: dict[str, tuple[Callable[[Any], BaseModel], type[BaseModel], dict[str, s
         {"document": "# Count the levels of a log file, or show its errors or last lines\n\nPlain text only."},
     ),
 }
-"""Skill, arguments and further texts, by id. A model reads the first of description, docstring and document."""
+"""Function, arguments and texts of each skill, by id. Models get the first of description, docstring and document."""
 
 
 class Invocation(BaseModel):
-    """A call's body."""
+    """Body of an invocation."""
 
     arguments: dict[str, Any] = {}
 
 
-def authorised(authorization: Annotated[str, Header()] = "") -> None:
-    """Refuse callers without the key, if there is one."""
+def require_key(authorization: Annotated[str, Header()] = "") -> None:
+    """Reject callers without the key, if SKILL_KEY is set."""
     key = os.environ.get("SKILL_KEY")
     if key and not hmac.compare_digest(authorization.encode(), f"Bearer {key}".encode()):
-        raise HTTPException(401, "the key in the header authorization is missing or wrong")
+        raise HTTPException(401, "the key in the authorization header is missing or wrong")
 
 
-app = FastAPI(dependencies=[Depends(authorised)])
+app = FastAPI(dependencies=[Depends(require_key)])
 answers: OrderedDict[str, dict[str, Any]] = OrderedDict()
-"""By idempotency key: a call that arrives twice is made once."""
+"""Results by idempotency key: a repeated call is executed once."""
 
 
 @app.get("/skills")
 def list_skills() -> dict[str, list[dict[str, Any]]]:
-    """What there is."""
+    """List the skills with their schemas."""
     return {
         "skills": [
-            {"id": name, "docstring": inspect.getdoc(function), "parameters": model.model_json_schema(), **known}
-            for name, (function, model, known) in SKILLS.items()
+            {"id": name, "docstring": inspect.getdoc(function), "parameters": model.model_json_schema(), **texts}
+            for name, (function, model, texts) in SKILLS.items()
         ]
     }
 
@@ -185,13 +185,13 @@ def invoke(
     idempotency_key: Annotated[str, Header()] = "",
     traceparent: Annotated[str, Header()] = "",
 ) -> dict[str, Any]:
-    """Do it."""
+    """Invoke a skill, or return the stored result of the same idempotency key."""
     if name not in SKILLS:
-        raise HTTPException(404, f"there is no skill {name!r}")
+        raise HTTPException(404, f"no such skill: {name!r}")
     if idempotency_key not in answers:
         trace_id = traceparent.split("-")[1] if traceparent.count("-") == 3 else uuid4().hex
         answers[idempotency_key or trace_id] = answer = {**_result(name, body.arguments), "trace_id": trace_id}
-        if len(answers) > KEPT_ANSWERS:
+        if len(answers) > MAX_ANSWERS:
             answers.popitem(last=False)
         return answer
     return {**answers[idempotency_key], "meta": {"repeated": True}}

@@ -1,4 +1,4 @@
-"""The starter project does the main job without any key, in English and Chinese, with the real built-in tools."""
+"""The starter project works without an API key, in English and Chinese, with the real built-in tools."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def ask(root: Path, message: str, agent: str | None = None) -> RunResult:
         ("plan: calculate 2 + 3 then echo done", "planner", ["calculator", "echo"], ["5", "done"]),
     ],
 )
-def test_a_sentence_reaches_its_agent_and_tools(
+def test_a_message_is_routed_to_its_agent_and_tools(
     starter: Path, message: str, agent: str, tools: list[str], answers: list[str]
 ) -> None:
     result = ask(starter, message)
@@ -64,31 +64,31 @@ def test_a_sentence_reaches_its_agent_and_tools(
         assert text in result.output
 
 
-def test_a_search_for_what_is_not_there_says_so(starter: Path) -> None:
+def test_a_search_without_matches_reports_that(starter: Path) -> None:
     assert "No files match" in str(ask(starter, "搜索不存在的文件").tool_calls[0].result)
 
 
-def test_the_log_is_analysed_by_a_plan_with_a_summary(starter: Path) -> None:
+def test_a_log_is_analyzed_by_a_plan_with_a_summary(starter: Path) -> None:
     result = ask(starter, "analyse data/logs/app.log", "log-analyst")
     assert result.steps == 2, "the plan and the summary; the steps name their tool"
     assert {"tool", "final"} == {entry.action.type for entry in result.trace}
     assert "Most frequent errors" in result.output
 
 
-def test_a_plan_is_approved_made_anew_when_a_step_fails_and_worked_off(tmp_path: Path) -> None:
+def test_an_approved_plan_is_replanned_after_a_failed_step_and_completes(tmp_path: Path) -> None:
     copy_starter(tmp_path)
 
     async def main() -> tuple[list[RunResult], RunResult]:
-        paused = []
+        pauses = []
         async with Runtime.open(tmp_path, watch=False) as runtime:
             result = await runtime.run("summarize data/log/app.log then write it to notes.md", agent="planner")
             while result.status == "paused":
-                paused.append(result)
-                result = await runtime.resume(result.run_id, {asked.id: Approve() for asked in result.pending})
-        return paused, result
+                pauses.append(result)
+                result = await runtime.resume(result.run_id, {question.id: Approve() for question in result.pending})
+        return pauses, result
 
-    paused, result = asyncio.run(main())
-    assert [asked.kind for waiting in paused for asked in waiting.pending] == ["plan", "tool"]
+    pauses, result = asyncio.run(main())
+    assert [question.kind for pause in pauses for question in pause.pending] == ["plan", "tool"]
     assert result.status == "completed", result.error
     assert result.plan is not None
     assert (result.plan.revision, result.plan.replans) == (2, 1)
@@ -100,7 +100,7 @@ def test_a_plan_is_approved_made_anew_when_a_step_fails_and_worked_off(tmp_path:
     assert (tmp_path / "notes.md").read_text("utf-8").startswith("Lines: ")
 
 
-def test_the_starters_own_cases_pass(starter: Path) -> None:
+def test_the_cases_of_the_starter_pass(starter: Path) -> None:
     async def main() -> None:
         settings = Settings(reload=ReloadSettings(gate="tests"))
         async with Runtime.open(starter, settings=settings, watch=False) as runtime:

@@ -420,7 +420,7 @@ def test_an_unknown_executor_is_rejected() -> None:
 def test_suggestions_include_the_projects_names(starter: Path) -> None:
     names = names_in(starter)
     assert {"read_file", "dates.now"} <= names.tools.keys()
-    assert names.agents["planner"] == "Plans a task of several steps first, then works it off."
+    assert names.agents["planner"] == "Plans a task of several steps, then executes the plan."
     assert {"offline", "openai/", "ollama/"} <= set(names.models)
     assert set(names.executors) == {"react", "plan", "auto"}
     assert "repo-analysis/system.j2" in names.templates
