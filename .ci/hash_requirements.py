@@ -1,7 +1,7 @@
-"""Writes `requirements-hashed.txt`: the dependencies of agentsd with all its extras, pinned by version and SHA-256.
+"""Writes `requirements-hashed.txt`: the dependencies of agentsd with all extras, pinned by version and SHA-256.
 
-`python .ci/hash_requirements.py` asks pip, which asks the index it is set up for; nothing is installed. It lists
-the files that pip chooses for this machine. Run it on other platforms, or for other versions of Python, to add theirs.
+`python .ci/hash_requirements.py` resolves them with pip and its configured index, and installs nothing. The result has
+the files for this platform and Python version. Run it on other platforms or versions to add their files.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ HEAD = """\
 _LINE = re.compile(r"^([a-z0-9.-]+)==(\S+)((?: --hash=sha256:[0-9a-f]{64})+)$", re.MULTILINE)
 
 Hashes = dict[tuple[str, str], set[str]]
-"""SHA-256 of files, by name and version of their package."""
+"""SHA-256 hashes of files by package name and version."""
 
 
-def read(text: str) -> Hashes:
-    """The hashes that a file has."""
-    return {(name, version): set(re.findall(r"[0-9a-f]{64}", found)) for name, version, found in _LINE.findall(text)}
+def parse_hashes(text: str) -> Hashes:
+    """Parse a file of hashes."""
+    return {
+        (name, version): set(re.findall(r"[0-9a-f]{64}", options)) for name, version, options in _LINE.findall(text)
+    }
 
 
-def write(hashes: Hashes) -> str:
-    """A file of hashes, sorted."""
+def format_hashes(hashes: Hashes) -> str:
+    """Return the text of a file of hashes, sorted."""
     lines = (
         f"{name}=={version}" + "".join(f" --hash=sha256:{value}" for value in sorted(values))
         for (name, version), values in sorted(hashes.items())
@@ -41,31 +43,34 @@ def write(hashes: Hashes) -> str:
     return HEAD + "".join(f"{line}\n" for line in lines)
 
 
-def chosen(report: Mapping[str, Any]) -> Hashes:
-    """What a report of pip says it would install, without the project itself."""
-    found: Hashes = {}
+def report_hashes(report: Mapping[str, Any]) -> Hashes:
+    """Return the hashes in an installation report of pip, without the project itself."""
+    hashes: Hashes = {}
     for item in report["install"]:
         if "archive_info" in item["download_info"]:
             name = re.sub(r"[-_.]+", "-", item["metadata"]["name"]).lower()
             value = item["download_info"]["archive_info"]["hashes"]["sha256"]
-            found.setdefault((name, item["metadata"]["version"]), set()).add(value)
-    return found
+            hashes.setdefault((name, item["metadata"]["version"]), set()).add(value)
+    return hashes
 
 
-def ask_pip() -> Hashes:
-    """What pip would install here for the project with all its extras but those of its tests."""
+def resolve() -> Hashes:
+    """Resolve the project with all extras except `test`, for this platform."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     extras = ",".join(sorted(set(project["optional-dependencies"]) - {"test"}))
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", "--report", "-"]
-    wanted = ["-c", str(ROOT / "constraints.txt"), f"{ROOT}[{extras}]"]
-    return chosen(json.loads(subprocess.run([*command, *wanted], check=True, stdout=subprocess.PIPE).stdout))
+    requirements = ["-c", str(ROOT / "constraints.txt"), f"{ROOT}[{extras}]"]
+    return report_hashes(
+        json.loads(subprocess.run([*command, *requirements], check=True, stdout=subprocess.PIPE).stdout)
+    )
 
 
 def main() -> None:
-    """Write the file. Hashes it has of the same versions stay: they are of other platforms."""
-    now = ask_pip()
-    before = read(FILE.read_text("utf-8")) if FILE.exists() else {}
-    FILE.write_text(write({key: values | before.get(key, set()) for key, values in now.items()}), "utf-8")
+    """Write the file. Existing hashes of the same versions are kept, because they belong to other platforms."""
+    current = resolve()
+    previous = parse_hashes(FILE.read_text("utf-8")) if FILE.exists() else {}
+    merged = {key: values | previous.get(key, set()) for key, values in current.items()}
+    FILE.write_text(format_hashes(merged), "utf-8")
 
 
 if __name__ == "__main__":

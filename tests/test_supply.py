@@ -36,7 +36,7 @@ def normal(name: str) -> str:
 def test_the_hashed_versions_equal_the_constraints(hashing: ModuleType) -> None:
     lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
     pinned = {normal(name): version for name, _, version in (line.partition("==") for line in lines) if version}
-    hashed = dict(hashing.read(hashing.FILE.read_text("utf-8")).keys())
+    hashed = dict(hashing.parse_hashes(hashing.FILE.read_text("utf-8")).keys())
     assert hashed == {name: pinned.get(name) for name in hashed}, "run .ci/hash_requirements.py"
 
 
@@ -45,9 +45,9 @@ def test_every_dependency_is_hashed_and_the_file_is_up_to_date(hashing: ModuleTy
     extras = {extra: lines for extra, lines in project["optional-dependencies"].items() if extra != "test"}
     needed = {re.split(r"[\[<>=~!; ]", line)[0] for line in chain(project["dependencies"], *extras.values())}
     text = hashing.FILE.read_text("utf-8")
-    hashes = hashing.read(text)
+    hashes = hashing.parse_hashes(text)
     assert {normal(name) for name in needed} <= {name for name, _ in hashes}
-    assert hashing.write(hashes) == text
+    assert hashing.format_hashes(hashes) == text
 
 
 def test_a_pip_report_updates_hashes_and_keeps_those_of_other_platforms(hashing: ModuleType) -> None:
@@ -56,9 +56,9 @@ def test_a_pip_report_updates_hashes_and_keeps_those_of_other_platforms(hashing:
         "download_info": {"archive_info": {"hashes": {"sha256": "a" * 64}}},
     }
     project = {"metadata": {"name": "agentsd", "version": "1"}, "download_info": {"dir_info": {}}}
-    assert hashing.chosen({"install": [project, item]}) == {("typing-extensions", "4.1"): {"a" * 64}}
+    assert hashing.report_hashes({"install": [project, item]}) == {("typing-extensions", "4.1"): {"a" * 64}}
     both = {("x", "1"): {"a" * 64, "b" * 64}}
-    assert hashing.read(hashing.write(both)) == both
+    assert hashing.parse_hashes(hashing.format_hashes(both)) == both
 
 
 def mode(path: Path) -> int:
