@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Fixtures of all tests."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.support.postgres import empty, new_database, server
 
 
 def pytest_sessionstart() -> None:
-    """Nothing is garbage while modules are imported: to search for some takes a third of that time."""
+    """Disable garbage collection while modules are imported, which makes the imports a third faster."""
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """What is there by now stays: no later search has to look at it."""
+    """Exempt the objects of imported modules from later garbage collections."""
     gc.freeze()
     gc.enable()
 
@@ -53,7 +53,7 @@ def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def exporter() -> InMemorySpanExporter:
-    """The process's one TracerProvider can only be set once."""
+    """The exporter of the process's TracerProvider, which can be set only once."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -63,7 +63,7 @@ def exporter() -> InMemorySpanExporter:
 
 @pytest.fixture
 def spans(exporter: InMemorySpanExporter) -> Iterator[InMemorySpanExporter]:
-    """The spans of one test."""
+    """Finished spans of one test."""
     exporter.clear()
     yield exporter
     exporter.clear()
@@ -71,7 +71,7 @@ def spans(exporter: InMemorySpanExporter) -> Iterator[InMemorySpanExporter]:
 
 @pytest.fixture
 def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemoryMetricReader]:
-    """The numbers of one test."""
+    """A reader of the metrics of one test."""
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])
     monkeypatch.setattr(metrics, "get_meter_provider", lambda: provider)
@@ -82,7 +82,7 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemoryMetricReader]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
-    """The URL of a PostgreSQL server, for all tests that need one."""
+    """URL of a PostgreSQL server that all tests share."""
     try:
         with server() as running:
             yield running.url
@@ -92,13 +92,13 @@ def postgres() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def free_databases() -> list[str]:
-    """Empty ones of the PostgreSQL server: to empty one is cheaper than to make one."""
+    """Empty databases of the PostgreSQL server, reused because emptying is cheaper than creating."""
     return []
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def new_store(request: pytest.FixtureRequest, tmp_path: Path, free_databases: list[str]) -> Iterator[Callable[[], str]]:
-    """Gives empty databases: files, and some of a real server."""
+    """Return a function that creates empty databases: SQLite files, or databases of a PostgreSQL server."""
     if request.param == "sqlite":
         numbers = count(1)
         yield lambda: f"sqlite:///{tmp_path}/store/{next(numbers)}.db"
@@ -118,12 +118,12 @@ def new_store(request: pytest.FixtureRequest, tmp_path: Path, free_databases: li
 
 @pytest.fixture
 def store_url(new_store: Callable[[], str]) -> str:
-    """An empty database."""
+    """URL of an empty database."""
     return new_store()
 
 
 def tree(spans: tuple[ReadableSpan, ...]) -> str:
-    """Finished spans as indented names, in the order in which they began."""
+    """Draw finished spans as indented names, in the order of their start."""
     known = {span.context.span_id for span in spans}
     lines: list[str] = []
 

@@ -36,14 +36,14 @@ HEAVY = {
     "opentelemetry.sdk",
     "opentelemetry.exporter",
 }
-"""What may be imported inside a function: SDKs that not every process needs."""
+"""Modules that may be imported inside a function: SDKs that not every process needs."""
 HEAVY |= {"framework.types.bounded_body"}  # with httpx2
 HEAVY |= {"framework.tools.mcp.client", "framework.tools.mcp.connection"}  # with the MCP SDK, an extra
-HEAVY |= {"framework.store.sql.store"}  # with SQLAlchemy, for those who keep anything
+HEAVY |= {"framework.store.sql.store"}  # with SQLAlchemy, for projects with a database
 HEAVY |= {"framework.server.process"}  # with FastAPI and uvicorn, an extra
 HEAVY |= {"framework.llm.openai.connection"}  # with the openai SDK
 OWNERS = {"run", "context", "services", "spans", "journal", "launcher", "budget", "policy"}
-"""Names of objects whose attributes only their own methods change; a run's state is the data that all parts change."""
+"""Names of objects whose attributes only their own methods change, unlike the state of a run."""
 TEST_MODULES = sorted((ROOT / "tests").rglob("*.py"))
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 
@@ -71,7 +71,7 @@ def imports(tree: ast.AST) -> Iterator[tuple[str, ast.stmt]]:
 
 
 def own_imports(path: Path) -> set[str]:
-    """The framework's own modules that a module imports, also for type checking only: a reader needs those, too."""
+    """Return the framework modules that a module imports, including imports for type checking only."""
     known = {name_of(module) for module in MODULES}
     return {name for name, _ in imports(parsed(path)) if name in known}
 
@@ -104,7 +104,7 @@ def test_there_is_no_import_cycle() -> None:
         if module in done:
             return
         for imported in graph.get(module, ()):
-            if not module.startswith(imported + "."):  # a package's own __init__
+            if not module.startswith(imported + "."):  # the __init__ of a package
                 visit(imported, (*trail, module))
         done.add(module)
 
@@ -124,7 +124,7 @@ def test_nothing_is_assigned_to_a_run_or_its_services_from_outside(path: Path) -
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_files_and_functions_stay_small(path: Path) -> None:
     text = path.read_text("utf-8")
-    assert text.count("\n") <= 400, "a file this long has a second idea in it"
+    assert text.count("\n") <= 400, "a file this long has more than one responsibility"
     for node in ast.walk(parsed(path)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             docstring = ast.get_docstring(node) or ""
@@ -133,18 +133,18 @@ def test_files_and_functions_stay_small(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_a_module_says_what_it_is_for(path: Path) -> None:
+def test_every_module_has_a_docstring(path: Path) -> None:
     assert path.stem == "__init__" or ast.get_docstring(parsed(path))
 
 
 PACKAGES = sorted({path.parent for path in MODULES} - {PACKAGE})
 ENTRY = re.compile(r"^    (\w+)  +\S", re.MULTILINE)
-"""A module in the list of its package: its name, then what it is for."""
+"""A module in the list of its package: name, then purpose."""
 
 
 @pytest.mark.parametrize("folder", PACKAGES, ids=lambda folder: folder.relative_to(PACKAGE).as_posix())
 def test_a_package_lists_its_modules_in_reading_order(folder: Path) -> None:
-    """A module stands above those that it imports, so that the list reads from the top like the code."""
+    """Each module is listed above those that it imports, so that the list reads from the top like the code."""
     package = name_of(folder / "__init__.py")
     listed = ENTRY.findall(ast.get_docstring(parsed(folder / "__init__.py"), clean=False) or "")
     modules = [path for path in MODULES if folder in path.parents and path != folder / "__init__.py"]
@@ -159,7 +159,7 @@ def test_a_package_lists_its_modules_in_reading_order(folder: Path) -> None:
                 )
 
 
-def test_no_module_is_a_drawer_for_everything() -> None:
+def test_no_module_has_a_catch_all_name() -> None:
     assert not {path.stem for path in MODULES} & {"utils", "util", "helpers", "common", "misc", "base"}
 
 
@@ -182,7 +182,7 @@ def public_names(tree: ast.Module) -> Iterator[str]:
         yield from (name for name in names if not name.startswith("_"))
 
 
-def test_a_public_name_means_one_thing() -> None:
+def test_every_public_name_is_defined_once() -> None:
     places: dict[str, list[str]] = {}
     for path in MODULES:
         for name in set(public_names(parsed(path))):

@@ -1,4 +1,4 @@
-"""The public API is exactly this."""
+"""The names that the package exports."""
 
 from __future__ import annotations
 

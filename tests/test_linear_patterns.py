@@ -1,4 +1,4 @@
-"""Every regular expression of the package takes linear time, whatever text a model, a user or a server sends."""
+"""Every regular expression of the package runs in linear time on any text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TEXTS = 12 * FACTOR
 ANCHORED = {"match", "fullmatch"}
 BOUNDED = {"framework.conversation.compaction": 80, "framework.llm.offline.arguments: (?:[\\s:": 40}
 BOUNDED |= {"framework.llm.offline.arguments: (\\S+)[\\s:=]*$": 40}
-"""Characters at most that reach some patterns, by the beginning of their names below."""
+"""Length limits of the inputs of some patterns, by prefix of their names below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Used:
 
     pattern: re.Pattern[str]
     methods: frozenset[str]
-    """Those of `re` that are called; empty where the source does not show it."""
+    """Functions of `re` called with the pattern; empty if the source does not show them."""
 
     def __call__(self, text: str) -> object:
         if self.methods and self.methods <= ANCHORED:
@@ -85,13 +85,13 @@ PATTERNS = patterns()
 
 
 def _alphabet(pattern: re.Pattern[str]) -> list[str]:
-    """Characters and words that the pattern speaks of, and some that it does not."""
+    """Return characters and words from the pattern, and some others."""
     words = re.findall(r"[A-Za-z]{2,}|[^\sA-Za-z0-9]", pattern.pattern)
     return sorted({*words, *(word[0] for word in words), "a", "A", "0", " ", "\n", "-", ".", ":", '"', "/", "_", "中"})
 
 
 def _texts(pattern: re.Pattern[str], chance: random.Random) -> Iterator[tuple[str, str]]:
-    """The repeated pieces of a pattern's input, and its ends."""
+    """Generate the repeated pieces of a pattern's input, and its ends."""
     alphabet = _alphabet(pattern)
     for character in alphabet:
         yield character, "\x00"

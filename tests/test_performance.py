@@ -1,4 +1,4 @@
-"""Facts on which speed depends, checked without a clock."""
+"""Properties that determine speed, checked without a clock."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def loaded(project: Path) -> set[str]:
     ["openai", "instructor", "httpx2", "httpx", "aiohttp", "watchfiles", "sqlalchemy"],
 )
 def test_a_run_without_network_or_watcher_imports_neither(loaded: set[str], package: str) -> None:
-    assert {"framework", "pydantic", "jinja2"} <= loaded, "the list is real"
+    assert {"framework", "pydantic", "jinja2"} <= loaded, "the process has imported something"
     assert package not in loaded
 
 

@@ -46,7 +46,7 @@ asyncio.run(main())
 
 
 def gaps(root: Path, **environment: str) -> int:
-    """By how many bytes the gaps in a process's heap grow with the edits."""
+    """Return the growth of the gaps in a process's heap over the edits, in bytes."""
     write(root, {f"agents.d/a{number}.yaml": agent(f"a{number}", model="offline") for number in range(20)})
     command = [sys.executable, "-c", EDITING, str(root), str(EDITS)]
     done = subprocess.run(command, capture_output=True, check=True, env={**os.environ, **environment})
@@ -57,5 +57,7 @@ def gaps(root: Path, **environment: str) -> int:
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc's heap that has the gaps")
 @pytest.mark.timeout(300)
 def test_edits_leave_no_gaps_in_the_heap_of_a_server(tmp_path: Path) -> None:
-    untouched = gaps(tmp_path / "untouched", MALLOC_MMAP_THRESHOLD_="33554432")  # where glibc ends up by itself
+    untouched = gaps(
+        tmp_path / "untouched", MALLOC_MMAP_THRESHOLD_="33554432"
+    )  # the level that glibc reaches without edits
     assert gaps(tmp_path / "settled") < untouched / 2

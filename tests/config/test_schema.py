@@ -74,7 +74,7 @@ def names_in(root: Path) -> ProjectNames:
     return asyncio.run(main())
 
 
-# --- what it says
+# --- contents
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_default_durations_are_written_as_strings() -> None:
     assert AGENT["$defs"]["RuntimePolicy"]["properties"]["timeout"]["default"] == "120s"
 
 
-# --- it agrees with the loader
+# --- agreement with the loader
 
 
 @pytest.mark.parametrize(("place", "text"), [block for block in code_blocks("yaml") if "\nname:" in block[1]])
@@ -340,11 +340,11 @@ def test_schema_and_loader_accept_the_same_files(draw: st.DataObject) -> None:
                 del holder[key]
             case _ if isinstance(holder, dict):
                 holder["unheard_of"] = 1
-    agreement(data)
+    assert_agreement(data)
 
 
-def agreement(data: dict[str, Any]) -> None:
-    """The loader also takes words for true and false; and whether a pattern compiles, only the loader can say."""
+def assert_agreement(data: dict[str, Any]) -> None:
+    """Check that schema and loader agree, except that the loader also accepts words for true and false."""
     refused = refuses(NAMELESS, data)
     try:
         AgentSpec.model_validate(data)
@@ -426,7 +426,7 @@ def test_suggestions_include_the_projects_names(starter: Path) -> None:
     assert "repo-analysis/system.j2" in names.templates
 
 
-# --- where it is written
+# --- files
 
 
 def test_schemas_are_written_only_when_they_change(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ STARTER = ("assistant", "basic", "code-diagnosis", "coder", "log-analyst", "plan
 SETTINGS = "# yaml-language-server: $schema=.agentsd/settings.schema.json\n"
 AGENT = "# yaml-language-server: $schema=../.agentsd/agent.schema.json\n"
 START = AGENT + "version: 1\nname: new\ndescription: Does new things.\ninstructions: Do new things.\n"
-"""Five lines: what follows begins on the sixth."""
+"""Five lines; the text of a test begins on the sixth."""
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Desk:
-    """One server for all tests here, asked from outside its event loop. A `|` in a text is the cursor."""
+    """The language server of all tests of this module, called from outside its event loop. `|` marks the cursor."""
 
     def __init__(self, root: Path, client: Editor, runner: asyncio.Runner) -> None:
         self._root, self._client, self._runner = root, client, runner
@@ -79,7 +79,7 @@ def desk(root: Path) -> Iterator[Desk]:
 def test_missing_keys_are_suggested_with_descriptions(desk: Desk) -> None:
     keys = desk.offered(START + "|")
     assert {"model", "routing", "executor", "skill_policy", "runtime_policy", "plan", "sub_agents"} <= keys.keys()
-    assert "version" not in keys, "it is there already"
+    assert "version" not in keys, "an existing key is not suggested"
     assert keys["examples"] == "Few-shot examples, inserted before the conversation."
 
 

@@ -204,14 +204,14 @@ PROBLEMS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "said"), PROBLEMS)
-def test_unknown_models_in_settings_are_reported_at_their_position(tmp_path: Path, text: str, said: str) -> None:
+@pytest.mark.parametrize(("text", "message"), PROBLEMS)
+def test_unknown_models_in_settings_are_reported_at_their_position(tmp_path: Path, text: str, message: str) -> None:
     for fixed in (None, load(tmp_path, text)):
         project = asyncio.run(Project.read(write(tmp_path, {"agents.d/a.yaml": agent("a", model="offline")}), fixed))
         (problem,) = project.catalog.problems
-        assert str(problem).startswith(said)
+        assert str(problem).startswith(message)
         assert problem.severity == "error"
-        assert project.catalog.current.agents, "agents that name a model of their own are served"
+        assert project.catalog.current.agents, "agents with their own model are served"
 
 
 def test_an_unknown_model_from_a_program_or_variable_is_not_reported_in_the_file(

@@ -35,9 +35,9 @@ def one(name: str, description: str = "Old.") -> str:
 
 @asynccontextmanager
 async def opened(root: Path, **reload: str) -> AsyncIterator[Runtime]:
-    """A runtime that watches: the second probe goes live by an event, the first maybe by the look at the start.
+    """Open a watching runtime and wait for two probe edits; the second one is certainly noticed by an event.
 
-    Without the periodic look, what goes live was noticed by the watcher.
+    Periodic scans are disabled, so that every later edit is noticed by the watcher.
     """
     short = {"quiet": "20ms", "removal_grace": "20ms", "widening_grace": "20ms", "reconcile": "1000s"}
     settings = Settings.model_validate({"reload": short | reload})
@@ -61,7 +61,7 @@ def _probe(root: Path, text: str) -> None:
 
 
 async def live(runtime: Runtime, name: str, description: str | None) -> None:
-    """Wait until an agent is live in this version; None: until it is gone."""
+    """Wait until an agent has this description; None waits until it is removed."""
     async with asyncio.timeout(10):
         number = runtime.catalog.current.number
         while _description(runtime, name) != description:
@@ -195,7 +195,7 @@ def test_without_events_the_periodic_scan_finds_changes(
 
 
 class Panic(BaseException):
-    """As code in Rust raises it."""
+    """An error like those raised by Rust code."""
 
 
 @pytest.mark.parametrize("error", [OSError("no space left on device"), Panic("unwrapped nothing")])
@@ -244,7 +244,7 @@ def test_a_failed_scan_is_retried_without_an_event(
 
 
 def test_a_restored_project_folder_is_watched_immediately(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long the pause has become by then."""
+    """Even if the pause between retries has become long."""
     root, failed, until_changed = tmp_path / "project", asyncio.Event(), WatchedFolders.until_changed
 
     async def noted(roots: WatchedFolders, seconds: float) -> None:
@@ -272,7 +272,7 @@ def test_a_restored_project_folder_is_watched_immediately(tmp_path: Path, monkey
 async def hurried(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[Runtime, asyncio.Queue[Snapshot]]]:
-    """A runtime that waits for ever, and what its watcher sees."""
+    """Open a runtime whose quiet period never ends; yield it with a queue of its watcher's snapshots."""
     looks = asyncio.Queue[Snapshot]()
     look = Debouncer.observe
 
@@ -317,7 +317,7 @@ def test_a_plugin_is_not_loaded_before_its_quiet_period_ends(tmp_path: Path, mon
             write(tmp_path, {"plugins/p.py": plugin})
             while "plugins/p.py" not in (await looks.get()).files:
                 pass
-            for number in range(3):  # what a look before these had begun is done by then
+            for number in range(3):  # by then, work started by earlier scans is complete
                 write(tmp_path, {"agents.d/a.yaml": one("a", f"Version {number}.")})
                 while (await looks.get()).files["agents.d/a.yaml"] != one("a", f"Version {number}.").encode():
                     pass
@@ -343,7 +343,9 @@ def test_a_restriction_does_not_wait_for_a_later_grant(tmp_path: Path) -> None:
             assert generation.agents["a"].spec.runtime_policy.max_steps == 4
             write(tmp_path, {"agents.d/a.yaml": limited(9)})
             await runtime.reload()
-            assert runtime.catalog.current.agents["a"].spec.runtime_policy.max_steps == 9, "who asks does not wait"
+            assert runtime.catalog.current.agents["a"].spec.runtime_policy.max_steps == 9, (
+                "an explicit reload does not wait"
+            )
 
     asyncio.run(scene())
 
@@ -357,7 +359,7 @@ def test_a_rollback_remains_until_the_files_change(tmp_path: Path) -> None:
             await live(runtime, "a", "Bad.")
             held = await runtime.catalog.rollback(good)
             with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.3):  # ten looks
+                async with asyncio.timeout(0.3):  # ten scans
                     await runtime.wait_generation(held.number + 1)
             assert _description(runtime, "a") == "Old."
             write(tmp_path, {"agents.d/a.yaml": one("a", "Better.")})

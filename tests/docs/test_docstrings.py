@@ -19,7 +19,7 @@ CODE = re.compile(
     r"\s*(@\w+|(async )?(def|with|for) .*:$|class \w+.*:$|await |from [\w.]+ import |import \w|\w+ = \S"
     r"|\w+\.\w+\(.*\)$)"
 )
-"""A line of a docstring that is code rather than prose."""
+"""A line of a docstring that looks like code."""
 PROJECT = {
     "agents.d/reader.yaml": """\
 version: 1

@@ -1,4 +1,4 @@
-"""AGENTS.md leads to the code: its paths exist, and its walk of a request names what a request passes through."""
+"""AGENTS.md: its paths exist, and its walk of a request names the modules that a request passes through."""
 
 from __future__ import annotations
 

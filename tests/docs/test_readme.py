@@ -61,7 +61,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("block", blocks("console"), ids=lambda block: block.splitlines()[0])
-def test_what_the_readme_shows_is_what_a_terminal_shows(project: Path, block: str) -> None:
+def test_the_sessions_in_the_readme_equal_those_in_a_terminal(project: Path, block: str) -> None:
     if MISTAKE[1] in block:
         file = project / AGENT
         file.write_text(file.read_text("utf-8").replace(*MISTAKE), "utf-8")

@@ -88,7 +88,7 @@ def ticked(text: str) -> set[str]:
 
 
 def table(text: str, head: str) -> list[list[str]]:
-    """Rows of the table that begins with a head."""
+    """Return the rows of the table with this head."""
     rows = []
     for line in text.split(f"| {head} |", 1)[1].splitlines()[2:]:
         if not line.startswith("|"):
@@ -106,12 +106,12 @@ def documented_spans() -> dict[str, set[str]]:
 
 
 def general(name: str) -> str:
-    """The name without its variable part."""
+    """Return the name without its variable part."""
     return next((fixed for fixed in NAMED if name == fixed or name.startswith(f"{fixed} ")), name)
 
 
 async def play(root: Path, *turns: Turn, messages: tuple[str, ...] = ("go",), **keys: str) -> None:
-    """Runs of one conversation, with a listener; what they ask is approved. Then a file breaks."""
+    """Run one conversation with a listener and approve its questions; then break a file."""
     files = {"agents.d/one.yaml": agent("one", **keys), "agents.d/two.yaml": agent("two")}
     write(root, {**files, "agentsd.yaml": SETTINGS, "prompts/one.j2": "Be good.\n"})
     models = {"scripted": Complete(*turns), "second": Complete("from the fallback")}
@@ -131,7 +131,7 @@ async def play(root: Path, *turns: Turn, messages: tuple[str, ...] = ("go",), **
 
 
 async def everything(root: Path) -> None:
-    """Runs of every kind."""
+    """Execute runs of every kind."""
     settings = "{temperature: 0.1, top_p: 0.9, max_tokens: 900, seed: 7}"
     down = ModelError("down", retryable=True)
     many = calls(*[("work", {"n": f"x{n}"}) for n in range(9)], ("work", {"n": "fail"}), ("nothing", {}))
@@ -147,15 +147,15 @@ async def everything(root: Path) -> None:
     await play(root / "g", *again, executor="plan")
     await play(root / "k", again[0], "end", executor="plan", plan="{on_failure: ask}")
     routed = {"routing": "{keywords: [route]}", "conversation": "{compress_at_tokens: 60}"}
-    await play(root / "h", "word " * 200, "the summary", "ok", messages=("route me", "go on"), **routed)
+    await play(root / "h", "word " * 200, "the summary", "ok", messages=("route me", "continue"), **routed)
     await play(root / "j", routing_reply("one"), "ok", messages=("route me",))
     await servers(root)
 
 
 async def servers(root: Path) -> None:
-    """MCP servers: one that is called by a run, and some that cannot be used."""
-    told = write(root / "i", {"config.json": "{}\n"}) / "config.json"
-    command = f'["{sys.executable}", "{SUPPORT / "mcp_raw.py"}", "{told}"]'
+    """Connect to MCP servers: one that a run calls, and some that are unavailable."""
+    configuration = write(root / "i", {"config.json": "{}\n"}) / "config.json"
+    command = f'["{sys.executable}", "{SUPPORT / "mcp_raw.py"}", "{configuration}"]'
     source = {"plugins/servers.yaml": f"version: 1\nmcp_servers:\n  raw: {{command: {command}}}\n"}
     write(root / "i", source)
     await play(root / "i", calls(("mcp.raw.echo", {"n": 1}), ("mcp.raw.fail", {})), "ok")
@@ -180,7 +180,7 @@ Emitted = tuple[tuple[ReadableSpan, ...], dict[str, tuple[str, set[str]]]]
 
 @pytest.fixture
 def emitted(tmp_path: Path, spans: InMemorySpanExporter, reader: InMemoryMetricReader) -> Emitted:
-    """Spans, and metrics with their unit and attributes."""
+    """Emitted spans, and metrics with their unit and attributes."""
     asyncio.run(everything(tmp_path))
     data = reader.get_metrics_data()
     assert data
@@ -190,7 +190,7 @@ def emitted(tmp_path: Path, spans: InMemorySpanExporter, reader: InMemoryMetricR
     return spans.get_finished_spans(), found
 
 
-def test_the_page_is_what_runs_emit(emitted: Emitted) -> None:
+def test_the_page_lists_what_runs_emit(emitted: Emitted) -> None:
     finished, metrics = emitted
     documented, found = documented_spans(), attributes_of(finished)
     general_ones = documented.pop(EVERY)
@@ -217,9 +217,9 @@ def test_the_tree_is_the_one_that_runs_emit(emitted: Emitted) -> None:
         depth = (len(line) - len(name)) // 2
         path = [*path[: depth + 1], general(name)]
         drawn.add((path[-2], path[-1]))
-    told_in_prose = {("execute_tool", "invoke_agent")}
+    in_prose = {("execute_tool", "invoke_agent")}
     below -= {("invoke_agent", "chat")}  # a sub-run's plan would have one
-    assert below - told_in_prose == drawn
+    assert below - in_prose == drawn
 
 
 def test_events_and_links_are_those_of_the_page(emitted: Emitted) -> None:

@@ -30,8 +30,8 @@ def test_health_check_reports_versions_uptime_disk_and_memory(tmp_path: Path) ->
     assert report["memory_peak_mib"] > 5
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells these without a package")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports these without a package")
 def test_linux_reports_uptime_and_free_memory(tmp_path: Path) -> None:
     report = loaded()(context=ToolContext(run_id="r", call_id="c", agent="a", base_path=tmp_path))
-    assert 0 <= report["uptime_seconds"] < 7 * 24 * 3600, "since this process began, not since the machine did"
+    assert 0 <= report["uptime_seconds"] < 7 * 24 * 3600, "since the start of this process, not of the machine"
     assert report["memory_available_mib"] > 0

@@ -29,7 +29,7 @@ CONTEXT = ToolContext(run_id="r", call_id="c", agent="a", base_path=Path())
 
 @dataclass
 class MailServer:
-    """Enough of SMTP to take mail: what was said, and the mails as they came."""
+    """A minimal SMTP server that records the received lines and mails."""
 
     refuses: str = "nobody"
     lines: list[str] = field(default_factory=list)
@@ -49,9 +49,9 @@ class MailServer:
                 case "RCPT":
                     writer.write(b"550 who?\r\n" if self.refuses in line else b"250 ok\r\n")
                 case "DATA":
-                    writer.write(b"354 go on\r\n")
+                    writer.write(b"354 start\r\n")
                     self.mails.append((await reader.readuntil(b"\r\n.\r\n"))[:-3])
-                    writer.write(b"250 taken\r\n")
+                    writer.write(b"250 accepted\r\n")
                 case "QUIT":
                     writer.write(b"221 bye\r\n")
                     break
@@ -104,7 +104,7 @@ def test_mail_is_never_sent_without_approval(send_email: Tool) -> None:
     assert not send_email.idempotent
 
 
-def test_a_mail_arrives_as_it_was_written(send_email: Tool) -> None:
+def test_a_mail_arrives_unchanged(send_email: Tool) -> None:
     server = MailServer()
     result = send(
         send_email, ["ann@example.com", "boss@partner.example"], "Grüße 你好", "Zeile 1\n.\nZeile 3 é\n", server
@@ -147,13 +147,11 @@ def test_a_mail_arrives_as_it_was_written(send_email: Tool) -> None:
         (["ann@example.com"], "x" * 201, "one line"),
     ],
 )
-def test_headers_and_recipients_cannot_be_smuggled_in(
-    send_email: Tool, to: list[str], subject: str, message: str
-) -> None:
+def test_headers_and_recipients_cannot_be_injected(send_email: Tool, to: list[str], subject: str, message: str) -> None:
     server = MailServer()
     with pytest.raises(ToolError, match=message):
         send(send_email, to, subject, "text", server)
-    assert not server.lines, "the mail server was not even called"
+    assert not server.lines, "the mail server was not contacted"
 
 
 @cases(20)

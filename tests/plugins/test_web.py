@@ -47,7 +47,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 async def call(root: Path, served: Site | None, name: str, **arguments: Any) -> ToolResult:
-    """One call of one tool, where a site may be reached."""
+    """Call one tool, which may access the site."""
     domains = (served.host,) if served else ()
     settings = Settings(tools=ToolSettings(http=HttpLimits(domains=domains, methods=("GET", "POST"))))
     async with Runtime.open(root, settings=settings, models={"scripted": ScriptedModel()}, watch=False) as runtime:
@@ -60,7 +60,7 @@ async def call(root: Path, served: Site | None, name: str, **arguments: Any) -> 
 
 def _extracts() -> bool:
     try:
-        import trafilatura  # noqa: F401 - whether it works is the question
+        import trafilatura  # noqa: F401 - tests whether it is installed
     except ImportError:
         return False
     return True
@@ -182,16 +182,16 @@ def test_llm02_a_search_service_that_fails_does_not_show_its_key(
 
 def test_asi09_a_webhook_is_sent_only_after_approval(root: Path) -> None:
     async def main() -> None:
-        async with site({"/hook": answer("taken")}) as served:
+        async with site({"/hook": answer("accepted")}) as served:
             arguments = {"url": f"{served.url}/hook", "data": {"event": "done", "n": 1}}
-            wish = (ToolCall(id="1", tool="webhook.send_webhook", arguments=arguments),)
+            requested = (ToolCall(id="1", tool="webhook.send_webhook", arguments=arguments),)
             http = HttpLimits(domains=(served.host,), methods=("POST",))
-            settings, model = Settings(tools=ToolSettings(http=http)), ScriptedModel(wish, "sent")
+            settings, model = Settings(tools=ToolSettings(http=http)), ScriptedModel(requested, "sent")
             async with Runtime.open(root, settings=settings, models={"scripted": model}, watch=False) as runtime:
-                paused = await runtime.run("tell them")
+                paused = await runtime.run("notify them")
                 assert (paused.status, served.requests) == ("paused", [])
                 done = await runtime.resume(paused.run_id, {paused.pending[0].id: Approve()})
-            assert done.tool_calls[0].result == {"status": 200, "answer": "taken"}
+            assert done.tool_calls[0].result == {"status": 200, "answer": "accepted"}
             sent = served.requests[0]
             assert (sent.method, json.loads(sent.body)) == ("POST", arguments["data"])
             assert sent.headers["idempotency-key"] == f"{paused.run_id}:1"
@@ -200,12 +200,12 @@ def test_asi09_a_webhook_is_sent_only_after_approval(root: Path) -> None:
 
 
 async def send(root: Path, served: Site, **arguments: Any) -> ToolResult:
-    """A webhook, approved beforehand."""
-    wish = (ToolCall(id="1", tool="webhook.send_webhook", arguments={"url": f"{served.url}/hook", **arguments}),)
+    """Send a webhook and approve it."""
+    requested = (ToolCall(id="1", tool="webhook.send_webhook", arguments={"url": f"{served.url}/hook", **arguments}),)
     settings = Settings(tools=ToolSettings(http=HttpLimits(domains=(served.host,), methods=("POST",))))
-    models = {"scripted": ScriptedModel(wish, "sent")}
+    models = {"scripted": ScriptedModel(requested, "sent")}
     async with Runtime.open(root, settings=settings, models=models, watch=False) as runtime:
-        paused = await runtime.run("tell them")
+        paused = await runtime.run("notify them")
         done = await runtime.resume(paused.run_id, {paused.pending[0].id: Approve()})
         made = done.tool_calls[0]
         return ToolResult(status=made.status, output=made.result)

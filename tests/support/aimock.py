@@ -20,7 +20,7 @@ Fixture = Mapping[str, Any]
 
 @asynccontextmanager
 async def aimock(folder: Path, fixtures: Sequence[Fixture]) -> AsyncIterator[str]:
-    """Serve the fixtures on a free port; the address, without any path."""
+    """Serve the fixtures on a free port; yield the address, without a path."""
     program = node()
     assert program
     file = folder / "fixtures.json"
@@ -30,8 +30,8 @@ async def aimock(folder: Path, fixtures: Sequence[Fixture]) -> AsyncIterator[str
     try:
         async with timeout(PATIENCE):
             while not (found := re.search(rb"listening on (http://\S+)", line := await process.stdout.readline())):
-                assert line, "it ended before it listened"
-        draining = create_task(process.stdout.read())  # or it stops when the pipe is full
+                assert line, "aimock ended before it listened"
+        draining = create_task(process.stdout.read())  # a full pipe would block it
         yield found[1].decode()
         process.kill()
         await draining

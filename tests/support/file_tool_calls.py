@@ -14,7 +14,7 @@ FILE_TOOL_CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "write_file": ("path", {"content": "{}\n", "mode": "overwrite"}),
     "edit_file": ("path", {"old": "{}", "new": "{ }"}),
 }
-"""Every built-in tool that takes a path: the argument for the path, and the other arguments of a call."""
+"""Built-in tools with a path: the name of its argument, and the other arguments of a call."""
 
 
 def path_spellings(base: Path, path: str) -> list[str]:

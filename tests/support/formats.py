@@ -26,16 +26,16 @@ Calls = tuple[tuple[str, Any], ...]
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """An answer in no format yet."""
+    """A provider-independent answer."""
 
     text: str = ""
     calls: Calls = ()
-    """Names on the wire and arguments; the ids are `call_1`, `call_2`, …"""
+    """Wire names and arguments; the ids are `call_1`, `call_2`, …"""
     thought: str = ""
     end: str = "stop"
-    """Or `length`, `refused`, or a word that no provider uses."""
+    """`stop`, `length`, `refused`, or a value that no provider uses."""
     usage: tuple[int, int, int] = (10, 5, 0)
-    """Tokens read, written, and of those read the cached ones."""
+    """Input tokens, output tokens, and cached input tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,12 @@ class Format:
 
     name: str
     sdk: str
-    """The module that is loaded with the first question."""
+    """The module that the first request loads."""
     model: Callable[..., Model]
     """Creates a client for a server's URL with `/v1`."""
     answer: Callable[[Said], Answer]
     failed: Callable[..., Answer]
-    """An error by status and message."""
+    """Creates an error response with a status and message."""
     error_event: Callable[[str, bool], str]
     """Creates an error event with a message, retryable or not."""
     returned: Callable[[dict[str, Any]], object]
@@ -57,7 +57,7 @@ class Format:
 
 
 def words(text: str) -> list[str]:
-    """The text in pieces."""
+    """Split a text into pieces."""
     return [word if place == 0 else f" {word}" for place, word in enumerate(text.split(" ")) if text]
 
 
@@ -129,7 +129,7 @@ def _anthropic_events(message: claude.Message) -> Iterator[str]:
 
 
 def _anthropic_block(block: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """A block begun empty, filled piece by piece, and ended."""
+    """Return the events of a block: its start, its pieces, its end."""
     pieces: list[dict[str, Any]] = []
     begun: dict[str, Any]
     match block.type:
@@ -250,12 +250,12 @@ each_way = pytest.mark.parametrize("stream", [False, True], ids=["whole", "strea
 
 
 def says(form: Format, text: str = "", **rest: Any) -> Answer:
-    """An answer in a format."""
+    """Return an answer in a format."""
     return form.answer(Said(text, **rest))
 
 
 def begun(form: Format, *more: str, ending: wire.Ending = "clean") -> Answer:
-    """A stream of `par` and `tial`, and then what more there is."""
+    """Return a stream of `par`, `tial` and then `more`."""
     events = [event for event in says(form, "par tial").streamed if '"par"' in event or 'tial"' in event]
     first = [event for event in says(form, "par tial").streamed[:3] if "_start" in event]
     return replace(says(form, "x"), streamed=(), events=(*first, *events, *more), ending=ending, body=b"")

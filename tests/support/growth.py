@@ -14,11 +14,11 @@ T = TypeVar("T")
 
 FIRST, FACTOR = 500, 4
 MOST_GROWTH = 9.0
-"""For 4 times the input, linear work takes 4 times as long and quadratic work 16 times."""
+"""Largest accepted ratio of CPU times for 4 times the input: linear work has 4, quadratic work 16."""
 ATTEMPTS = 3
 """Pairs of measurements: noise of a busy machine passes, quadratic growth fails each time."""
 NOTICEABLE = 0.004
-"""Seconds: less is lost in the noise of the clock."""
+"""Shortest measured CPU time, in seconds; shorter ones are noise."""
 
 
 def assert_linear(
@@ -41,7 +41,7 @@ def assert_linear(
 def assert_alike(
     work: Callable[[T], object], small: T, large: T, *, noticeable: float = NOTICEABLE, label: str = ""
 ) -> None:
-    """Check that the larger input does not take many times as long, if it takes more than `noticeable` seconds."""
+    """Check that CPU time grows at most linearly from `small` to `large`, unless it is below `noticeable` seconds."""
     if _cpu_seconds(work, large) <= noticeable:
         return
     growth, seconds = math.inf, 0.0

@@ -1,4 +1,4 @@
-"""A program: an MCP server made with the SDK, of the newest protocol; over its standard streams, or HTTP on a port."""
+"""A program: an MCP server made with the SDK, for the newest protocol, over stdio or HTTP on a port."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def learn(name: str, ctx: Context) -> str:
 
 @server.tool()
 async def meta(ctx: Context) -> str:
-    """What came along with the request."""
+    """Return the metadata of the request."""
     return json.dumps(dict(ctx.request_context.meta or {}), default=str)
 
 
@@ -49,7 +49,7 @@ async def ask() -> InputRequiredResult:
 
 @server.tool()
 async def later(ctx: Context) -> InputRequiredResult | str:
-    """Is not done at once."""
+    """Finish with the second request."""
     return f"done after {ctx.request_state}" if ctx.request_state else InputRequiredResult(request_state="half")
 
 
@@ -61,7 +61,7 @@ def faq() -> str:
 
 @server.prompt()
 def greet(name: str) -> str:
-    """Greet somebody."""
+    """Greet a person."""
     return f"Hello {name}, {{{{ 7 * 7 }}}}"
 
 

@@ -1,4 +1,4 @@
-"""A program: an MCP server written by hand, of the era of handshakes, that does what no decent one would.
+"""A program: an MCP server without the SDK, for the protocol with handshakes, that can misbehave in many ways.
 
 A JSON file, read again for every listing, configures it: `tools` (a list, else TOOLS), `resources`, `ignore_eof`.
 """
@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-TOLD = Path(sys.argv[1])
+CONFIGURATION = Path(sys.argv[1])
 TOOLS = (
     "echo",
     "env",
@@ -43,8 +43,8 @@ def say(message: dict[str, Any]) -> None:
 
 
 def configuration() -> dict[str, Any]:
-    known: dict[str, Any] = json.loads(TOLD.read_text("utf-8"))
-    return known
+    settings: dict[str, Any] = json.loads(CONFIGURATION.read_text("utf-8"))
+    return settings
 
 
 def tools() -> list[dict[str, Any]]:
@@ -132,7 +132,7 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
         case "tools/list":
             if configuration().get("unlisted"):
                 return {"tools": "none"}
-            with TOLD.with_suffix(".log").open("a") as log:
+            with CONFIGURATION.with_suffix(".log").open("a") as log:
                 log.write("listed\n")
             if configuration().get("restless"):
                 say({"method": "notifications/tools/list_changed"})

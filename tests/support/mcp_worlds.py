@@ -1,4 +1,4 @@
-"""What tests of MCP servers share: servers to start, and a source that is watched until something holds."""
+"""MCP servers for tests, and a source that can be watched until a condition is true."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from framework.types.tool_servers import McpServer
 from tests.support.paths import SUPPORT
 
 PATIENCE = 30.0
-"""Seconds until something that does not happen is a failure."""
+"""Timeout of a wait, in seconds."""
 
 
 class World:
-    """A source, and what it tells."""
+    """A source, and the changes that it reports."""
 
     def __init__(self, name: str, server: McpServer) -> None:
         self.source = McpSource(name, server, self._changed)
@@ -31,7 +31,7 @@ class World:
 
     @property
     def tools(self) -> dict[str, Tool]:
-        """The source's tools by their own names."""
+        """Tools of the source by name, without prefix."""
         return {tool.name.removeprefix(self.source.name + "."): tool for tool in self.source.tools}
 
     async def call(self, name: str, /, progress: Progress | None = None, **arguments: Any) -> Any:
@@ -42,14 +42,14 @@ class World:
         return await tool.function(**tool.bind(arguments), **{tool.context_parameter: context})
 
     async def until(self, holds: Callable[[McpSource], bool]) -> None:
-        """Wait for news after which it holds."""
+        """Wait until the condition `holds` is true after a change."""
         async with asyncio.timeout(PATIENCE):
             while not holds(self.source):
                 self._news.clear()
                 await self._news.wait()
 
     async def connected(self) -> None:
-        """Wait until nothing is wrong with it."""
+        """Wait until the source has no faults."""
         await self.until(lambda source: not source.faults)
 
     def _changed(self) -> None:
@@ -59,7 +59,7 @@ class World:
 
 @asynccontextmanager
 async def opened(server: McpServer, name: str = "docs") -> AsyncIterator[World]:
-    """A started source; afterwards no process of it is left."""
+    """Start a source; on exit, check that none of its processes remains."""
     before = children()
     world = World(name, server)
     try:
@@ -71,12 +71,12 @@ async def opened(server: McpServer, name: str = "docs") -> AsyncIterator[World]:
 
 
 def children() -> set[int]:
-    """The processes that this one has started."""
+    """Return the child processes of this process."""
     found = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text("utf-8").rpartition(")")[2].split()
-        except OSError:  # gone meanwhile
+        except OSError:  # ended in the meantime
             continue
         if int(fields[1]) == os.getpid() and fields[0] != "Z":
             found.add(int(stat.parent.name))
@@ -84,19 +84,19 @@ def children() -> set[int]:
 
 
 def raw(tmp_path: Path, config: dict[str, Any] | None = None, **settings: Any) -> McpServer:
-    """The server written by hand, configured by `config.json` in the folder."""
+    """Return the server without the SDK, configured by `config.json` in the folder."""
     configure(tmp_path, config or {})
     return McpServer(command=(sys.executable, str(SUPPORT / "mcp_raw.py"), str(tmp_path / "config.json")), **settings)
 
 
 def configure(tmp_path: Path, config: dict[str, Any]) -> None:
-    """Tell that server something else."""
+    """Replace the configuration of that server."""
     (tmp_path / "config.new").write_text(json.dumps(config), "utf-8")
     (tmp_path / "config.new").replace(tmp_path / "config.json")
 
 
 def listings(tmp_path: Path) -> int:
-    """How often that server was asked for its tools."""
+    """Return how often the tools of that server were listed."""
     return (tmp_path / "config.log").read_text("utf-8").count("\n")
 
 
@@ -105,7 +105,7 @@ MODERN = (sys.executable, str(SUPPORT / "mcp_modern.py"))
 
 @asynccontextmanager
 async def over_http(port: int = 0) -> AsyncIterator[tuple[Process, int]]:
-    """The server of the newest protocol over HTTP: its process, and the port it listens on."""
+    """Run the server for the newest protocol over HTTP; yield its process and port."""
     process = await asyncio.create_subprocess_exec(*MODERN, str(port), stdout=PIPE, stderr=DEVNULL)
     try:
         assert process.stdout

@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 from tests.support.paths import ROOT
 
 TIMEOUT = 300
-"""Seconds that the test file of one mutant may take."""
+"""Timeout of the test file of one mutant, in seconds."""
 FAILED_TEST = re.compile(r"^_+ (?:ERROR at \w+ of )?(test_.+?) _+$", re.MULTILINE)
 COPIED = ("framework", "tests", "agents.d", "prompts", "plugins", "data", "examples", "docs", "benchmarks")
 

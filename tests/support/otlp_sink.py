@@ -1,4 +1,4 @@
-"""A collector of our own: takes OTLP over HTTP, and keeps what it was sent."""
+"""A collector that receives OTLP over HTTP and records it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 
 class Sink:
-    """What has arrived so far."""
+    """Received spans and requests."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -22,8 +22,8 @@ class Sink:
         self.headers: list[dict[str, str]] = []
         self.paths: set[str] = set()
 
-    def take(self, path: str, headers: dict[str, str], body: bytes) -> None:
-        """Read one request."""
+    def record(self, path: str, headers: dict[str, str], body: bytes) -> None:
+        """Record one request."""
         request = ExportTraceServiceRequest.FromString(body)
         self.paths.add(path)
         self.headers.append(headers)
@@ -36,28 +36,28 @@ class Sink:
 
 @contextmanager
 def sink() -> Iterator[Sink]:
-    """A collector on a port of its own."""
-    kept = Sink()
+    """Run a collector on a free port."""
+    collector = Sink()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             if self.headers.get("content-encoding") == "gzip":
                 body = gzip.decompress(body)
-            kept.take(self.path, {name.lower(): value for name, value in self.headers.items()}, body)
+            collector.record(self.path, {name.lower(): value for name, value in self.headers.items()}, body)
             self.send_response(200)
             self.send_header("content-length", "0")
             self.end_headers()
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    kept.url = f"http://127.0.0.1:{server.server_port}"
+    collector.url = f"http://127.0.0.1:{server.server_port}"
     try:
-        yield kept
+        yield collector
     finally:
         server.shutdown()
         server.server_close()

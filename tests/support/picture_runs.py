@@ -1,6 +1,6 @@
-"""Makes the runs that `tests.support.pictures` photographs, each in a runtime of its own, as the command line does.
+"""A program that makes the runs for `tests.support.pictures`, each in a new runtime, as the command line does.
 
-It uses nothing of the tests, so that it also runs on older checkouts:
+It imports nothing from the tests, so that it also runs on older checkouts:
 `python tests/support/picture_runs.py ENDPOINT SERVICE [HEADER=VALUE]` prints the trace ids by agent, as JSON.
 """
 
@@ -30,7 +30,7 @@ PLAN = {
 
 
 class HouseModel(ScriptedModel):
-    """A model with a price of the operator's own."""
+    """A model whose price the operator sets."""
 
     @property
     def info(self) -> ModelInfo:
@@ -38,7 +38,7 @@ class HouseModel(ScriptedModel):
         return ModelInfo("house", "house-1", typed=True, stand_in=True, capabilities=known)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        """Answer after the time a small model takes."""
+        """Reply after the latency of a small model."""
         await asyncio.sleep(0.05)
         async for delta in super().stream(request):
             reply = delta.reply
@@ -70,7 +70,7 @@ EXTRA = {"planner": "executor: plan\n", "writer": "runtime_policy: {risk_level: 
 
 
 async def run(agent: str) -> str:
-    """Run one agent in a project of its own; its trace id."""
+    """Run one agent in a new project; return its trace id."""
     message, turns = RUNS[agent]
     with TemporaryDirectory() as folder:
         root = Path(folder)
@@ -87,7 +87,7 @@ async def run(agent: str) -> str:
 
 
 def main(endpoint: str, service: str, *headers: str) -> None:
-    """Run them all, and send their traces."""
+    """Run all agents and send their traces."""
     with export_traces(endpoint, dict(header.split("=", 1) for header in headers), service):
         made = {agent: asyncio.run(run(agent)) for agent in RUNS}
     sys.stdout.write(json.dumps(made))

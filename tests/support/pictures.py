@@ -22,11 +22,11 @@ PROJECT = "agentsd"
 SHOWN = "planner"
 """The run whose tree is shown."""
 TEXTS = {"list": "Say hello", "tree": "plan.summary"}
-"""What a page shows once it has loaded."""
+"""Text that a page shows once it has loaded."""
 
 
 def send(backend: Backend, checkout: Path, headers: list[str]) -> dict[str, str]:
-    """Make the runs with a checkout of agentsd; their trace ids."""
+    """Make the runs with a checkout of agentsd; return their trace ids."""
     script = Path(__file__).with_name("picture_runs.py")
     words = [str(checkout / ".venv/bin/python"), str(script), backend.url, PROJECT, *headers]
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
@@ -36,7 +36,7 @@ def send(backend: Backend, checkout: Path, headers: list[str]) -> dict[str, str]
 
 
 def phoenix_pages(backend: Backend, trace: str) -> dict[str, str]:
-    """Addresses of the list of traces and of one trace."""
+    """Return the URLs of the list of traces and of one trace."""
     query = "query($p: String!) { getProjectByName(name: $p) { id } }"
     answer = ask(f"{backend.url}/graphql", {"query": query, "variables": {"p": PROJECT}})
     project = f"{backend.url}/projects/{answer['data']['getProjectByName']['id']}"
@@ -44,7 +44,7 @@ def phoenix_pages(backend: Backend, trace: str) -> dict[str, str]:
 
 
 def mlflow_pages(backend: Backend, trace: str) -> dict[str, str]:
-    """Addresses of the list of traces and of one trace."""
+    """Return the URLs of the list of traces and of one trace."""
     found = ask(f"{backend.url}/api/2.0/mlflow/experiments/get-by-name?experiment_name={PROJECT}")
     traces = f"{backend.url}/#/experiments/{found['experiment']['experiment_id']}/traces"
     return {"list": traces, "tree": f"{traces}?selectedEvaluationId=tr-{trace}"}
@@ -57,7 +57,7 @@ def main(folder: str, label: str, checkout: str = ".") -> None:
             venv = Path(os.environ[f"{name.upper()}_VENV"]).absolute()
             with start(venv, Path(data)) as backend:
                 made = send(backend, Path(checkout).absolute(), backend.project(PROJECT))
-                eventually(lambda: backend.spans(PROJECT, made[SHOWN]), f"{name} does not show the runs")  # noqa: B023 - called at once
+                eventually(lambda: backend.spans(PROJECT, made[SHOWN]), f"{name} does not show the runs")  # noqa: B023 - called immediately
                 with browser() as page:
                     for shown, url in pages(backend, made[SHOWN]).items():
                         page.open(url, TEXTS[shown])

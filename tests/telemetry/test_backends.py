@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(400)
 
 @dataclass(frozen=True)
 class Sent:
-    """A backend, and the runs sent to it, once without content and once with."""
+    """A backend, and the runs sent to it with and without content."""
 
     which: str
     backend: Backend
@@ -31,7 +31,7 @@ class Sent:
     runs: dict[str, dict[str, Any]]
 
     def spans(self, content: str, run: str, count: int) -> list[Seen]:
-        """All spans of a run, by when they began."""
+        """Return all spans of a run in the order of their start."""
         trace_id = self.runs[content][run]["trace_id"]
 
         def all_of_them() -> list[Seen] | None:
@@ -109,7 +109,7 @@ TREES = {
                 chat.attempt 1 CHAIN !
                 chat.attempt 2 CHAIN""",
 }
-"""Names, kinds and errors, the same with and without content."""
+"""Expected names, kinds and errors, with and without content."""
 MODEL_CALLS = {"react": 2, "planner": 3, "careful": 1, "resumed": 1, "failing": 0, "flaky": 1}
 
 
@@ -134,7 +134,7 @@ def test_the_backend_counts_tokens_once(sent: Sent, run: str) -> None:
 
 def test_the_backend_shows_the_cost_of_a_custom_price(sent: Sent) -> None:
     trace_id = sent.runs["none"]["flaky"]["trace_id"]
-    # Phoenix multiplies tokens with its own price list, whatever the span says.
+    # Phoenix computes cost from its own price list and ignores the cost in the span.
     wanted = 0 if sent.which == "PHOENIX" else TOKENS * PRICE
     assert sent.spans("none", "flaky", 7)
     assert sent.backend.cost(sent.project, trace_id) == pytest.approx(wanted)
@@ -162,7 +162,7 @@ def test_the_backend_has_content_only_if_enabled(sent: Sent) -> None:
 
 
 def drawn(spans: list[Seen], llm: str) -> str:
-    """The tree, each span with its kind, and `!` where it failed."""
+    """Draw the tree; each span with its kind, and `!` if it failed."""
     known = {span.span_id for span in spans}
     lines = []
 

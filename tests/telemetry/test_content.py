@@ -39,7 +39,7 @@ async def work(n: str) -> str:
 
 @tool(risk="low")
 async def refuse(n: str) -> str:
-    """Says why not."""
+    """Always fails."""
     raise ToolError(f"not with {n}")
 
 
@@ -80,13 +80,13 @@ mcp_servers:
 
 @dataclass(frozen=True)
 class Fixture:
-    """A project, what its model says, and what a human answers."""
+    """A project, its model, and the decisions on its questions."""
 
     model: Callable[[], ScriptedModel]
     files: dict[str, str] = field(default_factory=lambda: dict(ONE))
     decision: Decision | None = None
     spans: str = "chat scripted"
-    """A span that shows that it came as far as it should."""
+    """Name of a span that shows that the run got far enough."""
 
 
 def says(*turns: Any) -> Callable[[], ScriptedModel]:
@@ -148,11 +148,11 @@ FIXTURES = {
     ),
     "repeated": Fixture(says(*[calls(("work", {"n": CANARY}), prefix=f"p{n}") for n in range(5)])),
 }
-"""Whatever a run can meet."""
+"""Runs of every kind."""
 
 
 def play(tmp_path: Path, fixture: Fixture, content: str | None, **settings: str) -> MemoryStore:
-    """Run it, and answer what it asks."""
+    """Run the project and answer its questions."""
     config_file = write(tmp_path, {"config.json": "{}\n"}) / "config.json"
     files = {name: text.replace("{config_file}", str(config_file)) for name, text in fixture.files.items()}
     if content is not None:
@@ -172,7 +172,7 @@ def play(tmp_path: Path, fixture: Fixture, content: str | None, **settings: str)
 
 
 def stored(store: MemoryStore) -> str:
-    """All that the store has of traces."""
+    """Return all stored traces."""
     infos = asyncio.run(store.runs())
     return "".join(repr(span) for info in infos for span in asyncio.run(store.spans(info.run_id)))
 
@@ -219,18 +219,18 @@ def test_an_agent_restricts_content_for_itself_and_its_sub_agents(tmp_path: Path
     one, two = agent("one", sub_agents="[two]"), agent("two", telemetry="{content: full}")
     quiet = {"agents.d/one.yaml": one + "telemetry: {content: none}\n", "agents.d/two.yaml": two}
     play(tmp_path / "a", Fixture(calling, quiet), "full")
-    assert not telling(spans)
+    assert not spans_containing(spans)
     spans.clear()
     caller = {"agents.d/one.yaml": one, "agents.d/two.yaml": two.replace("full", "none")}
     play(tmp_path / "b", Fixture(calling, caller), "full")
-    by_agent = {(span.attributes or {}).get("gen_ai.agent.name") for span in telling(spans)}
+    by_agent = {(span.attributes or {}).get("gen_ai.agent.name") for span in spans_containing(spans)}
     assert by_agent == {"one"}
 
 
 def test_an_agent_cannot_extend_the_operators_content_mode(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     loud = {"agents.d/one.yaml": agent("one", telemetry="{content: full}")}
     play(tmp_path, Fixture(FIXTURES["react"].model, loud), "none")
-    assert not telling(spans)
+    assert not spans_containing(spans)
 
 
 @pytest.mark.parametrize("value", ["true", "SPAN_ONLY"])
@@ -239,10 +239,10 @@ def test_opentelemetrys_variable_applies_without_a_setting(
 ) -> None:
     monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", value)
     play(tmp_path / "a", FIXTURES["react"], None)
-    assert telling(spans)
+    assert spans_containing(spans)
     spans.clear()
     play(tmp_path / "b", FIXTURES["react"], "none")
-    assert not telling(spans)
+    assert not spans_containing(spans)
 
 
 def test_redacted_content_has_no_secrets(tmp_path: Path, spans: InMemorySpanExporter) -> None:
@@ -267,7 +267,7 @@ def test_the_operators_secrets_are_masked_in_every_mode(tmp_path: Path, spans: I
             await runtime.run(f"my key is {secret}", agent="one")
 
     asyncio.run(main())
-    assert len(telling(spans, "my key is ***")) >= 3
+    assert len(spans_containing(spans, "my key is ***")) >= 3
     for span in spans.get_finished_spans():
         for value in (span.attributes or {}).values():
             assert secret not in str(value)
@@ -286,15 +286,15 @@ def test_the_starters_agents_record_no_content(tmp_path: Path, spans: InMemorySp
 
     asyncio.run(main())
     assert len({(span.attributes or {}).get("gen_ai.agent.name") for span in spans.get_finished_spans()}) > 2
-    assert not telling(spans)
+    assert not spans_containing(spans)
 
 
-def telling(spans: InMemorySpanExporter, word: str = CANARY) -> list[Any]:
-    """The spans that hold a word."""
+def spans_containing(spans: InMemorySpanExporter, word: str = CANARY) -> list[Any]:
+    """Return the finished spans that contain a word."""
     return [span for span in spans.get_finished_spans() if word in span.to_json()]
 
 
-# --- cutting
+# --- truncation
 
 
 def test_long_content_is_shortened_to_valid_json() -> None:

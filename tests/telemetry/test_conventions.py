@@ -30,11 +30,11 @@ WELL_KNOWN = {
 }
 """Values of `gen_ai.provider.name` in the conventions."""
 UNLISTED = {"qwen", "openrouter", "ollama"}
-"""Providers that the conventions have no name for: they keep ours."""
+"""Providers without a name in the conventions, which keep their agentsd name."""
 
 
 def play(root: Path, answers: list[Answer], served: str = "mistral/test", **keys: str) -> tuple[RunResult, str]:
-    """One run against a server; its result, and the server's address."""
+    """Run once against a server; return the result and the server's address."""
 
     async def main() -> tuple[RunResult, str]:
         async with wire_server(answers) as server:
@@ -129,7 +129,7 @@ def test_a_call_that_a_fallback_answers_names_both_models(tmp_path: Path, spans:
     (chat,) = named(spans, "chat")
     assert chat.status.status_code is StatusCode.UNSET
     assert about(chat)["agentsd.model.fallback"] is True
-    assert about(chat)["server.port"] == urlsplit(url).port, "where the answer came from"
+    assert about(chat)["server.port"] == urlsplit(url).port, "the provider that answered"
     attempts = named(spans, "chat.attempt")
     assert [about(span).get("agentsd.model.fallback") for span in attempts] == [None, None, None, True]
     assert [about(span)["server.port"] for span in attempts] == [9, 9, 9, urlsplit(url).port]

@@ -36,7 +36,7 @@ def roots(spans: InMemorySpanExporter) -> list[ReadableSpan]:
 
 
 def requested(root: Path, mode: Inbound, headers: list[tuple[str, str]], *, store: MemoryStore | None = None) -> str:
-    """Start a run by a request to the server's routes and one more; the run's id."""
+    """Start a run by a request to a route added to those of the server; return the run's id."""
     write(root, {"agents.d/one.yaml": agent("one"), "agentsd.yaml": f"telemetry: {{inbound: {mode}}}\n"})
 
     async def main() -> str:
@@ -49,7 +49,7 @@ def requested(root: Path, mode: Inbound, headers: list[tuple[str, str]], *, stor
                 result = await runtime.run("go", agent="one")
                 return {"run_id": result.run_id}
 
-            app = FastAPI(telemetry={"tracing": False})  # the test's own app leaves the header to the routes
+            app = FastAPI(telemetry={"tracing": False})  # the test's app does not read the header itself
             app.include_router(routes)
             async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://test") as client:
                 reply = await client.post("/agent/run", headers=headers)

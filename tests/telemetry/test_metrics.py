@@ -78,7 +78,7 @@ def test_failures_limits_denials_and_pauses_are_distinguished(tmp_path: Path, re
         for attributes, count in found["gen_ai.execute_tool.duration"]
         if attributes["gen_ai.tool.name"] == "erase"
     ]
-    assert erased == [1], "asking is no call"
+    assert erased == [1], "a question is not a call"
     errors = [a.get("error.type") for a, _ in found["gen_ai.client.operation.duration"]]
     assert errors == ["model_error", None]
 
@@ -86,7 +86,7 @@ def test_failures_limits_denials_and_pauses_are_distinguished(tmp_path: Path, re
 def test_each_decision_is_counted_once(
     tmp_path: Path, reader: InMemoryMetricReader, spans: InMemorySpanExporter
 ) -> None:
-    """A plan with two steps that it approves, and a sub-agent that is approved and then asks itself."""
+    """A plan whose approval covers its two steps, and a sub-agent that is approved and then needs approval itself."""
     files = {
         "agents.d/one.yaml": agent(
             "one", executor="plan", plan="{approval: always}", skill_policy="{ask: [work], allow: []}"

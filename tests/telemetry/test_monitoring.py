@@ -32,7 +32,7 @@ def prometheus(reader: InMemoryMetricReader) -> dict[str, set[str]]:
     """Names and labels as Prometheus stores them: dots become underscores, units and `_total` are appended."""
     data = reader.get_metrics_data()
     assert data
-    found: dict[str, set[str]] = {}
+    labels_by_name: dict[str, set[str]] = {}
     for metric in (m for resource in data.resource_metrics for scope in resource.scope_metrics for m in scope.metrics):
         name = metric.name.replace(".", "_") + UNITS.get(metric.unit or "", "")
         match metric.data:
@@ -44,13 +44,13 @@ def prometheus(reader: InMemoryMetricReader) -> dict[str, set[str]]:
                 names = {name}
         labels = {key.replace(".", "_") for point in metric.data.data_points for key in point.attributes or {}}
         for one in names:
-            found.setdefault(one, set()).update(labels)
-    return found
+            labels_by_name.setdefault(one, set()).update(labels)
+    return labels_by_name
 
 
 @pytest.fixture
 def emitted(tmp_path: Path, reader: InMemoryMetricReader) -> dict[str, set[str]]:
-    """What runs of every kind, a reload and an MCP server leave behind."""
+    """Metrics and labels emitted by runs of every kind, a reload and an MCP server."""
 
     async def run(*turns: Turn, **keys: str) -> None:
         root = write(tmp_path, {"agents.d/one.yaml": agent("one", **keys)})
@@ -80,15 +80,17 @@ def emitted(tmp_path: Path, reader: InMemoryMetricReader) -> dict[str, set[str]]
 
 
 def expressions() -> dict[str, str]:
-    """Every PromQL expression, by where it is."""
+    """Return every PromQL expression by its place."""
     dashboard: dict[str, Any] = json.loads((FOLDER / "dashboard.json").read_text("utf-8"))
-    found = {f"{panel['title']}/{t['refId']}": t["expr"] for panel in dashboard["panels"] for t in panel["targets"]}
+    labels_by_name = {
+        f"{panel['title']}/{t['refId']}": t["expr"] for panel in dashboard["panels"] for t in panel["targets"]
+    }
     for variable in dashboard["templating"]["list"]:
         if variable["type"] == "query":
             metric, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"]["query"]).groups()  # type: ignore[union-attr]  # a variable of another form fails here
-            found[f"${variable['name']}"] = f"sum by ({label}) ({metric})"
+            labels_by_name[f"${variable['name']}"] = f"sum by ({label}) ({metric})"
     rules = yaml.safe_load((FOLDER / "alerts.yaml").read_text("utf-8"))
-    return found | {rule["alert"]: rule["expr"] for group in rules["groups"] for rule in group["rules"]}
+    return labels_by_name | {rule["alert"]: rule["expr"] for group in rules["groups"] for rule in group["rules"]}
 
 
 def test_every_metric_and_label_is_one_that_is_emitted(emitted: dict[str, set[str]]) -> None:

@@ -26,7 +26,7 @@ ASKING = "{allow: ['*'], ask: [write_file]}"
 async def write_file(path: str) -> str:
     """Write a file.
 
-    Its second paragraph is for the model alone.
+    The second paragraph is only for the model.
     """
     return f"wrote {path}"
 

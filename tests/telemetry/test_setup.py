@@ -38,7 +38,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(project: Path, *options: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """`agentsd run` in a process of its own."""
+    """Run `agentsd run` in a separate process."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
     return run(["run", "-C", str(project), *options, "What is 12 * 7?"], cwd=project, env=clean | environ)
 

@@ -19,7 +19,7 @@ from tests.support.projects import agent, write
 
 
 class Counting(SpanProcessor):
-    """Spans that are open."""
+    """Open spans."""
 
     def __init__(self) -> None:
         self.open: Counter[str] = Counter()
@@ -61,7 +61,7 @@ Ending = Callable[[Runtime], Awaitable[None]]
 async def breaks_off(runtime: Runtime) -> None:
     async with runtime.stream("go", agent="one") as stream:
         async for event in stream:
-            assert trace.get_current_span() is INVALID_SPAN, "a reader stands in none of the run's spans"
+            assert trace.get_current_span() is INVALID_SPAN, "the code that reads events runs outside the run's spans"
             if isinstance(event, events.ToolStarted):
                 break
 

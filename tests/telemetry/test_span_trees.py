@@ -33,7 +33,7 @@ async def erase(n: str) -> str:
 
 
 def run(root: Path, model: ScriptedModel, **options: Any) -> RunResult:
-    """One run; what it asks is answered with `decision`."""
+    """Run once and answer its questions with `decision`."""
     decision = options.pop("decision", None)
 
     async def main() -> RunResult:
@@ -47,14 +47,14 @@ def run(root: Path, model: ScriptedModel, **options: Any) -> RunResult:
 
 
 def of_runs(spans: InMemorySpanExporter) -> tuple[ReadableSpan, ...]:
-    """Without what belongs to no run."""
+    """Return the spans of runs only."""
     roots = ("config.", "mcp.")
     outside = {s.context.trace_id for s in spans.get_finished_spans() if s.name.startswith(roots)}
     return tuple(span for span in spans.get_finished_spans() if span.context.trace_id not in outside)
 
 
 def named(spans: InMemorySpanExporter, name: str) -> list[dict[str, Any]]:
-    """The attributes of all spans of a name, by when they began."""
+    """Return the attributes of all spans of a name, in the order of their start."""
     found = sorted(spans.get_finished_spans(), key=lambda span: span.start_time or 0)
     return [dict(span.attributes or {}) for span in found if span.name == name or span.name.startswith(f"{name} ")]
 
@@ -151,7 +151,7 @@ def test_calls_that_were_not_executed_are_in_the_tree_with_a_reason(
     assert (unknown["error.type"], unknown["agentsd.tool.outcome"]) == ("invalid_call", "error")
     asked, rejected = named(spans, "execute_tool erase")
     assert [one["agentsd.tool.outcome"] for one in (asked, rejected)] == ["waiting", "rejected"]
-    assert "error.type" not in {*asked, *rejected}, "a human's no is no failure"
+    assert "error.type" not in {*asked, *rejected}, "a rejection is not a failure"
     failed = {span.name for span in spans.get_finished_spans() if span.status.status_code is StatusCode.ERROR}
     assert failed == {"execute_tool work", "execute_tool unknown"}
 
@@ -181,7 +181,7 @@ def test_the_parts_of_a_paused_run(tmp_path: Path, spans: InMemorySpanExporter) 
     assert {one["session.id"] for one in every} == {one["agentsd.run.id"] for one in every} == {result.run_id}
     assert not [one for one in every if "gen_ai.conversation.id" in one]
     parts = [one["gen_ai.aggregated_usage.input_tokens"] for one in named(spans, "invoke_agent one")]
-    assert sum(parts) == result.usage.prompt_tokens, "each part tells what it used"
+    assert sum(parts) == result.usage.prompt_tokens, "each part has its own usage"
     assert [one["agentsd.step.kind"] for one in named(spans, "agent.step") if "agentsd.step.kind" in one] == [
         "action",
         "final",

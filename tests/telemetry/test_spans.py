@@ -205,7 +205,7 @@ def test_each_run_logs_one_info_record(tmp_path: Path, caplog: pytest.LogCapture
     with caplog.at_level(logging.INFO, logger="agentsd.runs"):
         run(root, ScriptedModel(calls(("work", {"n": "1"})), "ok"))
     (record,) = [record for record in caplog.records if record.name == "agentsd.runs"]
-    fields = record.agentsd  # type: ignore[attr-defined]  # put there by `extra`
+    fields = record.agentsd  # type: ignore[attr-defined]  # set by `extra`
     assert {k: fields[k] for k in ("agent", "generation", "finish_reason", "steps", "tools", "tokens")} == {
         "agent": "one", "generation": 1, "finish_reason": "final", "steps": 2, "tools": {"work": 1}, "tokens": 20,
     }  # fmt: skip

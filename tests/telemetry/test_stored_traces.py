@@ -50,14 +50,14 @@ def project(tmp_path: Path) -> Path:
 
 
 async def with_store(root: Path, store: Store, model: ScriptedModel) -> tuple[RunResult, Sequence[SpanRecord]]:
-    """One run, and its trace as it is kept."""
+    """Run once; return the result and its stored trace."""
     async with Runtime.open(root, tools=[work, erase], models={"scripted": model}, store=store, watch=False) as runtime:
         result = await runtime.run("go", conversation="c1")
         return result, await store.spans(result.run_id)
 
 
 def drawn(spans: Sequence[SpanRecord]) -> str:
-    """The tree, with `!` where a span failed."""
+    """Draw the tree, with `!` after failed spans."""
     known = {span.span_id for span in spans}
     lines: list[str] = []
 
@@ -130,7 +130,7 @@ def test_a_store_that_keeps_no_traces_costs_and_records_nothing(tmp_path: Path, 
 
 
 def test_a_stored_trace_continues_the_callers_trace_without_exporting(tmp_path: Path, no_provider: None) -> None:
-    """Who has no provider sends no ids of ours to tool servers either."""
+    """Without a provider, no trace ids are sent to tool servers either."""
     seen = []
 
     @tool(risk="low")
@@ -224,7 +224,7 @@ def test_the_trace_of_a_cancelled_run_is_stored(tmp_path: Path, no_provider: Non
 
 
 def test_spans_of_a_long_run_are_stored_before_its_end(tmp_path: Path, no_provider: None) -> None:
-    """What a crash leaves behind."""
+    """Spans stored before a crash remain available."""
     turns = [calls(("work", {"n": str(n)}), prefix=f"c{n}") for n in range(12)]
     kept = []
 

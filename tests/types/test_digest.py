@@ -1,4 +1,4 @@
-"""What humans and operators agree to is bound by 256 bits; what earlier versions stored with 64 is still understood."""
+"""Approvals are bound by 256-bit digests; the 64-bit digests of earlier versions are still recognized."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DRAFT = {"goal": "g", "steps": [{"id": "a", "description": "pay", "tool": "pay",
 
 
 class EarlierStore(JsonStore):
-    """A store as an earlier version has left it: with 64 bits wherever today there are 256."""
+    """A store written by an earlier version, with 64-bit digests instead of 256-bit ones."""
 
     def __init__(self, *texts: str) -> None:
         super().__init__()
@@ -35,10 +35,10 @@ class EarlierStore(JsonStore):
         self._bodies[state.run_id] = body
 
 
-def paying(made: list[int], description: str = "Pay.") -> Tool:
+def paying(executed: list[int], description: str = "Pay.") -> Tool:
     @tool(risk="low", confirm=True, description=description)
     async def pay(amount: int) -> str:
-        made.append(amount)
+        executed.append(amount)
         return "paid"
 
     return pay
@@ -66,7 +66,7 @@ async def continued(
 
 
 def asked_again(root: Path, store: JsonStore, tools: Sequence[Tool], result: RunResult, decision: Any) -> RunResult:
-    """Resume with a decision under the id that is in the store, as another process finds it."""
+    """Resume with a decision under the stored id, as another process would."""
 
     async def question() -> Confirmation:
         return (await store.load_run(result.run_id)).pending[0]
@@ -83,46 +83,46 @@ def test_digests_of_approved_content_have_256_bits() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "\ud800", "ü"])
-def test_a_digest_of_an_earlier_version_is_recognised(text: str) -> None:
+def test_a_digest_of_an_earlier_version_is_recognized(text: str) -> None:
     assert matches_digest(content_digest(text), text)
     assert matches_digest(legacy_digest(text), text)
-    assert not matches_digest(content_digest(text)[:16], text), "a part of a digest is none"
+    assert not matches_digest(content_digest(text)[:16], text), "a part of a digest is not a digest"
     assert not matches_digest(legacy_digest(text), text + "x")
 
 
-def test_a_call_that_waited_in_an_earlier_version_is_executed_after_approval(tmp_path: Path) -> None:
-    made: list[int] = []
-    root, pay = project(tmp_path), paying(made)
+def test_a_call_pending_since_an_earlier_version_is_executed_after_approval(tmp_path: Path) -> None:
+    executed: list[int] = []
+    root, pay = project(tmp_path), paying(executed)
     store = stored(pay)
 
     paused = asyncio.run(continued(root, store, [pay], [calls(("pay", {"amount": 5}))]))
     result = asked_again(root, store, [pay], paused, Approve())
 
     assert legacy_digest(pay.definition.canonical_json) in store._bodies[paused.run_id]
-    assert (result.status, made) == ("completed", [5])
+    assert (result.status, executed) == ("completed", [5])
 
 
-def test_an_answer_to_a_second_question_of_an_earlier_version_is_accepted(tmp_path: Path) -> None:
-    made: list[int] = []
-    root, pay, changed = project(tmp_path), paying(made), paying(made, "Pay. Now with receipts.")
+def test_an_answer_to_a_second_question_from_an_earlier_version_is_accepted(tmp_path: Path) -> None:
+    executed: list[int] = []
+    root, pay, changed = project(tmp_path), paying(executed), paying(executed, "Pay. Now with receipts.")
     store = stored(pay)
 
     paused = asyncio.run(continued(root, store, [pay], [calls(("pay", {"amount": 5}))]))
     again = asked_again(root, store, [changed], paused, Approve())
-    assert again.pending[0].id.endswith(changed.contract), "the tool has changed, so they are asked again"
+    assert again.pending[0].id.endswith(changed.contract), "the tool has changed, so it needs approval again"
     result = asked_again(root, store, [changed], again, Approve())
 
-    assert (result.status, made) == ("completed", [5])
+    assert (result.status, executed) == ("completed", [5])
 
 
 @pytest.mark.parametrize("decision", [Approve(), Edit(arguments=DRAFT)])
-def test_a_plan_that_waited_in_an_earlier_version_is_executed_after_approval(tmp_path: Path, decision: Any) -> None:
-    made: list[int] = []
+def test_a_plan_pending_since_an_earlier_version_is_executed_after_approval(tmp_path: Path, decision: Any) -> None:
+    executed: list[int] = []
     root = project(tmp_path, executor="plan", plan="{approval: always}")
-    pay = paying(made)
+    pay = paying(executed)
     store = stored(pay)
 
     paused = asyncio.run(continued(root, store, [pay], [PlanDraft.model_validate(DRAFT)]))
     result = asked_again(root, store, [pay], paused, decision)
 
-    assert (result.status, made) == ("completed", [5]), "the approved plan covers its step"
+    assert (result.status, executed) == ("completed", [5]), "the approved plan covers its step"

@@ -1,4 +1,4 @@
-"""The one table of how runs end."""
+"""The table of run outcomes."""
 
 from __future__ import annotations
 

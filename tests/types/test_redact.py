@@ -1,4 +1,4 @@
-"""Secrets are masked wherever a run, a file or the command line tells something; content is not logged at all."""
+"""Secrets are masked in output of runs, files and the command line; content is not logged."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from tests.support.wire import calls, failed, says, wire_server
         ("x-api-key: abc\nnext: line", "x-api-key: ***\nnext: line"),
     ],
 )
-def test_llm02_what_looks_like_a_secret_is_masked_and_nothing_beside_it(text: str, masked: str) -> None:
+def test_llm02_only_text_that_looks_like_a_secret_is_masked(text: str, masked: str) -> None:
     assert redact(text) == masked
     assert redact(masked) == masked
 
@@ -64,11 +64,11 @@ def test_llm02_what_looks_like_a_secret_is_masked_and_nothing_beside_it(text: st
         "deny orders.delete_* (agents.d/a.yaml:7): not today",
     ],
 )
-def test_what_is_no_secret_is_left_alone(text: str) -> None:
+def test_text_without_secrets_is_unchanged(text: str) -> None:
     assert redact(text) == text
 
 
-def test_llm02_values_under_a_secrets_name_are_masked_at_any_depth_and_the_rest_is_as_it_was() -> None:
+def test_llm02_values_under_a_secrets_name_are_masked_at_any_depth_and_others_unchanged() -> None:
     data = {"apiKey": "a", "n": [{"db_password": "b", "to": "c"}], "max_tokens": 5, "token": 0, "author": "me"}
     masked = {"apiKey": MASK, "n": [{"db_password": MASK, "to": "c"}], "max_tokens": 5, "token": 0, "author": "me"}
     assert redact_data(data) == masked
@@ -94,12 +94,12 @@ def test_llm02_masking_keeps_the_shape_of_data_and_never_the_secret(data: Any, n
 
 @cases(100)
 @given(text=st.text(alphabet="sk-_:/@ \"'=abctokenBearyJ.*\\", max_size=60))
-def test_masking_once_is_masking_for_good(text: str) -> None:
+def test_masking_twice_equals_masking_once(text: str) -> None:
     once = redact(text)
     assert redact(once) == once
 
 
-def test_llm02_records_are_masked_whole_and_places_say_where_but_not_what() -> None:
+def test_llm02_log_records_are_masked_and_places_name_the_line_without_the_message() -> None:
     formatter = MaskingFormatter("%(message)s")
     try:
         raise ValueError("token=canary")
@@ -156,7 +156,7 @@ def leaked(text: str, canaries: dict[str, str]) -> list[str]:
 
 
 @pytest.mark.hostile(10)
-def test_llm02_of_a_run_full_of_canaries_none_gets_into_spans_or_logs_and_secrets_into_nothing_that_is_told(
+def test_llm02_spans_and_logs_contain_no_canary_and_no_output_contains_a_secret(
     tmp_path: Path, spans: InMemorySpanExporter, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CANARY_KEY", KEYS["setting"])
@@ -177,7 +177,7 @@ def test_llm02_of_a_run_full_of_canaries_none_gets_into_spans_or_logs_and_secret
         says(PLAIN["answer"]),
         failed(500, f"no: {KEYS['provider']} {KEYS['setting']}"),
     ]
-    told: list[dict[str, Any]] = []
+    output: list[dict[str, Any]] = []
 
     async def main() -> list[dict[str, Any]]:
         async with wire_server(answers) as server:
@@ -185,8 +185,8 @@ def test_llm02_of_a_run_full_of_canaries_none_gets_into_spans_or_logs_and_secret
             async with Runtime.open(root, tools=[work], watch=False) as runtime:
                 for agent_name, inputs in (("one", {}), ("two", {}), ("two", {"who": KEYS["argument"]})):
                     async with runtime.stream(PLAIN["message"], agent=agent_name, inputs=inputs) as stream:
-                        told.extend([on_the_wire(event) async for event in stream])
-                told.extend(problem.model_dump() for problem in runtime.catalog.current.problems)
+                        output.extend([on_the_wire(event) async for event in stream])
+                output.extend(problem.model_dump() for problem in runtime.catalog.current.problems)
             return server.requests
 
     requests = asyncio.run(main())
@@ -195,14 +195,14 @@ def test_llm02_of_a_run_full_of_canaries_none_gets_into_spans_or_logs_and_secret
     assert "h.py" in caplog.text
     assert leaked(caplog.text, everything) == []
 
-    shown = [event for event in told if event.get("event") not in ("tool_result",)]
+    shown = [event for event in output if event.get("event") not in ("tool_result",)]
     assert leaked(json.dumps(shown), KEYS) == []
-    errors = [event for event in told if event.get("event") == "tool_result" and event["status"] == "error"]
+    errors = [event for event in output if event.get("event") == "tool_result" and event["status"] == "error"]
     assert len(errors) == 1
     assert leaked(json.dumps(errors), KEYS) == []
-    assert PLAIN["exception"] in errors[0]["result"], "what is no secret is told"
-    assert sum(event.get("event") == "error" for event in told) == 2
-    assert {problem["path"] for problem in told if "severity" in problem} >= {
+    assert PLAIN["exception"] in errors[0]["result"], "text without secrets is not masked"
+    assert sum(event.get("event") == "error" for event in output) == 2
+    assert {problem["path"] for problem in output if "severity" in problem} >= {
         "plugins/broken.py",
         "plugins/out.yaml",
         "prompts/bad.j2",
@@ -210,7 +210,7 @@ def test_llm02_of_a_run_full_of_canaries_none_gets_into_spans_or_logs_and_secret
 
     (failure, success) = [message["content"] for message in requests[1]["messages"] if message["role"] == "tool"]
     assert leaked(failure, KEYS) == []
-    assert leaked(success, KEYS) == ["output"], "a result is data: the model sees it as it is"
+    assert leaked(success, KEYS) == ["output"], "a result is data, so the model sees it unmasked"
     assert KEYS["setting"] not in json.dumps(requests)
 
 
@@ -220,7 +220,7 @@ def test_llm02_of_a_run_full_of_canaries_none_gets_into_spans_or_logs_and_secret
     [["check"], ["run", "-a", "one", "hi"], ["run", "--json", "-a", "gone", "hi"], ["tools", "list"]],
     ids=lambda arguments: arguments[0],
 )
-def test_llm02_the_command_line_shows_no_secret_of_what_is_broken(
+def test_llm02_the_command_line_shows_no_secret_of_broken_files(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:
     monkeypatch.setenv("CANARY_KEY", KEYS["setting"])
@@ -232,22 +232,22 @@ def test_llm02_the_command_line_shows_no_secret_of_what_is_broken(
     assert out + err
     assert leaked(out + err, KEYS) == []
     if arguments[0] != "tools":
-        assert MASK in out + err, "it is shown that there is one"
+        assert MASK in out + err, "the mask shows that there is a secret"
 
 
 @pytest.mark.hostile(10)
-def test_llm02_headers_and_variables_of_a_source_are_shown_to_nobody() -> None:
+def test_llm02_headers_and_variables_of_a_source_are_never_shown() -> None:
     source = McpServer(url="http://h/mcp", headers={"x": KEYS["header"]})
     assert leaked(f"{source!r} {source} {source.model_dump_json()}", KEYS) == []
 
 
-def test_the_arguments_that_a_tool_gets_are_never_masked(tmp_path: Path) -> None:
-    taken: list[str] = []
+def test_arguments_of_a_tool_are_never_masked(tmp_path: Path) -> None:
+    received: list[str] = []
 
     @tool(risk="low")
     async def login(password: str) -> str:
         """Log in."""
-        taken.append(password)
+        received.append(password)
         return "in"
 
     async def main() -> None:
@@ -258,8 +258,8 @@ def test_the_arguments_that_a_tool_gets_are_never_masked(tmp_path: Path) -> None
                 shown = [event.arguments async for event in stream if isinstance(event, events.ToolRequested)]
             result = await stream.result()
         assert shown == [{"password": MASK}]
-        assert taken == [KEYS["argument"]]
-        assert result.tool_calls[0].arguments == {"password": KEYS["argument"]}, "the caller's own record is whole"
+        assert received == [KEYS["argument"]]
+        assert result.tool_calls[0].arguments == {"password": KEYS["argument"]}, "the result for the caller is unmasked"
 
     asyncio.run(main())
 
@@ -277,7 +277,7 @@ def test_llm02_an_error_of_a_command_is_masked(
     assert leaked(out + err, KEYS) == []
 
 
-def test_llm02_a_fault_of_a_command_is_shown_whole_but_masked(
+def test_llm02_a_fault_of_a_command_is_shown_completely_but_masked(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(path: str) -> None:

@@ -1,4 +1,4 @@
-"""The forms of secrets that are masked, one by one: `secret` stands for the part that nobody may see."""
+"""The forms of secrets that are masked, one by one; `secret` marks the part that must not appear."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.growth import assert_linear, repeated
 LETTERS = "aB3dE5gH7jK9mN1pQ2rS4tU6vW8xY0zA"
 HEX = "0123456789abcdef0123456789abcdef"
 FORMS = {
-    # Keys with a prefix of their own
+    # Keys with a known prefix
     "openai": f"sk-{LETTERS}",
     "openai project": f"sk-proj-{LETTERS}",
     "anthropic": f"sk-ant-api03-{LETTERS}",
@@ -126,11 +126,11 @@ FORMS = {
     "curl": "curl -u me:secret123 https://h",
     "xml": "<password>secret</password>",
 }
-"""Made up: none of them was ever valid."""
+"""Invented secrets; none was ever valid."""
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_llm02_a_secret_is_masked_in_every_form_that_is_listed(form: str) -> None:
+def test_llm02_a_secret_is_masked_in_every_listed_form(form: str) -> None:
     text = FORMS[form]
     masked = redact(f"before {text} after")
     assert MASK in masked
