@@ -13,7 +13,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description="Measure the cost of the runtime, as ratios."
     )
-    parser.add_argument("--quick", action="store_true", help="fewer rounds and sizes: seconds instead of a minute")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds and sizes")
     quick: bool = parser.parse_args().quick
     print(f"Python {platform.python_version()} on {platform.machine()}; compare ratios, not figures")
     for benchmark in (filtering, loop, wire, tracing, store, reload, plugins, plans, imports):
