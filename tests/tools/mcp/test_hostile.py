@@ -124,7 +124,7 @@ async def answering(**answer: Any) -> AsyncIterator[str]:
         ({"text": "{}", "content_type": "application/json"}, "Failed to parse JSON response"),
         (
             {"body": b"\x1f\x8b", "headers": {"content-encoding": "gzip", "content-type": "application/json"}},
-            "it compresses responses although that is not accepted",
+            "it sends compressed responses, which are not accepted",
         ),
         ({"body": b" " * 17 * 2**20, "content_type": "application/json"}, "it sent an answer of more than 16 MB"),
         ({"status": 307, "headers": {"location": "http://169.254.169.254/"}}, "not followed"),
@@ -185,7 +185,7 @@ def test_a_call_during_which_the_server_is_killed_is_not_made_again(tmp_path: Pa
             os.kill(process, signal.SIGKILL)
 
         async with opened(raw(tmp_path)) as world:
-            with pytest.raises(ToolError, match=r"in the middle of the call: it was killed by signal 9 \(SIGK"):
+            with pytest.raises(ToolError, match=r"during the call: it was killed by signal 9 \(SIGK"):
                 await world.call("slow", kill)
             assert await world.call("echo", n=2) == '{"n": 2}'
             await world.connected()
@@ -241,7 +241,7 @@ def test_noise_between_messages_is_passed_over(
 @pytest.mark.hostile(37)
 @pytest.mark.parametrize(
     ("name", "arguments", "told"),
-    [("line", {"megabytes": 100}, "a line of more than 16 MB"), ("stray", {"lines": 2000}, "what is not MCP")],
+    [("line", {"megabytes": 100}, "a line of more than 16 MB"), ("stray", {"lines": 2000}, "not MCP")],
 )
 def test_too_much_noise_ends_the_connection(tmp_path: Path, name: str, arguments: dict[str, Any], told: str) -> None:
     async def main() -> None:
@@ -342,7 +342,7 @@ def test_a_program_that_ends_without_closing_leaves_no_process(tmp_path: Path) -
 def test_a_source_that_was_never_started_can_be_closed() -> None:
     async def main() -> None:
         world = World("docs", McpServer(command=("false",)))
-        with pytest.raises(ToolError, match="not started"):
+        with pytest.raises(ToolError, match="not been started"):
             await world.source.prompt("x", {})
         await world.source.close()
 

@@ -179,7 +179,7 @@ def test_a_wrong_key_is_reported_without_showing_it(host: SkillHost) -> None:
         wrong = host.model_copy(update={"headers": {"authorization": SecretStr("Bearer wr0ng")}})
         async with opened(wrong) as source:
             assert source.tools == ()
-            assert "answered 401" in source.faults[0]
+            assert "responded with HTTP 401" in source.faults[0]
             assert "wr0ng" not in source.faults[0]
 
     asyncio.run(main())
@@ -251,13 +251,13 @@ def test_declared_skills_need_no_host_to_be_offered() -> None:
 @pytest.mark.parametrize(
     ("entry", "fault"),
     [
-        ({"id": "a b"}, "'a b' cannot be used"),
-        ({"id": "../admin"}, "'../admin' cannot be used"),
+        ({"id": "a b"}, "invalid skill 'a b'"),
+        ({"id": "../admin"}, "invalid skill '../admin'"),
         ({"name": "x"}, "invalid skill 'None': id"),
         ({"id": "x", "description": 5}, "invalid skill 'x': description"),
         ({"id": "x", "parameters": {"type": "string"}}, "does not describe an object"),
-        ({"id": "x", "parameters": {"properties": {"a": {"$ref": "file:///etc/passwd"}}}}, "'x' cannot be used"),
-        ("echo", "cannot be used"),
+        ({"id": "x", "parameters": {"properties": {"a": {"$ref": "file:///etc/passwd"}}}}, "invalid skill 'x'"),
+        ("echo", "invalid skill"),
     ],
 )
 def test_asi04_an_invalid_skill_does_not_affect_the_others(entry: Any, fault: str) -> None:
@@ -311,16 +311,19 @@ def test_asi04_whatever_json_a_host_answers_is_read_or_a_tool_error(data: Any, s
         (result(success=False, error="no such order"), "no such order"),
         (result(success=False, error="no", trace_id="t1"), r"no \(trace of the host: t1\)"),
         (result(success=False), r"failed without an error message \(HTTP 200\)"),
-        (answer('{"success": true, "output": 1}', status="500 E"), r"status 500"),
+        (answer('{"success": true, "output": 1}', status="500 E"), r"HTTP 500"),
         (result(output=1), "responded with HTTP 200 and no result: success: Field required"),
-        (result(success="yes"), "without a result: success"),
-        (answer("<html>login</html>", "content-type: text/html"), "answered 200 .* not JSON but text/html"),
+        (result(success="yes"), "no result: success"),
+        (
+            answer("<html>login</html>", "content-type: text/html"),
+            "HTTP 200 .* not JSON; its content type is text/html",
+        ),
         (answer("", status="204 No Content"), "responded with HTTP 204 and no result"),
         (answer("down", status="503 Unavailable"), "responded with HTTP 503 and no result"),
         (answer("[" * 5000), "not JSON"),
         (answer('{"success": true, "output": "' + "x" * 1_100_000 + '"}'), "larger than 1000000 bytes"),
         (redirect("http://127.0.0.1:1/"), "responded with HTTP 302 and no result"),
-        (answer("{}", status="404 Not Found"), "its host may not have it any more"),
+        (answer("{}", status="404 Not Found"), "the host may have removed it"),
         (b"", "no usable response"),
         (result(success=False, error="x" * 5000), "^x{500}$"),
     ],
@@ -354,7 +357,7 @@ def test_asi03_a_redirect_of_a_host_is_not_followed() -> None:
                 headers = {"authorization": SecretStr("Bearer s3cret")}
                 async with opened(SkillHost(url=served.url, discover=True, headers=headers)) as source:
                     assert source.tools == ()
-                    assert "answered 307" in source.faults[0]
+                    assert "responded with HTTP 307" in source.faults[0]
             assert other.requests == []
 
     asyncio.run(main())
@@ -508,7 +511,7 @@ def test_a_call_of_a_removed_skill_refreshes_the_list_immediately() -> None:
         pages = {"/skills": listing({"id": "echo"})}
         async with site(pages) as served, opened(host_at(served), changes) as source:
             pages["/skills"] = listing()
-            with pytest.raises(ToolError, match="may not have it any more"):
+            with pytest.raises(ToolError, match="may have removed it"):
                 await call(source.tools[0], {})
             await changes.next()
             assert source.tools == ()
