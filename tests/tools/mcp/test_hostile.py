@@ -36,7 +36,7 @@ from tests.support.mcp_worlds import MODERN, PATIENCE, World, children, configur
         (("sleep", "30"), "it did not respond within 0.5 s (`connect_timeout`)"),
         (("yes",), "its standard output is not MCP"),
         (("/nowhere/to/be/found",), "no program '/nowhere/to/be/found': install it, or correct `command`"),
-        ((str(Path(__file__)),), f"{str(Path(__file__))!r}: correct `command`"),
+        ((str(Path(__file__)),), f"cannot execute {str(Path(__file__))!r}: correct `command`"),
         (
             (sys.executable, "-c", "import sys; sys.exit('ValueError: no $TOKEN')"),
             "it ended with exit code 1: ValueError: no $TOKEN",
