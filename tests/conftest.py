@@ -124,12 +124,12 @@ def store_url(new_store: Callable[[], str]) -> str:
 
 def tree(spans: tuple[ReadableSpan, ...]) -> str:
     """Draw finished spans as indented names, in the order of their start."""
-    known = {span.context.span_id for span in spans}
+    span_ids = {span.context.span_id for span in spans}
     lines: list[str] = []
 
     def add(parent: int | None, depth: int) -> None:
         for span in sorted(spans, key=lambda span: span.start_time or 0):
-            above = span.parent.span_id if span.parent and span.parent.span_id in known else None
+            above = span.parent.span_id if span.parent and span.parent.span_id in span_ids else None
             if above == parent:
                 lines.append("  " * depth + span.name)
                 add(span.context.span_id, depth + 1)

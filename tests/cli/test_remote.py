@@ -123,8 +123,8 @@ def test_the_server_and_its_key_come_from_the_settings(tmp_path: Path) -> None:
 
 
 def test_without_a_server_the_error_shows_how_to_start_one(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
     write(tmp_path, {"agentsd.yaml": settings(port)})
     done = agentsd("config", "history", cwd=tmp_path)
     message = f"there is no server at http://127.0.0.1:{port}: start one with `agentsd serve`"

@@ -173,9 +173,9 @@ def test_hover_over_a_tool_shows_its_description(desk: Desk) -> None:
     ],
 )
 def test_an_error_is_marked_once_at_its_position(desk: Desk, text: str, line: int, column: int, message: str) -> None:
-    ((at, from_, said),) = desk.marked(START + text)
+    ((at, from_, marked),) = desk.marked(START + text)
     assert (at, from_) == (line, column)
-    assert message in said
+    assert message in marked
 
 
 def test_the_editor_and_check_report_the_same_positions(desk: Desk) -> None:

@@ -219,14 +219,14 @@ def test_an_unknown_model_from_a_program_or_variable_is_not_reported_in_the_file
 ) -> None:
     root = write(tmp_path, {"agents.d/a.yaml": agent("a", model="offline"), "agentsd.yaml": "model: mine\n"})
 
-    def found(settings: Settings | None = None) -> list[str]:
+    def problems(settings: Settings | None = None) -> list[str]:
         project = asyncio.run(Project.read(root, settings, models=["mine"]))
         return [str(problem) for problem in project.catalog.problems]
 
-    assert found() == []
-    assert found(Settings(model="thine")) == []
+    assert problems() == []
+    assert problems(Settings(model="thine")) == []
     monkeypatch.setenv("AGENTSD_MODEL", "thine")
-    assert [text.partition(";")[0] for text in found()] == ["AGENTSD_MODEL: unknown model 'thine'"]
+    assert [text.partition(";")[0] for text in problems()] == ["AGENTSD_MODEL: unknown model 'thine'"]
 
 
 def test_a_variable_can_contain_a_number_or_a_duration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -247,11 +247,11 @@ def test_a_restored_project_folder_is_watched_immediately(tmp_path: Path, monkey
     """Even if the pause between retries has become long."""
     root, failed, until_changed = tmp_path / "project", asyncio.Event(), WatchedFolders.until_changed
 
-    async def noted(roots: WatchedFolders, seconds: float) -> None:
+    async def recorded(roots: WatchedFolders, seconds: float) -> None:
         failed.set()
         await until_changed(roots, seconds)
 
-    monkeypatch.setattr(WatchedFolders, "until_changed", noted)
+    monkeypatch.setattr(WatchedFolders, "until_changed", recorded)
     monkeypatch.setattr(watch, "MAX_RETRY_SECONDS", 1000.0)
     monkeypatch.setattr(watch, "RETRY_SECONDS", 1000.0)
 
@@ -276,11 +276,11 @@ async def hurried(
     looks = asyncio.Queue[Snapshot]()
     look = Debouncer.observe
 
-    def noted(settling: Debouncer, seen: Snapshot, live: str, ended: float) -> None:
+    def recorded(settling: Debouncer, seen: Snapshot, live: str, ended: float) -> None:
         look(settling, seen, live, ended)
         looks.put_nowait(seen)
 
-    monkeypatch.setattr(Debouncer, "observe", noted)
+    monkeypatch.setattr(Debouncer, "observe", recorded)
     settings = Settings.model_validate({"reload": {"quiet": "1h"}})
     async with asyncio.timeout(30), Runtime.open(root, settings=settings) as runtime:
         await looks.get()
@@ -291,12 +291,12 @@ def test_an_edit_is_built_during_its_quiet_period(tmp_path: Path, monkeypatch: p
     built = asyncio.Queue[Candidate | None]()
     prepare = Catalog.prepare
 
-    async def noted(catalog: Catalog, snapshot: Snapshot) -> Candidate | None:
+    async def recorded(catalog: Catalog, snapshot: Snapshot) -> Candidate | None:
         candidate = await prepare(catalog, snapshot)
         built.put_nowait(candidate)
         return candidate
 
-    monkeypatch.setattr(Catalog, "prepare", noted)
+    monkeypatch.setattr(Catalog, "prepare", recorded)
 
     async def scene() -> None:
         async with hurried(write(tmp_path, {"agents.d/a.yaml": one("a")}), monkeypatch) as (runtime, _):

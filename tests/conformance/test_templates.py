@@ -230,7 +230,9 @@ def test_an_approval_does_not_count_for_a_tool_with_a_changed_definition(
                 assert "has changed since approval" in again.reason
                 assert again.id != paused.pending[0].id
                 still = await runtime.resume(paused.run_id, {})
-                assert [asked.id for asked in still.pending] == [again.id], "the first approval was for another tool"
+                assert [question.id for question in still.pending] == [again.id], (
+                    "the first approval was for another tool"
+                )
                 result = await runtime.resume(paused.run_id, {again.id: Approve()})
         return result
 

@@ -336,8 +336,8 @@ def test_three_hundred_rewritten_files_are_one_or_two_complete_generations(tmp_p
             for generation in (
                 seen.generations if longest < 0.1 else ()
             ):  # after a longer pause it counts as several edits
-                found = {agent.spec.description for name, agent in generation.agents.items() if name != "probe"}
-                assert len(found) == 1, "all old or all new"
+                descriptions = {agent.spec.description for name, agent in generation.agents.items() if name != "probe"}
+                assert len(descriptions) == 1, "all old or all new"
             assert 1 <= len(seen.generations) - 1 <= 2
             assert lags.longest < 0.25, "the loop stays responsive"
 

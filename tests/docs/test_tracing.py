@@ -124,7 +124,7 @@ async def play(root: Path, *turns: Turn, messages: tuple[str, ...] = ("go",), **
             result = await stream.result()
             if result.pending:
                 skip = Respond(text="skip")
-                answers = {asked.id: skip if asked.kind == "step" else Approve() for asked in result.pending}
+                answers = {question.id: skip if question.kind == "step" else Approve() for question in result.pending}
                 await runtime.resume(result.run_id, answers, user="me")
         write(root, {"agents.d/one.yaml": agent("one", examples="[]"), "agents.d/two.yaml": "name: [\n"})
         await runtime.reload()

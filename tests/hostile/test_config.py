@@ -35,7 +35,7 @@ def after_edit(root: Path, files: dict[str, str | bytes]) -> tuple[Problem, ...]
             generation: Generation = await runtime.reload()
             result = await runtime.run("go", agent="victim")
             assert result.output == CONTINUED
-            assert [made.result for made in result.tool_calls] == ["good"]
+            assert [call.result for call in result.tool_calls] == ["good"]
             assert runtime.catalog.current.agents["victim"].instructions("en", {}, None) == "You are good."
             return generation.errors
 
@@ -206,6 +206,6 @@ def test_asi08_a_call_finishes_on_its_code_after_its_plugin_is_removed(
         async with Runtime.open(root, models=models, deps={"edit": change}, watch=False) as runtime:
             result = await runtime.run("go")
         assert result.output == CONTINUED
-        assert [made.result for made in result.tool_calls] == ["still here"]
+        assert [call.result for call in result.tool_calls] == ["still here"]
 
     asyncio.run(main())

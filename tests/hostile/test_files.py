@@ -51,7 +51,7 @@ SPECIAL = ["hard.txt", "pipe", "/proc/self/environ", "/dev/zero", "/dev/stdin", 
     ids=lambda path: ascii(path)[:40],
 )
 def test_asi02_file_tools_access_only_plain_files_below_the_base(base: Path, path: str) -> None:
-    wanted = [
+    requested = [
         ("read_file", {"path": path}),
         ("list_dir", {"path": path}),
         ("log_transform", {"path": path}),
@@ -59,7 +59,7 @@ def test_asi02_file_tools_access_only_plain_files_below_the_base(base: Path, pat
         ("search_files", {"query": "secret", "root_dir": path}),
         ("edit_file", {"path": path, "old": "secret", "new": "pwned"}),
     ]
-    results = refused(base, *wanted, runtime_policy=FULL)
+    results = refused(base, *requested, runtime_policy=FULL)
     assert not any(SECRET in text for text in results)
     assert (base.parent / "outside/secret.txt").read_text() == SECRET
 
@@ -75,11 +75,11 @@ RUNS = [
 @pytest.mark.hostile(16)
 @pytest.mark.parametrize("path", RUNS)
 def test_asi10_an_agent_cannot_write_files_that_define_behavior(base: Path, path: str) -> None:
-    before = sorted(str(found) for found in base.rglob("*"))
+    before = sorted(str(one) for one in base.rglob("*"))
     modes = ("create", "overwrite", "append")
-    wanted = [("write_file", {"path": path, "content": "evil", "mode": mode}) for mode in modes]
-    refused(base, *wanted, runtime_policy=FULL)
-    after = sorted(str(found) for found in base.rglob("*") if "agents.d" not in found.parts)
+    requested = [("write_file", {"path": path, "content": "evil", "mode": mode}) for mode in modes]
+    refused(base, *requested, runtime_policy=FULL)
+    after = sorted(str(one) for one in base.rglob("*") if "agents.d" not in one.parts)
     assert after == before
     assert "evil" not in (base / "agents.d/victim.yaml").read_text()
 
@@ -106,7 +106,7 @@ def test_llm10_huge_files_and_folders_and_slow_patterns_get_partial_answers(base
     )
     assert seen.result.output == CONTINUED
     assert all(len(text) < 5000 for text in seen.tool_results)
-    sparse_, line, many, glob, search, grep = (made.result for made in seen.result.tool_calls)
+    sparse_, line, many, glob, search, grep = (call.result for call in seen.result.tool_calls)
     assert "binary" in sparse_
     assert "only the first MB" in line
     assert "800 more entries" in many
@@ -117,7 +117,7 @@ def test_llm10_huge_files_and_folders_and_slow_patterns_get_partial_answers(base
 def test_asi05_no_tool_unpacks_an_archive(base: Path) -> None:
     with zipfile.ZipFile(base / "slip.zip", "w") as archive:
         archive.writestr("../outside/pwned.txt", "pwned")
-    wanted = [(tool, {"path": "slip.zip"}) for tool in ("read_file", "log_transform")]
-    results = refused(base, *wanted, ("list_dir", {"path": "slip.zip"}))
+    requested = [(tool, {"path": "slip.zip"}) for tool in ("read_file", "log_transform")]
+    results = refused(base, *requested, ("list_dir", {"path": "slip.zip"}))
     assert "binary" in results[0]
     assert not (base.parent / "outside/pwned.txt").exists()

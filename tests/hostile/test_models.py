@@ -127,17 +127,17 @@ def test_llm10_an_endlessly_repeated_call_is_warned_about_and_stopped(tmp_path: 
 
 @pytest.mark.hostile(35)
 def test_llm10_a_hundred_calls_in_one_turn_are_executed_up_to_the_limit(tmp_path: Path) -> None:
-    made: list[int] = []
+    executed: list[int] = []
 
     @tool(risk="low")
     async def work(n: int) -> str:
         """Work."""
-        made.append(n)
+        executed.append(n)
         return "done"
 
     seen = victim(tmp_path, calls(*(("work", {"n": n}) for n in range(100))), CONTINUED, tools=[work])
     assert seen.result.output == CONTINUED
-    assert sorted(made) == list(range(20))
+    assert sorted(executed) == list(range(20))
     assert [event.status for event in seen.finished].count("success") == 20
     assert sum("not called: max_tool_calls is reached" in text for text in seen.tool_results) == 80
 
@@ -166,22 +166,22 @@ def step(name: str, *after: str, **more: Any) -> dict[str, Any]:
 def test_asi08_an_invalid_or_denied_plan_is_rejected_and_no_step_runs(
     tmp_path: Path, steps: list[dict[str, Any]], finding: str
 ) -> None:
-    made: list[str] = []
+    executed: list[str] = []
 
     @tool(risk="low")
     async def work() -> str:
         """Work."""
-        made.append("work")
+        executed.append("work")
         return "done"
 
     @tool(risk="low")
     async def pay() -> str:
         """Pay."""
-        made.append("pay")
+        executed.append("pay")
         return "paid"
 
-    def draft(*wanted: dict[str, Any]) -> wire.Answer:
-        return wire.calls(("PlanDraft", {"goal": "g", "steps": list(wanted)}))
+    def draft(*steps: dict[str, Any]) -> wire.Answer:
+        return wire.calls(("PlanDraft", {"goal": "g", "steps": list(steps)}))
 
     async def main() -> tuple[RunResult, str]:
         answers = [draft(*steps), draft(step("good")), wire.says(CONTINUED)]
@@ -198,18 +198,18 @@ def test_asi08_an_invalid_or_denied_plan_is_rejected_and_no_step_runs(
     result, message = asyncio.run(main())
     assert finding in message
     assert (result.status, result.output) == ("completed", CONTINUED)
-    assert made == ["work"]
+    assert executed == ["work"]
 
 
 @pytest.mark.hostile(35)
 @pytest.mark.parametrize("depth", [101, 150, 190])
 def test_llm10_plan_parameters_nested_too_deep_for_the_store_are_rejected(tmp_path: Path, depth: int) -> None:
-    made: list[Any] = []
+    executed: list[Any] = []
 
     @tool(risk="low")
     async def work(value: Any = None) -> str:
         """Work."""
-        made.append(value)
+        executed.append(value)
         return "done"
 
     def plan(parameters: dict[str, Any]) -> str:
@@ -217,7 +217,7 @@ def test_llm10_plan_parameters_nested_too_deep_for_the_store_are_rejected(tmp_pa
 
     seen = victim(tmp_path, plan({"value": nested(depth)}), plan({}), CONTINUED, tools=[work], executor="plan")
     assert seen.result.output == CONTINUED
-    assert made == [None]
+    assert executed == [None]
 
 
 @pytest.mark.hostile(35)
@@ -225,31 +225,31 @@ def test_llm10_plan_parameters_nested_too_deep_for_the_store_are_rejected(tmp_pa
 def test_llm10_a_budget_exhausted_within_a_plan_ends_the_run_with_the_results_so_far(
     tmp_path: Path, limit: str
 ) -> None:
-    made: list[int] = []
+    executed: list[int] = []
 
     @tool(risk="low")
     async def work() -> str:
         """Work."""
-        made.append(1)
-        return f"did {len(made)}"
+        executed.append(1)
+        return f"did {len(executed)}"
 
     chain = [step("a"), step("b", "a"), step("c", "b"), step("d", "c")]
     plan = PlanDraft.model_validate({"goal": "g", "steps": chain})
     policy = f"{{{limit}, max_repeated_calls: null}}"
     seen = victim(tmp_path, plan, CONTINUED, tools=[work], executor="plan", runtime_policy=policy)
     assert (seen.result.status, seen.result.finish_reason) == ("stopped", limit.partition(":")[0])
-    assert len(made) == 4, "steps that name their tool cost no turn and no tokens"
+    assert len(executed) == 4, "steps that name their tool cost no turn and no tokens"
     assert seen.result.output == "did 1\ndid 2\ndid 3\ndid 4"
 
 
 @pytest.mark.hostile(35)
 def test_llm10_a_plan_with_more_calls_than_allowed_is_rejected_before_any_call(tmp_path: Path) -> None:
-    made: list[int] = []
+    executed: list[int] = []
 
     @tool(risk="low")
     async def work() -> str:
         """Work."""
-        made.append(1)
+        executed.append(1)
         return "did it"
 
     def plan(*steps: dict[str, Any]) -> PlanDraft:
@@ -260,7 +260,7 @@ def test_llm10_a_plan_with_more_calls_than_allowed_is_rejected_before_any_call(t
     seen = victim(tmp_path, *plans, CONTINUED, tools=[work], executor="plan", runtime_policy=policy)
     assert "it needs 3 tool calls; max_tool_calls allows 2 more" in seen.requests[1].messages[-1].content
     assert seen.result.output == CONTINUED
-    assert len(made) == 2
+    assert len(executed) == 2
 
 
 @pytest.mark.hostile(35)

@@ -80,7 +80,7 @@ class Attack:
             "edit": Edit(arguments={"order": "51"}),
         }
         answer = self.answers[round_ % len(self.answers)]
-        return {asked.id: meanings[answer] for asked in result.pending if answer in meanings}
+        return {question.id: meanings[answer] for question in result.pending if answer in meanings}
 
 
 def text_of(rules: Rules) -> dict[str, str]:
@@ -161,9 +161,9 @@ def test_llm06_no_path_executes_a_denied_call_or_an_unapproved_one(
         agreed = asyncio.run(run_attack(write(Path(folder), files), attack, ledger.tools(tools)))
 
     for name, order in ledger.calls_made:
-        found = verdict(boss, clerk, attack, by_name[name], order)
-        assert found != "deny"
-        assert found == "allow" or agreed
+        expected = verdict(boss, clerk, attack, by_name[name], order)
+        assert expected != "deny"
+        assert expected == "allow" or agreed
     assert len(ledger.calls_made) <= 1
     risky = any(RISKS.index(one.risk) >= RISKS.index("high") for one in tools)
     if attack.door in ("model", "direct") or (

@@ -139,9 +139,9 @@ def test_searxng_receives_the_query(root: Path, monkeypatch: pytest.MonkeyPatch)
     async def main() -> None:
         async with site({"/sx/search": answer(json.dumps(FOUND))}) as served:
             monkeypatch.setenv("SEARXNG_URL", f"{served.url}/sx/")
-            found = await call(root, None, "web.web_search", query="bridge & ü", limit=3)
-            assert [entry["title"] for entry in found.output] == ["T0", "T1", "T2"]
-            assert found.output[0] == {"title": "T0", "url": "https://e.com/0", "text": "c" * 500}
+            result = await call(root, None, "web.web_search", query="bridge & ü", limit=3)
+            assert [entry["title"] for entry in result.output] == ["T0", "T1", "T2"]
+            assert result.output[0] == {"title": "T0", "url": "https://e.com/0", "text": "c" * 500}
             assert served.requests[0].target == "/sx/search?q=bridge+%26+%C3%BC&format=json"
 
     asyncio.run(main())
@@ -207,8 +207,8 @@ async def send(root: Path, served: Site, **arguments: Any) -> ToolResult:
     async with Runtime.open(root, settings=settings, models=models, watch=False) as runtime:
         paused = await runtime.run("notify them")
         done = await runtime.resume(paused.run_id, {paused.pending[0].id: Approve()})
-        made = done.tool_calls[0]
-        return ToolResult(status=made.status, output=made.result)
+        executed = done.tool_calls[0]
+        return ToolResult(status=executed.status, output=executed.result)
 
 
 @pytest.mark.parametrize(

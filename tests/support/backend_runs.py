@@ -91,7 +91,7 @@ async def runs(content: str) -> dict[str, Any]:
                 result = await runtime.run(f"go to {WORD}", agent=name, conversation=f"{name}-{content}")
                 done[name] = _summary(result)
                 if result.status == "paused":
-                    answers = {asked.id: Approve() for asked in result.pending}
+                    answers = {question.id: Approve() for question in result.pending}
                     done["resumed"] = _summary(await runtime.resume(result.run_id, answers))
     return done
 

@@ -105,8 +105,8 @@ class Phoenix:
     def sessions(self, project: str, trace_ids: list[str]) -> set[str]:
         query = """query($p: String!, $t: ID!) {
             getProjectByName(name: $p) { trace(traceId: $t) { session { sessionId } } } }"""
-        asked = [ask(f"{self.url}/graphql", {"query": query, "variables": {"p": project, "t": t}}) for t in trace_ids]
-        return {answer["data"]["getProjectByName"]["trace"]["session"]["sessionId"] for answer in asked}
+        answers = [ask(f"{self.url}/graphql", {"query": query, "variables": {"p": project, "t": t}}) for t in trace_ids]
+        return {answer["data"]["getProjectByName"]["trace"]["session"]["sessionId"] for answer in answers}
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,8 @@ class Mlflow:
     url: str
 
     def project(self, name: str) -> list[str]:
-        made = ask(f"{self.url}/api/2.0/mlflow/experiments/create", {"name": name})
-        return [f"x-mlflow-experiment-id={made['experiment_id']}"]
+        experiment = ask(f"{self.url}/api/2.0/mlflow/experiments/create", {"name": name})
+        return [f"x-mlflow-experiment-id={experiment['experiment_id']}"]
 
     def spans(self, project: str, trace_id: str) -> list[Seen]:
         found = ask(f"{self.url}/ajax-api/3.0/mlflow/get-trace-artifact?request_id=tr-{trace_id}")

@@ -69,9 +69,13 @@ def _openai(url: str, model: str = "m", **options: Any) -> Model:
 
 
 def _openai_answer(said: Said) -> Answer:
-    made = wire.calls(*said.calls).completion
-    assert made is not None
-    message = {**made.choices[0].message.to_dict(), "content": said.text or None, "reasoning_content": said.thought}
+    completion = wire.calls(*said.calls).completion
+    assert completion is not None
+    message = {
+        **completion.choices[0].message.to_dict(),
+        "content": said.text or None,
+        "reasoning_content": said.thought,
+    }
     ends = {"refused": "content_filter", "stop": "tool_calls" if said.calls else "stop"}
     whole = wire.whole_completion(message, ends.get(said.end, said.end), said.usage)
     streamed = wire.chunks(Answer(completion=whole), {"stream_options": {"include_usage": True}})
@@ -208,10 +212,10 @@ def _gemini_response(parts: list[gemini.Part], end: str | None) -> dict[str, Any
     response = gemini.GenerateContentResponse(
         candidates=[candidate], model_version="wire-model", response_id="response-1"
     )
-    made: dict[str, Any] = json.loads(response.model_dump_json(by_alias=True, exclude_none=True))
+    body: dict[str, Any] = json.loads(response.model_dump_json(by_alias=True, exclude_none=True))
     if end:
-        made["candidates"][0]["finishReason"] = end
-    return made
+        body["candidates"][0]["finishReason"] = end
+    return body
 
 
 def _gemini_error(status: int, message: str) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def assert_linear(
 def assert_alike(
     work: Callable[[T], object], small: T, large: T, *, noticeable: float = NOTICEABLE, label: str = ""
 ) -> None:
-    """Check that CPU time grows at most linearly from `small` to `large`, unless it is below `noticeable` seconds."""
+    """Check that `large` needs less than `MOST_GROWTH` times the CPU time, unless below `noticeable` seconds."""
     if _cpu_seconds(work, large) <= noticeable:
         return
     growth, seconds = math.inf, 0.0

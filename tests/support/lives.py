@@ -93,7 +93,7 @@ async def _converse(runtime: Runtime, name: str, agent_name: str, events: Connec
     while True:
         conversation = await runtime.store.conversation(name)
         if run_id := conversation.open_run:
-            decisions = {asked.id: Respond(text=BY_HAND) for asked in await runtime.pending(run_id)}
+            decisions = {question.id: Respond(text=BY_HAND) for question in await runtime.pending(run_id)}
             try:
                 await _report(runtime.resume_stream(run_id, decisions), events)
             except RunBusy:  # the lease of the killed process has not expired yet

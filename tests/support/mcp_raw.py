@@ -145,11 +145,11 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
                 "contents": [{"uri": uri, "text": f"read {uri}"}, {"uri": uri, "blob": "QUJD", "mimeType": "image/png"}]
             }
         case "prompts/get":
-            said = {
+            message = {
                 "role": "user",
                 "content": {"type": "text", "text": "{{ 7 * 7 }} " + json.dumps(params["arguments"])},
             }
-            return {"messages": [said, {"role": "assistant", "content": BLOB}]}
+            return {"messages": [message, {"role": "assistant", "content": BLOB}]}
         case "tools/call":
             return call(params["name"], params.get("arguments") or {}, params)
     raise LookupError(method)

@@ -72,15 +72,15 @@ async def opened(server: McpServer, name: str = "docs") -> AsyncIterator[World]:
 
 def children() -> set[int]:
     """Return the child processes of this process."""
-    found = set()
+    pids = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text("utf-8").rpartition(")")[2].split()
         except OSError:  # ended in the meantime
             continue
         if int(fields[1]) == os.getpid() and fields[0] != "Z":
-            found.add(int(stat.parent.name))
-    return found
+            pids.add(int(stat.parent.name))
+    return pids
 
 
 def raw(tmp_path: Path, config: dict[str, Any] | None = None, **settings: Any) -> McpServer:

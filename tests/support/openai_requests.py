@@ -21,9 +21,9 @@ def request(*, stream: bool = False, **changes: Any) -> ModelRequest:
     return ModelRequest(**{"messages": (USER,), "tools": (SEARCH,), "stream": stream, **changes})
 
 
-async def deltas(model: OpenAIModel, asked: ModelRequest) -> list[Delta]:
+async def deltas(model: OpenAIModel, model_request: ModelRequest) -> list[Delta]:
     """Send the request, close the model, and return the deltas."""
     try:
-        return [delta async for delta in model.stream(asked)]
+        return [delta async for delta in model.stream(model_request)]
     finally:
         await model.close()

@@ -34,8 +34,8 @@ class HouseModel(ScriptedModel):
 
     @property
     def info(self) -> ModelInfo:
-        known = Capabilities(prices=Prices(input=2, output=8))
-        return ModelInfo("house", "house-1", typed=True, stand_in=True, capabilities=known)
+        capabilities = Capabilities(prices=Prices(input=2, output=8))
+        return ModelInfo("house", "house-1", typed=True, stand_in=True, capabilities=capabilities)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         """Reply after the latency of a small model."""
@@ -89,8 +89,8 @@ async def run(agent: str) -> str:
 def main(endpoint: str, service: str, *headers: str) -> None:
     """Run all agents and send their traces."""
     with export_traces(endpoint, dict(header.split("=", 1) for header in headers), service):
-        made = {agent: asyncio.run(run(agent)) for agent in RUNS}
-    sys.stdout.write(json.dumps(made))
+        trace_ids = {agent: asyncio.run(run(agent)) for agent in RUNS}
+    sys.stdout.write(json.dumps(trace_ids))
 
 
 if __name__ == "__main__":

@@ -31,8 +31,8 @@ def send(backend: Backend, checkout: Path, headers: list[str]) -> dict[str, str]
     words = [str(checkout / ".venv/bin/python"), str(script), backend.url, PROJECT, *headers]
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
     done = subprocess.run(words, cwd=checkout, env=environment, capture_output=True, text=True, check=True)
-    made: dict[str, str] = json.loads(done.stdout)
-    return made
+    trace_ids: dict[str, str] = json.loads(done.stdout)
+    return trace_ids
 
 
 def phoenix_pages(backend: Backend, trace: str) -> dict[str, str]:
@@ -56,10 +56,10 @@ def main(folder: str, label: str, checkout: str = ".") -> None:
         with TemporaryDirectory() as data:
             venv = Path(os.environ[f"{name.upper()}_VENV"]).absolute()
             with start(venv, Path(data)) as backend:
-                made = send(backend, Path(checkout).absolute(), backend.project(PROJECT))
-                eventually(lambda: backend.spans(PROJECT, made[SHOWN]), f"{name} does not show the runs")  # noqa: B023 - called immediately
+                trace_ids = send(backend, Path(checkout).absolute(), backend.project(PROJECT))
+                eventually(lambda: backend.spans(PROJECT, trace_ids[SHOWN]), f"{name} does not show the runs")  # noqa: B023 - called immediately
                 with browser() as page:
-                    for shown, url in pages(backend, made[SHOWN]).items():
+                    for shown, url in pages(backend, trace_ids[SHOWN]).items():
                         page.open(url, TEXTS[shown])
                         page.click("Got it")
                         if (name, shown) == ("phoenix", "list"):

@@ -110,7 +110,7 @@ def run_plan_with_requests(
                 seen = [wire(event) async for event in stream]
             result = await stream.result()
             while result.status == "paused" and decide is not None:
-                answers = {asked.id: decide[asked.tool or asked.kind] for asked in result.pending}
+                answers = {question.id: decide[question.tool or question.kind] for question in result.pending}
                 async with runtime.resume_stream(result.run_id, answers) as stream:
                     seen += [wire(event) async for event in stream]
                 result = await stream.result()

@@ -64,8 +64,8 @@ async def watched(root: Path, **reload: str) -> AsyncIterator[Watched]:
     write(root, {PROBE: one("probe")})
     settings = Settings.model_validate({"reload": reload})
     async with Runtime.open(root, settings=settings) as runtime:
-        found = Watched(root, runtime)
-        await found.probe()  # may be found by the initial scan instead of the watcher
-        await found.probe()
-        runtime.catalog.subscribe(lambda _: found.generations.append(found.current))
-        yield found
+        watch = Watched(root, runtime)
+        await watch.probe()  # may be found by the initial scan instead of the watcher
+        await watch.probe()
+        runtime.catalog.subscribe(lambda _: watch.generations.append(watch.current))
+        yield watch

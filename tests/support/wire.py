@@ -113,18 +113,20 @@ def says(
     return Answer(completion=whole_completion({"content": text, **(extra or {})}, finish, usage))
 
 
-def calls(*asked: tuple[str, Any], finish: str = "tool_calls", indexed: bool = True, text: str | None = None) -> Answer:
+def calls(
+    *requested: tuple[str, Any], finish: str = "tool_calls", indexed: bool = True, text: str | None = None
+) -> Answer:
     """Return tool calls from pairs of wire name and arguments; arguments given as text are sent unchanged."""
-    made = [
+    tool_calls = [
         {
             "id": f"call_{place}",
             "type": "function",
             "function": {"name": name, "arguments": given if isinstance(given, str) else json.dumps(given)},
         }
-        for place, (name, given) in enumerate(asked, start=1)
+        for place, (name, given) in enumerate(requested, start=1)
     ]
     return Answer(
-        completion=whole_completion({"content": text, "tool_calls": made}, finish, (10, 5, 0)), indexed=indexed
+        completion=whole_completion({"content": text, "tool_calls": tool_calls}, finish, (10, 5, 0)), indexed=indexed
     )
 
 

@@ -35,12 +35,12 @@ class Sent:
         trace_id = self.runs[content][run]["trace_id"]
 
         def all_of_them() -> list[Seen] | None:
-            found = self.backend.spans(self.project, trace_id)
-            return found if len(found) >= count else None
+            spans = self.backend.spans(self.project, trace_id)
+            return spans if len(spans) >= count else None
 
-        found = eventually(all_of_them, f"{self.which} does not show the spans of {run}")
-        assert found
-        return sorted(found, key=lambda span: span.began)
+        spans = eventually(all_of_them, f"{self.which} does not show the spans of {run}")
+        assert spans
+        return sorted(spans, key=lambda span: span.began)
 
 
 @pytest.fixture(scope="module", params=SERVERS)
@@ -116,28 +116,28 @@ MODEL_CALLS = {"react": 2, "planner": 3, "careful": 1, "resumed": 1, "failing": 
 @pytest.mark.parametrize("content", ["none", "full"])
 @pytest.mark.parametrize("run", TREES)
 def test_the_backend_shows_the_tree_with_kinds_and_errors(sent: Sent, run: str, content: str) -> None:
-    wanted = dedent(TREES[run])
-    spans = sent.spans(content, run, wanted.count("\n") + 1)
-    assert drawn(spans, LLM[sent.which]) == wanted
+    expected = dedent(TREES[run])
+    spans = sent.spans(content, run, expected.count("\n") + 1)
+    assert drawn(spans, LLM[sent.which]) == expected
 
 
 @pytest.mark.parametrize("run", TREES)
 def test_the_backend_counts_tokens_once(sent: Sent, run: str) -> None:
     trace_id = sent.runs["full"][run]["trace_id"]
-    wanted = MODEL_CALLS[run] * TOKENS
+    expected = MODEL_CALLS[run] * TOKENS
 
     def counted() -> bool:
-        return sent.backend.tokens(sent.project, trace_id) == wanted
+        return sent.backend.tokens(sent.project, trace_id) == expected
 
-    assert eventually(counted, f"{sent.which} does not count {wanted} tokens")
+    assert eventually(counted, f"{sent.which} does not count {expected} tokens")
 
 
 def test_the_backend_shows_the_cost_of_a_custom_price(sent: Sent) -> None:
     trace_id = sent.runs["none"]["flaky"]["trace_id"]
     # Phoenix computes cost from its own price list and ignores the cost in the span.
-    wanted = 0 if sent.which == "PHOENIX" else TOKENS * PRICE
+    expected = 0 if sent.which == "PHOENIX" else TOKENS * PRICE
     assert sent.spans("none", "flaky", 7)
-    assert sent.backend.cost(sent.project, trace_id) == pytest.approx(wanted)
+    assert sent.backend.cost(sent.project, trace_id) == pytest.approx(expected)
 
 
 def test_the_backend_shows_pending_decisions(sent: Sent) -> None:
@@ -163,12 +163,12 @@ def test_the_backend_has_content_only_if_enabled(sent: Sent) -> None:
 
 def drawn(spans: list[Seen], llm: str) -> str:
     """Draw the tree; each span with its kind, and `!` if it failed."""
-    known = {span.span_id for span in spans}
+    span_ids = {span.span_id for span in spans}
     lines = []
 
     def below(parent: str | None, depth: int) -> None:
         for span in spans:
-            if (span.parent_id if span.parent_id in known else None) == parent:
+            if (span.parent_id if span.parent_id in span_ids else None) == parent:
                 kind = "LLM" if span.kind == llm else span.kind
                 lines.append("  " * depth + f"{span.name} {kind}" + (" !" if span.failed else ""))
                 below(span.span_id, depth + 1)

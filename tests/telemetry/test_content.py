@@ -165,7 +165,7 @@ def play(tmp_path: Path, fixture: Fixture, content: str | None, **settings: str)
             result = await runtime.run(f"hello {CANARY}", agent="one", conversation="c1")
             if result.status == "paused":
                 assert fixture.decision
-                await runtime.resume(result.run_id, {asked.id: fixture.decision for asked in result.pending})
+                await runtime.resume(result.run_id, {question.id: fixture.decision for question in result.pending})
 
     asyncio.run(main())
     return store
@@ -302,20 +302,20 @@ def test_long_content_is_shortened_to_valid_json() -> None:
     messages = [Message(role="user", content=f"{n} " + "x" * 10_000) for n in range(40)]
     recorded = content.request(messages, ())
     text = str(recorded["gen_ai.input.messages"])
-    kept = json.loads(text)
+    messages = json.loads(text)
     assert len(text) <= ATTRIBUTE_CHARS
     assert recorded["agentsd.content.truncated"] is True
-    assert kept[0]["parts"][0]["content"].startswith("0 ")
-    assert kept[-1]["parts"][0]["content"].startswith("39 ")
-    assert all(len(message["parts"][0]["content"]) == PART_CHARS for message in kept)
+    assert messages[0]["parts"][0]["content"].startswith("0 ")
+    assert messages[-1]["parts"][0]["content"].startswith("39 ")
+    assert all(len(message["parts"][0]["content"]) == PART_CHARS for message in messages)
 
 
 def test_the_calls_that_fit_are_recorded() -> None:
     content = Content("full")
-    asked = [ToolCall(id=f"c{n}", tool="work", arguments={"n": "x" * 5000}) for n in range(100)]
-    turn = Message(role="assistant", content="all at once", tool_calls=tuple(asked))
-    said = [Message(role="system", content="be good"), Message(role="user", content="go"), turn]
-    for recorded, name in ((content.reply(turn, "tool_calls"), "output"), (content.request(said, ()), "input")):
+    requested = [ToolCall(id=f"c{n}", tool="work", arguments={"n": "x" * 5000}) for n in range(100)]
+    turn = Message(role="assistant", content="all at once", tool_calls=tuple(requested))
+    history = [Message(role="system", content="be good"), Message(role="user", content="go"), turn]
+    for recorded, name in ((content.reply(turn, "tool_calls"), "output"), (content.request(history, ()), "input")):
         text = str(recorded[f"gen_ai.{name}.messages"])
         message = json.loads(text)[-1]
         assert len(text) <= ATTRIBUTE_CHARS

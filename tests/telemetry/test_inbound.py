@@ -104,8 +104,8 @@ def test_traces_are_stored_regardless_of_the_sampled_flag(tmp_path: Path, spans:
     store = MemoryStore(keep_spans=True)
     run_id = requested(tmp_path, "parent", [("traceparent", UNSAMPLED)], store=store)
     assert not roots(spans)
-    kept = asyncio.run(store.spans(run_id))
-    assert [span.trace_id for span in kept if span.name == "invoke_workflow one"] == [TRACE]
+    stored = asyncio.run(store.spans(run_id))
+    assert [span.trace_id for span in stored if span.name == "invoke_workflow one"] == [TRACE]
 
 
 @pytest.mark.parametrize(
@@ -147,9 +147,9 @@ def test_a_span_of_the_host_takes_precedence_over_the_header(spans: InMemorySpan
 
 def test_the_server_creates_no_spans_for_requests(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
-    with sink() as kept:
-        with served(tmp_path, environment={"AGENTSD_TELEMETRY__OTLP_ENDPOINT": kept.url}) as server:
+    with sink() as collector:
+        with served(tmp_path, environment={"AGENTSD_TELEMETRY__OTLP_ENDPOINT": collector.url}) as server:
             for path in ("/health", "/ready", "/agent/agents"):
                 assert server.request("GET", path, headers={"traceparent": SAMPLED}).status_code == 200
             assert server.stop() == 0
-        assert [span.name for span in kept.spans] == []
+        assert [span.name for span in collector.spans] == []

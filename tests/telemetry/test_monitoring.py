@@ -62,7 +62,7 @@ def emitted(tmp_path: Path, reader: InMemoryMetricReader) -> dict[str, set[str]]
                     pass
             result = await stream.result()
             if result.pending:
-                await runtime.resume(result.run_id, {asked.id: Approve() for asked in result.pending})
+                await runtime.resume(result.run_id, {question.id: Approve() for question in result.pending})
 
     async def main() -> None:
         await run(calls(("work", {"n": "1"}), ("work", {"n": "fail"})), "ok")
@@ -102,8 +102,8 @@ def test_every_metric_and_label_is_one_that_is_emitted(emitted: dict[str, set[st
         used = re.findall(r"\b(?:agentsd|gen_ai|mcp)_\w+", re.sub(r"by \([^)]*\)|\{[^}]*\}", "", plain))
         assert used, place
         assert not set(used) - set(emitted), f"{place}: not emitted"
-        known = set.intersection(*(emitted[name] for name in used)) | SCRAPED
-        assert labels <= known, f"{place}: {labels - known} of {used}"
+        emitted_labels = set.intersection(*(emitted[name] for name in used)) | SCRAPED
+        assert labels <= emitted_labels, f"{place}: {labels - emitted_labels} of {used}"
         seen |= set(used)
     assert len(seen) > 15
 
@@ -115,6 +115,8 @@ def test_every_label_in_a_legend_or_summary_is_kept_by_its_expression() -> None:
     for rule in (rule for group in rules["groups"] for rule in group["rules"]):
         texts += [(rule["expr"], text) for text in rule["annotations"].values()]
     for expression, text in texts:
-        kept = {label.strip() for grouped in re.findall(r"by \(([^)]*)\)", expression) for label in grouped.split(",")}
-        wanted = set(re.findall(r"\{\{\s*(?:\$labels\.)?(\w+)\s*\}\}", text))
-        assert wanted <= kept, (expression, text)
+        grouped_labels = {
+            label.strip() for grouped in re.findall(r"by \(([^)]*)\)", expression) for label in grouped.split(",")
+        }
+        used_labels = set(re.findall(r"\{\{\s*(?:\$labels\.)?(\w+)\s*\}\}", text))
+        assert used_labels <= grouped_labels, (expression, text)

@@ -48,7 +48,7 @@ def run(root: Path, *turns: Turn, content: str | None = None, answer: bool = Fal
         async with Runtime.open(root, tools=[write_file, question], **options) as runtime:
             result = await runtime.run("please", agent="one")
             if answer:
-                await runtime.resume(result.run_id, {asked.id: Approve() for asked in result.pending})
+                await runtime.resume(result.run_id, {question.id: Approve() for question in result.pending})
 
     asyncio.run(main())
 

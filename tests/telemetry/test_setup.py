@@ -43,8 +43,8 @@ def command(project: Path, *options: str, **environ: str) -> subprocess.Complete
     return run(["run", "-C", str(project), *options, "What is 12 * 7?"], cwd=project, env=clean | environ)
 
 
-def names(kept: Sink) -> set[str]:
-    return {span.name for span in kept.spans}
+def names(collector: Sink) -> set[str]:
+    return {span.name for span in collector.spans}
 
 
 WHOLE = {
@@ -59,43 +59,43 @@ WHOLE = {
 
 
 def test_the_otlp_option_sets_the_endpoint(project: Path) -> None:
-    with sink() as kept:
-        done = command(project, "--otlp", kept.url)
+    with sink() as collector:
+        done = command(project, "--otlp", collector.url)
     assert (done.returncode, done.stdout.strip()) == (0, "84")
-    assert names(kept) == WHOLE
-    assert (kept.paths, kept.services) == ({"/v1/traces"}, {"agentsd"})
-    runs = {span.trace_id for span in kept.spans if not span.name.startswith("config.")}
+    assert names(collector) == WHOLE
+    assert (collector.paths, collector.services) == ({"/v1/traces"}, {"agentsd"})
+    runs = {span.trace_id for span in collector.spans if not span.name.startswith("config.")}
     assert len(runs) == 1
 
 
 def test_settings_set_endpoint_headers_and_service_name(tmp_path: Path) -> None:
-    with sink() as kept:
-        text = f"telemetry: {{otlp_endpoint: '{kept.url}', otlp_headers: {{x-key: k-1}}, service_name: shop}}\n"
+    with sink() as collector:
+        text = f"telemetry: {{otlp_endpoint: '{collector.url}', otlp_headers: {{x-key: k-1}}, service_name: shop}}\n"
         files = {"agents.d/calc.yaml": agent("calc", model="offline", skill_policy="{allow: [calculator]}")}
         command(write(tmp_path, {**files, "agentsd.yaml": text}))
-    assert names(kept) == WHOLE
-    assert kept.services == {"shop"}
-    assert {headers["x-key"] for headers in kept.headers} == {"k-1"}
+    assert names(collector) == WHOLE
+    assert collector.services == {"shop"}
+    assert {headers["x-key"] for headers in collector.headers} == {"k-1"}
 
 
 def test_opentelemetry_variables_set_the_endpoint(project: Path) -> None:
-    with sink() as kept:
-        command(project, OTEL_EXPORTER_OTLP_ENDPOINT=kept.url, OTEL_SERVICE_NAME="by-env")
-        assert (names(kept), kept.services) == (WHOLE, {"by-env"})
-        before = len(kept.spans)
-        command(project, OTEL_EXPORTER_OTLP_ENDPOINT=kept.url, OTEL_SDK_DISABLED="true")
-        command(project, OTEL_EXPORTER_OTLP_ENDPOINT=kept.url, OTEL_TRACES_EXPORTER="none")
-        command(project, OTEL_EXPORTER_OTLP_ENDPOINT=kept.url, OTEL_TRACES_SAMPLER="always_off")
-        assert len(kept.spans) == before
+    with sink() as collector:
+        command(project, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url, OTEL_SERVICE_NAME="by-env")
+        assert (names(collector), collector.services) == (WHOLE, {"by-env"})
+        before = len(collector.spans)
+        command(project, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url, OTEL_SDK_DISABLED="true")
+        command(project, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url, OTEL_TRACES_EXPORTER="none")
+        command(project, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url, OTEL_TRACES_SAMPLER="always_off")
+        assert len(collector.spans) == before
 
 
 def test_content_is_exported_only_if_enabled(project: Path) -> None:
-    with sink() as kept:
-        command(project, "--otlp", kept.url)
-        default = b"".join(span.SerializeToString() for span in kept.spans)
-        kept.spans.clear()
-        command(project, "--otlp", kept.url, AGENTSD_TELEMETRY__CONTENT="full")
-        full = b"".join(span.SerializeToString() for span in kept.spans)
+    with sink() as collector:
+        command(project, "--otlp", collector.url)
+        default = b"".join(span.SerializeToString() for span in collector.spans)
+        collector.spans.clear()
+        command(project, "--otlp", collector.url, AGENTSD_TELEMETRY__CONTENT="full")
+        full = b"".join(span.SerializeToString() for span in collector.spans)
     assert b"12 * 7" not in default
     assert b"What is 12 * 7?" in full
 
@@ -134,11 +134,11 @@ def test_an_endpoint_requires_a_scheme() -> None:
 
 def test_a_burst_of_a_thousand_runs_loses_no_span(project: Path) -> None:
     runs = 1000
-    with sink() as kept:
-        words = [sys.executable, "-c", BURST, str(project), kept.url, str(runs)]
+    with sink() as collector:
+        words = [sys.executable, "-c", BURST, str(project), collector.url, str(runs)]
         done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=55)
     by_trace: dict[bytes, set[str]] = {}
-    for span in kept.spans:
+    for span in collector.spans:
         by_trace.setdefault(span.trace_id, set()).add(span.name)
     whole = [spans for spans in by_trace.values() if spans == WHOLE]
     assert len(whole) == runs

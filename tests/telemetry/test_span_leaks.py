@@ -105,10 +105,10 @@ async def has_a_caller_that_gives_up(runtime: Runtime) -> None:
 
 
 async def is_closed_upon(runtime: Runtime) -> None:
-    begun = asyncio.create_task(runtime.run("go", agent="one"))
-    await asyncio.wait([begun], timeout=0.05)
+    task = asyncio.create_task(runtime.run("go", agent="one"))
+    await asyncio.wait([task], timeout=0.05)
     await runtime.cancel((await runtime.store.runs())[0].run_id)
-    assert (await begun).status == "cancelled"
+    assert (await task).status == "cancelled"
 
 
 @pytest.mark.parametrize(
@@ -136,8 +136,8 @@ def test_no_span_is_left_open(ending: Ending, executor: str, tmp_path: Path, cou
 
     async def main() -> None:
         options = {"scripted": model}
-        async with Runtime.open(write(tmp_path, files), tools=[forever, quick], models=options, watch=False) as own:
-            await ending(own)
+        async with Runtime.open(write(tmp_path, files), tools=[forever, quick], models=options, watch=False) as runtime:
+            await ending(runtime)
         assert trace.get_current_span() is INVALID_SPAN
 
     asyncio.run(main())
@@ -150,8 +150,8 @@ def test_a_timeout_marks_the_span_that_timed_out(tmp_path: Path, counted: Counti
 
     async def main() -> None:
         root = write(tmp_path, {"agents.d/one.yaml": agent("one")})
-        async with Runtime.open(root, tools=[forever], models={"scripted": model}, watch=False) as own:
-            await runs_out_of_time(own)
+        async with Runtime.open(root, tools=[forever], models={"scripted": model}, watch=False) as runtime:
+            await runs_out_of_time(runtime)
 
     asyncio.run(main())
     errors = {name: error for name, error in counted.errors.items() if error}

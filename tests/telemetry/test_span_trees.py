@@ -40,7 +40,7 @@ def run(root: Path, model: ScriptedModel, **options: Any) -> RunResult:
         async with Runtime.open(root, tools=[work, erase], models={"scripted": model}, watch=False) as runtime:
             result = await runtime.run("go", agent="one", **options)
             if decision:
-                result = await runtime.resume(result.run_id, {asked.id: decision for asked in result.pending})
+                result = await runtime.resume(result.run_id, {question.id: decision for question in result.pending})
             return result
 
     return asyncio.run(main())
@@ -149,9 +149,9 @@ def test_calls_that_were_not_executed_are_in_the_tree_with_a_reason(
     assert str(denied["agentsd.tool.rule"]) == "deny work"
     (unknown,) = named(spans, "execute_tool unknown")
     assert (unknown["error.type"], unknown["agentsd.tool.outcome"]) == ("invalid_call", "error")
-    asked, rejected = named(spans, "execute_tool erase")
-    assert [one["agentsd.tool.outcome"] for one in (asked, rejected)] == ["waiting", "rejected"]
-    assert "error.type" not in {*asked, *rejected}, "a rejection is not a failure"
+    pending, rejected = named(spans, "execute_tool erase")
+    assert [one["agentsd.tool.outcome"] for one in (pending, rejected)] == ["waiting", "rejected"]
+    assert "error.type" not in {*pending, *rejected}, "a rejection is not a failure"
     failed = {span.name for span in spans.get_finished_spans() if span.status.status_code is StatusCode.ERROR}
     assert failed == {"execute_tool work", "execute_tool unknown"}
 
@@ -199,8 +199,8 @@ def test_agent_and_request_attributes_are_recorded(tmp_path: Path, spans: InMemo
     )
     run(tmp_path, ScriptedModel("ok"))
     (chat,) = named(spans, "chat scripted")
-    wanted = {"temperature": 0.2, "max_tokens": 50, "seed": 7, "model": "scripted"}
-    assert {name: chat[f"gen_ai.request.{name}"] for name in wanted} == wanted
+    expected = {"temperature": 0.2, "max_tokens": 50, "seed": 7, "model": "scripted"}
+    assert {name: chat[f"gen_ai.request.{name}"] for name in expected} == expected
     (one,) = named(spans, "invoke_agent one")
     assert (one["gen_ai.prompt.name"], one["agentsd.policy.risk"]) == ("one.j2", "medium")
     assert (one["agentsd.executor"], one["agentsd.protocol"]) == ("react", "auto")

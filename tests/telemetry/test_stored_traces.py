@@ -58,12 +58,12 @@ async def with_store(root: Path, store: Store, model: ScriptedModel) -> tuple[Ru
 
 def drawn(spans: Sequence[SpanRecord]) -> str:
     """Draw the tree, with `!` after failed spans."""
-    known = {span.span_id for span in spans}
+    span_ids = {span.span_id for span in spans}
     lines: list[str] = []
 
     def below(parent: str | None, depth: int) -> None:
         for span in spans:
-            if (span.parent_id if span.parent_id in known else None) == parent:
+            if (span.parent_id if span.parent_id in span_ids else None) == parent:
                 lines.append("  " * depth + span.name + (" !" if span.error else ""))
                 below(span.span_id, depth + 1)
 
@@ -108,11 +108,11 @@ def test_without_a_provider_a_database_has_the_whole_trace(tmp_path: Path, no_pr
 
 def test_exported_and_stored_traces_have_equal_ids(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     async def main() -> None:
-        _, kept = await with_store(project(tmp_path), MemoryStore(keep_spans=True), react())
+        _, stored = await with_store(project(tmp_path), MemoryStore(keep_spans=True), react())
         sent = {f"{s.context.span_id:016x}": s for s in spans.get_finished_spans() if not s.name.startswith("config.")}
-        assert drawn(kept) == REACT
-        assert sent.keys() == {span.span_id for span in kept}
-        for span in kept:
+        assert drawn(stored) == REACT
+        assert sent.keys() == {span.span_id for span in stored}
+        for span in stored:
             other = sent[span.span_id]
             assert span.parent_id == (other.parent and f"{other.parent.span_id:016x}")
             assert span.attributes.keys() == (other.attributes or {}).keys()
@@ -164,9 +164,9 @@ def test_a_resumed_run_has_two_parts_that_are_linked(tmp_path: Path, no_provider
         result, spans = await with_store(root, store, model)
         assert result.status == "paused"
         assert drawn(spans).splitlines()[-1].strip() == "execute_tool erase"
-        asked = next(span for span in spans if span.name == "execute_tool erase")
-        assert (asked.error, asked.attributes["agentsd.tool.outcome"]) == (None, "waiting")
-        assert [event.name for event in asked.events] == ["agentsd.confirm.requested"]
+        waiting = next(span for span in spans if span.name == "execute_tool erase")
+        assert (waiting.error, waiting.attributes["agentsd.tool.outcome"]) == (None, "waiting")
+        assert [event.name for event in waiting.events] == ["agentsd.confirm.requested"]
         await store.close()
         return result.run_id
 
@@ -176,7 +176,7 @@ def test_a_resumed_run_has_two_parts_that_are_linked(tmp_path: Path, no_provider
             root, tools=[work, erase], models={"scripted": model}, store=store, watch=False
         ) as runtime:
             pending = await runtime.pending(run_id)
-            await runtime.resume(run_id, {asked.id: Approve() for asked in pending})
+            await runtime.resume(run_id, {question.id: Approve() for question in pending})
             spans = await store.spans(run_id)
         await store.close()
         before, after = [span for span in spans if span.name == "invoke_workflow one"]
@@ -226,12 +226,12 @@ def test_the_trace_of_a_cancelled_run_is_stored(tmp_path: Path, no_provider: Non
 def test_spans_of_a_long_run_are_stored_before_its_end(tmp_path: Path, no_provider: None) -> None:
     """Spans stored before a crash remain available."""
     turns = [calls(("work", {"n": str(n)}), prefix=f"c{n}") for n in range(12)]
-    kept = []
+    stored_counts = []
 
     @tool(risk="low", name="work")
     async def counting(n: str) -> str:
         """Works."""
-        kept.append(len(await store.spans(running[0])))
+        stored_counts.append(len(await store.spans(running[0])))
         return n
 
     store: SqlStore
@@ -248,9 +248,9 @@ def test_spans_of_a_long_run_are_stored_before_its_end(tmp_path: Path, no_provid
         ):
             running.append(stream.run_id)
             result = await stream.result()
-        assert len(kept) == 12
-        assert kept[0] == 0
-        assert kept[-1] >= 32
+        assert len(stored_counts) == 12
+        assert stored_counts[0] == 0
+        assert stored_counts[-1] >= 32
         assert result.status == "completed"
         await store.close()
 

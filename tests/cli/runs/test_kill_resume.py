@@ -69,10 +69,10 @@ class Observed:
     def observe(self) -> None:
         """Read the store; check that nothing was lost and no finished call was executed again."""
         log = self.root / "log"
-        made = log.read_text().splitlines() if log.exists() else []
-        again = {line.split()[1] for line in made[len(self.calls_made) :]}
+        calls_made = log.read_text().splitlines() if log.exists() else []
+        again = {line.split()[1] for line in calls_made[len(self.calls_made) :]}
         assert not again & self.finished, "a finished call was executed again"
-        self.calls_made = made
+        self.calls_made = calls_made
         asyncio.run(self._read())
 
     async def _read(self) -> None:
@@ -86,7 +86,7 @@ class Observed:
             assert self.finished <= finished, "a result was lost"
             assert state.status in ("running", "paused", "completed"), "the run ended without cause"
             self.status, self.events, self.finished = state.status, now, finished
-            self.pending = [asked.id for asked in state.pending]
+            self.pending = [question.id for question in state.pending]
         await store.close()
 
     def next_command(self) -> list[str]:
@@ -94,7 +94,7 @@ class Observed:
         if not self.run_id:
             return ["run", MESSAGE]
         if self.status == "paused":
-            answers = [f"--respond={asked}=done by hand" for asked in self.pending]
+            answers = [f"--respond={question}=done by hand" for question in self.pending]
             return ["runs", "decide", self.run_id, *answers]
         return ["runs", "resume", self.run_id]
 

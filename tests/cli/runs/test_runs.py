@@ -80,8 +80,8 @@ def test_a_call_is_rejected_edited_or_answered(tmp_path: Path, options: list[str
     result = json.loads(done.stdout)
     assert (done.returncode, done.stderr, result["status"]) == (0, "", "completed")
     assert output in result["output"]
-    kept = agentsd_in_process("conversations", "list", "--json", cwd=tmp_path)
-    assert json.loads(kept.stdout) == [], "a single run is not a conversation"
+    conversations = agentsd_in_process("conversations", "list", "--json", cwd=tmp_path)
+    assert json.loads(conversations.stdout) == [], "a single run is not a conversation"
 
 
 def test_at_a_terminal_decide_asks_for_each_decision(tmp_path: Path) -> None:
