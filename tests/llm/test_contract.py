@@ -17,7 +17,18 @@ from framework.llm.client import Delta, ModelReply, ModelRequest
 from framework.types.errors import ModelError
 from framework.types.messages import Message, ToolCall, ToolDefinition, Usage
 from framework.types.spec import ModelSettings
-from tests.support.formats import KEY, OPENAI, SIGNATURE, Calls, Format, Said, begun, each_format, each_way, says
+from tests.support.formats import (
+    KEY,
+    OPENAI,
+    SIGNATURE,
+    Calls,
+    Format,
+    ScriptedReply,
+    begun,
+    each_format,
+    each_way,
+    says,
+)
 from tests.support.site import make_certificate, served_with, site
 from tests.support.wire import Answer, Answers, WireServer, html, raw, wire_server
 
@@ -419,7 +430,7 @@ def test_the_sdk_is_not_loaded_before_the_first_request(form: Format) -> None:
 
 
 def test_an_unknown_finish_reason_is_accepted_only_without_calls() -> None:
-    assert reply(OPENAI, OPENAI.answer(Said("x", end="eos"))).finish_reason == "stop"
+    assert reply(OPENAI, OPENAI.answer(ScriptedReply("x", end="eos"))).finish_reason == "stop"
     assert (
         "unexpected finish_reason: eos" in failure(OPENAI, says(OPENAI, calls=CALLS, end="eos"), stream=False).message
     )

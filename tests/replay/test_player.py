@@ -180,8 +180,8 @@ def planned(request: ModelRequest) -> Turn:
     goal = next(message.content for message in reversed(request.messages) if message.role == "user")
     if not goal.startswith("think"):
         return "summed up"
-    was_told = [message.content for message in request.messages if message.role == "tool"]
-    return "thought" if len(was_told) > 1 else calls(("find", {"order": "2"}), prefix="t")
+    results = [message.content for message in request.messages if message.role == "tool"]
+    return "thought" if len(results) > 1 else calls(("find", {"order": "2"}), prefix="t")
 
 
 def test_a_plan_is_replayed_with_its_goal_steps(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ Calls = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ScriptedReply:
     """A provider-independent answer."""
 
     text: str = ""
@@ -47,7 +47,7 @@ class Format:
     """The module that the first request loads."""
     model: Callable[..., Model]
     """Creates a client for a server's URL with `/v1`."""
-    answer: Callable[[Said], Answer]
+    answer: Callable[[ScriptedReply], Answer]
     failed: Callable[..., Answer]
     """Creates an error response with a status and message."""
     error_event: Callable[[str, bool], str]
@@ -68,16 +68,16 @@ def _openai(url: str, model: str = "m", **options: Any) -> Model:
     return OpenAIModel("openai", model, base_url=url, **{"api_key": KEY, **options})
 
 
-def _openai_answer(said: Said) -> Answer:
-    completion = wire.calls(*said.calls).completion
+def _openai_answer(reply: ScriptedReply) -> Answer:
+    completion = wire.calls(*reply.calls).completion
     assert completion is not None
     message = {
         **completion.choices[0].message.to_dict(),
-        "content": said.text or None,
-        "reasoning_content": said.thought,
+        "content": reply.text or None,
+        "reasoning_content": reply.thought,
     }
-    ends = {"refused": "content_filter", "stop": "tool_calls" if said.calls else "stop"}
-    whole = wire.whole_completion(message, ends.get(said.end, said.end), said.usage)
+    ends = {"refused": "content_filter", "stop": "tool_calls" if reply.calls else "stop"}
+    whole = wire.whole_completion(message, ends.get(reply.end, reply.end), reply.usage)
     streamed = wire.chunks(Answer(completion=whole), {"stream_options": {"include_usage": True}})
     return Answer(body=whole.to_json(indent=None, warnings=False).encode(), streamed=tuple(streamed))
 
@@ -100,17 +100,17 @@ def _anthropic(url: str, model: str = "m", **options: Any) -> Model:
 _CLAUDE_ENDS = {"stop": "end_turn", "length": "max_tokens", "refused": "refusal"}
 
 
-def _anthropic_answer(said: Said) -> Answer:
+def _anthropic_answer(reply: ScriptedReply) -> Answer:
     blocks: list[Any] = []
-    if said.thought:
-        blocks.append(claude.ThinkingBlock(type="thinking", thinking=said.thought, signature=SIGNATURE))
-    if said.text:
-        blocks.append(claude.TextBlock(type="text", text=said.text))
-    for place, (name, given) in enumerate(said.calls, 1):
+    if reply.thought:
+        blocks.append(claude.ThinkingBlock(type="thinking", thinking=reply.thought, signature=SIGNATURE))
+    if reply.text:
+        blocks.append(claude.TextBlock(type="text", text=reply.text))
+    for place, (name, given) in enumerate(reply.calls, 1):
         blocks.append(claude.ToolUseBlock.construct(type="tool_use", id=f"call_{place}", name=name, input=given))
-    read, written, cached = said.usage
+    read, written, cached = reply.usage
     usage = claude.Usage(input_tokens=read - cached, output_tokens=written, cache_read_input_tokens=cached)
-    end = "tool_use" if said.calls and said.end == "stop" else _CLAUDE_ENDS.get(said.end, said.end)
+    end = "tool_use" if reply.calls and reply.end == "stop" else _CLAUDE_ENDS.get(reply.end, reply.end)
     message = claude.Message.construct(
         id="msg-1", type="message", role="assistant", model="wire-model", content=blocks, stop_reason=end, usage=usage
     )
@@ -184,14 +184,14 @@ def _gemini(url: str, model: str = "m", **options: Any) -> Model:
 _GEMINI_ENDS = {"stop": "STOP", "length": "MAX_TOKENS", "refused": "SAFETY"}
 
 
-def _gemini_answer(said: Said) -> Answer:
-    signature = base64.b64decode(SIGNATURE) if said.thought else None
-    parts = [gemini.Part(text=word, thought=True) for word in words(said.thought)]
-    parts += [gemini.Part(text=word) for word in words(said.text)]
-    for place, (name, given) in enumerate(said.calls, 1):
+def _gemini_answer(reply: ScriptedReply) -> Answer:
+    signature = base64.b64decode(SIGNATURE) if reply.thought else None
+    parts = [gemini.Part(text=word, thought=True) for word in words(reply.thought)]
+    parts += [gemini.Part(text=word) for word in words(reply.text)]
+    for place, (name, given) in enumerate(reply.calls, 1):
         call = gemini.FunctionCall(id=f"call_{place}", name=name, args=given)
         parts.append(gemini.Part(function_call=call, thought_signature=signature if place == 1 else None))
-    read, written, cached = said.usage
+    read, written, cached = reply.usage
     usage = gemini.GenerateContentResponseUsageMetadata(
         prompt_token_count=read,
         candidates_token_count=written - 2,
@@ -199,7 +199,7 @@ def _gemini_answer(said: Said) -> Answer:
         cached_content_token_count=cached,
         total_token_count=read + written,
     )
-    end = _GEMINI_ENDS.get(said.end, said.end)
+    end = _GEMINI_ENDS.get(reply.end, reply.end)
     last = {"usageMetadata": usage.model_dump(by_alias=True, exclude_none=True)}
     chunks = [_gemini_response([part], None) for part in parts]
     chunks.append({**_gemini_response([gemini.Part(text="")], end), **last})
@@ -255,7 +255,7 @@ each_way = pytest.mark.parametrize("stream", [False, True], ids=["whole", "strea
 
 def says(form: Format, text: str = "", **rest: Any) -> Answer:
     """Return an answer in a format."""
-    return form.answer(Said(text, **rest))
+    return form.answer(ScriptedReply(text, **rest))
 
 
 def begun(form: Format, *more: str, ending: wire.Ending = "clean") -> Answer:

@@ -48,7 +48,7 @@ class Site:
     def url(self) -> str:
         return f"http://{self.host}"
 
-    async def asked(self, times: int) -> None:
+    async def wait_for_requests(self, times: int) -> None:
         """Wait for `times` more requests."""
         total = len(self.requests) + times
         while len(self.requests) < total:

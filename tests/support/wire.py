@@ -61,7 +61,7 @@ class WireServer:
     paths: list[str] = field(default_factory=list)
     ports: list[int] = field(default_factory=list)
     """Ports of the client, one for each connection."""
-    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    request_received: asyncio.Event = field(default_factory=asyncio.Event)
     """Set by each request."""
     disconnected: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a client disconnects during a response."""
@@ -71,7 +71,7 @@ class WireServer:
         self.requests.append(body)
         self.headers.append(dict(request.headers))
         self.paths.append(request.path)
-        self.asked.set()
+        self.request_received.set()
         self.ports.append(request.transport.get_extra_info("peername")[1] if request.transport else 0)
         answer = self._next(body)
         try:

@@ -163,7 +163,7 @@ def test_cancelling_closes_the_connection(prepare: Prepare, stream: bool, monkey
             model = OpenAIModel("openai", "m", api_key=KEY, base_url=prepare(monkeypatch, server.url))
             task = asyncio.create_task(deltas(model, request(stream=stream)))
             async with asyncio.timeout(5):
-                await server.asked.wait()
+                await server.request_received.wait()
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await task

@@ -499,7 +499,7 @@ def test_a_change_of_one_skill_leaves_the_others_the_same_objects() -> None:
                 assert [tool.name for tool in source.tools] == [f"skill.files.{name}" for name in "abd"]
                 assert source.tools[0] is a
                 assert source.tools[1] is not b
-                await served.asked(3)
+                await served.wait_for_requests(3)
                 assert changes.count == 1, "no callback without a change"
 
     asyncio.run(main())
