@@ -20,7 +20,7 @@ from framework.engine.context.tool_threads import ToolThreads
 from framework.telemetry.content import Content
 from framework.telemetry.metrics import RunMetrics
 from framework.telemetry.spans import Spans
-from framework.tools.tool import Tool
+from framework.tools.declaration import RateLimit
 from framework.types.state import RunState
 
 
@@ -65,12 +65,10 @@ class RateLimiter:
     def __init__(self) -> None:
         self._limiters: dict[tuple[str, float, float], AsyncLimiter] = {}
 
-    async def wait(self, tool: Tool) -> bool:
-        """Wait until the tool may be called; return whether the call had to wait. Without a rate it never waits."""
-        if tool.rate is None:
-            return False
-        calls, seconds = tool.rate  # a tool whose rate has changed gets a new limiter
-        limiter = self._limiters.setdefault((tool.name, calls, seconds), AsyncLimiter(calls, seconds))
+    async def wait(self, tool: str, rate: RateLimit) -> bool:
+        """Wait until the tool may be called; return whether the call had to wait."""
+        calls, seconds = rate  # a tool whose rate has changed gets a new limiter
+        limiter = self._limiters.setdefault((tool, calls, seconds), AsyncLimiter(calls, seconds))
         has_capacity = limiter.has_capacity()
         await limiter.acquire()
         return not has_capacity

@@ -171,7 +171,7 @@ async def _execute_rate_limited(
         is_approved: a person has approved the call, so no confirmation is requested after the wait.
     """
     run.keep_time()
-    if await run.services.rate_limiter.wait(tool):
+    if tool.rate and await run.services.rate_limiter.wait(tool.name, tool.rate):
         verdict = run.policy.evaluate(tool, *policy_views(tool, call.arguments, bound))
         if verdict.kind == "deny":
             return await record_result(run, call, _denied(verdict))

@@ -80,7 +80,8 @@ async def _call_with_retries(
         if attempt > tool.retries or RETRYABLE not in result.metadata:
             break
         await asyncio.sleep(retry_delay(attempt))
-        await run.services.rate_limiter.wait(tool)
+        if tool.rate:
+            await run.services.rate_limiter.wait(tool.name, tool.rate)
         if run.policy.evaluate(tool, *policy_views(tool, call.arguments, bound)).kind == "deny":
             break
     if tool.retries:
