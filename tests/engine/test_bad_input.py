@@ -222,13 +222,13 @@ def test_a_refused_request_is_not_recorded(tmp_path: Path) -> None:
 
 def test_a_conversation_with_a_run_in_progress_refuses_a_second_one(tmp_path: Path) -> None:
     async def main() -> None:
-        begun, go_on = asyncio.Event(), asyncio.Event()
+        begun, release = asyncio.Event(), asyncio.Event()
 
         @tool(risk="low")
         async def wait() -> str:
             """Wait for the test."""
             begun.set()
-            await go_on.wait()
+            await release.wait()
             return "waited"
 
         models = {"scripted": ScriptedModel(calls(("wait", {})), "first", "second")}
@@ -237,7 +237,7 @@ def test_a_conversation_with_a_run_in_progress_refuses_a_second_one(tmp_path: Pa
             await begun.wait()
             with pytest.raises(ConversationBusy, match=r"^conversation 'c' is busy: run run_\w+ is in progress; wait"):
                 await runtime.run("go", conversation="c")
-            go_on.set()
+            release.set()
             assert (await first).output == "first"
             assert (await runtime.run("go", conversation="c")).output == "second"
 
@@ -352,7 +352,7 @@ class Cut:
         yield Delta(text="I will now")
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 def test_an_incomplete_answer_is_an_error(tmp_path: Path) -> None:
@@ -453,7 +453,7 @@ def test_a_failed_tool_does_not_affect_concurrent_ones(tmp_path: Path) -> None:
 def test_a_tool_timeout_is_reported_to_the_model(tmp_path: Path) -> None:
     @tool(risk="low", timeout=0.05)
     async def stuck() -> str:
-        """Wait for what never comes."""
+        """Wait forever."""
         await asyncio.Event().wait()
         return ""
 

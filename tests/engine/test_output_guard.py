@@ -1,4 +1,4 @@
-"""An answer that hooks must check is not visible before they have, whatever happens while they run."""
+"""An answer that hooks must check is not visible before they have finished."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ON = {"hooks": "{after_run: [guard.answer]}"}
 
 @dataclass
 class Watch:
-    """A guard that takes as long as the test wants."""
+    """A guard that waits for the test."""
 
     looked_at: list[str] = field(default_factory=list)
     looking: asyncio.Event = field(default_factory=asyncio.Event)
@@ -67,7 +67,7 @@ Body = Callable[[Runtime, Watch], Awaitable[None]]
 def life(
     root: Path, body: Body, *turns: Turn, store: Store | None = None, tools: Sequence[Tool] = (), grace: float = 0
 ) -> ScriptedModel:
-    """A runtime's life; the model that was asked in it."""
+    """Run `body` in a new runtime; return its model."""
     model = ScriptedModel(*turns)
 
     async def main() -> None:
@@ -176,7 +176,7 @@ def test_a_run_suspended_while_hooks_check_its_answer_resumes_at_the_hooks(tmp_p
         assert watch.looked_at == [RAW]
         assert RAW not in result.model_dump_json()
 
-    assert life(root, second, store=store).requests == [], "the answer was on record"
+    assert life(root, second, store=store).requests == [], "the answer was persisted"
 
 
 def test_a_refused_answer_has_no_data(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_refused_answer_has_no_data(tmp_path: Path) -> None:
 
 
 def test_a_run_cancelled_before_hooks_check_its_answer_has_no_answer(tmp_path: Path) -> None:
-    """Its answer is there, and asked for once more as data."""
+    """The answer exists, and is requested again as data."""
     asked = asyncio.Event()
 
     class Waiting(ScriptedModel):
@@ -229,7 +229,7 @@ def test_reasoning_of_a_guarded_answer_is_not_emitted(tmp_path: Path) -> None:
     life(project(tmp_path), body, said)
 
 
-# --- which hooks look
+# --- which hooks apply
 
 
 @pytest.mark.parametrize("listening", [False, True])
@@ -239,7 +239,7 @@ def test_a_hook_added_by_an_edit_applies_to_runs_in_progress(tmp_path: Path, lis
 
     @tool(risk="low")
     async def edit() -> str:
-        """Have the answers of the agent that is running looked at."""
+        """Add a hook that checks the answers of the running agent."""
         project(root)
         await held[0].reload()
         return "edited"
@@ -295,7 +295,7 @@ async def _all(stream: RunStream) -> list[Event]:
     return [event async for event in stream]
 
 
-# --- what is on record
+# --- persisted answers
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ async def _all(stream: RunStream) -> list[Event]:
     [("fine", "fine"), ("darn", "****"), ("secret", "stopped by refused; partial output: that stays here")],
 )
 def test_a_sub_run_that_ended_is_not_executed_again(tmp_path: Path, said: str, expected: str) -> None:
-    """The process ends while a hook looks at what the call of the sub-agent gave."""
+    """The process ends while a hook checks the result of the sub-agent's call."""
     store = JsonStore()
     hooks = "{after_tool: [guard.result]}"
     root = project(tmp_path, hooks=hooks, sub_agents="[b]")

@@ -58,7 +58,7 @@ def test_parallel_results_are_in_the_order_of_the_calls(root: Path) -> None:
 
         @tool(risk="low")
         async def slow(n: str) -> str:
-            """Ends after the other."""
+            """End after the other call."""
             await second_done.wait()
             finished.append(n)
             return n
@@ -151,7 +151,7 @@ def test_leaving_the_stream_early_cancels_the_run(root: Path) -> None:
 
         @tool(risk="low")
         async def forever() -> str:
-            """Never ends."""
+            """Wait forever."""
             try:
                 await asyncio.Event().wait()
             finally:
@@ -175,7 +175,7 @@ def test_cancelling_from_outside_ends_the_run_gracefully(root: Path) -> None:
     async def main() -> None:
         @tool(risk="low")
         async def forever() -> str:
-            """Never ends."""
+            """Wait forever."""
             await asyncio.Event().wait()
             return ""
 

@@ -59,7 +59,7 @@ def shop(root: Path, **keys: str) -> Path:
 
 
 def case(expect: str = "{}", model: str | None = None, **keys: str) -> str:
-    """A file with one case; keys are YAML text."""
+    """Return a file with one case; keys are YAML text."""
     lines = {"name": "it", "message": "Go on.", "expect": expect} | ({} if model is None else {"model": model}) | keys
     body = "\n    ".join(f"{key}: {value}" for key, value in lines.items() if value)
     return f"cases:\n  - {body}\n"
@@ -147,7 +147,7 @@ def test_arguments_are_compared_as_json_values(tmp_path: Path, wanted: str, give
     assert failures(root, case(f"{{arguments: {{echo: {{text: {wanted}}}}}}}", model))
 
 
-# --- how a case runs
+# --- running a case
 
 
 def test_without_a_script_a_case_runs_on_the_offline_model(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_the_limits_are_those_of_the_agent(tmp_path: Path) -> None:
 
 
 def test_a_stub_has_no_rate_limit(tmp_path: Path) -> None:
-    """The rate is for what the tool reaches, and nothing is reached."""
+    """A rate limit protects the service behind a tool, which a stub does not call."""
 
     @tool(rate="1/h")
     def rare(n: int) -> str:
@@ -338,7 +338,7 @@ def test_rates_count_the_attempts_that_exercise_an_ability(tmp_path: Path) -> No
     assert str(found["right tool"]) == "1/2  50%"
 
 
-# --- the file
+# --- the file format
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ Ask = Callable[..., list[Delta]]
 
 @pytest.fixture(scope="module")
 def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
-    """Sends requests to one server, shared by all tests here, from outside its event loop."""
+    """Send requests to one server, shared by all tests here, from outside its event loop."""
 
     async def asked(url: str, form: Format, *messages: Message, stream: bool) -> list[Delta]:
         model = form.model(url + PATHS[form.name])

@@ -34,7 +34,7 @@ RULES = "backoff: 1ms, max_backoff: 5ms, cooldown: 5ms"
 
 
 class Counted:
-    """A tool that counts, by run and number, how often it was called."""
+    """A tool that counts its calls by run and number."""
 
     def __init__(self) -> None:
         self.made: Counter[int] = Counter()
@@ -50,7 +50,7 @@ class Counted:
 
 
 def faulty(chance: random.Random, *, stream: bool) -> Answer:
-    """One of the ways in which a provider fails; where a call is begun, it is one that must not be made."""
+    """Return one kind of provider failure; a call in it must not be executed."""
     poison = {"name": "count", "arguments": json.dumps({"n": POISON})}
     begun = piece(tool_calls=[{"index": 0, "id": "x", "type": "function", "function": poison}])
     ways = [
@@ -74,7 +74,7 @@ def faulty(chance: random.Random, *, stream: bool) -> Answer:
 
 
 class Provider:
-    """Answers a run's ten turns, depending on the conversation, or fails."""
+    """A provider that answers a run's ten turns, depending on the conversation, or fails."""
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
@@ -141,13 +141,13 @@ def test_runs_of_ten_steps_complete_on_a_provider_that_fails_three_of_ten_calls(
 
 
 def llmock() -> str | None:
-    """The program: where `make test` puts it, or the machine's own."""
+    """Path of the program: the one `make test` installs, or one on PATH."""
     return shutil.which("llmock", path=str(Path(sys.prefix) / "llmock/bin")) or shutil.which("llmock")
 
 
 @asynccontextmanager
 async def llmock_server(*options: str) -> AsyncIterator[str]:
-    """Its address, without `/v1`."""
+    """URL of a running llmock server, without `/v1`."""
     program = llmock()
     assert program is not None
     asked = (program, "serve", "--port", "0", "--log-level", "info", *options)
@@ -173,7 +173,7 @@ async def llmock_server(*options: str) -> AsyncIterator[str]:
 @pytest.mark.skipif(llmock() is None, reason="no llmock: `make test` fetches it where it finds the package index")
 def test_conversations_of_ten_steps_complete_on_llmock_without_protocol_errors(tmp_path: Path) -> None:
     counted = Counted()
-    # Few 429s: each requests a wait of one second, which is observed.
+    # Few 429s: each requests a wait of one second, which the client observes.
     faults = ["--error-rate-429", "0.03", "--error-rate-500", "0.06", "--error-rate-503", "0.06"]
     faults += [f"--stream-fault={kind}=0.05" for kind in ("truncate", "malformed", "disconnect")]
 

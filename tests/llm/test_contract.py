@@ -1,4 +1,4 @@
-"""The contract of every client, with the same tests for all formats, on a server that misbehaves."""
+"""The contract of every client: the same tests for all formats, on a misbehaving server."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def project(root: Path, **keys: str) -> Path:
 
 
 def run(root: Path, *turns: Turn, fallback: ScriptedModel | None = None, **options: Any) -> tuple[RunResult, int]:
-    """The result, and how many requests the first model got."""
+    """Return the result, and the number of requests to the first model."""
 
     async def main() -> tuple[RunResult, int]:
         model = ScriptedModel(*turns)

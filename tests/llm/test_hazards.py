@@ -96,7 +96,7 @@ def put(value: Any, path: Place, new: object) -> Any:
 
 
 def with_odd_part(form: Format, stream: bool, draw: st.DrawFn) -> Answer:
-    """A good answer in which one value, anywhere, is another one."""
+    """Generate a valid response in which one value, anywhere, is replaced."""
     good = says(form, "hello", calls=(("docs__search", {"q": "ü"}),), thought="hm", usage=(12, 7, 4))
     events = list(good.streamed) if stream else [good.body.decode()]
     place = draw(st.integers(0, len(events) - 1))
@@ -141,7 +141,7 @@ def test_a_deeply_nested_response_is_one_error(form: Format, stream: bool, statu
 
 @each_format
 def test_a_tool_with_any_schema_can_be_offered(form: Format) -> None:
-    """Schemas come from servers of other people; a number in one may be larger than any machine's."""
+    """Schemas come from external servers; a number in one may exceed any machine type."""
     odd = {"type": "object", "properties": {"q": {"type": "integer", "maximum": 10**30, "description": "h\ud800"}}}
 
     async def run() -> str:
@@ -175,7 +175,7 @@ def test_token_counts_are_accepted_in_every_notation(form: Format, sent: object,
     assert (reply.usage.prompt_tokens, reply.usage.total_tokens) == (counted, counted + 5)
 
 
-# --- how answers end
+# --- finish reasons
 
 
 @each_format
@@ -397,7 +397,7 @@ SECRET = "correct-horse-battery-4711"
 
 
 def quoting(form: Format) -> Iterator[Answer]:
-    """Every way in which a server can repeat the key."""
+    """Generate every way in which a server can quote the key."""
     said = f"your key {SECRET} ({SECRET[:15]}...) is bad"
     yield from (form.failed(status, said) for status in (400, 401, 403, 404, 413, 429, 500))
     yield raw(400, SECRET.encode(), "text/plain")
@@ -468,7 +468,7 @@ def test_endless_redirects_are_one_error(form: Format, stream: bool) -> None:
     assert (error.retryable, error.unavailable) == (False, True)
 
 
-# --- connections that cannot be made
+# --- connection failures
 
 
 @pytest.mark.parametrize(

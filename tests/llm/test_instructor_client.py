@@ -27,7 +27,7 @@ T = TypeVar("T", bound=BaseModel)
 
 
 class Exchange:
-    """The requests that were sent, and their usage."""
+    """The sent requests and their usage."""
 
     def __init__(self, server: WireServer) -> None:
         self.server = server
@@ -226,7 +226,7 @@ class Choice(BaseModel):
 
 
 class Broken(BaseModel):
-    """A type whose own check has a mistake in it."""
+    """A type whose validator raises an unexpected error."""
 
     word: str
 

@@ -39,7 +39,7 @@ def asking(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @cases(25)
 @given(data=st.data(), turns=turns_of(2))
 def test_a_replay_under_the_same_files_has_no_differences(asking: Path, data: st.DataObject, turns: Turns) -> None:
-    """Nested agents, side by side, with some of the questions answered and the rest left open."""
+    """Nested agents run concurrently, with some of the questions answered and the rest left open."""
     world, store = World(turns), JsonStore()
 
     async def main() -> tuple[Difference, ...]:

@@ -123,7 +123,7 @@ def test_other_addresses_are_not_loopback(host: str) -> None:
 
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server that other machines can reach, and that requires a key."""
+    """A server that is reachable from other machines and requires a key."""
     bad, secretive = f"name: [  # {SECRET}\n", agent("secretive", model="offline", description=f"Has {SECRET}.")
     root = write(
         tmp_path_factory.mktemp("locked"), {**ONE, "agents.d/bad.yaml": bad, "agents.d/secretive.yaml": secretive}
@@ -238,7 +238,7 @@ def test_a_variable_without_valid_keys_is_rejected_and_not_shown(
     assert not any(secret in str(caught.value) for secret in (KEY, "short-secret"))
 
 
-# --- the parts
+# --- units
 
 
 def test_values_of_keys_named_like_secrets_are_masked() -> None:

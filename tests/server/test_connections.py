@@ -77,7 +77,7 @@ def test_an_incomplete_body_times_out(server: Served) -> None:
 
 
 def test_a_client_that_does_not_read_times_out(server: Served) -> None:
-    """Without a deadline its request is in progress for ever, so that nothing replaces the connection."""
+    """Without a deadline the request would stay in progress forever and keep its connection."""
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.settimeout(3 * PATIENCE)

@@ -53,7 +53,7 @@ def hello() -> str:
 
 
 async def left_behind(root: Path, gate: socket.socket, plugin: str = TOOL) -> None:
-    """A project with a run whose process has ended in the middle of a call."""
+    """Create a project with a run whose process ended during a call."""
     one = agent("one", model="offline", skill_policy="{allow: [say.hello]}")
     write(root, {"agents.d/one.yaml": one, "plugins/say.py": plugin, "port": str(gate.getsockname()[1])})
     async with Runtime.open(root, store=STORE, watch=False, grace=0) as runtime:

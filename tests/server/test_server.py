@@ -1,4 +1,4 @@
-"""`agentsd serve`: what is live over HTTP, while files are edited; how it starts, and how it ends."""
+"""`agentsd serve`: the HTTP API while files are edited, startup and shutdown."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def one(**keys: str) -> str:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Served]:
-    """A server whose one agent is at its first version."""
+    """A server whose only agent is at its first version."""
     write(tmp_path, {ONE: one(description="v1")})
     with served(tmp_path) as found:
         yield found
@@ -120,7 +120,7 @@ def test_a_rollback_publishes_the_old_generation_until_a_file_changes(server: Se
     )
     assert server.get("/agent/agents")["agents"][0]["description"] == "v1"
     assert server.post("/agent/config/check")["held"] is True
-    write(tmp_path, {ONE: one(description="v2")})  # the bytes that are held back
+    write(tmp_path, {ONE: one(description="v2")})  # the held-back bytes
     event = edit(server, tmp_path, one(description="v3"))
     assert (event["event"], event["generation"]) == ("config_reloaded", 4), "nothing went live in between"
     assert server.get("/agent/config")["held"] is False
@@ -272,7 +272,7 @@ def test_the_number_of_streams_is_limited_and_a_closed_one_is_free_again(still: 
         refused = still.request("GET", "/agent/events")
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "too_many_streams")
         assert still.get("/agent/config")["generation"] == 1
-    while not may_listen(still):  # the server learns a little later that they have gone
+    while not may_listen(still):  # the server notices the closed connections a little later
         pass
 
 
@@ -287,7 +287,7 @@ def test_without_a_valid_agent_the_server_is_not_ready_and_returns_the_reason(tm
         assert server.get("/ready")["ready"] is True
 
 
-# --- from the first signal to the last request
+# --- shutdown
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -303,7 +303,7 @@ def test_the_server_stops_cleanly_with_open_streams(tmp_path: Path, number: int)
 
 
 def test_a_request_in_progress_is_answered_before_the_server_stops(tmp_path: Path) -> None:
-    """The set-up of the plugin to roll back to begins when it connects, and ends when it is hung up on."""
+    """The setup of the plugin of the earlier generation connects, and ends when its connection is closed."""
     write(tmp_path, {ONE: one(), "plugins/say.py": PLUGIN + SETUP_BY_PORT})
     with served(tmp_path) as server, socket.create_server(("127.0.0.1", 0)) as gate, ThreadPoolExecutor(1) as threads:
         with server.event_stream() as events:

@@ -42,7 +42,7 @@ Body = Callable[[Runtime, ScriptedModel], Awaitable[None]]
 def with_runtime(
     root: Path, url: str | None, body: Body, script: Any = None, tools: Sequence[Tool] = (pay,), **keys: str
 ) -> None:
-    """A runtime with the agent `a` over a store."""
+    """Run `body` in a runtime with the agents `a` and `b` on a store."""
     write(root, {"agents.d/a.yaml": agent("a", **keys), "agents.d/b.yaml": agent("b")})
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Unusual JSON, which not every parser accepts, is stored unchanged or rejected at its source. It never ends a run."""
+"""Unusual JSON, which not every parser accepts, is stored unchanged or rejected at its source; runs continue."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Till:
 
         @tool(risk="low")
         async def keep(context: ToolContext) -> str:
-            """Keep something for the conversation."""
+            """Store a value for the conversation."""
             context.session.set("kept", self.value)
             return "kept"
 

@@ -114,7 +114,7 @@ DECIDED: st.SearchStrategy[Decision] = st.sampled_from([Approve(), Reject(), Edi
 
 
 def change(data: st.DataObject, root: RunState, state: RunState) -> None:
-    """One thing that may happen to a run, or to a sub-run."""
+    """Make one generated change to a run, or to a sub-run."""
     text = data.draw(TEXTS)
     call = ToolCall(id=text, tool="t")
     match data.draw(st.integers(0, 8)):

@@ -38,7 +38,7 @@ def opened(root: Path, store: SqlStore | str, *turns: Any) -> Any:
 
 
 async def turn(store: Store, conversation: str | None, *, ttl: float = HOUR) -> str:
-    """A run that ends well, without a runtime."""
+    """Store a completed run, without a runtime."""
     state = RunState(agent="one", conversation_id=conversation, messages=[Message(role="user", content="go")])
     state.conversation_ttl = ttl
     record = await store.begin(state, await store.conversation(conversation) if conversation else None, None)

@@ -180,7 +180,7 @@ def test_conditions_apply_inside_lists_and_objects(tmp_path: Path) -> None:
     assert denied(filter={"amount": 51})
     assert denied(filter={"amount": 5, "folder": "./private/"})
     assert denied(files=["public/a", "./private/key.json"])
-    assert denied(note="hello")  # a text has no part `text`: what cannot be evaluated counts as met
+    assert denied(note="hello")  # a string has no part `text`: a condition that cannot be evaluated counts as met
 
 
 def test_values_are_evaluated_before_and_after_the_tools_own_conversion(tmp_path: Path) -> None:

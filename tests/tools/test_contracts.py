@@ -1,4 +1,4 @@
-"""What a tool said of itself when it was first seen is remembered; what changed is found, until it is accepted."""
+"""The definition of a tool is recorded when first seen; a changed one is reported until it is accepted."""
 
 from __future__ import annotations
 

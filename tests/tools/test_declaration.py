@@ -1,4 +1,4 @@
-"""Whatever a plugin file contains, it breaks at most itself: reading files never raises, the others go live."""
+"""An invalid plugin file affects only itself: reading files never raises, and the others take effect."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_runtime_rejects_objects_that_are_not_tools(tmp_path: Path, tools: lis
         asyncio.run(main())
 
 
-# --- anything at all
+# --- arbitrary files
 
 VALUES = st.sampled_from(
     [
@@ -188,7 +188,7 @@ class Proxy:
 
 @st.composite
 def plugins(draw: st.DrawFn) -> bytes:
-    """A plugin file full of mistakes, or of anything."""
+    """Generate plugin files with mistakes, or with arbitrary content."""
     if draw(st.integers(0, 9)) == 0:
         return draw(
             st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode("utf-8", "surrogatepass"))

@@ -1,4 +1,4 @@
-"""Executors and hooks of plugins: called by name, at their place, and a guard that says no, or breaks, is obeyed."""
+"""Executors and hooks of plugins are called by name and at their place; a guard that refuses or fails is obeyed."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_hooks_added_during_a_run_apply_immediately(tmp_path: Path) -> None:
 
     @tool(risk="low")
     async def edit() -> str:
-        """Change the agent that is running."""
+        """Change the file of the running agent."""
         write(root, {"agents.d/a.yaml": agent("a", model="offline", hooks="{before_tool: [guard.call]}", **allowed)})
         return str((await held[0].reload()).number)
 

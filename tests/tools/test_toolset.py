@@ -1,4 +1,4 @@
-"""Which tools an agent is offered: deny beats allow, and the compiled rules say what the plain ones say."""
+"""The tools offered to an agent: deny takes precedence over allow, and compiled rules equal plain matching."""
 
 from __future__ import annotations
 
@@ -113,13 +113,13 @@ def test_no_policy_offers_no_tool() -> None:
     assert not toolset().offered
 
 
-def test_what_is_allowed_or_asked_for_is_offered_unless_it_is_denied() -> None:
+def test_allowed_and_ask_tools_are_offered_unless_denied() -> None:
     made = toolset(allow=["orders.lookup", "orders.delete_all"], ask=["orders.refund"], deny=["*.delete_*"])
     assert list(made.offered) == ["orders.lookup", "orders.refund"]
     assert [definition.name for definition in made.definitions] == list(made.offered)
 
 
-def test_a_deny_with_a_condition_leaves_the_tool_on_offer() -> None:
+def test_a_tool_with_a_conditional_deny_rule_is_still_offered() -> None:
     made = toolset(allow=["echo"], deny=[{"tool": "echo", "when": {"text": "x"}}])
     assert list(made.offered) == ["echo"]
     assert [rule.rule.when for rule in made.rules_for("echo").deny] == [{"text": "x"}]

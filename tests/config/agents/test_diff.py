@@ -1,4 +1,4 @@
-"""Which way a change of an agent's file goes."""
+"""The direction of a change of an agent's file: tightening, widening or neutral."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def test_asi04_a_tool_whose_definition_changed_is_refused_immediately_unless_the
 
     @tool(risk="low")
     async def wait() -> str:
-        """Wait until the server's new words are known."""
+        """Wait until the server's new definitions are known."""
         await until(held[0], lambda live: bool(live.external.drifted))
         return "known"
 
@@ -335,7 +335,7 @@ def test_a_third_party_server_killed_during_a_run_is_restarted_for_the_next_call
 
     @tool(risk="low")
     async def kill() -> str:
-        """Kill the server, and wait until it is there again."""
+        """Kill the server, and wait until it is connected again."""
         (victim,) = children() - others
         os.kill(victim, signal.SIGKILL)
         source = held[0].catalog.current.external.sources["mcp.time"].source

@@ -236,7 +236,7 @@ def test_an_edit_rejected_by_the_gate_restricts_nothing_and_a_warning_says_so(
     assert "the restrictions of this edit are NOT in effect for one" in caplog.text
 
 
-# --- any edit at all
+# --- arbitrary edits
 
 TOOLS = ("echo", "calculator", "read_file", "write_file")
 PATTERNS = st.sampled_from([*TOOLS, "*", "c*", "[er]*", "?c??"])
@@ -263,7 +263,7 @@ def keys_of(rights: dict[str, Any]) -> dict[str, str]:
 
 
 def strictness(rights: dict[str, Any], name: str, risk: str) -> int:
-    """The verdict of one version, written a second time."""
+    """The verdict of one version, computed independently of the implementation."""
     risks = ["low", "medium", "high", "critical", "never"]
 
     def lists(key: str) -> bool:

@@ -1,4 +1,4 @@
-"""Edits take effect after the quiet period that they require: never half of them, and never twice."""
+"""Edits take effect after the quiet period that they require, completely and once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def version(level: int, number: int = 0) -> bytes:
 
 
 def widens(before: Files, after: Files) -> set[str]:
-    """The files that are new, or allow more than before."""
+    """Return the files that are new, or allow more than before."""
     return {name for name, text in after.items() if int(text.split()[0]) > int(before.get(name, b"-1").split()[0])}
 
 
@@ -38,7 +38,7 @@ def snapshot(files: Mapping[str, bytes]) -> Snapshot:
 
 @dataclass
 class Disk:
-    """Files, what is live of them, and a watcher that looks at them: the real one's loop without its threads."""
+    """Files, their live versions, and a watcher: the loop of the real one without its threads."""
 
     files: Files
     live: Files = field(init=False)
@@ -76,13 +76,13 @@ class Disk:
         return RECONCILE
 
     def pass_time(self, until: float) -> None:
-        """Look whenever a look is due."""
+        """Scan whenever a scan is due."""
         while self.next_look <= until:
             self.observe(self.next_look)
 
 
 def edited(disk: Disk, *edits: tuple[float, str, bytes | None], until: float = 0.0) -> list[tuple[float, Files]]:
-    """Make edits at times, each noticed at once; returns what went live, and when."""
+    """Make edits at times, each noticed immediately; return the published versions with their times."""
     disk.pass_time(0.0)
     for at, name, text in edits:
         disk.pass_time(at)
@@ -173,7 +173,7 @@ def test_files_published_manually_are_not_published_again() -> None:
 def test_files_reverted_after_a_manual_publication_take_effect() -> None:
     disk = Disk({"a": version(1)})
     disk.pass_time(1.0)
-    disk.live = {"a": version(0)}  # on disk for so short that no look showed it
+    disk.live = {"a": version(0)}  # on disk too briefly for any scan
     disk.pass_time(10.0)
     assert [after for _, _, after in disk.went_live] == [{"a": version(1)}]
 
@@ -190,7 +190,7 @@ BURST = st.lists(
 
 
 def followed(edits: Sequence[Edit]) -> Disk:
-    """Make the edits; whatever was left alone for long enough must be live."""
+    """Make the edits; files that were unchanged for long enough must be live."""
     disk, now, changed = Disk({"a": version(1), "b": version(1)}), 0.0, dict.fromkeys("abc", 0.0)
     for number, (gap, name, level, hinted) in enumerate(edits):
         now += gap
@@ -210,7 +210,7 @@ def followed(edits: Sequence[Edit]) -> Disk:
 
 
 def seen_since(disk: Disk, name: str, text: bytes | None, until: float) -> float:
-    """Since which look all looks have shown a file like this."""
+    """Return the time of the first of the latest scans that all found this version of a file."""
     since = until
     for at, files in reversed([look for look in disk.looks if look[0] <= until]):
         if files.get(name) != text:

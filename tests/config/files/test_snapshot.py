@@ -32,7 +32,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def settled(*paths: Path) -> None:
-    """Wait until the next change of the files will have another time."""
+    """Wait until the next change of the files will have a different modification time."""
     while time.time_ns() - max(path.stat().st_ctime_ns for path in paths) <= FINE_NS:
         os.sched_yield()
 
@@ -99,7 +99,7 @@ def test_touch_chmod_and_rewriting_equal_bytes_keep_the_snapshot(tmp_path: Path)
 
 @pytest.fixture
 def disturbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Texts that `agents.d/a.yaml` gets in turn, each while it is being read."""
+    """Texts written to `agents.d/a.yaml` in turn, each while it is being read."""
     texts: list[str] = []
     original = os.read
 
@@ -135,7 +135,7 @@ def test_folders_may_be_nested_deeper_than_the_call_stack(tmp_path: Path, monkey
     monkeypatch.chdir(folder)
     deep = sys.getrecursionlimit() + 10
     for _ in range(deep):
-        os.mkdir("d")  # noqa: PTH102 - a Path of that many parts takes its time
+        os.mkdir("d")  # noqa: PTH102 - a Path of that many parts is slow
         os.chdir("d")
     Path("a.yaml").write_text("a")
     try:

@@ -93,7 +93,7 @@ ORDERS = PLUGIN.format("Look an order up.")
 USES_ORDERS = one("clerk", skill_policy="{allow: [orders.lookup]}")
 
 
-# --- files one by one
+# --- single files
 
 
 def test_at_the_first_load_an_invalid_file_does_not_affect_the_others(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_new_name_in_a_file_is_a_new_agent_instead_of_the_old_one(tmp_path: Pa
     assert project.last_changes() == (["d"], [], ["b"])
 
 
-# --- two files, one name
+# --- two files with one name
 
 
 def test_at_the_first_load_two_files_with_one_name_are_both_rejected(tmp_path: Path) -> None:
@@ -655,7 +655,7 @@ def test_two_plugins_with_one_file_name_are_both_rejected_and_nothing_else(tmp_p
     assert project.errors == ["plugins/y/orders.py: duplicate tool name 'orders.lookup'"]
 
 
-# --- what counts as a file
+# --- which files are read
 
 
 def test_hidden_files_backups_and_test_cases_are_not_agents(tmp_path: Path) -> None:
@@ -776,7 +776,7 @@ def test_a_folder_named_like_an_agent_is_a_folder(tmp_path: Path) -> None:
 
 
 def test_a_link_inside_the_folder_is_followed(tmp_path: Path) -> None:
-    """As Kubernetes mounts its files: links into a hidden folder, which is itself a link."""
+    """Kubernetes mounts files as links into a hidden folder, which is itself a link."""
     write(tmp_path, {"agents.d/..2026/a.yaml": one("a")})
     (tmp_path / "agents.d/..data").symlink_to("..2026")
     (tmp_path / "agents.d/a.yaml").symlink_to("..data/a.yaml")

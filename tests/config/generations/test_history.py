@@ -1,4 +1,4 @@
-"""Generations that were live before: how little is kept of them, and that they can be made again just so."""
+"""Earlier generations: little is kept of them, and they can be restored exactly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plugins of a generation are set up while it is live or a run holds it, and not a moment longer."""
+"""The plugins of a generation are set up exactly while it is live or leased by a run."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_a_failed_setup_keeps_the_last_good_version_and_affects_nothing_else(tmp
         write(tmp_path, {"agents.d/c.yaml": agent("c", model="offline", description="Other.")})
         await runtime.reload()
         assert runtime.catalog.current.errors == (problem,)
-        assert deps.log == ["up 1", "use 1", "use 1"]  # and it was not tried again
+        assert deps.log == ["up 1", "use 1", "use 1"]  # and it was not retried
         await reload(runtime, "3")
         assert not runtime.catalog.current.errors
         assert deps.log[3:] == ["up 3", "down 1"]
@@ -226,7 +226,7 @@ def test_a_failed_setup_of_one_plugin_leaves_the_others_set_up(tmp_path: Path) -
         write(tmp_path, {"plugins/q.py": plugin("r")})
         await runtime.reload()
         await turns()
-        assert deps.log[2:] == ["up r", "down q"]  # the first try does not count
+        assert deps.log[2:] == ["up r", "down q"]  # the first attempt does not count
 
     assert live(project(tmp_path), body).log[4:] == ["down r", "down 1"]
 
@@ -338,7 +338,7 @@ def test_commands_without_runs_set_up_no_plugins(tmp_path: Path, command: str) -
     assert (tmp_path / "side-effect").exists()
 
 
-# --- over any sequence of what may happen
+# --- arbitrary sequences of events
 
 Step = Literal["edit", "fails", "broken", "run", "pause", "resume", "end", "cancel", "rollback"]
 STEPS: Sequence[Step] = ("edit", "fails", "broken", "run", "pause", "resume", "end", "cancel", "rollback")

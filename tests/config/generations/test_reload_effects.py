@@ -176,7 +176,7 @@ def test_tool_restrictions_apply_immediately_and_tool_permissions_to_new_runs(tm
 
     @tool(risk="low")
     async def look(context: ToolContext) -> str:
-        """See what is open."""
+        """Record the unprotected files, and change the setting."""
         seen.append(context.unprotected)
         write(root, {FILE: "tools: {unprotected: [b, c]}\n"})
         return str((await held[0].reload()).number)

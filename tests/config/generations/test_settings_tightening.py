@@ -43,7 +43,7 @@ BROKEN = {
 
 
 def text(key: str, value: Any, extra: str = "") -> str:
-    """`agentsd.yaml` with one setting."""
+    """Return `agentsd.yaml` with one setting."""
     *above, last = key.split(".")
     data: Any = {last: value}
     for part in reversed(above):
@@ -72,7 +72,7 @@ def edited(root: Path, before: str, after: dict[str, str]) -> tuple[Generation, 
 
 
 def value(settings: Settings, key: str) -> Any:
-    """A setting as plain data, secrets included."""
+    """Return a setting as plain data, including secrets."""
     found = get_dotted(settings.model_dump(), key)
     if isinstance(found, tuple):
         return [item.get_secret_value() if hasattr(item, "get_secret_value") else item for item in found]

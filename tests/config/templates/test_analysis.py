@@ -133,7 +133,7 @@ def test_a_template_nested_without_end_is_a_problem_not_a_crash() -> None:
     assert problem.path == "prompts/t.j2"
 
 
-# --- nothing that works is refused
+# --- valid templates are accepted
 
 NAMES = st.sampled_from(["a", "b", "c"])
 LEAVES = (
@@ -163,7 +163,7 @@ def pieces(draw: st.DrawFn, depth: int = 2) -> str:
 
 
 def renders(sources: dict[str, str], given_names: set[str], switches: list[str]) -> bool:
-    """Whatever the switches are?"""
+    """Return whether the templates render for all values of the switches."""
     template = Environment(undefined=StrictUndefined, loader=DictLoader(sources)).get_template("t.j2")
     for values in product((True, False), repeat=len(switches)):
         try:

@@ -112,7 +112,7 @@ def variables(n: int, size: int = 1000) -> dict[str, Any]:
 
 
 def attempt(prompts: Prompts, name: str, given: dict[str, Any]) -> str:
-    """What a template says, or why it says nothing."""
+    """Return the text of a template, or its error."""
     try:
         return prompts.render(name, "en", given)
     except PromptError as error:
@@ -236,7 +236,7 @@ def test_ordinary_templates_render_as_in_an_unlimited_sandbox(source: str, text:
     except Exception as error:  # noqa: BLE001 - filters raise anything
         expected = f"refused: {error}"
     said = attempt(Prompts({"t.j2": source}), "t.j2", given)
-    if expected.startswith("refused: "):  # the place in the message is ours
+    if expected.startswith("refused: "):  # the position in the message is added by the sandbox
         assert said.startswith("refused: ")
     else:
         assert said.partition(" at 0x")[0] == expected.partition(" at 0x")[0]

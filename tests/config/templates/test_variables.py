@@ -16,14 +16,14 @@ from tests.support.commands import agentsd
 from tests.support.plans import Workshop, draft, step
 from tests.support.projects import agent, write
 
-TOLD = """\
+TEMPLATE = """\
 Asked: {{ message }}
-{% for said in history %}{{ said.role }}: {{ said.content }}
+{% for turn in history %}{{ turn.role }}: {{ turn.content }}
 {% endfor %}"""
 
 
 def systems(root: Path, messages: list[str], *turns: Turn, conversation: str | None = "c") -> list[str]:
-    """The system messages of the first request of each run, one run for each message."""
+    """Return the system messages of the first request of each run, one run for each message."""
 
     async def main() -> list[str]:
         model = ScriptedModel(*(turns or ["answer"] * len(messages)))
@@ -42,7 +42,7 @@ def project(root: Path, prompts: dict[str, str], instructions: str = "{template:
 
 
 def test_instructions_may_use_the_message_and_the_history(tmp_path: Path) -> None:
-    root = project(tmp_path, {"own.j2": TOLD})
+    root = project(tmp_path, {"own.j2": TEMPLATE})
     first, second = systems(root, ["good morning", "and now?"])
     assert first.startswith("Asked: good morning\n\n")
     assert second.startswith("Asked: and now?\nuser: good morning\nassistant: answer\n")

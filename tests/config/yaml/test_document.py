@@ -295,7 +295,7 @@ def _at(data: Any, path: KeyPath) -> Any:
 
 
 def _block(value: Any, depth: int = 0) -> str:
-    """The data in YAML's block style, with JSON's notation for what is not a collection."""
+    """Return the data in YAML's block style, with scalars in JSON notation."""
     lead = "  " * depth
     if isinstance(value, dict) and value:
         return "".join(

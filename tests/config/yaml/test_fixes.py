@@ -61,7 +61,7 @@ def rest(lines: str) -> str:
 
 @st.composite
 def slips(draw: st.DrawFn) -> tuple[str, str]:
-    """The text with one slip in one of its words, and that word misspelt."""
+    """Generate the text with a typo in one of its words, and the misspelt word."""
     word = draw(st.sampled_from(WORDS))
     at = draw(st.integers(0, len(word) - 1))
     letter = draw(st.sampled_from("abcxyz_"))
@@ -117,12 +117,12 @@ def test_unambiguous_typos_are_fixed(lines: str, meant: str) -> None:
 @pytest.mark.parametrize(
     "lines",
     [
-        "routing: {zzz: 1}\n",  # nothing is near
-        "runtime_policy: {max_step: 3, max_steps: 4}\n",  # it is there already
-        "runtime_policy: {confirm: {fr: low}}\n",  # too short to say
+        "routing: {zzz: 1}\n",  # nothing similar
+        "runtime_policy: {max_step: 3, max_steps: 4}\n",  # the key exists already
+        "runtime_policy: {confirm: {fr: low}}\n",  # too short for an unambiguous fix
         "runtime_policy: {strict_arguments: maybe}\n",
         "runtime_policy: {risk_level: yes}\n",
-        '"m\\x6fdle": x\n',  # written otherwise than it reads
+        '"m\\x6fdle": x\n',  # the source spelling differs from the parsed value
         "modle: [\n",  # not even YAML
         "executor: plna\n",  # executors are a project's own
     ],
@@ -183,7 +183,7 @@ def test_check_fix_writes_its_changes_and_reports_remaining_errors(tmp_path: Pat
     left = {path.name for path in tmp_path.rglob("*") if path.is_file() and ".agentsd" not in path.parts}
     assert left == {"one.yaml", "two.yaml", "latin.yaml", "agentsd.yaml", "link.yaml"}
     again = agentsd("check", "--fix", cwd=tmp_path)
-    assert not any(line.startswith(("+", "-")) for line in again.stdout.splitlines()), "nothing is left to be fixed"
+    assert not any(line.startswith(("+", "-")) for line in again.stdout.splitlines()), "a second run fixes nothing"
 
 
 def test_check_without_fix_only_suggests_the_fix(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ async def work(n: int = 0) -> str:
 
 @tool(risk="low")
 async def stuck() -> str:
-    """Wait for ever."""
+    """Wait forever."""
     await asyncio.Event().wait()
     return "never"
 
@@ -47,7 +47,7 @@ def works(*numbers: int) -> Turn:
 
 
 def endless() -> ScriptedModel:
-    """Asks for one more, new call in every turn."""
+    """Requests another, different call in every turn."""
     return ScriptedModel(script=lambda request: works(len(request.messages)))
 
 
@@ -179,7 +179,7 @@ def test_a_tool_timeout_is_reported_to_the_model_and_the_run_continues(tmp_path:
 def test_a_timed_out_idempotent_tool_call_has_no_unknown_outcome(tmp_path: Path) -> None:
     @tool(risk="low", idempotent=True)
     async def looking() -> str:
-        """Wait for ever."""
+        """Wait forever."""
         await asyncio.Event().wait()
         return ""
 
@@ -287,7 +287,7 @@ def test_at_most_max_parallel_tools_calls_run_concurrently(tmp_path: Path, width
     assert [call.result for call in result.tool_calls] == [str(n) for n in range(8)]
 
 
-# --- what a limit says
+# --- what the result of a limited run contains
 
 
 def test_at_four_fifths_of_a_limit_there_is_one_warning(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from framework.types.state import RunState
 from framework.types.trace import SpanRecord
 
 PATIENCE = 20
-"""Seconds, for what should take none."""
+"""Timeout in seconds of operations that should complete immediately."""
 
 
 class Slow:
@@ -72,7 +72,7 @@ def test_events_stay_in_order_when_writers_wait_for_capacity(tmp_path: Path) -> 
 
         async def read_and_put() -> None:
             received.append(await channel.get())
-            await channel.put(event(3))  # there is room, and somebody who was here before
+            await channel.put(event(3))  # the channel has capacity again, and an earlier writer is waiting
 
         async with asyncio.TaskGroup() as group:
             group.create_task(channel.put(event(2)))

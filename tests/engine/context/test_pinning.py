@@ -137,7 +137,7 @@ def test_a_limit_lowered_during_a_run_stops_it_and_names_its_place(
 
 @tool(risk="low")
 async def never() -> str:
-    """Wait for ever."""
+    """Wait forever."""
     await asyncio.Event().wait()
     return ""
 

@@ -203,7 +203,7 @@ def test_a_condition_matches_the_values_it_names_and_incomparable_ones(
 
 
 FILLED = partial(st.lists, min_size=1)
-"""A condition holds for a list if it holds for an item, so for an empty one it does not."""
+"""A condition matches a list if it matches an item, so it never matches an empty list."""
 
 
 @cases(100)
@@ -253,7 +253,7 @@ def test_an_aliased_tool_is_evaluated_under_the_name_of_the_call() -> None:
     assert verdict(of, "legacy.refund")[:2] == ("deny", "deny legacy.*")
 
 
-# --- several have a say
+# --- several policies
 
 
 def having(*agents: Agent) -> Mapping[str, Agent]:

@@ -51,7 +51,7 @@ def talking(root: Path, times: int) -> tuple[dict[str, Any], asyncio.Event]:
 
 
 def test_a_run_cancelled_under_a_slow_reader_still_ends(tmp_path: Path) -> None:
-    """Its reader has read nothing, and the channel is full when the run is cancelled."""
+    """The reader has read nothing, and the channel is full when the run is cancelled."""
     others = 4  # route, the call's beginning and end, a piece of the answer
 
     async def main() -> None:
@@ -78,7 +78,7 @@ def test_a_runtime_closes_even_if_a_reader_stops_reading(tmp_path: Path, durable
             if durable:
                 await finished.wait()  # its events are persisted first, and then wait for the reader
             else:
-                while len(stream._channel._events) < CHANNEL_CAPACITY:  # noqa: ASYNC110 - it tells nobody
+                while len(stream._channel._events) < CHANNEL_CAPACITY:  # noqa: ASYNC110 - nothing signals it
                     await asyncio.sleep(0)
             async with asyncio.timeout(20):
                 await runtime._close(0)

@@ -293,7 +293,7 @@ def test_a_users_interrupt_ends_the_program_even_inside_a_tool(tmp_path: Path) -
         assert process.stdout is not None
         assert process.stdout.readline() == "busy\n"
         process.send_signal(signal.SIGINT)
-        while process.poll() is None:  # the second one is raised at once; the first one only asks the loop
+        while process.poll() is None:  # the second SIGINT raises immediately; the first only asks the loop to stop
             process.send_signal(signal.SIGINT)
             try:
                 process.wait(0.2)

@@ -75,7 +75,7 @@ def why(result: RunResult) -> str:
     return result.error.message
 
 
-# --- again
+# --- retries
 
 
 def test_transient_errors_are_retried_and_the_turn_counts_as_one_step(
@@ -148,7 +148,7 @@ def test_a_short_retry_after_is_waited_for(tmp_path: Path) -> None:
     assert warnings(received) == [("model_retry", "down; retrying in 0.1s")]
 
 
-# --- another model
+# --- fallbacks
 
 
 def test_fallbacks_are_called_in_order_each_with_its_own_attempts(tmp_path: Path, spans: InMemorySpanExporter) -> None:
@@ -238,7 +238,7 @@ def test_a_case_calls_only_its_own_model(tmp_path: Path) -> None:
     assert asyncio.run(main()) == ()
 
 
-# --- what it costs
+# --- cost
 
 
 def test_failed_attempts_count_towards_the_budget_and_can_stop_the_run(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_the_usage_of_an_interrupted_answer_is_estimated(tmp_path: Path) -> None
     assert result.usage.prompt_tokens > 10
 
 
-# --- what a listener sees
+# --- events of a streamed answer
 
 
 @pytest.mark.parametrize("error", [None, down()], ids=["cut", "error"])
@@ -491,7 +491,7 @@ def test_a_cancelled_run_closes_its_connection(tmp_path: Path, listening: bool) 
     asyncio.run(main())
 
 
-# --- a model that fails again and again
+# --- circuit breaker
 
 
 REST = FAST + ", max_retries: 0, cooldown_after: 2, cooldown: 30s"

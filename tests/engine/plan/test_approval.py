@@ -38,7 +38,7 @@ Answers = list[Decision]
 def decided(
     root: Path, shop: Workshop, turns: list[Turn], answers: Answers
 ) -> tuple[RunResult, list[ModelRequest], list[tuple[str, str]]]:
-    """A run that is resumed with one answer after the other; what was asked: the kind and the reason."""
+    """Resume a run with the answers in order; return its result, the requests, and each question's kind and reason."""
 
     async def main() -> tuple[RunResult, list[ModelRequest], list[tuple[str, str]]]:
         model = ScriptedModel(*turns)
@@ -64,7 +64,7 @@ def always(root: Path, **keys: str) -> Path:
     return plan_project(root, **({"plan": "{approval: always}", "skill_policy": '{ask: [work], allow: ["*"]}'} | keys))
 
 
-# --- what counts as a yes
+# --- what counts as an approval
 
 
 def test_a_question_shows_the_plan_its_hash_the_verdicts_and_the_estimate(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_no_step_runs_before_approval_of_exactly_this_plan(
             result = await runtime.run("do it")
             earlier: list[str] = []
             for answer in answers:
-                assert shop.log == [], "nobody has said yes"
+                assert shop.log == [], "nothing is approved yet"
                 (asked,) = result.pending
                 if answer == "another's":
                     wrong = next((one for one in reversed(earlier) if one != asked.id), f"{asked.id}0")
@@ -156,7 +156,7 @@ def test_a_goal_step_counts_with_the_risk_of_tools_it_can_call_without_approval(
     assert (result.status == "paused") is asked
 
 
-# --- a human's own plan
+# --- plans edited by a human
 
 GOOD_EDIT = {"goal": "less", "steps": [{"id": "b", "description": "b", "tool": "work", "parameters": {"n": "b"}}]}
 BAD_EDIT = {"goal": "less", "steps": [{"id": "b", "description": "b", "tool": "wrok", "parameters": {"n": "b"}}]}
@@ -167,7 +167,7 @@ def test_an_invalid_edit_is_asked_about_again_without_a_model_call(tmp_path: Pat
     answers: Answers = [Edit(arguments=BAD_EDIT), Edit(arguments={"goal": 3}), Edit(arguments=GOOD_EDIT)]
     result, requests, asked = decided(always(tmp_path), shop, [draft(step("a")), "done"], answers)
     assert result.status == "completed"
-    assert shop.log == ["+b", "-b"], "the edited plan's calls were written by a human: nobody is asked again"
+    assert shop.log == ["+b", "-b"], "the edited plan's calls were written by a human: no second approval"
     assert len(requests) == 2
     assert asked[0][1] == "the agent's file requires approval of plans"
     assert asked[1][1] == "your edit is invalid: step b: there is no tool 'wrok'; did you mean work?"
@@ -192,7 +192,7 @@ def test_an_edited_plan_needs_no_approval_wherever_the_process_dies(tmp_path: Pa
         async with Runtime.open(root, store=store, **options) as runtime:
             left = await store.load_run(first.run_id)
             if left.status != "running" or not left.plan or left.plan.revision == 1:
-                return  # it had ended, or died before the edit was taken in
+                return  # the run had ended, or the process died before the edit was applied
             result = await runtime.resume(first.run_id, {})
             assert [asked.kind for asked in result.pending] in ([], ["tool"])
 
@@ -275,13 +275,13 @@ def test_a_new_call_within_an_approved_plan_still_needs_confirmation_by_rules(tm
     shop = Workshop("b")
     turns: list[Turn] = [draft(step("a"), step("b", "a")), draft(step("x", parameters={"n": "x"})), "done"]
     result, _, asked = decided(always(tmp_path), shop, turns, [Approve(), Approve()])
-    assert [kind for kind, _ in asked] == ["plan", "tool"], "nobody was shown the new parameters"
+    assert [kind for kind, _ in asked] == ["plan", "tool"], "the new parameters were not shown to a human"
     assert result.status == "completed"
     assert "+x" in shop.log
 
 
 class Changed(Workshop):
-    """What `work` does is another thing now."""
+    """The definition of `work` changes during the run."""
 
     def tools(self) -> list[Tool]:
         work, drill = super().tools()
@@ -330,7 +330,7 @@ def test_an_approval_is_not_passed_on_to_a_changed_tool_by_replanning(tmp_path: 
             return await runtime.resume(result.run_id, {key: Respond(text=text) for key, text in answers.items()})
 
     result = asyncio.run(main())
-    assert shop.log == [], "nobody was shown what it does now"
+    assert shop.log == [], "the new definition was not shown to a human"
     assert result.status == "paused"
     assert [(asked.kind, asked.tool) for asked in result.pending] == [("tool", "work")]
     assert result.plan is not None
@@ -354,7 +354,7 @@ def test_an_edit_does_not_approve_a_tool_that_changed_since_the_plan_was_shown(t
 
 
 def test_an_approved_step_in_progress_is_asked_about_again_if_its_tool_changed(tmp_path: Path) -> None:
-    """It is harmless to repeat, but it is not what was approved."""
+    """The step may be repeated safely, but its tool is not the one that was approved."""
     root, began, did = always(tmp_path), asyncio.Event(), list[str]()
 
     @tool(risk="low", idempotent=True)

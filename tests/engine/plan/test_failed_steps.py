@@ -46,7 +46,7 @@ class Broken(Workshop):
 def drive(
     root: Path, shop: Workshop, turns: list[Turn], answers: list[Decision], store: JsonStore | None = None
 ) -> tuple[RunResult, list[dict[str, Any]]]:
-    """A run; each round of questions is answered alike, in a runtime of its own."""
+    """Run, and answer each round of questions with the same decision in a new runtime."""
     store = store or JsonStore()
     model = ScriptedModel(*turns)
     seen: list[dict[str, Any]] = []

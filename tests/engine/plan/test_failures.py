@@ -33,7 +33,7 @@ from tests.support.plans import (
 )
 from tests.support.wire import Answer, calls, says
 
-# --- making it anew
+# --- replanning
 
 
 def test_a_failed_step_leads_to_a_new_plan_and_finished_steps_stay(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_limit_within_a_plan_gives_each_remaining_step_a_reason(tmp_path: Path
 def test_a_timed_out_run_reports_steps_in_progress_and_steps_not_started(tmp_path: Path) -> None:
     @tool(risk="low")
     async def forever() -> str:
-        """Never ends."""
+        """Wait forever."""
         await asyncio.Event().wait()
         return ""
 
@@ -261,7 +261,7 @@ def test_the_planning_model_is_the_one_in_the_file(tmp_path: Path) -> None:
     assert asyncio.run(main()) == (1, 1)
 
 
-# --- what holds whatever happens
+# --- invariants under random failures
 
 NAMES = st.sampled_from([f"s{n}" for n in range(6)])
 
@@ -297,7 +297,7 @@ class World:
 
 
 def check_order(world: World) -> None:
-    """Every step at most once, never before what it depends on, never after a failed one."""
+    """Check that each step ran at most once, after its dependencies, and never after a failed one."""
     begun = [entry[1:] for entry in world.shop.log if entry.startswith("+")]
     assert len(begun) == len(set(begun)), world.shop.log
     done: set[str] = set()
@@ -318,7 +318,7 @@ TRIED_TWICE = (
     draft(step("s0"), step("s1", "s0"), step("s2"), step("s3", "s1"), step("s4", "s1"), step("s5", "s0")),
     frozenset({"s3", "s5"}),
 )
-"""Of which s5 waits to be tried another way when s3 fails, where two go on at once."""
+"""A plan whose s5 waits for a second attempt when s3 fails, if two steps run concurrently."""
 
 
 @cases(25)

@@ -181,7 +181,7 @@ def test_a_plan_beyond_the_budget_is_rejected(tmp_path: Path) -> None:
 
 @st.composite
 def good_plans(draw: st.DrawFn) -> Steps:
-    """Plans that can be carried out: any graph without circles, in any order, with references along its edges."""
+    """Generate valid plans: any acyclic graph, in any order, with references along its edges."""
     names = [f"s{n}" for n in range(draw(st.integers(1, MOST_STEPS)))]
     steps = []
     for place, name in enumerate(names):
@@ -240,7 +240,7 @@ KINDS: dict[str, Spoil] = {
 
 @st.composite
 def bad_plans(draw: st.DrawFn) -> tuple[str, Steps]:
-    """Good plans with one thing wrong, and what that is."""
+    """Generate plans with one mistake, and the mistake."""
     steps = [dict(one) for one in draw(good_plans())]
     kind = draw(st.sampled_from(sorted(KINDS)))
     KINDS[kind](steps, draw(st.sampled_from(steps)), draw)
@@ -249,7 +249,7 @@ def bad_plans(draw: st.DrawFn) -> tuple[str, Steps]:
 
 @pytest.fixture(scope="module")
 def checked(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Steps], RunResult]:
-    """Runs a plan twice in a row, so that one which is refused ends the run at the limit of corrections."""
+    """Run a plan twice in a row, so that a rejected one ends the run at the limit of corrections."""
     root = project(tmp_path_factory.mktemp("plan"))
 
     def check(steps: Steps) -> RunResult:

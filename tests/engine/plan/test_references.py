@@ -1,4 +1,4 @@
-"""Results of earlier steps in a step's parameters take the type that the tool's schema asks for."""
+"""Results of earlier steps in a step's parameters are converted to the type in the tool's schema."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Shelf:
 def test_a_parameter_accepts_an_earlier_result_as_data(tmp_path: Path, found: Any, written: Any, taken: Any) -> None:
     shelf = Shelf()
     plan = draft(tool_step("a", "find", what=found), tool_step("b", "take", "a", value=written))
-    if found == HOSTILE:  # as a parameter it would refer to something: a result may say anything
+    if found == HOSTILE:  # in a parameter this would be a reference; in a result it is text
         plan = draft(tool_step("a", "find", what="x"), tool_step("b", "take", "a", value=written))
 
         @tool(risk="low", name="find")
@@ -177,7 +177,7 @@ def test_calls_outside_the_plans_approval_are_asked_about_again(tmp_path: Path) 
     ]
 
 
-# --- time and tries
+# --- timeouts and retries
 
 
 def test_a_slow_step_delays_only_its_dependents(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_slow_step_delays_only_its_dependents(tmp_path: Path) -> None:
     result, _, _ = run_plan_with_requests(plan_project(tmp_path, plan="{max_parallel: 2}"), [work], plan, "done")
     assert result.status == "completed"
     assert log[0] == "+slow"
-    assert log[-1] == "-slow", "a chain was worked off while it went on"
+    assert log[-1] == "-slow", "a chain of steps finished while it was running"
 
 
 def test_at_most_max_parallel_steps_run_concurrently(tmp_path: Path) -> None:
@@ -390,7 +390,7 @@ def test_a_call_not_started_before_the_step_timeout_has_a_known_outcome(tmp_path
     assert status == "failed"
     assert "unknown" not in str(text)
     assert (result.status, result.finish_reason) == ("failed", "step_failed"), (
-        "nobody is asked whether to make again what was not made"
+        "a call that never started needs no approval to be repeated"
     )
     assert made == [1, 2]
 

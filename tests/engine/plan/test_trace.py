@@ -40,7 +40,7 @@ def named(spans: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
 
 
 def runs(spans: InMemorySpanExporter) -> str:
-    """The trees of runs, without those of loading the files."""
+    """Return the span trees of runs, without those of loading the files."""
     return tree(tuple(span for span in spans.get_finished_spans() if not span.name.startswith("config.")))
 
 

@@ -50,7 +50,7 @@ SHOP = all_of(
 )
 
 
-# --- the order
+# --- precedence
 
 
 def test_the_agent_that_the_caller_names_wins_over_everything() -> None:
@@ -188,7 +188,7 @@ def test_the_choice_is_deterministic_and_has_the_highest_matching_priority(
     assert 0 < found.confidence <= 1
 
 
-# --- nobody to take it
+# --- no agent found
 
 
 def test_an_unknown_agent_is_rejected_with_a_suggestion() -> None:

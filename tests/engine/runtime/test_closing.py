@@ -1,4 +1,4 @@
-"""Closing a runtime cancels or suspends its runs, including those that begin meanwhile."""
+"""Closing a runtime cancels or suspends its runs, including those that begin while it closes."""
 
 from __future__ import annotations
 

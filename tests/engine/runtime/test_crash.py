@@ -56,7 +56,7 @@ async def crash_and_resume(root: Path, world: World, saves: int, answer: Decisio
         store.crash_after(10**9)
     left = await store.runs()
     async with Runtime.open(root, models={"scripted": world.model()}, **options) as runtime:
-        if not left:  # died before the first record: nothing was begun
+        if not left:  # the process died before the first record, so no run exists
             assert not world.ran
             aftermath.result = await runtime.run("0", agent="root")
             return aftermath

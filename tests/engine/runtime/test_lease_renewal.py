@@ -47,7 +47,7 @@ def tools(hangs: asyncio.Event | None = None) -> list[Tool]:
 
     @tool(risk="low", idempotent=True)
     async def hang() -> str:
-        """Wait for ever."""
+        """Wait forever."""
         if hangs is not None:
             hangs.set()
         await asyncio.Event().wait()
@@ -149,7 +149,7 @@ def test_runs_that_pause_next_to_a_busy_process_stay_paused(
             async with asyncio.TaskGroup() as group:
                 running = [group.create_task(one(runtime)) for _ in range(RUNS)]
             assert {task.result().status for task in running} == {"paused"}
-        store = await SqlStore.open(store_url, tmp_path)  # what was begun in the background has ended
+        store = await SqlStore.open(store_url, tmp_path)  # the background tasks have ended
         assert [info.status for info in await store.runs()] == ["paused"] * RUNS
         await store.close()
 

@@ -90,7 +90,7 @@ def test_a_rate_applies_to_all_runs_of_the_process(tmp_path: Path) -> None:
 
     asyncio.run(main())
     assert len(times) == 6
-    assert times[5] - times[0] > 0.4, "four at once, then one each quarter of a second"
+    assert times[5] - times[0] > 0.4, "four immediately, then one each quarter of a second"
 
 
 def test_a_rate_applies_to_retries(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_tool_can_ask_several_questions_and_acts_once(tmp_path: Path) -> None:
         for question, answer in (("When to Rome?", "Monday"), ("Window or aisle?", "aisle")):
             (asked,) = result.pending
             assert (asked.kind, asked.tool, asked.reason) == ("question", "book", question)
-            async with Runtime.open(tmp_path, **options) as runtime:  # another process may go on with it
+            async with Runtime.open(tmp_path, **options) as runtime:  # another process may resume it
                 result = await runtime.resume(result.run_id, {asked.id: Respond(text=answer)})
         return result
 
@@ -175,7 +175,7 @@ async def ask(context: ToolContext) -> str:
     return await context.ask_human("Well?")
 
 
-# --- values that last
+# --- session values
 
 
 def test_notes_and_the_todo_list_live_as_long_as_the_conversation(tmp_path: Path) -> None:

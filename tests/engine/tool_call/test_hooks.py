@@ -69,7 +69,7 @@ def project(root: Path, **keys: str) -> Path:
 
 
 def run(root: Path, *turns: Turn, tools: tuple[Tool, ...] = ()) -> RunResult:
-    """A run, read again from its record."""
+    """Run the agent, and load the run from its record."""
 
     async def main() -> RunResult:
         store, models = JsonStore(), {"scripted": ScriptedModel(*turns)}
@@ -103,7 +103,7 @@ async def leaves_too() -> str:
 
 
 class Panic(BaseException):
-    """As libraries in other languages raise it."""
+    """A BaseException, as raised by bindings of other languages."""
 
 
 @tool(risk="low")

@@ -51,7 +51,7 @@ def tools() -> list[Tool]:
 def seen(
     root: Path, call: tuple[str, dict[str, Any]], decision: Decision | None = None, store: JsonStore | None = None
 ) -> tuple[RunResult, list[dict[str, Any]]]:
-    """A run with one call, what is asked about it decided; its events."""
+    """Run one call, decide its confirmation, and return the result and the events."""
     write(root, {"agents.d/one.yaml": agent("one", skill_policy=ASKING)})
 
     async def main() -> tuple[RunResult, list[dict[str, Any]]]:

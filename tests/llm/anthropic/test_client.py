@@ -37,7 +37,7 @@ def body(
 
 
 def thinking_turn(*content: dict[str, Any], model: str = "claude-haiku-4-5") -> Message:
-    """An answer with calls, as it came for the request of the same system prompt and tools."""
+    """Return an answer with calls to a request with the same system prompt and tools."""
     asked = body(model=model)
     return content_to_message(
         content, {"a__b": "a.b"}, stamp=thinking_stamp(model, asked.get("system", ()), asked.get("tools", ()))

@@ -134,7 +134,7 @@ def test_the_version_of_the_api_is_part_of_base_url(base: str, path: str) -> Non
 def test_the_sdk_sends_the_request_unchanged() -> None:
     body = ask(says(GEMINI, "x"), tool_choice="required", reasoning="low").requests[0]
 
-    sent = json.dumps(body).replace("_", "").lower()  # the SDK writes some keys in the one way and some in the other
+    sent = json.dumps(body).replace("_", "").lower()  # the SDK writes some keys in snake_case and some in camelCase
     schema = json.dumps(PARAMETERS).lower()
     assert f'"name": "ab", "parametersjsonschema": {schema}' in sent
     assert '"functioncallingconfig": {"mode": "any"}' in sent

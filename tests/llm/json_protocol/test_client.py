@@ -43,7 +43,7 @@ Args = st.dictionaries(st.text(), Json, max_size=4)
 Names = st.text(min_size=1).filter(str.strip)
 
 
-# --- reading an answer
+# --- parsing replies
 
 
 @pytest.mark.parametrize(
@@ -171,11 +171,11 @@ def test_llm05_a_reply_cut_at_any_position_is_rejected(args: dict[str, Any], cut
     assert isinstance(parse_answer(whole[: cut % len(whole)]), Unusable)
 
 
-# --- what the model is asked
+# --- requests
 
 
 class TextModel(ScriptedModel):
-    """A model that knows only text."""
+    """A model without function calls."""
 
     @property
     def info(self) -> ModelInfo:
@@ -405,7 +405,7 @@ def test_a_typed_answer_is_validated_and_retried(first: str, reason: str) -> Non
     assert '"type":"final"' not in model.requests[0].messages[0].content
 
 
-# --- whole runs over a wire
+# --- complete runs over HTTP
 
 
 def project(root: Path, server: WireServer, **keys: str) -> Path:

@@ -124,7 +124,7 @@ def first_calls(text: str, tools: Sequence[Tool] = BUILT_IN) -> list[Call]:
 
 
 def drive(text: str, answers: Answers, tools: Sequence[Tool] = BUILT_IN) -> tuple[list[list[Call]], str]:
-    """Answer the model's calls until it calls none: the calls of each turn, and the answer."""
+    """Answer the model's calls until it requests none; return the calls of each turn, and the answer."""
     messages, turns = [user(text)], list[list[Call]]()
     while True:
         message = reply_to(messages, tools).message

@@ -1,4 +1,4 @@
-"""A cancellation during a write leaves no run that its caller does not know of."""
+"""A cancellation during a write leaves no run that is unknown to its caller."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def _end(deadline: asyncio.Timeout, late: asyncio.Task[Any], halt: Halt) -
 
 
 async def must_be_over(store: SqlStore, status: Status) -> None:
-    """The conversation's one run has ended, and the next may begin."""
+    """Check that the conversation's only run has ended, and that another may begin."""
     (info,) = await store.runs()
     assert (info.status, info.held) == (status, False)
     assert (await store.events(info.run_id))[-1]["event"] == "done"

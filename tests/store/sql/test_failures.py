@@ -67,7 +67,7 @@ def test_a_full_disk_suspends_the_run_which_can_be_resumed_later(tmp_path: Path)
 
 
 async def pages(store: SqlStore, number: int) -> None:
-    """How large the file may get."""
+    """Set the maximum size of the file."""
     await store._database.write(lambda connection: connection.exec_driver_sql(f"PRAGMA max_page_count={number}"))
 
 

@@ -1,4 +1,4 @@
-"""PostgreSQL goes away in the middle of runs, and comes back: nothing is lost, nothing finished is done twice."""
+"""Runs survive an outage of PostgreSQL: no data is lost, and no finished call is repeated."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KEPT = [setting for setting in FAST if not setting.startswith("synchronous_commi
 
 @pytest.fixture(scope="module")
 def outage() -> Iterator[Server]:
-    """A server of this module's own."""
+    """A server used only by this module."""
     try:
         with server(KEPT) as running:
             yield running
@@ -43,7 +43,7 @@ def outage() -> Iterator[Server]:
 
 @dataclass
 class Weather:
-    """A tool in whose second call the server goes away."""
+    """A tool whose second call stops the server."""
 
     server: Server
     mode: str
@@ -66,7 +66,7 @@ class Weather:
 
 
 def paying(request: ModelRequest) -> Turn:
-    """A call a turn, then the answer."""
+    """One call per turn, then the answer."""
     turn = sum(message.role == "assistant" for message in request.messages)
     return calls(("pay", {"n": turn}), prefix=f"t{turn}") if turn < STEPS else "done"
 
@@ -219,7 +219,7 @@ def test_repeated_server_outages_lose_nothing(tmp_path: Path, outage: Server, re
 
 @pytest.fixture
 def cutter(outage: Server) -> Iterator[Cutter]:
-    """Something between stores and the server that may cut connections."""
+    """A proxy between stores and the server that can cut connections."""
     where = urlsplit(outage.url)
     made = Cutter((where.hostname or "", where.port or 0))
     yield made
@@ -234,7 +234,7 @@ def through(cutter: Cutter, url: str) -> str:
 def test_a_transaction_with_a_lost_commit_reply_is_executed_once(
     tmp_path: Path, outage: Server, cutter: Cutter
 ) -> None:
-    """The beginning of a run, its taking over and its steps: what was committed is found out, and not done again."""
+    """A run's start, takeover and steps check whether the transaction was committed before repeating it."""
 
     async def main() -> None:
         store = await SqlStore.open(through(cutter, new_database(outage.url)), tmp_path)

@@ -1,4 +1,4 @@
-"""`ask_user`: the model asks its user, the run pauses, and any process may resume it with the answer."""
+"""`ask_user`: the model asks the user, the run pauses, and any process may resume it with the answer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def paused(root: Path, store: JsonStore, *turns: Turn) -> RunResult:
 
 
 def resumed(root: Path, store: JsonStore, first: RunResult, decision: Decision, *turns: Turn) -> RunResult:
-    """The run in another runtime, with its first question decided."""
+    """Resume the run in another runtime with a decision for its first question."""
 
     async def main() -> RunResult:
         async with Runtime.open(root, models={"scripted": ScriptedModel(*turns)}, store=store, watch=False) as runtime:

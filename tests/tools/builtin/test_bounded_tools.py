@@ -31,7 +31,7 @@ DEEP = '"[" * 900 + ",".join(["1"] * 90_000) + "]" * 900'
 
 
 def in_child(code: str, folder: Path) -> str:
-    """Run Python with little memory; returns what it printed."""
+    """Run Python with little memory; return its output."""
     prelude = "import json\nfrom pathlib import Path\nfrom framework.types.errors import ToolError\n"
     done = subprocess.run(
         [sys.executable, "-c", prelude + code],

@@ -102,7 +102,7 @@ def test_a_pattern_that_matches_no_file_is_an_error(pattern: str) -> None:
 def test_denied_files_apply_to_plugins_that_open_files_the_same_way(tmp_path: Path) -> None:
     @tool(risk="low")
     def peek(name: str, context: ToolContext) -> str:
-        """Read a file that is no declared argument."""
+        """Read a file that is not a declared argument."""
         with open_file(context.files, ("data", name)) as file:
             return file.read().decode()
 

@@ -40,7 +40,7 @@ def context(base: Path, *unprotected: str) -> ToolContext:
 
 
 def build(outer: Path) -> Path:
-    """A project with links out of it; beside it, a folder that is nobody's business."""
+    """Create a project with links that point outside, next to a folder that must not be accessed."""
     base = write(
         outer / "base",
         {
@@ -200,7 +200,7 @@ def test_a_folder_swapped_for_a_link_by_another_thread_is_never_written_through(
 
     def swap() -> None:
         while not stop.is_set():
-            with suppress(OSError):  # the tool is at work in it
+            with suppress(OSError):  # the tool is working in it
                 shutil.rmtree(inside)
             with suppress(OSError):
                 inside.symlink_to(outside)
@@ -280,7 +280,7 @@ def attempts(path: str, run: ToolContext) -> list[Callable[[], Any]]:
 
 
 def everything(folder: Path) -> dict[str, str]:
-    """Every path below a folder, with what is in it: for a link, where it leads."""
+    """Return every path below a folder with its content: for a link, its target."""
     found = {}
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):

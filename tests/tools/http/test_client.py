@@ -32,7 +32,7 @@ def limits_for(served: Site, **more: object) -> HttpLimits:
 
 
 def names(**hosts: str) -> Resolver:
-    """A name server that knows these."""
+    """A resolver with these names and addresses."""
 
     async def answers(host: str, _: int) -> Sequence[str]:
         if host not in hosts:
@@ -47,7 +47,7 @@ def fetch(limits: HttpLimits, url: str, method: str = "GET", *, resolver: Resolv
     return asyncio.run(client.request(method, url))
 
 
-# --- what is allowed
+# --- allowed requests
 
 
 def test_without_limits_every_request_is_rejected_with_the_line_to_write() -> None:
@@ -516,7 +516,7 @@ DISGUISED = (
     *("/orders/..;/admin", "/orders/..;x=1/admin", "/orders/..%3Badmin", "/orders/..%5Cadmin", "/orders%5C..%5Cadmin"),
     *("/orders/..%00/admin", "/orders/%00", "//admin", "/orders//admin", "/orders/.%2Fadmin", "/orders/%5Cadmin"),
 )
-"""Paths that some servers take for `/admin`, or for another path than the one that rules see."""
+"""Paths that some servers read as `/admin`, or as another path than the rules do."""
 
 
 @pytest.mark.parametrize("path", DISGUISED)
@@ -708,7 +708,7 @@ def test_an_invalid_response_is_an_error_with_a_reason(page: bytes) -> None:
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
-    """A certificate of 127.0.0.1, with its key in the same file, that nobody vouches for."""
+    """A self-signed certificate of 127.0.0.1, with its key in the same file."""
     return make_certificate(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""MCP servers as tool sources: real servers in processes of their own, well-behaved ones."""
+"""MCP servers as tool sources: real, well-behaved servers, each in its own process."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def npm_server(script: Path, *arguments: str) -> McpServer:
     return McpServer(command=(node() or "", str(script), *arguments))
 
 
-# --- servers that nobody here wrote
+# --- third-party servers
 
 
 def test_the_time_server_of_the_newest_protocol() -> None:
@@ -75,7 +75,7 @@ def test_the_time_server_of_the_newest_protocol() -> None:
     asyncio.run(main())
 
 
-def test_the_time_server_is_started_again_when_it_is_killed() -> None:
+def test_a_killed_time_server_is_restarted() -> None:
     async def main() -> None:
         before = children()
         async with opened(TIME, "time") as world:
@@ -84,7 +84,7 @@ def test_the_time_server_is_started_again_when_it_is_killed() -> None:
             os.kill(process, signal.SIGKILL)
             await world.until(lambda source: bool(source.faults))
             assert "mcp.time is not connected: it was killed by signal 9 (SIGKILL)" in world.source.faults[0]
-            assert world.source.tools == tools, "they stay known"
+            assert world.source.tools == tools, "a disconnected source keeps its tools"
             assert await world.call("get_current_time", timezone="UTC"), "it waits for the new connection"
             await world.connected()
             assert all(new is old for new, old in zip(world.source.tools, tools, strict=True))
@@ -156,7 +156,7 @@ def test_the_file_server(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-# --- what a source is
+# --- behaviour of a source
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_the_file_server(tmp_path: Path) -> None:
         ({"destructiveHint": True, "readOnlyHint": True}, "high", True),
     ],
 )
-def test_risk_comes_from_hints_unless_the_file_says_otherwise(
+def test_hints_determine_the_risk_unless_the_file_sets_it(
     tmp_path: Path, hints: dict[str, bool] | None, risk: str, idempotent: bool
 ) -> None:
     tool = {"name": "act", "inputSchema": {"type": "object"}} | ({} if hints is None else {"annotations": hints})
@@ -250,7 +250,7 @@ def test_resources_and_prompts_are_text_not_templates(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_call_carries_the_trace_but_no_baggage(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+def test_a_call_sends_the_trace_context_but_no_baggage(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     async def main() -> str:
         with trace.get_tracer("test").start_as_current_span("execute_tool"):
             token = context.attach(baggage.set_baggage("customer", "c1"))

@@ -17,7 +17,7 @@ STDIO = {"agentsd.tool.server": "docs", "network.transport": "pipe"}
 
 
 def requests(reader: InMemoryMetricReader) -> dict[tuple[Any, Any], list[dict[str, Any]]]:
-    """Attributes of the requests that were measured, by method and tool."""
+    """Return the attributes of the measured requests, by method and tool."""
     found: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
     for about, _ in metric_points(reader)["mcp.client.operation.duration"]:
         method, tool = about.pop("mcp.method.name"), about.pop("gen_ai.tool.name", None)

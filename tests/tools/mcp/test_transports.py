@@ -1,4 +1,4 @@
-"""A started MCP server: it ends with us, it may bring many tools, and what is said when it was killed."""
+"""A started MCP server: it ends with its parent, may have many tools, and the reason of its end is reported."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def test_the_last_line_of_a_killed_server_is_not_reported_as_the_cause() -> None
             await over.wait()
         return ends.pop()
 
-    said = asyncio.run(main("echo For further information, see the docs >&2; kill -KILL $$"))
-    assert said == (
+    reason = asyncio.run(main("echo For further information, see the docs >&2; kill -KILL $$"))
+    assert reason == (
         "it was killed by signal 9 (SIGKILL); the last line of its standard error: "
         "For further information, see the docs"
     )

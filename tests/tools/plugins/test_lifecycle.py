@@ -1,4 +1,4 @@
-"""A plugin is set up before its first use and torn down after its last, once each, whatever happens in between."""
+"""A plugin is set up once before its first use and torn down once after its last."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PLUGINS = {name: plugin(name=name) for name in "abc"}
 
 
 def problems_of(source: str, *, seconds: float = 10.0) -> tuple[Problem, ...]:
-    """Why it cannot be set up."""
+    """Return the problems of the plugin's setup."""
 
     async def main() -> tuple[Problem, ...]:
         failing, lifecycle = plugin(source), PluginLifecycle([], seconds=seconds)
@@ -54,7 +54,7 @@ def problems_of(source: str, *, seconds: float = 10.0) -> tuple[Problem, ...]:
 
 
 async def turns(number: int = 20) -> None:
-    """Let the other tasks go on until they wait."""
+    """Yield to the other tasks until they wait."""
     for _ in range(number):
         await asyncio.sleep(0)
 
@@ -67,13 +67,13 @@ def test_setup_runs_before_the_first_use_and_teardown_after_the_last() -> None:
         second = await lifecycle.acquire([b])
         assert events == ["up a", "up b"]
         first.release()
-        first.release()  # the second time counts for nothing
+        first.release()  # the second call has no effect
         await turns()
         assert events == ["up a", "up b", "down a"]
         second.release()
         await turns()
         assert events == ["up a", "up b", "down a", "down b"]
-        await lifecycle.acquire([a])  # once more
+        await lifecycle.acquire([a])  # again
         assert events[4:] == ["up a"]
         await lifecycle.close()
         assert events[4:] == ["up a", "down a"]
@@ -146,7 +146,7 @@ def test_a_setup_that_fails_is_a_problem_with_its_line(kind: str, body: str, lin
     [
         "import asyncio\nasync def setup(context):\n    x = 1\n    await asyncio.Event().wait()\n",
         "import threading\ndef setup(context):\n    x = 1\n    while True: x = 2\n",
-        # one that will not be cancelled
+        # a task that suppresses its cancellation
         "import asyncio\nasync def setup(context):\n  for _ in range(9):\n    try: await asyncio.sleep(.1)\n"
         "    except BaseException: pass\n",
     ],
@@ -284,16 +284,16 @@ def test_a_plugin_leased_during_its_teardown_is_set_up_afterwards() -> None:
 
 @dataclass(frozen=True)
 class Round:
-    """What happens at once."""
+    """Concurrent operations of one round."""
 
     wanted: tuple[frozenset[str], ...]
     """Uses that begin."""
     turns: int
-    """How far they get before"""
+    """How many turns they get before"""
     cancelled: int
-    """so many of them are cancelled,"""
+    """this many of them are cancelled,"""
     ended: frozenset[int]
-    """and these, of those that there are, end."""
+    """and these of the active uses end."""
 
 
 rounds = st.builds(
@@ -308,7 +308,7 @@ rounds = st.builds(
 @cases(100)
 @given(plan=st.lists(rounds, max_size=8))
 def test_exactly_the_leased_plugins_are_set_up_at_any_time(plan: list[Round]) -> None:
-    """Uses begin, end and are cancelled in any order, at once and one after the other."""
+    """Uses begin, end and are cancelled in any order, concurrently and sequentially."""
 
     async def main() -> None:
         events: list[str] = []

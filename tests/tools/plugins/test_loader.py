@@ -1,4 +1,4 @@
-"""A plugin file is executed as it stands, alone, afresh; what it breaks is its own."""
+"""Each load executes a plugin file anew in its own module; a failing plugin affects no other."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_each_load_creates_a_separate_module() -> None:
 
 @pytest.mark.conformance(35)
 def test_an_edit_of_the_same_size_in_the_same_second_runs_the_new_code(tmp_path: Path) -> None:
-    """Python's own import would take the compiled file of the old source for that of the new one."""
+    """Python's own import would reuse the bytecode of the old source for the new one."""
     source = 'from framework import tool\n\n\n@tool\ndef f() -> int:\n    "Doc."\n    return {}\n'
 
     async def outputs() -> list[int]:
@@ -283,7 +283,7 @@ def test_a_tool_of_a_replaced_load_keeps_its_code_and_module() -> None:
     del plugin
     gc.collect()
     assert tools["replaced.lazy"]() == 2
-    assert name in sys.modules  # a pickle, or an annotation that is resolved late, may ask for it
+    assert name in sys.modules  # unpickling, or resolving an annotation later, may need the module
     tools.clear()
     gc.collect()
     assert name not in sys.modules
@@ -528,7 +528,7 @@ def test_concurrent_loaders_do_not_share_modules() -> None:
 @cases(60)
 @given(data=st.data())
 def test_a_plugin_consists_of_exactly_the_files_it_imports(data: st.DataObject) -> None:
-    """Of any graph of helpers: what loading runs is what `files` names, so an edit of anything else changes nothing."""
+    """For any graph of helpers, loading runs exactly `files`, so an edit of another file has no effect."""
     names = [f"_h{n}" for n in range(5)]
     graph = {name: data.draw(st.lists(st.sampled_from(names), max_size=3, unique=True)) for name in ["p", *names]}
     files = {f"plugins/{name}.py": "".join(f"from . import {to}\n" for to in graph[name]) for name in graph}
@@ -539,7 +539,7 @@ def test_a_plugin_consists_of_exactly_the_files_it_imports(data: st.DataObject) 
     }
 
 
-# --- loading takes no longer than it may
+# --- time limits of loading
 
 
 def hasty() -> PluginLoader:
@@ -660,7 +660,7 @@ def test_the_plugins_of_tools_are_listed_without_duplicates() -> None:
     assert plugins_of(tool.function for tool in [*first.tools, *BUILTIN_TOOLS, *second.tools]) == [first, second]
 
 
-# --- nothing is left behind
+# --- unloading
 
 
 HEAVY = """

@@ -74,7 +74,7 @@ def test_a_plugin_that_blocks_all_threads_blocks_neither_the_server_nor_other_ed
 
 
 def test_plugins_are_loaded_without_a_trial_at_the_first_start(tmp_path: Path) -> None:
-    """A trial costs a process start for each file; nothing is served yet that it could stop."""
+    """A trial starts a process for each file, and before the first start it would protect nothing."""
     noted = f"with open({str(tmp_path / 'loads')!r}, 'a') as file:\n    print(os.getpid(), file=file)\n"
     source = f"import os\n\n{noted}"
     root = write(tmp_path, {PATH: source})

@@ -120,7 +120,7 @@ def test_a_recursive_schema_is_supported() -> None:
         bind(schema, root={"left": {"n": "x"}})
 
 
-# --- tools from outside
+# --- external tools
 
 
 def test_an_external_tool_is_called_with_its_arguments_whatever_their_names() -> None:

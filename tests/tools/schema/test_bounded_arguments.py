@@ -92,13 +92,13 @@ def test_asi08_deeper_arguments_do_not_multiply_the_work_of_recursive_choices(le
 
 
 class Query(BaseModel):
-    """What is looked for."""
+    """The search query."""
 
     filter: All | Any_ | Leaf
 
 
 def typed_run(root: Path, value: dict[str, Any], output: type[BaseModel]) -> RunResult:
-    """A run whose model gives the same answer however often it is asked."""
+    """Run an agent whose model always returns the same answer."""
     write(root, {"agents.d/a.yaml": agent("a")})
     model = ScriptedModel(script=lambda _: json.dumps(value))
 

@@ -204,7 +204,7 @@ def test_notes_describe_the_repair_without_values() -> None:
 
 
 class Till:
-    """A Python tool and one of a server, that keep what they were called with."""
+    """A Python tool and one of a server, both recording their arguments."""
 
     def __init__(self) -> None:
         self.paid: list[dict[str, Any]] = []

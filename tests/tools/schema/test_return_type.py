@@ -45,7 +45,7 @@ class Point:
 
 
 def given_by(output: Any, annotation: Any, *, sync: bool = False) -> Tool:
-    """A tool that declares one thing and returns another."""
+    """Return a tool whose value may not match its return annotation."""
 
     async def find() -> Any:
         """Find something."""

@@ -1,4 +1,4 @@
-"""HTTP skills: a real host's skills are an agent's tools, and a host that answers nonsense does no harm."""
+"""HTTP skills: the skills of a real host are an agent's tools, and invalid responses affect only their call."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required"
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SkillHost]:
-    """The example host, as a process of its own."""
+    """The example host, in a separate process."""
     files = write(
         tmp_path_factory.mktemp("files"), {"a/report.txt": "x", "notes.md": "y", "app.log": "INFO up\nERROR down\n"}
     )
@@ -68,7 +68,7 @@ async def call(tool: Tool, arguments: Mapping[str, Any], call_id: str = "c") -> 
 
 
 def nothing() -> None:
-    """For sources whose changes nobody waits for."""
+    """Ignore changes of a source."""
 
 
 def host_at(served: Site) -> SkillHost:
@@ -89,14 +89,14 @@ async def opened(
 
 @asynccontextmanager
 async def discovered(*skills: Any) -> AsyncIterator[SkillSource]:
-    """A source of a host that lists these skills."""
+    """Yield a source of a host that lists these skills."""
     async with site({"/skills": listing(*skills)}) as served, opened(host_at(served)) as source:
         yield source
 
 
 @asynccontextmanager
 async def one_skill(pages: Pages, **keys: Any) -> AsyncIterator[tuple[Site, Tool]]:
-    """A host that has declared one skill, and the tool that it became."""
+    """Yield a host with one declared skill, and the tool made from it."""
     async with site(pages) as served:
         declared = SkillHost.model_validate({"url": served.url, "skills": [{"id": "echo", "parameters": TEXT}], **keys})
         async with opened(declared) as source:
@@ -199,7 +199,7 @@ def test_an_agent_uses_a_skill(host: SkillHost, tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-# --- what is said of a skill
+# --- names and descriptions of skills
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ def test_asi04_whatever_json_a_host_answers_is_read_or_a_tool_error(data: Any, s
             continue
 
 
-# --- answers that are none
+# --- invalid responses
 
 
 @pytest.mark.parametrize(
@@ -377,7 +377,7 @@ def test_asi03_a_metadata_service_is_no_skill_host() -> None:
     asyncio.run(main())
 
 
-# --- what is sent
+# --- requests
 
 
 def test_a_call_sends_its_key_its_arguments_and_the_hosts_headers() -> None:
@@ -435,7 +435,7 @@ def test_llm02_trace_context_is_sent_only_if_configured_and_baggage_never(
     assert spans.get_finished_spans()
 
 
-# --- hosts that come and go
+# --- unavailable hosts
 
 
 class Changes:
