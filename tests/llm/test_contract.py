@@ -166,7 +166,7 @@ def test_thinking_of_another_provider_is_not_sent(form: Format) -> None:
 
 @each_format
 @each_way
-def test_a_text_cut_by_max_tokens_says_so(form: Format, stream: bool) -> None:
+def test_a_text_cut_by_max_tokens_is_reported(form: Format, stream: bool) -> None:
     assert reply(form, says(form, "half an", end="length"), stream=stream).finish_reason == "length"
 
 

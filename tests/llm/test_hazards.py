@@ -212,7 +212,7 @@ ENDS = {
 @pytest.mark.hostile(34)
 @each_format
 @pytest.mark.parametrize("order", [("cut", "stop"), ("stop", "cut")])
-def test_of_two_finish_reasons_the_one_that_reports_a_cut_counts(form: Format, order: tuple[str, str]) -> None:
+def test_a_cut_answer_is_reported_if_either_finish_reason_reports_it(form: Format, order: tuple[str, str]) -> None:
     """A call in a cut answer may look complete; a second finish reason must not make it run."""
 
     def events_of(end: str) -> list[str]:

@@ -106,7 +106,7 @@ def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path: Path, caplog: py
     assert changed(contracts, [fresh]) == [fresh]
 
 
-def test_nothing_but_the_file_is_left_in_the_folder(tmp_path: Path) -> None:
+def test_no_temporary_file_remains_in_the_folder(tmp_path: Path) -> None:
     changed(Contracts(tmp_path / "contracts.json"), [made("a")])
     assert [path.name for path in tmp_path.iterdir()] == ["contracts.json"]
 

@@ -202,7 +202,7 @@ def plugins(draw: st.DrawFn) -> bytes:
 
 @cases(150)
 @given(source=plugins())
-def test_other_files_take_effect_whatever_a_plugin_contains(source: bytes) -> None:
+def test_other_files_take_effect_next_to_any_plugin_file(source: bytes) -> None:
     generation = build_generation({"plugins/bad.py": source})
 
     assert "good.ping" in generation.tools
@@ -218,7 +218,7 @@ def test_other_files_take_effect_whatever_a_plugin_contains(source: bytes) -> No
     source=st.binary(max_size=200)
     | st.text(max_size=100).map(lambda text: f"version: 1\nname: {text}".encode("utf-8", "replace"))
 )
-def test_other_files_take_effect_whatever_an_agent_file_contains(source: bytes) -> None:
+def test_other_files_take_effect_next_to_any_agent_file(source: bytes) -> None:
     generation = build_generation({"agents.d/bad.yaml": source, "prompts/bad.j2": source})
 
     assert {"good", "all"} <= generation.agents.keys(), generation.problems

@@ -115,7 +115,7 @@ def test_valid_rules_take_effect_and_invalid_ones_are_named(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("text", ["name: [", "- a\n", "a: 1\na: 2\n", "\x00"])
-def test_a_file_that_is_not_yaml_restricts_nothing_and_a_warning_says_so(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_not_yaml_restricts_nothing_and_is_reported(tmp_path: Path, text: str) -> None:
     _, after = edited(project(tmp_path), {FILE: text})
 
     found = [problem for problem in after.problems if "NOT in effect" in problem.message]
@@ -223,7 +223,7 @@ def test_a_run_in_progress_is_denied_its_next_call(tmp_path: Path) -> None:
     assert [call.status for call in asyncio.run(main()).tool_calls] == ["success", "denied"]
 
 
-def test_an_edit_rejected_by_the_gate_restricts_nothing_and_a_warning_says_so(
+def test_an_edit_rejected_by_the_gate_restricts_nothing_and_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     case = "cases: [{name: echoes, message: hi, model: [{calls: [{call: echo, arguments: {text: x}}]}, {say: x}],"

@@ -227,7 +227,7 @@ def test_at_the_first_load_two_files_with_one_name_are_both_rejected(tmp_path: P
     assert (list(project.live), project.errors) == (["a", "z"], [])
 
 
-def test_of_two_files_with_one_name_the_live_one_stays(tmp_path: Path) -> None:
+def test_the_live_one_of_two_files_with_one_name_stays(tmp_path: Path) -> None:
     project = Project(tmp_path, {"agents.d/y.yaml": one("a", "Old owner.")})
     old = project.live["a"]
     project.reload({"agents.d/x.yaml": one("a", "New.")})
@@ -631,7 +631,7 @@ def test_a_helper_file_can_be_imported_and_its_edits_take_effect(tmp_path: Path)
 COLLIDING = ORDERS.replace("@tool", '@tool(name="b__c")')
 
 
-def test_of_two_plugins_with_one_wire_name_the_live_one_stays(tmp_path: Path) -> None:
+def test_the_live_one_of_two_plugins_with_one_wire_name_stays(tmp_path: Path) -> None:
     project = Project(tmp_path, {"plugins/a__b.py": ORDERS.replace("def lookup", "def c"), **THREE})
     assert "a__b.c" in project.catalog.current.tools
     project.reload({"plugins/a.py": COLLIDING})

@@ -111,7 +111,7 @@ def test_a_setting_that_is_removed_has_its_default_if_that_is_stricter(tmp_path:
 
 @pytest.mark.parametrize("broken", BROKEN)
 @pytest.mark.parametrize("key", STRICTER)
-def test_a_wider_setting_waits_and_a_warning_says_so(tmp_path: Path, key: str, broken: str) -> None:
+def test_a_wider_setting_waits_and_is_reported(tmp_path: Path, key: str, broken: str) -> None:
     wide, strict = STRICTER[key]
     strict_mode = broken if broken == "in an agent's file" else ""
     edit = {FILE: text(key, wide, broken), **BROKEN[broken]}
@@ -122,7 +122,7 @@ def test_a_wider_setting_waits_and_a_warning_says_so(tmp_path: Path, key: str, b
 
 
 @pytest.mark.parametrize("given", ["model: [", "server: {]"])
-def test_a_settings_file_that_is_not_yaml_restricts_nothing_and_a_warning_says_so(tmp_path: Path, given: str) -> None:
+def test_a_settings_file_that_is_not_yaml_restricts_nothing_and_is_reported(tmp_path: Path, given: str) -> None:
     live, problems = edited(tmp_path, text("server.api_keys", [ONE, TWO]), {FILE: given})
 
     assert value(live.settings, "server.api_keys") == [ONE, TWO]

@@ -283,7 +283,7 @@ def test_a_message_does_not_repeat_the_value(more: str) -> None:
         assert "hidden" not in problem.message + (problem.hint or "")
 
 
-def test_of_many_errors_the_first_are_shown_and_the_rest_counted() -> None:
+def test_the_first_of_many_errors_are_shown_and_the_rest_counted() -> None:
     many = problems("".join(f"unknown_{number}: 1\n" for number in range(20_000)))
     assert len(many) == MAX_FILE_PROBLEMS + 1
     assert many[-1].message == f"and {20_000 - MAX_FILE_PROBLEMS} more problems"

@@ -452,9 +452,7 @@ def project_of(of: Agent) -> Iterator[Path]:
 @pytest.mark.hostile(6)
 @cases(30)
 @given(rules=RULES, tools=TOOLS, order=ORDER)
-def test_of_all_requested_calls_exactly_those_the_policy_allows_are_executed(
-    rules: Rules, tools: list[Tool], order: str
-) -> None:
+def test_exactly_the_calls_that_the_policy_allows_are_executed(rules: Rules, tools: list[Tool], order: str) -> None:
     of, till = rules.agent(tools), Till()
     model = ScriptedModel(calls(*((name, {"order": order}) for name in NAMES)), "done")
     expected = {one.name: rules.expected(one, order) for one in tools}

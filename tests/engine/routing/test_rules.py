@@ -214,7 +214,7 @@ def test_a_missing_default_agent_is_rejected_like_any_other() -> None:
         choose_route("hello", SHOP, default="retuns")
 
 
-def test_without_any_agent_the_error_says_where_to_put_one() -> None:
+def test_without_any_agent_the_error_names_where_to_put_one() -> None:
     with pytest.raises(RequestError, match=r"there are no agents: put one under agents\.d/"):
         choose_route("hello", {})
     with pytest.raises(AgentNotFound, match="there are none"):

@@ -162,7 +162,9 @@ def test_the_tool_choice(choice: str | None, sent: dict[str, str]) -> None:
         ("claude-3-haiku", {"reasoning": "high"}, {"max_tokens": 4096}),
     ],
 )
-def test_how_long_a_model_thinks_and_writes(model: str, settings: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_the_thinking_and_length_settings_of_each_claude_model(
+    model: str, settings: dict[str, Any], expected: dict[str, Any]
+) -> None:
     sent = body(model=model, **settings)
 
     assert {key: sent[key] for key in ("max_tokens", "thinking", "output_config") if key in sent} == expected

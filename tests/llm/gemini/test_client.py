@@ -103,7 +103,7 @@ def test_the_tool_choice(choice: str, sent: dict[str, Any]) -> None:
         ("gemini-2.0-flash", None),
     ],
 )
-def test_how_long_a_model_thinks(model: str, expected: dict[str, Any] | None) -> None:
+def test_the_thinking_settings_of_each_gemini_model(model: str, expected: dict[str, Any] | None) -> None:
     assert arguments(model=model, reasoning="low")["config"].get("thinking_config") == expected
     assert "thinking_config" not in arguments(model=model)["config"]
 

@@ -195,7 +195,7 @@ def test_calls_under_finish_reason_stop_are_calls() -> None:
 
 
 @BOTH_WAYS
-def test_text_cut_by_max_tokens_says_so(stream: bool) -> None:
+def test_text_cut_by_max_tokens_is_reported(stream: bool) -> None:
     assert reply(says("half an", finish="length"), stream=stream).finish_reason == "length"
 
 

@@ -239,7 +239,7 @@ CALCULATIONS = st.recursive(
 
 @cases(100)
 @given(CALCULATIONS)
-def test_agrees_with_fraction_arithmetic(calculation: Calculation) -> None:
+def test_the_calculator_agrees_with_fraction_arithmetic(calculation: Calculation) -> None:
     expression, value = calculation
 
     assert evaluate_expression(expression) == value

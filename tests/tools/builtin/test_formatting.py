@@ -48,7 +48,7 @@ def test_json_of_any_kind_is_indented() -> None:
     assert format_text("3", "json") == "3"
 
 
-def test_lines_become_bullet_points_whatever_their_previous_marker() -> None:
+def test_lines_become_bullet_points_regardless_of_their_previous_marker() -> None:
     assert format_text("one\n\n * two\n3. three\n-4 degrees\n", "list") == "- one\n- two\n- three\n- -4 degrees"
 
 

@@ -134,7 +134,7 @@ def test_llm10_long_and_binary_bodies_are_truncated(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_asi09_a_request_needs_approval_unless_the_agent_says_otherwise(tmp_path: Path) -> None:
+def test_asi09_a_request_needs_approval_unless_the_agent_disables_it(tmp_path: Path) -> None:
     async def main() -> None:
         wish = (ToolCall(id="1", tool="http_request", arguments={"url": "http://127.0.0.1:1/"}),)
         async with project(tmp_path, {}, wish, runtime_policy="{risk_level: high}") as (_, runtime):

@@ -87,7 +87,7 @@ def test_errors_spread_over_hours_are_not_a_cluster(context: ToolContext) -> Non
     assert "Errors do not cluster: at most 1 of 24 in one hour" in str(log_transform(path, context=context))
 
 
-def test_a_log_without_errors_or_levels_says_so(context: ToolContext) -> None:
+def test_a_log_without_errors_or_levels_is_reported_as_such(context: ToolContext) -> None:
     assert log_transform(write(context, "hello\n"), context=context) == (
         "Lines: 1 (no timestamps)\nLevels: none found; 1 lines without a level\nNo errors."
     )
@@ -145,7 +145,7 @@ def test_levels_are_found_where_loggers_write_them(context: ToolContext, line: s
         ('{"level": "error"}', "(no message)"),
     ],
 )
-def test_messages_are_grouped_by_what_stays_the_same(context: ToolContext, line: str, message: str) -> None:
+def test_messages_are_grouped_by_their_constant_part(context: ToolContext, line: str, message: str) -> None:
     assert f"\n  1 x {message}\n" in str(log_transform(write(context, line), context=context))
 
 

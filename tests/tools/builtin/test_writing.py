@@ -298,6 +298,6 @@ def test_an_edit_does_what_str_replace_does(
     assert (folder / "a.txt").read_bytes() == text.replace(old, "new").encode()
 
 
-def test_what_was_written_can_be_read(tmp_path: Path) -> None:
+def test_a_written_file_can_be_read(tmp_path: Path) -> None:
     write_file("日本/é.txt", "naïve\n日本\n", context=context(tmp_path))
     assert read_file("日本/é.txt", context=context(tmp_path)) == "naïve\n日本"

@@ -184,7 +184,7 @@ def test_asi02_every_spelling_of_loopback_is_rejected(url: str) -> None:
         "fe80::1%eth0",
     ],
 )
-def test_asi03_metadata_addresses_are_rejected_whatever_is_listed(address: str) -> None:
+def test_asi03_metadata_addresses_are_rejected_for_any_listed_networks(address: str) -> None:
     assert not is_allowed_address(address, EVERYWHERE)
     limits = HttpLimits(domains=("metadata.example",), private_networks=EVERYWHERE)
     with pytest.raises(HttpRefused, match="but no metadata service"):

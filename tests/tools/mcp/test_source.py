@@ -57,7 +57,7 @@ def npm_server(script: Path, *arguments: str) -> McpServer:
 # --- third-party servers
 
 
-def test_the_time_server_of_the_newest_protocol() -> None:
+def test_the_tools_of_the_time_server_work_in_the_newest_protocol() -> None:
     async def main() -> None:
         async with opened(TIME, "time") as world:
             assert world.source.faults == ()
@@ -94,7 +94,7 @@ def test_a_killed_time_server_is_restarted() -> None:
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="no git")
-def test_the_git_server(tmp_path: Path) -> None:
+def test_the_tools_of_the_git_server_work(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     (tmp_path / "new.txt").touch()
     program = str(Path(sys.executable).with_name("mcp-server-git"))
@@ -111,7 +111,7 @@ def test_the_git_server(tmp_path: Path) -> None:
 
 
 @needs_npm
-def test_the_everything_server_of_the_older_protocol() -> None:
+def test_the_everything_server_works_in_the_older_protocol() -> None:
     reports: list[tuple[float, str]] = []
 
     async def progress(fraction: float, message: str) -> None:
@@ -139,7 +139,7 @@ def test_the_everything_server_of_the_older_protocol() -> None:
 
 
 @needs_npm
-def test_the_file_server(tmp_path: Path) -> None:
+def test_the_tools_of_the_file_server_work(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("first", "utf-8")
 
     async def main() -> None:

@@ -123,7 +123,7 @@ def test_a_recursive_schema_is_supported() -> None:
 # --- external tools
 
 
-def test_an_external_tool_is_called_with_its_arguments_whatever_their_names() -> None:
+def test_an_external_tool_receives_arguments_of_any_name() -> None:
     seen = []
 
     async def call(arguments: dict[str, Any], context: ToolContext) -> str:
