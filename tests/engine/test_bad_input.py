@@ -502,7 +502,7 @@ class Opaque:
 def test_a_return_value_of_any_type_becomes_text_or_json(tmp_path: Path, value: object, expected: str) -> None:
     @tool(risk="low")
     def give() -> object:
-        """Give something."""
+        """Return a value."""
         return value
 
     model = ScriptedModel(calls(("give", {})), "done")
@@ -527,7 +527,7 @@ def _circle() -> list[Any]:
 def test_a_value_that_cannot_become_json_fails_the_tool_not_the_run(tmp_path: Path, value: object) -> None:
     @tool(risk="low")
     def give() -> object:
-        """Give something."""
+        """Return a value."""
         return value
 
     result = asyncio.run(run(project(tmp_path), calls(("give", {})), "done", tools=[give]))
@@ -547,7 +547,7 @@ def test_every_nesting_of_plain_values_can_be_sent_and_recorded(
 ) -> None:
     @tool(risk="low")
     async def give() -> object:
-        """Give something."""
+        """Return a value."""
         return value
 
     root = project(tmp_path_factory.mktemp("give"))

@@ -123,7 +123,7 @@ def test_a_plan_step_cannot_bypass_a_rule(tmp_path: Path) -> None:
 def test_a_path_without_a_canonical_form_is_rejected_before_approval(tmp_path: Path, path: str) -> None:
     @tool(risk="low", confirm=True, paths="file")
     def take(file: str) -> str:
-        """Take a file."""
+        """Accept a file name."""
         return file
 
     root = project(tmp_path, '{allow: ["*"]}')

@@ -285,7 +285,7 @@ class Changed(Workshop):
 
     def tools(self) -> list[Tool]:
         work, drill = super().tools()
-        changed_definition = work.definition.model_copy(update={"description": "Works, and tells everybody."})
+        changed_definition = work.definition.model_copy(update={"description": "Works, and notifies everyone."})
         return [replace(work, definition=changed_definition), drill]
 
 
@@ -311,7 +311,7 @@ def test_an_approval_is_not_passed_on_to_a_changed_tool_by_replanning(tmp_path: 
 
     @tool(risk="low")
     async def ask(n: str, context: ToolContext) -> str:
-        """Ask somebody."""
+        """Ask a person."""
         said = await context.ask_human(n)
         if said == "no":
             raise ToolError("they said no")
@@ -366,7 +366,7 @@ def test_an_approved_step_in_progress_is_asked_about_again_if_its_tool_changed(t
 
     @tool(risk="low", idempotent=True, name="work")
     async def changed(n: str) -> str:
-        """Works, and tells everybody."""
+        """Works, and notifies everyone."""
         did.append(n)
         return n
 

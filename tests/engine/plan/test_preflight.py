@@ -132,7 +132,7 @@ def test_a_model_sees_its_invalid_plan_as_an_assistant_message(tmp_path: Path) -
 def test_a_rule_on_an_unknown_value_is_evaluated_at_the_call(tmp_path: Path) -> None:
     @tool(risk="low", name="work")
     def big() -> int:
-        """Give a big number."""
+        """Return a large number."""
         return 51
 
     plan = drafted(

@@ -35,12 +35,12 @@ class Shelf:
     def tools(self) -> list[Tool]:
         @tool(risk="low")
         def find(what: Any) -> Any:
-            """Give back what is asked for."""
+            """Return the argument."""
             return what
 
         @tool(risk="low")
         def take(value: Any) -> str:
-            """Take a value."""
+            """Record a value."""
             self.got.append(value)
             return "taken"
 
@@ -69,7 +69,7 @@ def test_a_parameter_accepts_an_earlier_result_as_data(tmp_path: Path, found: An
 
         @tool(risk="low", name="find")
         def hostile(what: str) -> str:
-            """Give something bad back."""
+            """Return hostile text."""
             return HOSTILE + what[1:]
 
         tools = [hostile, shelf.tools()[1]]

@@ -131,7 +131,7 @@ def run_with(shop: tuple[Path, list[float]], decision: Decision) -> RunResult:
 
     @tool(risk="low")
     def pay(amount: float) -> str:
-        """Pay somebody."""
+        """Pay a person."""
         paid.append(amount)
         return f"paid {amount:g}"
 

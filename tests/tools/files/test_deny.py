@@ -116,7 +116,7 @@ def test_declared_paths_of_a_plugin_are_denied_before_the_call(tmp_path: Path) -
 
     @tool(risk="low", paths="files")
     def take(files: list[str]) -> str:
-        """Take files."""
+        """Accept file names."""
         taken.extend(files)
         return "taken"
 

@@ -1,4 +1,4 @@
-"""Each load executes a plugin file anew in its own module; a failing plugin affects no other."""
+"""Each load executes a plugin file in a new module; a failing plugin affects no other."""
 
 from __future__ import annotations
 
