@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
-from framework.store.sql.engines import create_engine, parse_store_url
+from framework.store.sql.engines import create_engine, lock_seconds, parse_store_url
 from framework.store.sql.schema import upgrade
 from framework.types.errors import StoreError
 
@@ -58,15 +58,16 @@ class Database:
             url: the URL of the database.
             root: base folder for a relative file path.
             retry_seconds: how long to retry while PostgreSQL is unreachable after the first connection, or a SQLite
-                file is locked.
+                file is locked. Opening is retried only while a SQLite file is locked, for `lock_seconds`.
 
         Raises:
             ConfigError: the URL is invalid or of an unsupported database, or its driver is not installed.
             StoreError: the database cannot be opened.
         """
-        database = cls(parse_store_url(url, root), retry_seconds)
+        parsed = parse_store_url(url, root)
+        database = cls(parsed, retry_seconds)
         try:
-            await database._do(database._writer, upgrade, upgrade, retry_seconds=0)
+            await database._do(database._writer, upgrade, upgrade, lock_seconds(parsed))
         except BaseException:
             await database.close()
             raise

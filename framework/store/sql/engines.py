@@ -61,6 +61,14 @@ def create_engine(url: sa.URL, *, begin: str, snapshots: bool = False) -> sa.Eng
         raise ConfigError('PostgreSQL needs a driver: pip install "agentsd[postgres]"') from None
 
 
+def lock_seconds(url: sa.URL) -> float:
+    """Return how long to wait for a locked SQLite file; 0 for PostgreSQL.
+
+    SQLite itself waits for a lock, except when it switches a new file to a write-ahead log: then it fails at once.
+    """
+    return float(str(url.query.get("timeout", _BUSY_SECONDS))) if url.get_backend_name() == "sqlite" else 0.0
+
+
 def _sqlite(url: sa.URL, begin: str) -> sa.Engine:
     file = Path(url.database or "")
     try:

@@ -192,6 +192,24 @@ def test_two_processes_that_start_concurrently_create_the_tables_once(store_url:
     asyncio.run(main())
 
 
+def test_opening_waits_while_another_process_writes_to_a_new_file(tmp_path: Path) -> None:
+    """SQLite fails at once when it cannot switch a file that another connection writes to a write-ahead log."""
+
+    async def main() -> None:
+        with closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as other:
+            other.execute("CREATE TABLE first (id INTEGER)")
+            other.execute("BEGIN IMMEDIATE")
+            opening = asyncio.create_task(SqlStore.open("sqlite:///state.db", tmp_path))
+            done, _ = await asyncio.wait([opening], timeout=0.5)
+            assert not done
+            other.execute("COMMIT")
+            store = await opening
+        assert await store.runs() == []
+        await store.close()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     ("url", "said"),
     [
