@@ -92,7 +92,7 @@ MUTANTS = (
         "engine/plan/step",
         "step.approved and not referring_parameters(step)",
         "step.approved",
-        "engine/plan/test_approval",
+        "engine/plan/test_step",
     ),
     Mutant("engine/plan/approval", 'or approval == "always" or plan.must_be_approved', "", "engine/plan/test_approval"),
 )
