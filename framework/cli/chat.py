@@ -41,7 +41,7 @@ def command(path: str, agent: str | None, conversation: str | None, model: str |
     """Talk with an agent of the project at PATH (default: this folder), or with one agent file.
 
     Edits of the project's files take effect between messages. End with Ctrl-D or an empty line; you can continue the
-    conversation later. `agentsd conversations list` lists all of them.
+    conversation later. `agentsd conversations list` shows every conversation.
 
     Exit codes: 0 ended normally, 3 a message waits for approval, 130 ended with Ctrl-C.
     """

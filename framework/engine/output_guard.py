@@ -1,6 +1,6 @@
 """Runs `after_run` hooks on the final output before it is emitted or persisted.
 
-If the run is cancelled meanwhile, the output is dropped.
+If the run is cancelled before they finish, the output is dropped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One run in progress: everything an executor may do goes through it.
 
 Model calls, tool calls, questions to people and sub-runs are made here, so that budget, policy, events, spans,
-timeouts and checkpoints apply to all of them. A run never waits for a person inside the process: calls that need a
+timeouts and checkpoints always apply. A run never waits for a person inside the process: calls that need a
 decision are collected until the other calls of the turn have finished, and then raised as `Paused`.
 """
 
@@ -177,7 +177,7 @@ class Run(RunContext):
             self._end_step()
 
     def new_deadline(self) -> asyncio.Timeout:
-        """Return the timeout of this part of the run, to be entered at once; `keep_time` can bring it forward."""
+        """Return the timeout of this part of the run, to be entered immediately; `keep_time` can bring it forward."""
         self.deadline = asyncio.timeout(self.budget.time_left())
         return self.deadline
 

@@ -116,7 +116,7 @@ class MemoryStore:
         return record
 
     async def take(self, state: RunState, decisions: Mapping[str, Decision], by: str | None = None) -> RunRecord:  # noqa: ARG002 - the protocol's
-        """Take over a run that is not held."""
+        """Claim a run that is not held."""
         record = self._record(state.run_id)
         if record.held:
             raise RunBusy(f"run {state.run_id} is already in progress")

@@ -1,6 +1,6 @@
 """The protocol of a store for runs and conversations, and the types it uses.
 
-Only one process at a time writes a run: the one that holds its `RunRecord`. A process gets the record by beginning a
+Only one process at a time writes a run: the holder of its `RunRecord`. A process gets the record by beginning a
 run, or by taking over one that no process holds. Writes through a record that was taken over by another are rejected.
 """
 
@@ -215,7 +215,7 @@ class Store(Protocol):
         ...
 
     async def take(self, state: RunState, decisions: Mapping[str, Decision], by: str | None = None) -> RunRecord:
-        """Take over a paused or orphaned run that has not changed since it was loaded, and save decisions.
+        """Claim a paused or orphaned run that has not changed since it was loaded, and save decisions.
 
         Args:
             state: the state that `load_run` returned.
@@ -248,7 +248,7 @@ class Store(Protocol):
         ...
 
     async def request_cancel(self, run_id: str) -> bool:
-        """Request cancellation from the process that holds a run. Return False if none does; raises RunNotFound."""
+        """Request cancellation from the holder of a run. Return False if no process holds it; raises RunNotFound."""
         ...
 
     async def renew(self, run_ids: Collection[str]) -> Mapping[str, bool]:

@@ -55,7 +55,7 @@ def rule_matches(
 
 
 def condition_matches(condition: str | int | float | bool, value: Any, match: Matcher = fnmatchcase) -> bool:
-    """Return whether a value meets a condition. A list meets it if any of its items does.
+    """Return whether a value matches a condition. A list matches if any of its items does.
 
     Args:
         condition: a comparison such as `> 50`, `!= PATTERN`, a pattern, or a value.

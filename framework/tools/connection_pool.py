@@ -61,7 +61,7 @@ class ConnectionPool:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def open(self, wanted: Mapping[str, SourceConfig], patience: float | None) -> list[PooledSource]:
-        """Start the declared sources that are not in the pool, and return all of them.
+        """Start the declared sources that are not in the pool, and return every source.
 
         Args:
             wanted: configurations by name.

@@ -51,7 +51,7 @@ class ToolRules:
 class Toolset:
     """The tools of one agent. The model is offered those in `offered`; calls of any other tool are denied.
 
-    Projects have thousands of toolsets, so they store little: each garbage collection traverses all of it.
+    Projects have thousands of toolsets, so they store little: each garbage collection traverses them.
     """
 
     __slots__ = ("_definitions", "_policy", "_rules", "_source", "blocked", "offered", "scope", "tools")

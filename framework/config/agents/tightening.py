@@ -63,7 +63,7 @@ def read_permissions(path: str, source: bytes, last_good: AgentSpec) -> SavedPer
 
 
 def tighten_agent(last_good: Agent, saved: SavedPermissions) -> Agent:
-    """Return the last good version with the restrictions of its saved file; the same object if there are none."""
+    """Return the last good version with the restrictions of its saved file; the same object without restrictions."""
     before = last_good.spec.model_dump(mode="json", by_alias=True)
     after = saved.spec.model_dump(mode="json", by_alias=True)
     data, origins = deepcopy(before), dict[KeyPath, KeyPath]()

@@ -42,7 +42,7 @@ class Readiness:
 class Debouncer:
     """Tracks file changes from one scan to the next.
 
-    All pending changes take effect together, once none of the files has changed for the longest grace period that
+    All pending changes take effect together, once no file has changed for the longest grace period that
     applies: an edit that both grants and restricts permissions waits as one that grants them. If files never stop
     changing, those that were unchanged for long enough take effect without the others.
     """

@@ -6,7 +6,7 @@ In reading order; each module imports only from those below it:
     builder              Builds a generation from a snapshot of the files.
     reload_trace         The trace of a reload, from reading the files to publishing the generation.
     candidate            A generation that is built but not live, with the changes that it would make.
-    admission            Decides whether a candidate may go live: settings errors, strict mode, and the gate.
+    admission            Decides whether a candidate may be published: settings errors, strict mode, the gate.
     leases               Leases on generations: plugins stay set up while a generation is live or a run uses it.
     history              The last generations that were live, archived in compact form for rollbacks.
     blueprint            The files that an agent is made of, stored with its runs so that they can be resumed later.

@@ -1,4 +1,4 @@
-"""Decides whether a candidate may go live: settings errors, strict mode, and the gate."""
+"""Decides whether a candidate may be published: settings errors, strict mode, and the gate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Gate = Callable[[Generation], Awaitable[Sequence[Problem]]]
 
 
 class Admission:
-    """Decides whether a candidate may go live."""
+    """Decides whether a candidate may be published."""
 
     def __init__(self, settings: ReloadSettings, gate: Gate | None) -> None:
         self._strict = settings.mode == "strict"
@@ -25,13 +25,13 @@ class Admission:
         return self._gate is not None
 
     def check_files(self, generation: Generation) -> tuple[Problem, ...]:
-        """Return why a candidate is rejected without asking the gate; empty if it is not."""
+        """Return why a candidate is rejected, without running the gate; empty if it is not."""
         if generation.rejection:
             return generation.rejection
         return generation.problems if self._strict and generation.errors else ()
 
     async def check(self, generation: Generation) -> tuple[Problem, ...]:
-        """Return why a candidate is rejected, by its files or by the gate; empty if it may go live."""
+        """Return why a candidate is rejected, by its files or by the gate; empty if it may be published."""
         if problems := self.check_files(generation):
             return problems
         return tuple(await self._gate(generation)) if self._gate else ()

@@ -79,7 +79,7 @@ class GenerationBuilder:
                 return self._build(snapshot, previous, external)
             except ConfigError:
                 raise
-            except Exception as error:  # noqa: BLE001 - an edit that cannot be built is rejected; the process goes on
+            except Exception as error:  # noqa: BLE001 - an edit that cannot be built is rejected; the process continues
                 return _rejected(snapshot, previous, external, [problem_from_exception("the project's files", error)])
 
     def reject_plugins(self, failed: Mapping[Plugin, tuple[Problem, ...]]) -> None:
@@ -92,7 +92,7 @@ class GenerationBuilder:
     ) -> Generation:
         """Build the generation after `previous` for a rejected edit: only the restrictions of the edit take effect.
 
-        If the edit restricts nothing, the generation has a `rejection` and must not go live.
+        If the edit restricts nothing, the generation has a `rejection` and must not be published.
         """
         with self._lock:
             try:
@@ -201,7 +201,7 @@ class GenerationBuilder:
 def _rejected(
     snapshot: Snapshot, previous: Generation, external: ExternalTools, problems: Iterable[Problem]
 ) -> Generation:
-    """Return the previous generation with the digest of these files and a `rejection`. It never goes live."""
+    """Return the previous generation with the digest of these files and a `rejection`. It is never published."""
     number, rejection = previous.number + 1, tuple(problems)
     return replace(previous, number=number, digest=snapshot.digest, external=external, rejection=rejection)
 

@@ -32,7 +32,7 @@ class Generation:
     settings: Settings = field(default_factory=Settings.model_construct)
     """The settings of the runs that start with it."""
     rejection: tuple[Problem, ...] = ()
-    """Errors that keep the whole generation from going live; empty if it may go live."""
+    """Errors that prevent the whole generation from being published; empty if it may be."""
     traceparent: str = ""
     """The W3C `traceparent` of the reload that published it; empty without one."""
     external: ExternalTools = field(default_factory=ExternalTools)

@@ -1,6 +1,6 @@
 """Finds the variables, includes, filters and tests that templates use, from their syntax trees.
 
-Rendering with sample values covers one path through a template; this covers all of them. It avoids false alarms,
+Rendering with sample values covers one path through a template; this covers every path. It avoids false alarms,
 because a finding rejects the template: a name that any reachable template sets, or tests with `is defined`, counts as
 defined.
 """

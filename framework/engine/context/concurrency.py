@@ -44,7 +44,7 @@ async def gather_calls(calls: Sequence[Callable[[], Job]], *, limit: int) -> Non
 
 
 async def run_as_ready(next_job: Callable[[], Job | None], *, limit: int) -> None:
-    """Run jobs concurrently; start the next one as soon as it is ready and fewer than `limit` are running.
+    """Run jobs concurrently; start each job when it is ready and fewer than `limit` are running.
 
     Once a job has exceeded a limit of the run, no further job starts.
 

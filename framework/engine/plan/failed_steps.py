@@ -67,7 +67,7 @@ async def _ask_user(run: Run, failed: Sequence[PlanStep]) -> None:
 
 
 def _user_choice(run: Run, question: Confirmation) -> str:
-    """Return the user's choice, or an empty string while there is none."""
+    """Return the user's choice, or an empty string before they choose."""
     decision: Decision | None = run.decision(question.id)
     if decision is None:
         return ""

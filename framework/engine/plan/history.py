@@ -35,7 +35,7 @@ def attempt_id(step: PlanStep, number: int) -> str:
 
 
 def goal_outcome(child: RunState) -> tuple[StepStatus, str]:
-    """Return a step's status after its sub-run, with the output, or the reason that there is none."""
+    """Return a step's status after its sub-run, with the output, or why it has no output."""
     if child.status == "completed":
         return "done", child.output
     return "failed", describe_unfinished(child)

@@ -49,7 +49,7 @@ def usable_tools(run: RunContext, step: PlanStep) -> list[Tool]:
 
 
 def highest_risk(tools: list[Tool]) -> Risk:
-    """Return the highest risk among the tools, or the lowest possible risk if there are none."""
+    """Return the highest risk among the tools, or the lowest possible risk without any tools."""
     return max((tool.risk for tool in tools), key=RISKS.index, default=RISKS[0])
 
 

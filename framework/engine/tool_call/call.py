@@ -77,7 +77,7 @@ def _with_tool_name(call: ToolCall, toolset: Toolset) -> ToolCall:
 
 
 def reserve_calls(run: RunContext, requested: Sequence[ToolCall], *, is_retry: bool = False) -> list[ToolCall]:
-    """Count calls against the limits before any of them is executed. Calls beyond a limit get an error as their result.
+    """Count calls against the limits before the first is executed. Calls beyond a limit get an error as their result.
 
     Args:
         run: the run that makes the calls.

@@ -78,7 +78,7 @@ def _question(run: RunContext, call: ToolCall, question: str, choices: Sequence[
 
 
 def _human_answer(run: RunContext, question: Confirmation) -> str:
-    """Return a person's answer; raise Paused while there is none, ToolError if they declined."""
+    """Return a person's answer; raise Paused until they answer, ToolError if they declined."""
     match run.decision(question.id):
         case None:
             raise Paused([question])

@@ -11,7 +11,7 @@ In reading order; each module imports only from those below it:
     shrinking           Returns free pages of a SQLite file to the file system.
     database            Connections, threads, transactions and retries for SQLite or PostgreSQL.
     engines             Creates SQLAlchemy engines from a store's URL.
-    leases              Names the process that holds a run, and detects whether it is still alive.
+    leases              Names the holder of a run, and detects whether it is still alive.
     schema              The tables of a store, and the migrations between their versions.
     span_rows           JSON encoding of a run's spans.
     state_rows          Splits a run's state into rows, so that a step writes only what has changed.

@@ -1,4 +1,4 @@
-"""Leases on runs: a unique name for each, from which other processes can tell whether its holder is alive.
+"""Leases on runs: a unique name for each, from which other processes determine whether its holder is alive.
 
 A name consists of the machine and boot, the process with its start time, and a number.
 """

@@ -120,7 +120,7 @@ class Claim:
 def take_run(
     connection: sa.Connection, database: Database, state: RunState, decisions_json: Mapping[str, str], claim: Claim
 ) -> tuple[int, bool]:
-    """Take over a run that is not held and has not changed since it was loaded. Insert decisions given as JSON.
+    """Claim a run that is not held and has not changed since it was loaded. Insert decisions given as JSON.
 
     Returns:
         The run's version, and whether an open cancel request exists.

@@ -1,7 +1,7 @@
 """Splits a run's state into rows, so that a step writes only what has changed. Pure functions over RunState.
 
 The `head` row never changes after the run has begun. Everything that grows (messages, calls, the trace, sub-runs) has
-rows of its own; the rest is one small `state` row. A row that is written again replaces the earlier one.
+separate rows; the rest is one small `state` row. A row that is written again replaces the earlier one.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class SqlStore:
         return decode_spans(bodies)
 
     async def request_cancel(self, run_id: str) -> bool:
-        """Save the request for the process that holds the run."""
+        """Save the request for the holder of the run."""
 
         def work(connection: sa.Connection) -> bool:
             owner = find_owner(connection, self._database, self._leases, run_id)

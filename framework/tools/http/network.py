@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import httpcore2
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Returns all addresses of a host and port; raises OSError if there are none."""
+"""Returns all addresses of a host and port; raises OSError if it has no address."""
 
 
 class HttpRefused(ToolError):

@@ -72,7 +72,7 @@ class PluginLifecycle:
         """Lease plugins; set up those that are not set up yet. Raise RequestError after `close`."""
         stateful = [plugin for plugin in dict.fromkeys(plugins) if plugin.setup or plugin.teardown]
         lease = PluginLease(on_release=self._tear_down_in_background)
-        for plugin in stateful:  # count all before the first await, so that none of them is torn down during it
+        for plugin in stateful:  # count all before the first await, so that no plugin is torn down during it
             state = self._states.setdefault(plugin, _PluginState())
             state.leases += 1
             lease.states.append(state)
