@@ -47,7 +47,7 @@ def create_engine(url: sa.URL, *, begin: str, snapshots: bool = False) -> sa.Eng
     """Create the engine for a database.
 
     Args:
-        url: a URL from `parse_url`.
+        url: a URL from `parse_store_url`.
         begin: SQL statement that begins a SQLite transaction.
         snapshots: use REPEATABLE READ in PostgreSQL, so that a transaction reads one snapshot, as in SQLite.
     """
