@@ -100,6 +100,10 @@ class Routing(Frozen):
         return tuple((pattern, LinearPattern(pattern)) for pattern in self.patterns)
 
 
+ReasoningLevel = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+"""Reasoning effort of a model, from none to the highest."""
+
+
 class ModelSettings(Frozen):
     """Sampling options passed to the model. Omitted options keep the provider's defaults."""
 

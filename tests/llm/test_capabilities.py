@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,14 @@ from hypothesis import strategies as st
 
 from framework import Runtime
 from framework.config.settings import Settings
-from framework.llm.capabilities import Capabilities, Prices, known_capabilities, with_cost
+from framework.llm.capabilities import Capabilities, Prices, known_capabilities, read_table, with_cost
 from framework.llm.client import Delta, ModelRequest
 from framework.llm.openai.client import OpenAIModel
 from framework.types.errors import ConfigError
 from framework.types.messages import Message, Usage
 from framework.types.spec import ModelSettings
 from tests.support.cases import cases
+from tests.support.paths import ROOT
 from tests.support.projects import agent, write
 from tests.support.wire import says, wire_server
 
@@ -86,6 +88,10 @@ USER = Message(role="user", content="hi")
         ("qwen/qwen-plus", {"thinking": "enable_thinking", "tool_choice_required": False, "stream_only": None}),
         ("qwen/qwq-plus", {"thinking": "enable_thinking", "stream_only": True}),
         ("deepseek/deepseek-chat", {"thinking": "thinking_type", "json_schema": False}),
+        ("openai/gpt-5.4-mini", {"api": "responses"}),
+        ("openai/gpt-5.6-terra", {"api": "responses", "tools": True}),
+        ("openai/gpt-5", {"api": None}),
+        ("anthropic/claude-opus-5", {"images": True, "pdf": True, "audio": False, "reasoning_levels": None}),
         ("groq/llama-3.3-70b-versatile", {"tools": True, "context_window": 131_072}),
         ("ollama/llama3.3", {"tools": None}),
     ],
@@ -94,6 +100,62 @@ def test_known_capabilities_of_models(name: str, known: dict[str, Any]) -> None:
     found = known_capabilities(name)
 
     assert {key: getattr(found, key) for key in known} == known
+
+
+SECTION = '[[section]]\nsource = "https://example.com/models"\nas_of = 2026-11-22\n[section.models]\n'
+
+
+def test_a_later_row_overrides_the_values_of_earlier_ones(tmp_path: Path) -> None:
+    table = tmp_path / "models.toml"
+    rows = '"a/m*" = {tools = true, images = true}\n"b/m" = {tools = false}\n"a/m-1" = {images = false}\n'
+    table.write_text(f'{SECTION}{rows}{SECTION}"a/m*" = {{pdf = true}}\n', "utf-8")
+
+    assert read_table(table) == {
+        "a": (
+            ("a/m*", Capabilities(tools=True, images=True)),
+            ("a/m-1", Capabilities(images=False)),
+            ("a/m*", Capabilities(pdf=True)),
+        ),
+        "b": (("b/m", Capabilities(tools=False)),),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (SECTION + '"a/m" = {tool = true}\n', "section.0.models.a/m.tool: Extra inputs are not permitted"),
+        (
+            SECTION + '"a/m" = {reasoning_levels = ["max"]}\n',
+            "section.0.models.a/m.reasoning_levels.0: Input should be",
+        ),
+        (SECTION + '"a/m" = {prices = {input = nan, output = 1}}\n', "prices.input: Input should be a finite number"),
+        (SECTION + '"a/m" = {}\n"a/m" = {}\n', "cannot be read: Cannot overwrite a value (at line 6"),
+        (SECTION + '"m" = {}\n', "section.0.models.m.[key]: String should match pattern"),
+        (SECTION.replace("https:", "http:"), "section.0.source: String should match pattern"),
+        (SECTION.replace("as_of = 2026-11-22", ""), "section.0.as_of: Field required"),
+        (SECTION.replace("as_of", "third_party = 7\nas_of"), "section.0.third_party: Input should be a valid boolean"),
+        ("[[section]", "cannot be read: Expected ']]' at the end of an array declaration"),
+        (None, "cannot be read: [Errno 2] No such file or directory"),
+    ],
+)
+def test_an_invalid_table_of_capabilities_is_a_clear_error(tmp_path: Path, text: str | None, message: str) -> None:
+    table = tmp_path / "models.toml"
+    if text is not None:
+        table.write_text(text, "utf-8")
+
+    with pytest.raises(ConfigError) as caught:
+        read_table(table)
+
+    assert str(table) in str(caught.value)
+    assert message in str(caught.value)
+
+
+def test_every_capability_is_documented_in_order() -> None:
+    (keys,) = re.findall(
+        r"capabilities: +# every key is optional.*?\n(.*?)```", (ROOT / "docs/settings.md").read_text(), re.S
+    )
+
+    assert re.findall(r"^      (\w+):", keys, re.M) == list(Capabilities.model_fields)
 
 
 def test_known_values_override_and_unknown_ones_are_filled() -> None:
