@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         StoreError,
         ToolError,
     )
+    from framework.types.file import File
     from framework.types.messages import ToolCall, ToolResult
     from framework.types.state import Approve, Edit, Reject, Respond, RunResult
 
@@ -46,6 +47,7 @@ __all__ = [
     "ConversationBusy",
     "DecisionRefused",
     "Edit",
+    "File",
     "HttpClient",
     "LimitExceeded",
     "ModelError",
@@ -89,6 +91,7 @@ _MODULES = {
     "hook": "framework.tools.extension",
     "Approve": "framework.types.state",
     "Edit": "framework.types.state",
+    "File": "framework.types.file",
     "Reject": "framework.types.state",
     "Respond": "framework.types.state",
     "RunResult": "framework.types.state",

@@ -11,7 +11,7 @@ def test_the_public_names() -> None:
     assert sorted(framework.__all__) == framework.__all__
     assert set(framework.__all__) == {
         "AgentNotFound", "AgentsdError", "Approve", "ConfigError", "ConversationBusy", "DecisionRefused", "Edit",
-        "HttpClient", "LimitExceeded", "ModelError", "PluginContext", "PolicyDenied", "Refused", "Reject",
+        "File", "HttpClient", "LimitExceeded", "ModelError", "PluginContext", "PolicyDenied", "Refused", "Reject",
         "RequestError", "Respond", "Run", "RunBusy", "RunNotFound", "RunResult", "RunSuspended", "Runtime",
         "StoreError", "Tool", "ToolCall", "ToolContext", "ToolError", "ToolResult", "events", "executor",
         "filter_tools", "hook", "tool",

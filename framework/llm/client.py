@@ -84,6 +84,9 @@ class ModelRequest:
     """Ask the provider to enforce a JSON object that fits this schema, or any JSON object if the schema is empty."""
     json_by_tool: bool = False
     """A provider that enforces no schema for replies may request them as the arguments of a tool instead."""
+    media: Mapping[str, bytes] = field(default_factory=dict, repr=False, compare=False)
+    """Contents of the files in `messages`, by digest. The engine loads them before the call; if one is missing, the
+    client sends the description of the file."""
     scratch: RequestCache = field(default_factory=RequestCache, repr=False, compare=False)
     """Cache of encoded messages, shared by the requests of one run."""
 

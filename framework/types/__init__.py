@@ -5,6 +5,7 @@ In reading order; each module imports only from those below it:
     events              Events of runs and configuration reloads, and their JSON form.
     case                Test cases of agents: messages, scripted model answers, and expectations.
     change              A change of a configuration key and its effect on permissions.
+    file                Files for models: images, PDFs and audio, with their bytes.
     outcome             Outcomes of a run: status, HTTP status, exit code and span error.
     errors              Errors, by who caused them.
     state               The persisted state of a run, pending decisions, and the result for the caller.
@@ -14,6 +15,7 @@ In reading order; each module imports only from those below it:
     spec                An agent file. Editors and the reference page show the docstrings of its fields.
     transcript          Checks of message lists, and summaries of long conversations.
     messages            Messages, tool calls, tool results and tool definitions, independent of the provider.
+    media               Parts of messages: text, and references to images, PDFs and audio.
     http                HTTP limits of tools: the operator sets them, and no agent can raise them.
     mcp_policy          Settings for MCP servers in agent files.
     redact              Masks secrets in text and data that people or other programs see.
@@ -24,9 +26,10 @@ In reading order; each module imports only from those below it:
     backoff             Exponential backoff with jitter: the wait before a retry.
     bounded_body        Limits the size of HTTP response bodies.
     confirmation_kinds  Kinds of confirmations, and the decisions that each accepts.
-    digest              Digests of approved content: arguments, plans and tool definitions.
+    digest              Digests of content: arguments, plans, tool definitions and files.
     frozen              The base class of immutable data, and durations.
     linear_pattern      Regular expressions from configuration files, matched in linear time.
+    media_format        Media types by content, whether files are complete, and estimates of their tokens.
     private_folder      The `.agentsd` folder for a project's data, accessible to its user only.
     server_address      Host and port of a URL, for telemetry.
     status              The statuses of a run.

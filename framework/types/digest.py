@@ -1,4 +1,4 @@
-"""Digests of approved content: arguments, plans and tool definitions.
+"""Digests of content: approved arguments, plans and tool definitions, and files in messages.
 
 Digests have 256 bits, because the author of the content (a model or a server) can search for two texts with the same
 digest, which takes minutes for 64 bits. Stores and files may still contain 64-bit digests; these are recognised.
@@ -17,6 +17,11 @@ _LEGACY_BYTES = 8
 def content_digest(text: str) -> str:
     """Return the digest of a text as 64 hexadecimal digits."""
     return _digest(text, _BYTES)
+
+
+def bytes_digest(data: bytes) -> str:
+    """Return the digest of a file's contents as 64 hexadecimal digits."""
+    return blake2b(data, digest_size=_BYTES).hexdigest()
 
 
 def legacy_digest(text: str) -> str:

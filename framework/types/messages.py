@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import cached_property
 from hashlib import blake2b
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from framework.types.digest import content_digest
 from framework.types.frozen import Frozen
+from framework.types.media import MediaPart, MessagePart, described_text, joined_text
 from framework.types.text import one_line
 
 WIRE_NAME_LENGTH = 64
@@ -57,6 +59,37 @@ class Message(Frozen):
     """Outcome of the call, if known (tool messages)."""
     decision: str | None = None
     """Decision of a person about the call, such as `approve` or `reject: too much` (tool messages)."""
+    parts: tuple[MessagePart, ...] = ()
+    """Texts and files of the message, in order; empty for a message of text only. `content` is the text of its text
+    parts."""
+
+    @field_validator("parts")
+    @classmethod
+    def _match_content(cls, parts: tuple[MessagePart, ...], info: ValidationInfo) -> tuple[MessagePart, ...]:
+        if parts and info.data.get("content") != joined_text(parts):
+            raise ValueError("content must be the text of the text parts, joined by empty lines")
+        return parts
+
+    @classmethod
+    def of_parts(cls, role: Literal["user", "tool"], parts: Sequence[MessagePart], **fields: Any) -> Message:
+        """Return a message with these parts; one of text only if they contain no file."""
+        files = any(isinstance(part, MediaPart) for part in parts)
+        return cls(role=role, content=joined_text(parts), parts=tuple(parts) if files else (), **fields)
+
+    @property
+    def media(self) -> tuple[MediaPart, ...]:
+        """The files of the message."""
+        return tuple(part for part in self.parts if isinstance(part, MediaPart))
+
+    @property
+    def description(self) -> str:
+        """The text of the message, with a description such as `[image/png 12.3 kB chart.png]` for each file."""
+        return described_text(self.parts) if self.parts else self.content
+
+    @property
+    def as_text(self) -> Message:
+        """The message without its files, each replaced by its description, for a model that does not accept them."""
+        return self.model_copy(update={"content": self.description, "parts": ()}) if self.parts else self
 
 
 _SUMMARY_CHARS = 200
@@ -78,6 +111,8 @@ class ToolResult(Frozen):
     """Details for people and traces, such as the denying rule, a timeout, or the class of an exception."""
     elapsed_ms: float = 0.0
     """Duration in milliseconds."""
+    media: tuple[MediaPart, ...] = ()
+    """Files that the tool returned. `output` contains a description of each."""
 
 
 class Usage(Frozen):

@@ -1,0 +1,142 @@
+"""`File`: an image, a PDF or audio for a model, with its bytes."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from framework.types.digest import bytes_digest
+from framework.types.errors import RequestError
+from framework.types.media import MAX_MEDIA_BYTES, MediaPart, file_size
+from framework.types.media_format import estimated_tokens, is_complete, media_type_of
+
+_SUPPORTED = "PNG, JPEG, GIF or WebP images, PDF, and WAV, MP3, Ogg or FLAC audio"
+_ALIASES = {
+    "image/jpg": "image/jpeg",
+    "audio/x-wav": "audio/wav",
+    "audio/wave": "audio/wav",
+    "audio/vnd.wave": "audio/wav",
+    "audio/mp3": "audio/mpeg",
+    "audio/x-mp3": "audio/mpeg",
+    "audio/x-flac": "audio/flac",
+    "application/ogg": "audio/ogg",
+    "application/x-pdf": "application/pdf",
+}
+"""Other names of supported media types."""
+EXTENSIONS = {
+    ".png": "image/png",
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".gif": "image/gif",
+    ".webp": "image/webp",
+    ".pdf": "application/pdf",
+    ".wav": "audio/wav",
+    ".mp3": "audio/mpeg",
+    ".ogg": "audio/ogg",
+    ".oga": "audio/ogg",
+    ".opus": "audio/ogg",
+    ".flac": "audio/flac",
+}
+"""Media types by the extensions of file names."""
+_UNKNOWN_TYPES = ("application/octet-stream", "binary/octet-stream")
+"""Media types that say nothing about the content."""
+
+
+@dataclass(frozen=True)
+class File:
+    """An image, a PDF or audio for a model. Pass it in a run's message, or return it from a tool.
+
+    Create one with `File.from_path` or `File.from_bytes`, which check the content.
+    """
+
+    data: bytes = field(repr=False)
+    """The bytes."""
+    media_type: str
+    """Media type of the content, such as `image/png`."""
+    name: str | None = None
+    """File name, for people and for models that accept one."""
+
+    @classmethod
+    def from_path(cls, path: str | os.PathLike[str], *, media_type: str | None = None) -> File:
+        """Read a file. Blocks: call it in a thread from a coroutine if the file is large.
+
+        Raises:
+            RequestError: the file cannot be read, is too large, or is not what its name says: see `from_bytes`.
+        """
+        return cls._checked(_read(Path(path)), Path(path).name, media_type, str(path))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, name: str | None = None, media_type: str | None = None) -> File:
+        """Return a file with these bytes.
+
+        Args:
+            data: the contents.
+            name: the file's name. Its extension, if known, must match the content.
+            media_type: the declared media type, which must match the content. Default: that of the content.
+
+        Raises:
+            RequestError: the content is empty, too large, incomplete or of an unsupported type, or is not what the
+                name or the declared type says.
+        """
+        return cls._checked(bytes(data), name, media_type, name or "the file")
+
+    @cached_property
+    def part(self) -> MediaPart:
+        """The part of a message that refers to the file. Computing it reads all bytes, once."""
+        return MediaPart(
+            media_type=self.media_type,
+            digest=bytes_digest(self.data),
+            size=len(self.data),
+            name=self.name,
+            tokens=estimated_tokens(self.data, self.media_type),
+        )
+
+    @classmethod
+    def _checked(cls, data: bytes, name: str | None, declared: str | None, what: str) -> File:
+        if not data:
+            raise RequestError(f"{what} is empty")
+        if len(data) > MAX_MEDIA_BYTES:
+            raise RequestError(too_large(what, len(data)))
+        actual = media_type_of(data)
+        _require_match(what, "is declared as", canonical_type(declared), actual)
+        _require_match(what, "has the extension of", EXTENSIONS.get(Path(name or "").suffix.lower()), actual)
+        if actual is None:
+            raise RequestError(f"{what} is not of a supported type: use {_SUPPORTED}")
+        if not is_complete(data, actual):
+            raise RequestError(f"{what} is incomplete: its content is {actual}, but its end is missing")
+        return cls(data, actual, name)
+
+
+def canonical_type(declared: str | None) -> str | None:
+    """Return a media type in lower case, without parameters and with its usual name; None if it says nothing."""
+    bare = (declared or "").partition(";")[0].strip().lower()
+    return None if not bare or bare in _UNKNOWN_TYPES else _ALIASES.get(bare, bare)
+
+
+def too_large(what: str, size: int) -> str:
+    """Return the error message for a file above the size limit."""
+    return f"{what} has {file_size(size)}; at most {file_size(MAX_MEDIA_BYTES)} are allowed: make it smaller"
+
+
+def _require_match(what: str, claim: str, declared: str | None, actual: str | None) -> None:
+    if declared is not None and declared != actual:
+        found = actual or "not of a supported type"
+        raise RequestError(f"{what} {claim} {declared}, but its content is {found}: correct one of them")
+
+
+def _read(path: Path) -> bytes:
+    """Return the contents of a regular file of at most `MAX_MEDIA_BYTES`; raises RequestError."""
+    try:
+        status = path.stat()  # before it is opened: a pipe without a writer would block
+        if not stat.S_ISREG(status.st_mode):
+            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a device, pipe or socket"
+            raise RequestError(f"{path} is {kind}, not a file")
+        if status.st_size > MAX_MEDIA_BYTES:
+            raise RequestError(too_large(str(path), status.st_size))
+        with path.open("rb") as file:
+            return file.read(MAX_MEDIA_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise RequestError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
