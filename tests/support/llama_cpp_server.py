@@ -1,0 +1,31 @@
+"""Serves a GGUF file with llama.cpp on a free loopback port until its stdin is closed.
+
+Run by the environment of llama.cpp: `python llama_cpp_server.py FILE CONTEXT SLOTS`. It prints the server's URL.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import xllamacpp
+
+
+def serve(model: str, context: int, slots: int) -> None:
+    """Serve `model` with `slots` parallel requests of `context` tokens each."""
+    params = xllamacpp.CommonParams()
+    params.model.path = model
+    params.model_alias = {"tiny"}
+    params.n_ctx = context * slots
+    params.n_parallel = slots
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    params.kv_unified = False
+    params.warmup = False
+    params.port = 0
+    server = xllamacpp.Server(params)
+    sys.stdout.write(f"{server.listening_address}\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
