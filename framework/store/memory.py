@@ -74,6 +74,31 @@ class _Times:
         return float("inf") if self.ttl is None else self.updated_at + self.ttl
 
 
+class _MemoryMedia:
+    """Files in messages by digest, and who uses them: runs, and conversations whose runs were deleted."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, bytes] = {}
+        self._digests: dict[str, set[str]] = {}
+
+    def add(self, user: str, files: Mapping[str, bytes]) -> None:
+        """Keep files for a run."""
+        self._files.update({digest: body for digest, body in files.items() if digest not in self._files})
+        self._digests.setdefault(user, set()).update(files)
+
+    def get(self, digests: Collection[str]) -> Mapping[str, bytes]:
+        """Return the files with these digests."""
+        return {digest: self._files[digest] for digest in digests if digest in self._files}
+
+    def drop(self, user: str, *, still_used_by: str | None = None) -> None:
+        """Delete a user's files, except those that others use. The messages of a conversation outlive its runs."""
+        dropped = self._digests.pop(user, set())
+        if still_used_by is not None and dropped:
+            self._digests.setdefault(still_used_by, set()).update(dropped)
+        for digest in dropped.difference(*self._digests.values()):
+            del self._files[digest]
+
+
 class MemoryStore:
     """A store in memory. It keeps the newest `keep_runs` runs, plus those that are open; events are not stored."""
 
@@ -85,6 +110,7 @@ class MemoryStore:
         self._runs: dict[str, MemoryRecord] = {}
         self._conversations: dict[str, Conversation] = {}
         self._times: dict[str, _Times] = {}
+        self._media = _MemoryMedia()
         self._keep_runs = keep_runs
         self._swept_at = 0.0
         """When expired conversations were last deleted, as Unix time."""
@@ -112,7 +138,7 @@ class MemoryStore:
         if len(self._runs) > self._keep_runs:
             ended = (run_id for run_id, kept in self._runs.items() if kept.state.status not in OPEN_STATUSES)
             if oldest := next(ended, None):
-                del self._runs[oldest]
+                self._media.drop(oldest, still_used_by=self._runs.pop(oldest).state.conversation_id)
         return record
 
     async def take(self, state: RunState, decisions: Mapping[str, Decision], by: str | None = None) -> RunRecord:  # noqa: ARG002 - the protocol's
@@ -156,6 +182,14 @@ class MemoryStore:
     async def blueprint(self, digest: str) -> Blueprint | None:  # noqa: ARG002 - the protocol's
         """Return None: blueprints are not stored."""
         return None
+
+    async def save_media(self, run_id: str, files: Mapping[str, bytes]) -> None:
+        """Keep files as long as the run, or the conversation that it is a turn of."""
+        self._media.add(run_id, files)
+
+    async def load_media(self, digests: Collection[str]) -> Mapping[str, bytes]:
+        """Return the stored files with these digests."""
+        return self._media.get(digests)
 
     async def conversation(self, conversation_id: str) -> Conversation:
         """Return a conversation. For an unknown id, or one that has expired, return a new, empty one."""
@@ -202,8 +236,8 @@ class MemoryStore:
         if not dry_run:
             for key in expired:
                 self._delete_with_runs(key)
-            for run_id in runs:
-                self._runs.pop(run_id, None)
+            for run_id in runs & self._runs.keys():
+                self._media.drop(run_id, still_used_by=self._runs.pop(run_id).state.conversation_id)
         return Pruned(len(runs), len(expired))
 
     async def close(self) -> None:
@@ -234,6 +268,8 @@ class MemoryStore:
         turns = [record.state.run_id for record in self._turns(conversation_id)]
         for run_id in turns:
             del self._runs[run_id]
+            self._media.drop(run_id)
+        self._media.drop(conversation_id)
         return len(turns)
 
     def _conversation_info(self, conversation: Conversation) -> ConversationInfo:
@@ -268,7 +304,7 @@ def _info(record: MemoryRecord) -> RunInfo:
         agent=state.agent,
         generation=state.generation,
         digest=state.digest,
-        message=state.messages[0].content[:PREVIEW_CHARS],
+        message=state.messages[0].description[:PREVIEW_CHARS],
         created_at=record.created_at,
         updated_at=record.updated_at,
         conversation_id=state.conversation_id,

@@ -264,6 +264,18 @@ class Store(Protocol):
         """Return a stored blueprint, or None."""
         ...
 
+    async def save_media(self, run_id: str, files: Mapping[str, bytes]) -> None:
+        """Save files by digest, before messages of the run refer to them.
+
+        A file is stored once. It is deleted with the last run that refers to it, or, if the run never begins, by
+        `prune` after an hour.
+        """
+        ...
+
+    async def load_media(self, digests: Collection[str]) -> Mapping[str, bytes]:
+        """Return the stored files with these digests, by digest. Those that are not stored are missing."""
+        ...
+
     async def conversation(self, conversation_id: str) -> Conversation:
         """Return a conversation. For an unknown id, or one that has expired, return a new, empty one."""
         ...

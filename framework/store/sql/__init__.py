@@ -5,6 +5,7 @@ In reading order; each module imports only from those below it:
     store               The durable store: each method is one transaction.
     record              Writes one run that this process holds, a transaction per step.
     conversations       SQL for conversations: load, list, delete, prune.
+    media               SQL for files in messages: save, load, delete.
     runs                SQL for runs: insert, take over, load, list.
     packing             Compresses the rows of an ended run into one.
     owners              Which process holds a run, according to its row.

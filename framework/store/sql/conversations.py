@@ -13,6 +13,7 @@ from framework.store.protocol import OPEN_STATUSES, Conversation, ConversationIn
 from framework.store.sql import runs as sql_runs
 from framework.store.sql.database import Database
 from framework.store.sql.leases import RunLeases
+from framework.store.sql.media import delete_media_of
 from framework.store.sql.owners import find_owner
 from framework.store.sql.schema import (
     blueprints,
@@ -169,11 +170,12 @@ def _delete_runs(connection: sa.Connection, ids: Iterable[str]) -> None:
     for batch in _batches([*ids]):
         for table in (messages, parts, events, decisions, spans, packed):
             connection.execute(sa.delete(table).where(table.c.run_id.in_(batch)))
+        delete_media_of(connection, batch)
         connection.execute(sa.delete(runs).where(runs.c.id.in_(batch)))
 
 
 def _strip_runs(connection: sa.Connection, ids: Iterable[str]) -> None:
-    """Delete all data of a conversation's turns except the messages of the root runs."""
+    """Delete all data of a conversation's turns except the messages of the root runs and files in messages."""
     for batch in _batches([*ids]):
         for table in (parts, events, decisions, spans, packed):
             connection.execute(sa.delete(table).where(table.c.run_id.in_(batch)))

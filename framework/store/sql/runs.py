@@ -88,7 +88,7 @@ def insert_run(
             owner=lease.name,
             lease_until=database.now + lease_seconds,
             lease_boot=lease.boot_lease(lease_seconds),
-            message=to_sql_text(state.messages[0].content[:PREVIEW_CHARS]),
+            message=to_sql_text(state.messages[0].description[:PREVIEW_CHARS]),
             created_at=now,
             updated_at=now,
             **row,

@@ -134,6 +134,20 @@ spans = _run_table("agentsd_spans", _number("version"), _body())
 packed = _run_table("agentsd_packed", sa.Column("body", sa.LargeBinary, nullable=False))
 """Compressed parts, events and spans of an ended run; see `packing`."""
 
+media = sa.Table(
+    "agentsd_media",
+    metadata,
+    sa.Column("digest", sa.Text, primary_key=True),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+    _time("used_at"),
+)
+"""Files in messages, each once. `used_at` is when a run last began to refer to the file."""
+
+run_media = _run_table("agentsd_run_media", _name("digest"))
+"""The files that a run's messages refer to. A file without a row here is deleted."""
+
+sa.Index("ix_agentsd_run_media_digest", run_media.c.digest)
+
 Migration = Callable[[sa.Connection], None]
 
 
@@ -154,7 +168,12 @@ def _packed_runs(connection: sa.Connection) -> None:
         connection.exec_driver_sql(f"ALTER TABLE {runs.name} ADD COLUMN {runs.c.lease_boot.name} {kind}")
 
 
-MIGRATIONS: Sequence[Migration] = (_first, _traces, _packed_runs)
+def _version_4(connection: sa.Connection) -> None:
+    for table in (media, run_media):
+        table.create(connection)
+
+
+MIGRATIONS: Sequence[Migration] = (_first, _traces, _packed_runs, _version_4)
 """The n-th migrates a database to version n. All run in one transaction."""
 
 

@@ -24,6 +24,7 @@ from framework.store.protocol import (
     RunRecord,
 )
 from framework.store.sql import conversations as sql_conversations
+from framework.store.sql import media as sql_media
 from framework.store.sql import runs as sql_runs
 from framework.store.sql.database import DEFAULT_RETRY_SECONDS, Database, Work
 from framework.store.sql.leases import RunLease, RunLeases
@@ -166,6 +167,14 @@ class SqlStore:
         files = await self._database.read(lambda connection: connection.execute(select).scalar_one_or_none())
         return Blueprint(digest, orjson.loads(files)) if files else None
 
+    async def save_media(self, run_id: str, files: Mapping[str, bytes]) -> None:
+        """Save files by digest, each once."""
+        await self._database.write(lambda connection: sql_media.insert_media(connection, run_id, files))
+
+    async def load_media(self, digests: Collection[str]) -> Mapping[str, bytes]:
+        """Return the stored files with these digests."""
+        return await self._database.read(lambda connection: sql_media.select_media(connection, digests))
+
     async def conversation(self, conversation_id: str) -> Conversation:
         """Return a conversation with the messages of its answered turns. Delete it first if it has expired."""
         while True:
@@ -202,6 +211,7 @@ class SqlStore:
             ended = await self._repeat(lambda c: sql_conversations.delete_ended(c, before))
             pruned = Pruned(pruned.runs + ended.runs, pruned.conversations)
         await self._database.write(lambda c: sql_conversations.delete_unused_blueprints(c, now))
+        await self._database.write(lambda c: sql_media.delete_unused_media(c, now))
         return replace(pruned, freed_bytes=await shrink(self._database, self._is_idle))
 
     async def _is_idle(self) -> bool:

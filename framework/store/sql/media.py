@@ -1,0 +1,53 @@
+"""SQL for files in messages: save, load, delete. Each function works within the transaction of its connection."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from framework.store.sql.schema import media, run_media, runs
+
+UNUSED_SECONDS = 3600.0
+"""A file that no run refers to is deleted this long after it was saved: its run may be about to begin."""
+
+
+def insert_media(connection: sa.Connection, run_id: str, files: Mapping[str, bytes]) -> None:
+    """Save files by digest, and that the run refers to them."""
+    insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+    for digest, body in sorted(files.items()):  # in one order, so that two transactions do not wait for each other
+        row = insert(media).values(digest=digest, body=body, used_at=time.time())
+        connection.execute(row.on_conflict_do_update(index_elements=["digest"], set_={"used_at": row.excluded.used_at}))
+        connection.execute(insert(run_media).values(run_id=run_id, digest=digest).on_conflict_do_nothing())
+
+
+def select_media(connection: sa.Connection, digests: Collection[str]) -> dict[str, bytes]:
+    """Return the stored files with these digests, by digest."""
+    rows = connection.execute(sa.select(media.c.digest, media.c.body).where(media.c.digest.in_(sorted(digests))))
+    return {digest: bytes(body) for digest, body in rows}
+
+
+def delete_media_of(connection: sa.Connection, run_ids: Collection[str]) -> None:
+    """Delete the references of runs, and the files that no other run refers to."""
+    digests = set(connection.execute(sa.select(run_media.c.digest).where(run_media.c.run_id.in_(run_ids))).scalars())
+    if digests:
+        connection.execute(sa.delete(run_media).where(run_media.c.run_id.in_(run_ids)))
+        _delete_unreferenced(connection, media.c.digest.in_(sorted(digests)))
+
+
+def delete_unused_media(connection: sa.Connection, now: float) -> None:
+    """Delete files that were saved for a run that never began, because its process ended."""
+    is_old = media.c.used_at < now - UNUSED_SECONDS
+    old = sa.select(media.c.digest).where(is_old)
+    began = sa.exists().where(runs.c.id == run_media.c.run_id)
+    connection.execute(sa.delete(run_media).where(run_media.c.digest.in_(old), ~began))
+    _delete_unreferenced(connection, is_old)
+
+
+def _delete_unreferenced(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> None:
+    # Locked first: the DELETE then sees references by transactions that were committed while this one waited.
+    connection.execute(sa.select(media.c.digest).where(condition).order_by(media.c.digest).with_for_update())
+    is_used = sa.exists().where(run_media.c.digest == media.c.digest)
+    connection.execute(sa.delete(media).where(condition, ~is_used))
