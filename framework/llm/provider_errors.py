@@ -62,6 +62,7 @@ class _ErrorTraits(TypedDict, total=False):
     retryable: bool
     retry_after: float | None
     unavailable: bool
+    permanent: bool
 
 
 class ProviderErrors:
@@ -89,7 +90,7 @@ class ProviderErrors:
         except Exception as error:  # noqa: BLE001 - of any class: a missing package, a URL, a file, TLS
             cause = f"{type(error).__name__}: {error}"
         problem = "the client cannot be created: check base_url, the proxy variables and SSL_CERT_FILE"
-        raise self.error(problem, cause, unavailable=True)
+        raise self.error(problem, cause, permanent=True)
 
     async def guard(self, call: Awaitable[T], own: type[Exception], explain: Callable[[Any], ModelError | None]) -> T:
         """Await a call of an SDK and translate whatever it raises.
@@ -127,21 +128,21 @@ class ProviderErrors:
         """Return the error for a status that a retry would not change."""
         if status < 400:
             redirect = f"{self._address} redirects ({status})"
-            return self.error(f"{redirect}: check base_url, or for a login page", message, unavailable=True)
+            return self.error(f"{redirect}: check base_url, or for a login page", message, permanent=True)
         if status == 401 or _BAD_KEY.search(
             message
         ):  # without the provider's message, which often quotes part of the key
-            return self.error("the API key was rejected: set a valid one", unavailable=True)
+            return self.error("the API key was rejected: set a valid one", permanent=True)
         if status == 402 or _NO_MONEY.search(message):
-            return self.error("the account's quota is used up", message, unavailable=True)
+            return self.error("the account's quota is used up", message, permanent=True)
         if code == "model_not_found":
-            return self.error(f"no such model at {self._address}", message, unavailable=True)
+            return self.error(f"no such model at {self._address}", message, permanent=True)
         if _NO_TOOLS.search(message):
             advice = "set `protocol: json` in the agent's file"
             return self.error(f"the model does not support function calls: {advice}", message, unavailable=True)
         if status in (404, 405):
             problem = f"no such model at {self._address}, or base_url is wrong{self._path_hint}"
-            return self.error(problem, message, unavailable=True)
+            return self.error(problem, message, permanent=True)
         if status == 413 or code == "context_length_exceeded" or _TOO_LONG.search(message):
             return self.error(f"the conversation exceeds the model's context window ({status}): {_SHORTEN}", message)
         advice = ": check that the API key may use this model" if status == 403 else ""
@@ -153,9 +154,11 @@ class ProviderErrors:
             return self.refusal("refused", message or "by the content filter")
         status = _STATUS_BY_CODE.get(code, 0) if isinstance(code, str) else code if isinstance(code, int) else 0
         is_permanent = 400 <= status < 500 and status not in _RETRYABLE
-        is_unavailable = not is_permanent or status in (401, 402, 404)
         return self.error(
-            "the provider reported an error", message, retryable=not is_permanent, unavailable=is_unavailable
+            "the provider reported an error",
+            message,
+            retryable=not is_permanent,
+            permanent=status in (401, 402, 404),
         )
 
     def web_page(self) -> ModelError:

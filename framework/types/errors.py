@@ -144,7 +144,9 @@ class ModelError(AgentsdError):
         retryable: whether the same request to the same model may succeed later.
         retry_after: delay before a retry that the provider requests, in seconds.
         unavailable: whether the model is unavailable for any request, so that a fallback may succeed. None: same as
-            `retryable`.
+            `retryable or permanent`.
+        permanent: whether no request to the model can succeed before its key, its name or its account changes. The
+            run then calls only its fallbacks.
     """
 
     code = "model_error"
@@ -157,11 +159,13 @@ class ModelError(AgentsdError):
         retryable: bool = False,
         retry_after: float | None = None,
         unavailable: bool | None = None,
+        permanent: bool = False,
     ) -> None:
         super().__init__(message)
         self.retryable = retryable
         self.retry_after = retry_after
-        self.unavailable = retryable if unavailable is None else unavailable
+        self.unavailable = retryable or permanent if unavailable is None else unavailable
+        self.permanent = permanent
         self.usage: Usage | None = None
         """Tokens and cost of the failed call, if the provider reported them."""
         self.message_id: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from framework.config.agents.compile import Agent
@@ -63,6 +63,8 @@ class ModelCaller:
     content: Content
     """How much prompt and reply text spans may include."""
     context: CallContext
+    failed_models: set[str] = field(default_factory=set)
+    """Models that are not called again as long as a fallback remains: their last error was permanent."""
 
     def primary(self, name: str | None = None) -> NamedClient:
         """Return the model that is called before any fallback: the named one, or else the agent's own.

@@ -66,6 +66,7 @@ class RunContext(ABC):
             services.meters,
             self.content,
             context=self,
+            failed_models=services.failed_models,
         )
         self.request_cache = RequestCache()
         """Cache of model clients, shared by all requests of this run."""

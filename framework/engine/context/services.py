@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,8 @@ class Services:
     """Type of the answer's data, if the caller requires one."""
     decided: Collection[str] = ()
     """Ids of the confirmations that a person has just decided."""
+    failed_models: set[str] = field(default_factory=set)
+    """Models whose last error was permanent: a rejected key, or an unknown model."""
 
 
 class RateLimiter:

@@ -6,9 +6,11 @@ Clients send a request once, and their SDKs retry nothing, so that attempts neve
 |-------------------------------------------------------------------------|---------|-----------------|
 | limits the rate, fails (5xx, 408, 409), times out, cannot be reached    | yes     | yes             |
 | sends an unusable answer: truncated, empty, not JSON, an HTML page      | yes     | yes             |
-| lacks the model, rejects the key, requires payment, quota is exhausted  | no      | yes             |
+| lacks the model, rejects the key, requires payment, quota is exhausted  | no      | yes (*)         |
 | rejects the request (400, 403, 413, 422)                                | no      | no              |
 | refuses the content; max_tokens cut a tool call or left no text         | no      | no              |
+
+(*) The run and its sub-runs do not call this model again as long as a fallback remains; other runs do.
 
 A failed attempt leaves nothing in the run but its cost: no message, and no tool call.
 """
@@ -68,20 +70,29 @@ class _ModelCall:
         self._check_prices()
         self._trace = model_trace(self._caller, self._request)
         failures: list[ModelError] = []
+        failed = self._caller.failed_models
+        names = [name for name in self._names if name not in failed] or self._names
         with self._trace:
-            for position, name in enumerate(self._names):
-                fallback = self._names[position + 1] if position + 1 < len(self._names) else None
+            for position, name in enumerate(names):
+                fallback = names[position + 1] if position + 1 < len(names) else None
+                is_fallback = name != self._primary.name
                 try:
-                    client = self._usable_client(name, is_fallback=position > 0)
-                    return await self._call(name, client, is_fallback=position > 0, is_last=fallback is None)
+                    client = self._usable_client(name, is_fallback=is_fallback)
+                    return await self._call(name, client, is_fallback=is_fallback, is_last=fallback is None)
                 except ModelError as error:
                     if not error.unavailable:
                         raise
                     failures.append(error)
+                if failures[-1].permanent:
+                    failed.add(name)
                 if fallback is not None:
-                    message = f"{failures[-1].message}; falling back to {fallback}"
-                    await self._context.warn("model_fallback", message, message_id=self._message_id)
+                    await self._warn_of_fallback(failures[-1], fallback)
         raise self._exhausted_error(failures)
+
+    async def _warn_of_fallback(self, error: ModelError, fallback: str) -> None:
+        duration = " for the rest of the run" if error.permanent else ""
+        message = f"{error.message}; falling back to {fallback}{duration}"
+        await self._context.warn("model_fallback", message, message_id=self._message_id)
 
     # --- clients
 
@@ -112,7 +123,7 @@ class _ModelCall:
         except ConfigError as error:
             if not is_fallback:
                 raise
-            raise ModelError(error.message, unavailable=True) from None
+            raise ModelError(error.message, permanent=True) from None
         info, request = client.info, self._request
         if not is_fallback and (unknown := unsupported_settings(info.provider, request.settings)):
             settings = ", ".join(unknown)

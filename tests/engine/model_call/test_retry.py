@@ -182,6 +182,58 @@ def test_an_unavailable_model_is_not_called_twice(tmp_path: Path) -> None:
     assert (result.output, len(model.requests)) == ("done", 1)
 
 
+LOCAL = "{{model: openai/m, api_key: k, base_url: '{url}'}}"
+GONE = [failed(404, "no model m", "model_not_found"), failed(404, "not found"), failed(401, "bad key")]
+
+
+@pytest.mark.parametrize("answer", [*GONE, failed(402, "pay")], ids=["model", "path", "key", "quota"])
+def test_a_model_that_cannot_answer_is_called_once_a_run(tmp_path: Path, answer: Answer) -> None:
+    async def main() -> None:
+        async with wire_server(lambda _: answer) as server:
+            settings = f"models: {{local: {LOCAL.format(url=server.url)}}}\n"
+            one = agent("one", model="local", fallback_models="[other]", runtime_policy="{max_steps: 20}")
+            write(tmp_path, {"agentsd.yaml": settings, "agents.d/one.yaml": one})
+            other = ScriptedModel(*(calls(("work", {"n": n})) for n in range(9)), "done", "again")
+            async with Runtime.open(tmp_path, models={"other": other}, tools=[work], watch=False) as runtime:
+                first = await runtime.run("go")
+                assert (first.output, first.steps, len(server.requests)) == ("done", 10, 1)
+                (warning,) = first.warnings
+                assert warning.code == "model_fallback"
+                assert warning.message.endswith("; falling back to other for the rest of the run")
+
+                second = await runtime.run("go")
+                assert (second.output, len(server.requests)) == ("again", 2), "other runs call the model"
+
+    asyncio.run(main())
+
+
+def test_a_model_that_cannot_answer_is_called_once_by_a_run_and_its_sub_runs(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with wire_server(lambda _: GONE[0]) as server:
+            keys = {"model": "local", "fallback_models": "[other]"}
+            files = {
+                "agentsd.yaml": f"models: {{local: {LOCAL.format(url=server.url)}}}\n",
+                "agents.d/one.yaml": agent("one", **keys, sub_agents="[two, three]"),
+                "agents.d/two.yaml": agent("two", **keys),
+                "agents.d/three.yaml": agent("three", model="local"),
+            }
+            asked = [calls((f"agent.{name}", {"message": "look"})) for name in ("two", "three")]
+            other = ScriptedModel(asked[0], "found", asked[1], "done")
+            async with Runtime.open(write(tmp_path, files), models={"other": other}, watch=False) as runtime:
+                result = await runtime.run("go", agent="one")
+            assert (result.output, [call.status for call in result.tool_calls]) == ("done", ["success", "error"])
+            assert len(server.requests) == 2, "one by the agent and one by three, which has no fallback"
+
+    asyncio.run(main())
+
+
+def test_a_temporary_failure_does_not_rule_a_model_out(tmp_path: Path) -> None:
+    root = project(tmp_path, FAST + ", max_retries: 0", fallback_models="[other]")
+    model = ScriptedModel(down(), calls(("work", {"n": 2})), "done")
+    result = run(root, scripted=model, other=ScriptedModel(calls(("work", {"n": 1}))))
+    assert (result.output, len(model.requests)) == ("done", 3)
+
+
 def test_when_every_model_fails_the_error_contains_each_message(tmp_path: Path) -> None:
     gone = ModelError("1 has no quota", unavailable=True)
     root = project(tmp_path, fallback_models="[other]")
@@ -195,6 +247,7 @@ def test_a_fallback_without_a_key_is_skipped(tmp_path: Path, monkeypatch: pytest
     received, result = asyncio.run(stream_run(root, scripted=ScriptedModel(down()), other=ScriptedModel("done")))
     assert result.output == "done"
     assert "set OPENAI_API_KEY" in warnings(received)[1][1]
+    assert warnings(received)[1][1].endswith("; falling back to other for the rest of the run")
 
 
 class Untyped(ScriptedModel):
