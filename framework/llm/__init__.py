@@ -22,4 +22,5 @@ In reading order; each module imports only from those below it:
     request_cache      Requests as JSON bytes, each part encoded once.
     http_client        The HTTP client passed to provider SDKs, with limits on the size of responses.
     base_url           Validates and normalizes the base URL of a model server.
+    file_encoding      The files of requests in base64, inserted into requests that are already encoded.
 """

@@ -17,11 +17,13 @@ from pydantic import BaseModel
 
 from framework.llm.capabilities import Capabilities, known_capabilities
 from framework.llm.request_cache import RequestCache
+from framework.types.media import MEDIA_TYPES, MediaPart
 from framework.types.messages import Message, ToolDefinition, Usage
 from framework.types.server_address import server_address
 from framework.types.spec import ModelSettings
 
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter"]
+_ALL_MEDIA_TYPES = frozenset(MEDIA_TYPES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,16 @@ class ModelInfo:
     """Structured replies are requested as the arguments of a tool (see `ModelRequest.json_by_tool`)."""
     server_address: str | None = None
     server_port: int | None = None
+    media_types: frozenset[str] = _ALL_MEDIA_TYPES
+    """Media types of the files that the provider's API can express."""
     capabilities: Capabilities = field(default_factory=Capabilities)
+
+    def accepts(self, file: MediaPart) -> bool | None:
+        """Return whether the model accepts a file in a message; None if that is unknown."""
+        if file.media_type not in self.media_types:
+            return False
+        supported = self.capabilities
+        return {"image": supported.images, "pdf": supported.pdf, "audio": supported.audio}[file.kind]
 
     @property
     def has_price(self) -> bool:
@@ -62,11 +73,24 @@ class ModelInfo:
         return self.model or self.provider
 
 
-def served_model(provider: str, model: str, base_url: str | None, configured: Capabilities | None) -> ModelInfo:
+def served_model(
+    provider: str,
+    model: str,
+    base_url: str | None,
+    configured: Capabilities | None,
+    media_types: frozenset[str] = _ALL_MEDIA_TYPES,
+) -> ModelInfo:
     """Return the info of a model on a server; `configured` capabilities override the known ones."""
     capabilities = (configured or Capabilities()).over(known_capabilities(f"{provider}/{model}"))
     host, port = server_address(base_url)
-    return ModelInfo(provider, model, server_address=host, server_port=port, capabilities=capabilities)
+    return ModelInfo(
+        provider,
+        model,
+        server_address=host,
+        server_port=port,
+        media_types=media_types,
+        capabilities=capabilities,
+    )
 
 
 @dataclass(frozen=True, slots=True)

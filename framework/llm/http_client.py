@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from framework.types.bounded_body import BoundedStream
 
-    Hook = Callable[[httpx2.Response], Awaitable[None]]
+    RequestHook = Callable[[httpx2.Request], Awaitable[None]]
+    ResponseHook = Callable[[httpx2.Response], Awaitable[None]]
 
 SDK_TIMEOUT = 600.0
 """Seconds without a byte; a safety net below the deadline that the engine sets."""
@@ -31,7 +32,9 @@ ACCEPT_ENCODING = "identity"
 """Request no compression: it saves nothing here, and delays the events of a stream."""
 
 
-def create_http_client(timeout: float, on_response: Hook | None = None, **options: Any) -> httpx2.AsyncClient:
+def create_http_client(
+    timeout: float, on_response: ResponseHook | None = None, *, on_request: RequestHook | None = None, **options: Any
+) -> httpx2.AsyncClient:
     """Return an HTTP client that honors the environment's proxies and certificates, and limits response sizes.
 
     By default it follows no redirects: the API key would be sent to the server that a redirect names.
@@ -39,16 +42,18 @@ def create_http_client(timeout: float, on_response: Hook | None = None, **option
     Args:
         timeout: seconds without a byte.
         on_response: called with each response, before its body is read.
+        on_request: called with each request before it is sent; may replace its body.
         options: other options of `httpx2.AsyncClient`.
     """
     import httpx2
 
     limits = httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=_MAX_IDLE_CONNECTIONS)
-    hooks = [_limit_response, on_response] if on_response else [_limit_response]
+    hooks: dict[str, list[Any]] = {
+        "request": [on_request] if on_request else [],
+        "response": [_limit_response, on_response] if on_response else [_limit_response],
+    }
     headers = {"accept-encoding": ACCEPT_ENCODING}
-    return httpx2.AsyncClient(
-        timeout=timeout, limits=limits, headers=headers, event_hooks={"response": hooks}, **options
-    )
+    return httpx2.AsyncClient(timeout=timeout, limits=limits, headers=headers, event_hooks=hooks, **options)
 
 
 async def _limit_response(response: httpx2.Response) -> None:

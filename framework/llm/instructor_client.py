@@ -85,9 +85,15 @@ class _InstructorAdapter:
         wire_choice = kwargs["tool_choice"]["function"]["name"]
         settings = self._request.settings.model_copy(update={"tool_choice": names.get(wire_choice, wire_choice)})
         retry_messages = tuple(self._with_reason(chat_to_message(chat, names)) for chat in kwargs["messages"])
-        messages = self._request.messages + retry_messages
+        request = ModelRequest(
+            messages=self._request.messages + retry_messages,
+            tools=tools,
+            settings=settings,
+            media=self._request.media,
+            scratch=self._request.scratch,
+        )
         try:
-            reply = await self._send(ModelRequest(messages=messages, tools=tools, settings=settings))
+            reply = await self._send(request)
         except Exception as error:  # noqa: BLE001 - nothing is swallowed: request_typed_output re-raises it
             raise _SendFailed(error) from None
         return self._completion(reply, wire_names(tools))

@@ -31,6 +31,22 @@ _NO_TOOLS = re.compile(
     r"|support.{0,200}\b(tools?|functions?)\b"
 )
 """Messages of servers whose model does not support function calls."""
+_NO_FILES_ADVICE = "use another model, or set it in the model's `capabilities`, such as `images: false`"
+_FILE = r"(?:image|vision|multimodal|pdf|document|audio|file)s?"
+_NO_FILES = re.compile(
+    r"(?i)unknown variant\W{1,3}(?:image_url|file|input_audio)\b"
+    rf"|\b{_FILE}\W{{0,3}}(?:inputs?|modality|understanding|_url|parts?)\b"
+    r".{0,80}\b(?:not (?:supported|enabled|available|allowed)|only supported by)"
+    rf"|\bnot support .{{0,40}}\b{_FILE} (?:inputs?|contents?)"
+    rf"|\bsupport {_FILE} input"
+    r"|\bnot a (?:vision|multimodal) model"
+)
+"""Messages of servers whose model does not accept a kind of file."""
+_NOT_IMAGES = re.compile(r"(?i)(?P<audio>audio)|pdf|document|file")
+_BASE64 = re.compile(r"[A-Za-z0-9+/_-]{100,}={0,2}")
+"""What may be a file in base64, or its beginning; some servers quote it in their errors."""
+_MIN_BASE64_CHARS = 10
+"""Different characters in a text that is base64 and not a repetition."""
 _TOO_LONG = re.compile(
     r"(?i)context.(length|window|size)|(prompt|input|conversation)\b.{0,200}\btoo long"
     r"|exceeds? the maximum number of tokens"
@@ -115,6 +131,9 @@ class ProviderErrors:
         """Return the error for an HTTP status and the provider's error `code`; `wait` is `retry-after` in seconds."""
         if code in _FILTERED:
             return self.refusal("refused", message or "by the content filter")
+        if status not in _RETRYABLE and (kind := _rejected_files(message)):
+            # llama.cpp sends it with status 500, which is retried otherwise.
+            return self.error(f"the model does not accept {kind}: {_NO_FILES_ADVICE}", message, unavailable=True)
         if status < 500 and status not in _RETRYABLE:
             return self._permanent_error(status, message, code)
         if status == 429 and code == "insufficient_quota":
@@ -179,6 +198,7 @@ class ProviderErrors:
 
     def _line(self, problem: str, quoted: str) -> str:
         message = " ".join(_INVISIBLE.sub(" ", fix_surrogates(quoted)).split())
+        message = _BASE64.sub(lambda found: found[0] if len(set(found[0])) < _MIN_BASE64_CHARS else "…", message)
         message = redact(self._key.sub(MASK, message) if self._key else message)
         quote = shorten(message, _MAX_QUOTED_CHARS)
         return f"{self._name}: {problem}: {quote}" if quote else f"{self._name}: {problem}"
@@ -219,6 +239,15 @@ def _pattern_of(key: str) -> re.Pattern[str]:
     if len(key) < _MIN_KEY_CHARS:
         return re.compile(rf"\b{re.escape(key)}\b")
     return re.compile(rf"{re.escape(key)}|{re.escape(key[: len(key) // 2])}[^\s\"'),;]*")
+
+
+def _rejected_files(message: str) -> str | None:
+    """Return the kind of files that the model does not accept according to a message, in the plural."""
+    found = _NO_FILES.search(message)
+    if found is None:
+        return None
+    other = _NOT_IMAGES.search(found[0])
+    return "images" if other is None else "audio" if other["audio"] else "PDFs"
 
 
 def _tls_error(error: BaseException | None) -> str | None:

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import orjson
 
+from framework.llm.file_encoding import EncodedFiles
 from framework.types.messages import Message, ToolDefinition
 
 T = TypeVar("T")
@@ -35,10 +36,11 @@ class EncodedMessages:
         self._messages: list[Message] = []
         self._chunks: list[bytes] = []
 
-    def chunks(self, messages: Sequence[Message], to_dict: Callable[[Message], dict[str, Any]]) -> Sequence[bytes]:
+    def chunks(self, messages: Sequence[Message], encode: Callable[[int], bytes]) -> Sequence[bytes]:
         """Return the messages as the chunks of a JSON array; encode only those after the part that is unchanged.
 
-        Messages are compared by identity.
+        Messages are compared by identity. `encode` returns the JSON of the message at a position, and may add messages
+        after it, separated by commas.
         """
         unchanged = 0
         for cached, message in zip(self._messages, messages, strict=False):
@@ -46,17 +48,18 @@ class EncodedMessages:
                 break
             unchanged += 1
         del self._messages[unchanged:], self._chunks[unchanged:]
-        for message in messages[unchanged:]:
-            self._messages.append(message)
-            self._chunks.append((b"," if self._chunks else b"") + encode_json(to_dict(message)))
+        for position in range(unchanged, len(messages)):
+            self._messages.append(messages[position])
+            self._chunks.append((b"," if self._chunks else b"") + encode(position))
         return (b"[", *self._chunks, b"]")
 
 
 class RequestCache:
-    """The encoded messages of one run, by model."""
+    """The encoded messages of one run, by model, and its encoded files."""
 
     def __init__(self) -> None:
         self._by_model: dict[str, EncodedMessages] = {}
+        self.files = EncodedFiles()
 
     def messages_for(self, model: str) -> EncodedMessages:
         """Return the run's messages in the format of `model`."""

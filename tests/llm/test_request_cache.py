@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.llm.openai_format import message_to_chat
-from framework.llm.request_cache import MAX_TOOLSETS, EncodedMessages, ToolsetCache, json_object
+from framework.llm.request_cache import MAX_TOOLSETS, EncodedMessages, ToolsetCache, encode_json, json_object
 from framework.types.messages import Message, ToolDefinition
 from tests.support.cases import cases
 
@@ -39,15 +39,16 @@ def test_cached_bytes_equal_a_fresh_encoding_after_any_edits(
             messages[place % len(messages)] = message
         elif messages:
             del messages[place % len(messages)]
-        assert json.loads(b"".join(written.chunks(messages, write))) == [write(message) for message in messages]
+        chunks = written.chunks(messages, lambda position: encode_json(write(messages[position])))
+        assert json.loads(b"".join(chunks)) == [write(message) for message in messages]
 
 
 def test_unchanged_messages_are_not_encoded_again() -> None:
     seen: list[str] = []
 
-    def noting(message: Message) -> dict[str, Any]:
-        seen.append(message.content)
-        return write(message)
+    def noting(position: int) -> bytes:
+        seen.append(messages[position].content)
+        return encode_json(write(messages[position]))
 
     written, messages = EncodedMessages(), [Message(role="user", content=str(n)) for n in range(3)]
     written.chunks(messages, noting)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from framework.llm.anthropic.format import (
+    ANTHROPIC_MEDIA_TYPES,
     content_to_message,
     parse_usage,
     request_to_body,
@@ -16,6 +17,7 @@ from framework.llm.anthropic.format import (
 )
 from framework.llm.capabilities import Capabilities
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, served_model
+from framework.llm.file_encoding import FileInsertion
 from framework.llm.http_client import SDK_TIMEOUT, create_http_client, read_unstreamed
 from framework.llm.openai_format import tool_names
 from framework.llm.provider_errors import ProviderErrors, message_in, parse_retry_after
@@ -61,11 +63,13 @@ class AnthropicModel:
     def __init__(
         self, model: str, *, api_key: str, base_url: str | None = None, capabilities: Capabilities | None = None
     ) -> None:
-        self._info = replace(served_model("anthropic", model, base_url, capabilities), answer_tool=True)
+        served = served_model("anthropic", model, base_url, capabilities, media_types=ANTHROPIC_MEDIA_TYPES)
+        self._info = replace(served, answer_tool=True)
         self._api_key = api_key
         self._base_url = base_url.rstrip("/").removesuffix("/v1") if base_url else None
         self._errors = ProviderErrors(self._info.name, api_key, base_url)
         self._client: AsyncAnthropic | None = None
+        self._files = FileInsertion()
 
     @property
     def info(self) -> ModelInfo:
@@ -76,13 +80,17 @@ class AnthropicModel:
         """Send the request and yield the reply's deltas; raise ModelError if it fails."""
         create: Any = self._connected().messages.create
         request = with_answer_tool(request)
+        if request.media:
+            await request.scratch.files.add(request.media)
         body = request_to_body(request, self._info)
         assembler = MessageAssembler()
         if not request.stream and not self._info.capabilities.stream_only:
-            assembler.response = self._validated(await self._guard(create(**body)))
+            with self._files.during(request.scratch.files):
+                assembler.response = self._validated(await self._guard(create(**body)))
             yield Delta(reply=without_answer_tool(self._reply(assembler, body, request)))
             return
-        events = await self._guard(create(**body, stream=True))
+        with self._files.during(request.scratch.files):
+            events = await self._guard(create(**body, stream=True))
         try:
             if (message := await self._guard(read_unstreamed(events.response))) is not None:
                 assembler.response = self._validated(message)
@@ -122,7 +130,7 @@ class AnthropicModel:
             base_url=self._base_url,
             max_retries=0,
             timeout=SDK_TIMEOUT,
-            http_client=create_http_client(SDK_TIMEOUT),
+            http_client=create_http_client(SDK_TIMEOUT, on_request=self._files),
             open_telemetry=False,
         )
 

@@ -12,7 +12,9 @@ from typing import Any
 
 from framework.llm.capabilities import THINKING_TOKENS, Capabilities
 from framework.llm.client import ModelInfo, ModelReply, ModelRequest
+from framework.llm.file_encoding import Base64, missing_file
 from framework.llm.openai_format import parse_call, to_wire_name, token_count, wire_names
+from framework.types.media import MessagePart, TextPart
 from framework.types.messages import REFUSED_STATUSES, Message, Reasoning, ToolCall, ToolDefinition, Usage
 from framework.types.spec import ModelSettings
 from framework.types.text import fix_surrogates
@@ -27,6 +29,8 @@ _EFFORT = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
 ANSWER_TOOL = "agentsd.answer"
 """The tool that accepts a structured answer: this API enforces a schema only for the arguments of a tool."""
 _ANSWER_DESCRIPTION = "Give your final answer: call this, and nothing else, once you have all you need."
+ANTHROPIC_MEDIA_TYPES = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"))
+"""Media types of files that the API accepts."""
 _EMPTY_TEXT = "(empty)"
 """Replaces an empty text, which the API rejects."""
 
@@ -47,7 +51,7 @@ def request_to_body(request: ModelRequest, info: ModelInfo) -> dict[str, Any]:
         """Return whether thinking is sent back: only within the current turn, and only with an unchanged stamp."""
         return position > last_user and data.get("stamp") == stamp
 
-    turns = to_turns(request.messages, names, keeps_thinking)
+    turns = to_turns(request.messages, names, keeps_thinking, request.scratch.files.placeholder)
     if tools or any(turn["role"] == "assistant" for turn in turns):  # a single question is not sent again
         _cache_conversation(turns, request.messages)
     body: dict[str, Any] = {
@@ -154,12 +158,16 @@ def _cache_conversation(turns: Sequence[_Block], messages: Sequence[Message]) ->
     repeated = list(messages)
     while repeated and repeated[-1].role == "system":
         repeated.pop()
-    if repeated and repeated[-1].role in ("user", "tool") and repeated[-1].content.strip():
+    last = repeated[-1] if repeated else None
+    if last and last.role in ("user", "tool") and (last.parts or last.content.strip()):
         turns[-1]["content"][len(repeated) - len(messages) - 1]["cache_control"] = _CACHE
 
 
 def to_turns(
-    messages: Sequence[Message], names: Mapping[str, str], keeps_thinking: Callable[[int, Mapping[str, Any]], bool]
+    messages: Sequence[Message],
+    names: Mapping[str, str],
+    keeps_thinking: Callable[[int, Mapping[str, Any]], bool],
+    base64: Base64 = missing_file,
 ) -> list[_Block]:
     """Return the conversation with adjacent messages of one role merged; later system messages become user texts.
 
@@ -167,6 +175,7 @@ def to_turns(
         messages: the whole conversation; leading system messages are omitted.
         names: tool -> name in the API.
         keeps_thinking: whether the thinking of the message at a position, with this data, is sent back.
+        base64: returns the contents of a file.
     """
     turns: list[_Block] = []
     for position, message in enumerate(messages[_leading(messages) :], _leading(messages)):
@@ -175,7 +184,10 @@ def to_turns(
         elif message.role == "tool":
             result = {"type": "tool_result", "tool_use_id": _call_id(message.tool_call_id or "")}
             failed = {"is_error": True} if message.status in ("error", *REFUSED_STATUSES) else {}
-            blocks = [{**result, "content": message.content, **failed}]
+            content = _parts(message.parts, base64) if message.parts else message.content
+            blocks = [{**result, "content": content, **failed}]
+        elif message.parts:
+            blocks = _parts(message.parts, base64)
         else:
             blocks = [{"type": "text", "text": message.content if message.content.strip() else _EMPTY_TEXT}]
         role = "assistant" if message.role == "assistant" else "user"
@@ -184,6 +196,23 @@ def to_turns(
         elif blocks:
             turns.append({"role": role, "content": blocks})
     return turns
+
+
+def _parts(parts: Sequence[MessagePart], base64: Base64) -> list[_Block]:
+    """Return the parts of a message, with descriptions in place of files that the API does not accept."""
+    return [block for part in parts if (block := _part(part, base64))]
+
+
+def _part(part: MessagePart, base64: Base64) -> _Block | None:
+    if isinstance(part, TextPart):
+        return {"type": "text", "text": part.text} if part.text.strip() else None
+    contents = base64(part) if part.media_type in ANTHROPIC_MEDIA_TYPES else None
+    if contents is None:
+        return {"type": "text", "text": part.description}
+    source = {"type": "base64", "media_type": part.media_type, "data": contents}
+    if part.kind == "image":
+        return {"type": "image", "source": source}
+    return {"type": "document", "source": source, **({"title": part.name} if part.name else {})}
 
 
 def _assistant(

@@ -9,7 +9,8 @@ from weakref import WeakKeyDictionary
 
 from framework.llm.capabilities import Capabilities
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, served_model
-from framework.llm.gemini.format import ResponseAssembler, request_to_arguments
+from framework.llm.file_encoding import FileInsertion
+from framework.llm.gemini.format import GEMINI_MEDIA_TYPES, ResponseAssembler, request_to_arguments
 from framework.llm.http_client import SDK_TIMEOUT, create_http_client
 from framework.llm.openai_format import tool_names
 from framework.llm.provider_errors import ProviderErrors, message_in, parse_retry_after
@@ -63,12 +64,13 @@ class GeminiModel:
     def __init__(
         self, model: str, *, api_key: str, base_url: str | None = None, capabilities: Capabilities | None = None
     ) -> None:
-        self._info = served_model("gemini", model, base_url, capabilities)
+        self._info = served_model("gemini", model, base_url, capabilities, media_types=frozenset(GEMINI_MEDIA_TYPES))
         self._api_key = api_key
         self._base_url = base_url
         self._errors = ProviderErrors(self._info.name, api_key, base_url)
         self._client: Client | None = None
         self._http: httpx2.AsyncClient | None = None
+        self._files = FileInsertion()
         self._responses: WeakKeyDictionary[asyncio.Task[Any], httpx2.Response] = WeakKeyDictionary()
 
     @property
@@ -79,16 +81,19 @@ class GeminiModel:
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta, None]:
         """Send the request and yield the reply's deltas; raise ModelError if it fails."""
         models: Any = self._connected().aio.models
+        if request.media:
+            await request.scratch.files.add(request.media)
         arguments = request_to_arguments(request, self._info)
         assembler = ResponseAssembler(_FINISH_REASONS)
         if not request.stream and not self._info.capabilities.stream_only:
-            assembler.add_response(await self._guard(models.generate_content(**arguments)))
+            with self._files.during(request.scratch.files):
+                assembler.add_response(await self._guard(models.generate_content(**arguments)))
             yield Delta(reply=self._reply(assembler, request))
             return
         chunks = await self._guard(models.generate_content_stream(**arguments))
         response = None
         try:
-            while (chunk := await self._guard(anext(chunks, None))) is not None:
+            while (chunk := await self._next(chunks, request)) is not None:
                 response = response or self._responses.pop(_task(), None)
                 delta = assembler.add_response(chunk)
                 if delta and request.stream:
@@ -98,6 +103,11 @@ class GeminiModel:
             if response is not None:  # the SDK leaves it open when its generators are closed early
                 await response.aclose()
         yield Delta(reply=self._reply(assembler, request))
+
+    async def _next(self, chunks: AsyncGenerator[Any, None], request: ModelRequest) -> Any:
+        """Return the next chunk, or None; the SDK sends the request when the first one is read."""
+        with self._files.during(request.scratch.files):
+            return await self._guard(anext(chunks, None))
 
     async def close(self) -> None:
         """Close the connections."""
@@ -115,7 +125,7 @@ class GeminiModel:
         from google.genai.types import HttpOptions, HttpRetryOptions
 
         # With its own HTTP client: the SDK would prefer an installed aiohttp, which has other errors and retries.
-        self._http = create_http_client(SDK_TIMEOUT, self._remember)
+        self._http = create_http_client(SDK_TIMEOUT, self._remember, on_request=self._files)
         address, version = _address_and_version(self._base_url)
         options = HttpOptions(
             base_url=address,

@@ -8,15 +8,30 @@ from typing import Any
 
 from framework.llm.capabilities import THINKING_TOKENS, Capabilities
 from framework.llm.client import Delta, ModelInfo, ModelRequest
+from framework.llm.file_encoding import Base64, missing_file
 from framework.llm.gemini.schema import gemini_parameters
-from framework.llm.openai_format import parse_call, to_wire_name, token_count, wire_names
+from framework.llm.openai_format import origin_of_files, parse_call, to_wire_name, token_count, wire_names
 from framework.llm.reply_check import FinishReasons, merge_finish_reason
+from framework.types.media import MediaPart, MessagePart
 from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition, Usage
 from framework.types.spec import ModelSettings
 from framework.types.text import fix_surrogates
 
 FOREIGN_SIGNATURE = b"skip_thought_signature_validator"
 """Signature of calls made by another model; models that think reject calls without a signature."""
+GEMINI_MEDIA_TYPES: Mapping[str, str] = {
+    "image/png": "image/png",
+    "image/jpeg": "image/jpeg",
+    "image/webp": "image/webp",
+    "application/pdf": "application/pdf",
+    "audio/wav": "audio/wav",
+    "audio/mpeg": "audio/mp3",
+    "audio/ogg": "audio/ogg",
+    "audio/flac": "audio/flac",
+}
+"""Media types of files that the API accepts, and its names for them."""
+_RESULT_KINDS = ("image", "pdf")
+"""Kinds of files that Gemini 3 accepts inside a function response."""
 
 _Part = dict[str, Any]
 
@@ -46,7 +61,8 @@ def request_to_arguments(request: ModelRequest, info: ModelInfo) -> dict[str, An
         config["tool_config"] = {"function_calling_config": choice}
     elif request.json is not None and info.capabilities.json_schema:  # the API accepts tools or a format
         config |= {"response_mime_type": "application/json", "response_json_schema": dict(request.json) or None}
-    contents = to_contents(request.messages[leading:], names, info.capabilities)
+    files = request.scratch.files.placeholder
+    contents = to_contents(request.messages[leading:], names, info.capabilities, files)
     config = {key: value for key, value in config.items() if value is not None}
     return {"model": info.model, "contents": contents, "config": config}
 
@@ -152,8 +168,13 @@ def _thinking(settings: ModelSettings, supported: Capabilities) -> dict[str, Any
     return {"include_thoughts": True, "thinking_level": settings.reasoning.upper()}
 
 
-def to_contents(messages: Sequence[Message], names: Mapping[str, str], supported: Capabilities) -> list[dict[str, Any]]:
-    """Return the conversation with adjacent messages of one role merged; system messages become user texts."""
+def to_contents(
+    messages: Sequence[Message], names: Mapping[str, str], supported: Capabilities, base64: Base64 = missing_file
+) -> list[dict[str, Any]]:
+    """Return the conversation with adjacent messages of one role merged; system messages become user texts.
+
+    `base64` returns the contents of a file.
+    """
     contents: list[dict[str, Any]] = []
     name_by_id: dict[str, str] = {}
     for message in messages:
@@ -161,9 +182,9 @@ def to_contents(messages: Sequence[Message], names: Mapping[str, str], supported
             name_by_id |= {call.id: to_wire_name(call.tool, names) for call in message.tool_calls}
             parts = _model_parts(message, names, supported)
         elif message.role == "tool":
-            call_id = message.tool_call_id or ""
-            result = {"name": name_by_id.get(call_id, "unknown"), "response": {"output": message.content}}
-            parts = [{"function_response": {"id": call_id, **result}}]
+            parts = _result_parts(message, name_by_id.get(message.tool_call_id or "", "unknown"), supported, base64)
+        elif message.parts:
+            parts = _user_parts(message.parts, base64)
         else:
             parts = [{"text": message.content}]
         role = "model" if message.role == "assistant" else "user"
@@ -172,6 +193,38 @@ def to_contents(messages: Sequence[Message], names: Mapping[str, str], supported
         elif parts:
             contents.append({"role": role, "parts": parts})
     return contents
+
+
+def _result_parts(message: Message, name: str, supported: Capabilities, base64: Base64) -> list[_Part]:
+    """Return a tool's result with its files; models before Gemini 3 accept those beside the result only."""
+    call_id = message.tool_call_id or ""
+    response: dict[str, Any] = {"id": call_id, "name": name, "response": {"output": message.content}}
+    inside: list[_Part] = []
+    beside: list[_Part] = []
+    for file in message.media:
+        part = _file_part(file, base64)
+        if supported.thinking == "thinking_level" and file.kind in _RESULT_KINDS and "inline_data" in part:
+            inside.append(part)
+        else:
+            beside += ({"text": origin_of_files(name, call_id)}, part)
+    if inside:
+        response["parts"] = inside
+    return [{"function_response": response}, *beside]
+
+
+def _user_parts(parts: Sequence[MessagePart], base64: Base64) -> list[_Part]:
+    texts_and_files = (
+        _file_part(part, base64) if isinstance(part, MediaPart) else {"text": part.text} for part in parts
+    )
+    return [part for part in texts_and_files if part.get("text") != ""]
+
+
+def _file_part(file: MediaPart, base64: Base64) -> _Part:
+    """Return a file as the SDK requires it, or its description if the API does not accept it."""
+    contents = base64(file) if file.media_type in GEMINI_MEDIA_TYPES else None
+    if contents is None:
+        return {"text": file.description}
+    return {"inline_data": {"mime_type": GEMINI_MEDIA_TYPES[file.media_type], "data": b64decode(contents)}}
 
 
 def _model_parts(message: Message, names: Mapping[str, str], supported: Capabilities) -> list[_Part]:

@@ -87,7 +87,14 @@ class JsonProtocol:
         settings = request.settings.model_copy(update={"tool_choice": None})
         messages = to_text_messages(request.messages, instructions)
         schema = request.output.model_json_schema() if request.output else self._reply_schema(request)
-        text_request = ModelRequest(messages, settings=settings, stream=request.stream, json=schema)
+        text_request = ModelRequest(
+            messages,
+            settings=settings,
+            stream=request.stream,
+            json=schema,
+            media=request.media,
+            scratch=request.scratch,
+        )
         async for delta in self._client.stream(text_request):
             if delta.reply is None:
                 yield Delta(reasoning=delta.reasoning)

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from framework.types.media import TextPart
 from framework.types.messages import Message, ToolCall, ToolDefinition
 from framework.types.text import shorten
 
@@ -64,19 +65,21 @@ def typed_rules(output: type[BaseModel]) -> str:
 def to_text_messages(messages: Iterable[Message], instructions: str) -> tuple[Message, ...]:
     """Return a conversation as text messages: one system message that ends with `instructions`, user and assistant.
 
-    Tool calls become actions, each followed by its result, and texts become final answers. Adjacent messages to the
-    model are merged, including later system messages: many chat templates allow nothing else. A result is JSON text, so
-    that nothing in it can be mistaken for another message.
+    Tool calls become actions, each followed by its result and its files, and texts become final answers. Adjacent
+    messages to the model are merged, including later system messages: many chat templates allow nothing else. A result
+    is JSON text, so that nothing in it can be mistaken for another message.
     """
     system: list[str] = []
     turns: list[Message] = []
     for message in _turns(messages):
         if message.role == "system" and not turns:
             system.append(message.content)
-        elif message.role == "assistant" or not turns or turns[-1].role != "user":
-            turns.append(message if message.role == "assistant" else Message(role="user", content=message.content))
+        elif message.role == "assistant":
+            turns.append(message)
+        elif not turns or turns[-1].role != "user":
+            turns.append(message if message.parts else _user(message.content))
         else:
-            turns[-1] = Message(role="user", content=f"{turns[-1].content}\n\n{message.content}")
+            turns[-1] = _merged(turns[-1], message)
     return Message(role="system", content="\n\n".join((*system, instructions))), *turns
 
 
@@ -96,11 +99,24 @@ def _turns(messages: Iterable[Message]) -> Iterator[Message]:
             if call is not None:
                 yield _assistant({"type": "action", "tool": call.tool, "args": call.arguments})
             result = {"type": "result", "tool": call.tool if call else "unknown", "result": message.content}
-            yield Message(role="user", content=_compact(result))
+            text = _compact(result)
+            yield Message.of_parts("user", (TextPart(text=text), *message.media)) if message.media else _user(text)
         elif message.role == "assistant":
             yield _assistant({"type": "final", "answer": message.content})
         else:
             yield message
+
+
+def _merged(first: Message, second: Message) -> Message:
+    """Return two messages to the model as one."""
+    if not first.parts and not second.parts:
+        return _user(f"{first.content}\n\n{second.content}")
+    parts = (message.parts or (TextPart(text=message.content),) for message in (first, second))
+    return Message.of_parts("user", [part for of_message in parts for part in of_message])
+
+
+def _user(text: str) -> Message:
+    return Message(role="user", content=text)
 
 
 def _tool_text(tool: ToolDefinition) -> str:

@@ -10,9 +10,11 @@ from framework.llm.capabilities import Capabilities
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, served_model
 from framework.llm.http_client import SDK_TIMEOUT, read_unstreamed
 from framework.llm.openai_format import (
+    CHAT_MEDIA_TYPES,
     chat_to_message,
     chat_to_usage,
     message_to_chat,
+    result_files_to_chat,
     settings_to_chat,
     tool_choice_to_chat,
     tool_names,
@@ -24,7 +26,7 @@ from framework.llm.reply_check import FinishReasons, ProviderResponse, to_reply
 from framework.llm.request_cache import ToolsetCache, encode_json, json_object
 from framework.llm.stream_assembler import StreamAssembler, as_dict
 from framework.types.errors import ModelError
-from framework.types.messages import Message, ToolDefinition
+from framework.types.messages import ToolDefinition
 
 if TYPE_CHECKING:
     from framework.llm.openai.connection import Connection
@@ -78,7 +80,7 @@ class OpenAIModel:
         base_url: str | None = None,
         capabilities: Capabilities | None = None,
     ) -> None:
-        self._info = served_model(provider, model, base_url, capabilities)
+        self._info = served_model(provider, model, base_url, capabilities, media_types=CHAT_MEDIA_TYPES)
         self._api_key = api_key
         self._base_url = base_url
         self._errors = ProviderErrors(self._info.name, api_key, base_url, usual_path="/v1")
@@ -92,9 +94,13 @@ class OpenAIModel:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta, None]:
         """Send the request and yield the reply's deltas; raise ModelError if it fails."""
+        if request.media:
+            await request.scratch.files.add(request.media)
         settings = self._settings(request)
         streamed = request.stream or self._must_stream(settings)
         body = self._body(request, settings, streamed=streamed)
+        if request.scratch.files:
+            body = await request.scratch.files.insert(body)
         if not streamed:
             yield Delta(reply=self._parse_body(await self._guard(self._connected().post(body)), request))
             return
@@ -135,15 +141,23 @@ class OpenAIModel:
         """Return the request as JSON."""
         tools = self._toolsets.get(request.tools)
         encoded = request.scratch.messages_for(self._info.name)
-        fields = {"messages": encoded.chunks(request.messages, lambda message: self._chat(message, tools.wire_names))}
+
+        def encode(position: int) -> bytes:
+            return self._encode(request, position, tools.wire_names)
+
+        fields = {"messages": encoded.chunks(request.messages, encode)}
         if request.tools:
             fields["tools"] = (tools.json,)
         if streamed:
             settings = {**settings, "stream": True, "stream_options": {"include_usage": True}}
         return json_object(settings, **fields)
 
-    def _chat(self, message: Message, names: Mapping[str, str]) -> dict[str, Any]:
-        return message_to_chat(message, names, provider=self._info.provider)
+    def _encode(self, request: ModelRequest, position: int, names: Mapping[str, str]) -> bytes:
+        """Return a message as JSON, followed by the files of its turn's results if it is the last of them."""
+        messages, base64 = request.messages, request.scratch.files.placeholder
+        encoded = encode_json(message_to_chat(messages[position], names, provider=self._info.provider, base64=base64))
+        result_files = result_files_to_chat(messages, position, base64)
+        return encoded if result_files is None else encoded + b"," + encode_json(result_files)
 
     def _settings(self, request: ModelRequest) -> dict[str, Any]:
         """Return the fields of the request except its messages and tools."""
