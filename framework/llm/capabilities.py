@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from datetime import date
 from fnmatch import fnmatchcase
 from functools import cache
+from math import inf, nan
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -31,7 +32,21 @@ Thinking = Literal[
     "adaptive_thinking",
 ]
 """The parameter that controls how long a model thinks; `none` if it has none."""
-Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_PRICE_FORMS = "`free`, or in US dollars per million tokens: {input: 1.25, output: 10, cached: 0.125}"
+
+
+def _check_price(value: Any) -> Any:
+    """Return a price as a number; raise ValueError if it is not a finite number of at least 0."""
+    try:
+        price = float("nan" if isinstance(value, bool) else value)
+    except (TypeError, ValueError):
+        price = nan
+    if not 0 <= price < inf:
+        raise ValueError("not a price: write a number of US dollars per million tokens, 0 or more")
+    return price
+
+
+Price = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_check_price)]
 _TOKENS_PER_PRICE = 1_000_000
 _UNSUPPORTED_SETTINGS: Mapping[str, tuple[str, ...]] = {"anthropic": ("seed",)}
 """Settings that a provider does not support. They are rejected instead of being ignored silently."""
@@ -61,11 +76,18 @@ class Prices(Frozen):
         return (input_cost + output * self.output) / _TOKENS_PER_PRICE
 
 
-def _unless_free(value: Any) -> Any:
-    return {"input": 0, "output": 0} if value == "free" else value
+def _check_prices(value: Any) -> Any:
+    """Return prices, with `free` as prices of 0; raise ValueError for anything else than these two forms."""
+    if value == "free":
+        return {"input": 0, "output": 0}
+    if not isinstance(value, (dict, Prices)):
+        raise ValueError(f"not prices: write {_PRICE_FORMS}")
+    if isinstance(value, dict) and "currency" in value:
+        raise ValueError("prices are in US dollars per million tokens: convert them, and remove `currency`")
+    return value
 
 
-PricesOrFree = Annotated[Prices, BeforeValidator(_unless_free, json_schema_input_type=Literal["free"] | Prices)]
+PricesOrFree = Annotated[Prices, BeforeValidator(_check_prices, json_schema_input_type=Literal["free"] | Prices)]
 """Prices, or the word `free` for prices of 0."""
 
 

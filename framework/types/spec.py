@@ -215,6 +215,9 @@ class RuntimePolicy(Limits):
     """Which tool calls need a person's approval because of their risk."""
     strict_arguments: Annotated[bool, Field(strict=True)] = False
     """Reject invalid arguments instead of repairing them, even `"5"` for a number."""
+    cost: Literal["known", "unknown_ok"] = "known"
+    """What a cost limit requires: the price of every model (`known`), or none (`unknown_ok`): calls of unknown price
+    count as 0."""
 
 
 class ApprovalFrom(Frozen):

@@ -222,6 +222,7 @@ VALUE_EFFECTS: Mapping[str, Callable[[Any, Any], ChangeEffect]] = {
     "runtime_policy.confirm.expires": _limit,
     "runtime_policy.confirm.on_expiry": lambda _, new: "tightens" if new == "cancel" else "widens",
     "runtime_policy.strict_arguments": _strictness,
+    "runtime_policy.cost": lambda old, new: _strictness(old == "known", new == "known"),
     "plan.approval": _approval,
     **{f"plan.{limit}": _limit for limit in ("max_plan_steps", "max_replans", "step_timeout", "step_retries")},
     "mcp_policy": _servers,

@@ -101,6 +101,7 @@ class Linker:
         self._rejected: dict[str, list[Problem]] = {}
         self._compiled: dict[str, Agent] = {}
         self._name_warnings: list[Problem] = []
+        self._price_warnings: list[Problem] = []
         self._stale_warnings: list[Problem] = []
         self._permissions: dict[str, SavedPermissions] = {}
         """The permissions in rejected files, by path."""
@@ -137,7 +138,7 @@ class Linker:
         """The errors of rejected files, and the warnings about all files."""
         errors = [problem for problems in self._rejected.values() for problem in problems]
         warnings = [warning for path in self._parsed for warning in self._compiled[path].warnings]
-        return [*errors, *self._name_warnings, *self._stale_warnings, *warnings]
+        return [*errors, *self._name_warnings, *self._price_warnings, *self._stale_warnings, *warnings]
 
     def _next_errors(self) -> _ProblemsByPath:
         return self._duplicate_names() or self._cycles() or self._compile_errors() or self._cost_limit_errors()
@@ -218,11 +219,13 @@ class Linker:
         return self._prefer_edited(problems)
 
     def _cost_limit_errors(self) -> _ProblemsByPath:
-        """Return errors for cost limits that cannot be enforced for the current set of agents."""
+        """Return errors for cost limits that cannot be enforced for the current set of agents, and keep warnings."""
         specs, problems = self._specs(), {}
+        self._price_warnings = []
         for path, parsed in self._parsed.items():
-            if parsed.spec.runtime_policy.max_cost_usd is not None:
-                problems[path] = list(price_problems(parsed.spec, parsed.document, specs, self._context.prices))
+            found = list(price_problems(parsed.spec, parsed.document, specs, self._context.prices))
+            self._price_warnings += (problem for problem in found if problem.severity == "warning")
+            problems[path] = [problem for problem in found if problem.severity == "error"]
         return self._prefer_edited({path: errors for path, errors in problems.items() if errors})
 
     def _prefer_edited(self, problems: _ProblemsByPath) -> _ProblemsByPath:

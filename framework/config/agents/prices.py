@@ -12,7 +12,9 @@ from framework.llm.capabilities import Capabilities, known_capabilities
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec
 
-_LIMIT_PATH = ("runtime_policy", "max_cost_usd")
+_LIMIT_PATH, _COST_PATH = ("runtime_policy", "max_cost_usd"), ("runtime_policy", "cost")
+_PRICES = "{input: N, output: N}"
+OPT_OUT_HINT = "or set runtime_policy.cost: unknown_ok, and its calls count as 0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +63,32 @@ class PriceList:
 def price_problems(
     spec: AgentSpec, document: Document, specs: Mapping[str, AgentSpec], prices: PriceList
 ) -> Iterator[Problem]:
-    """Yield an error for an agent's cost limit if it, or a sub-agent, may call a model without a price."""
-    if unpriced := next(prices.unpriced(spec, specs), None):
-        name, place = unpriced
-        message = f"max_cost_usd cannot be enforced: the price of {name} is unknown ({place})"
-        yield document.problem(_LIMIT_PATH, message, hint=price_hint(name, name in prices.aliases), at_key=True)
+    """Yield an error for an agent's cost limit if it, or a sub-agent, may call a model without a price.
+
+    With `runtime_policy.cost: unknown_ok`, yield a warning for each of these models instead.
+    """
+    policy = spec.runtime_policy
+    if policy.max_cost_usd is None:
+        return
+    named: set[str] = set()
+    for name, place in prices.unpriced(spec, specs):
+        if name in named:
+            continue
+        named.add(name)
+        hint = price_hint(name, name in prices.aliases)
+        if policy.cost == "known":
+            message = f"max_cost_usd cannot be enforced: the price of {name} is unknown ({place})"
+            yield document.problem(_LIMIT_PATH, message, hint=f"{hint}; {OPT_OUT_HINT}", at_key=True)
+            return
+        message = f"max_cost_usd counts calls of {name} as 0: its price is unknown ({place})"
+        problem = document.problem(_COST_PATH, message, hint=hint, at_key=True)
+        yield problem.model_copy(update={"severity": "warning"})
 
 
 def price_hint(name: str, is_alias: bool) -> str:
-    """Return the hint on how to set a price, so that a cost limit can be enforced."""
-    place = f"models.{name}" if is_alias else f"a model {name} under `models`"
-    return f"set capabilities.prices of {place} in {SETTINGS_FILE}: US dollars per million tokens, or `free`"
+    """Return the hint on how to set the price of a model."""
+    unit = "in US dollars per million tokens"
+    if is_alias:
+        return f"set capabilities.prices of models.{name} in {SETTINGS_FILE}: {_PRICES}, {unit}, or `free`"
+    entry = f"{name}: {{model: {name}, capabilities: {{prices: {_PRICES}}}}}"
+    return f"add to `models` in {SETTINGS_FILE}: `{entry}`, {unit}, or `prices: free`"

@@ -16,6 +16,16 @@ _WARNING_SHARE = 0.8
 
 
 @dataclass(frozen=True, slots=True)
+class CostLimit:
+    """A limit of the cost of a run."""
+
+    place: str
+    """What sets it, such as `agents.d/a.yaml:7`."""
+    needs_prices: bool
+    """Whether a model may be called only if its price is known; otherwise a call of unknown price counts as 0."""
+
+
+@dataclass(frozen=True, slots=True)
 class Budget:
     """The use of a run's limits. It is counted in the run's state, so that it survives a pause or a crash."""
 
@@ -35,12 +45,24 @@ class Budget:
         return with_lowered_limits(self.state.limits, self.agent.spec.runtime_policy, live.spec.runtime_policy)
 
     @property
-    def cost_limit(self) -> str | None:
-        """The place that sets the cost limit, such as `agents.d/a.yaml:7`; None if no cost limit applies."""
+    def cost_limit(self) -> CostLimit | None:
+        """The cost limit that applies, one that needs prices before one that does not; None without a limit."""
+        lenient = None
         for budget in self._chain():
             if budget.limits.max_cost_usd is not None:
-                return budget._place("max_cost_usd")
-        return None
+                limit = CostLimit(budget._place("max_cost_usd"), budget._needs_prices())
+                if limit.needs_prices:
+                    return limit
+                lenient = lenient or limit
+        return lenient
+
+    def claim_warning(self, code: WarningCode) -> bool:
+        """Return whether this is the first time that the run, with its sub-runs, reports this warning."""
+        *_, root = self._chain()
+        if code in root.state.warned:
+            return False
+        root.state.warned.append(code)
+        return True
 
     def check_steps(self) -> None:
         """Raise LimitExceeded before a model call if its steps, tokens or dollars are used up."""
@@ -136,6 +158,11 @@ class Budget:
 
     def _exceeded(self, limit: str, used: float, allowed: float) -> LimitExceeded:
         return LimitExceeded(limit, used=used, allowed=allowed, place=self._place(limit))
+
+    def _needs_prices(self) -> bool:
+        """Return whether the version of the agent that the run is pinned to, or its live version, requires prices."""
+        versions = (self.agent, self.current(self.agent.name))
+        return any(agent.spec.runtime_policy.cost == "known" for agent in versions if agent)
 
     def _place(self, limit: str) -> str:
         for agent in (self.agent, self.current(self.agent.name)):

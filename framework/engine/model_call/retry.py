@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 from itertools import count
 
-from framework.config.agents.prices import price_hint
+from framework.config.agents.prices import OPT_OUT_HINT, price_hint
 from framework.config.settings import ModelCallSettings
 from framework.engine.context.circuit_breaker import Permit
 from framework.engine.context.model_clients import ModelCaller, NamedClient
@@ -62,6 +62,7 @@ class _ModelCall:
         self._primary = primary
         self._names = (primary.name, *caller.agent.spec.fallback_models)
         self._clients = {primary.name: primary.client}
+        self._cost_limit = self._budget.cost_limit
         self._attempts = 0
         self._message_id: str | None = None
         """Id of the last attempt's message; a warning with this id voids the text shown of that message."""
@@ -102,8 +103,9 @@ class _ModelCall:
         return self._clients[name]
 
     def _check_prices(self) -> None:
-        """Raise ConfigError if a cost limit applies and the price of a model is unknown: it could not be enforced."""
-        if (limit := self._budget.cost_limit) is None:
+        """Raise ConfigError if a cost limit needs prices and that of a model is unknown: it could not be enforced."""
+        limit = self._cost_limit
+        if limit is None or not limit.needs_prices:
             return
         for position, name in enumerate(self._names):
             try:
@@ -114,7 +116,16 @@ class _ModelCall:
                 raise
             if not client.info.has_price:
                 hint = price_hint(name, name in self._caller.settings.models)
-                raise ConfigError(f"max_cost_usd ({limit}) cannot be enforced: the price of {name} is unknown; {hint}")
+                problem = f"max_cost_usd ({limit.place}) cannot be enforced: the price of {name} is unknown"
+                raise ConfigError(f"{problem}; {hint}; {OPT_OUT_HINT}")
+
+    async def _warn_of_unknown_cost(self, name: str, client: ModelClient) -> None:
+        """Warn, once a run, that a cost limit does not count a call, because the price of the model is unknown."""
+        if self._cost_limit is None or client.info.has_price or not self._budget.claim_warning("cost_unknown"):
+            return
+        message = f"calls of {name} count as 0 towards max_cost_usd ({self._cost_limit.place}): its price is unknown"
+        hint = price_hint(name, name in self._caller.settings.models)
+        await self._context.warn("cost_unknown", f"{message}; {hint}")
 
     def _usable_client(self, name: str, *, is_fallback: bool) -> ModelClient:
         """Return the client for this request; raise ModelError if the next fallback should be tried instead."""
@@ -136,6 +147,7 @@ class _ModelCall:
 
     async def _call(self, name: str, client: ModelClient, *, is_fallback: bool, is_last: bool) -> ModelReply:
         """Call one model until it answers or a retry is pointless."""
+        await self._warn_of_unknown_cost(name, client)
         for retries in count():
             permit = await self._acquire_permit(name, is_last=is_last)
             self._context.keep_time()

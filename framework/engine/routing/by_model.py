@@ -126,9 +126,13 @@ async def choose_agent(message: str, agents: Mapping[str, Agent], info: ModelInf
 
 
 def _router(agent: Agent, model: str | None) -> Agent:
-    """Return the agent with the routing model as its only model, in that model's own protocol."""
-    spec = agent.spec.model_copy(update={"model": model, "fallback_models": (), "protocol": "auto"})
-    return replace(agent, spec=spec)
+    """Return the agent with the routing model as its only model, in that model's own protocol.
+
+    Cost limits need its price, whatever this agent's file says: the call may be for another agent.
+    """
+    policy = agent.spec.runtime_policy.model_copy(update={"cost": "known"})
+    own = {"model": model, "fallback_models": (), "protocol": "auto", "runtime_policy": policy}
+    return replace(agent, spec=agent.spec.model_copy(update=own))
 
 
 async def _chosen_route(caller: ModelCaller, message: str, agents: Mapping[str, Agent]) -> Route:

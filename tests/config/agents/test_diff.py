@@ -31,6 +31,8 @@ def spec(**keys: Any) -> AgentSpec:
         ({}, {"runtime_policy": {"max_steps": 9}}, "runtime_policy.max_steps", "tightens"),
         ({}, {"runtime_policy": {"max_total_tokens": None}}, "runtime_policy.max_total_tokens", "widens"),
         ({}, {"runtime_policy": {"max_cost_usd": 1}}, "runtime_policy.max_cost_usd", "tightens"),
+        ({}, {"runtime_policy": {"cost": "unknown_ok"}}, "runtime_policy.cost", "widens"),
+        ({"runtime_policy": {"cost": "unknown_ok"}}, {}, "runtime_policy.cost", "tightens"),
         ({}, {"runtime_policy": {"timeout": "1h"}}, "runtime_policy.timeout", "widens"),
         ({}, {"runtime_policy": {"risk_level": "high"}}, "runtime_policy.risk_level", "widens"),
         ({}, {"runtime_policy": {"confirm": {"from": "low"}}}, "runtime_policy.confirm.from", "tightens"),

@@ -68,6 +68,16 @@ BROKEN_IN_THE_RULES = "{deny: [echo, {tol: x}], alow: [x]}"
 
 
 @pytest.mark.parametrize("broken", BROKEN)
+@pytest.mark.parametrize(("before", "after"), [("unknown_ok", "known"), ("known", "unknown_ok")])
+def test_prices_are_required_if_the_saved_file_or_the_last_good_version_does(
+    tmp_path: Path, broken: str, before: str, after: str
+) -> None:
+    project(tmp_path, runtime_policy=f"{{cost: {before}}}")
+    _, live = edited(tmp_path, BROKEN[broken]({"runtime_policy": f"{{cost: {after}}}"}))
+    assert live.agents["one"].spec.runtime_policy.cost == "known"
+
+
+@pytest.mark.parametrize("broken", BROKEN)
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [

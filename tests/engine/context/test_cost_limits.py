@@ -13,23 +13,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from framework import RunResult, Runtime
+from framework import RunResult, Runtime, tool
 from framework.config.schema import ProjectNames, settings_schema
 from framework.config.settings import Settings
 from framework.engine.runtime.project import Project
-from framework.llm.capabilities import Capabilities, Prices, with_cost
+from framework.llm.capabilities import Capabilities, Prices, known_capabilities, with_cost
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
 from framework.testing import ScriptedModel, calls
+from framework.types.errors import ConfigError
 from framework.types.messages import Message, Usage
 from framework.types.spec import Limits
 from tests.support.cases import cases
 from tests.support.commands import agentsd
 from tests.support.projects import agent, write
+from tests.support.wire import calls as wire_calls
 from tests.support.wire import says, wire_server
 
 LIMIT = "{max_cost_usd: 0.01}"
 UNPRICED = "openai/gpt-9-unheard-of"
 LOCAL = "models: {{local: {{model: openai/m, base_url: '{url}', capabilities: {{{can}}}}}}}\n"
+
+
+@tool(risk="low")
+async def work(n: int) -> str:
+    """Do something."""
+    return f"did {n}"
 
 
 def problems(root: Path, settings: str = "", **keys: str) -> list[tuple[str, str, str]]:
@@ -70,8 +78,9 @@ def test_every_model_that_a_run_can_call_needs_a_price(
     assert place.startswith(f"agents.d/one.yaml:{line}:")
     assert message == f"max_cost_usd cannot be enforced: the price of {UNPRICED} is unknown ({who})"
     assert hint == (
-        f"set capabilities.prices of a model {UNPRICED} under `models` in agentsd.yaml:"
-        " US dollars per million tokens, or `free`"
+        f"add to `models` in agentsd.yaml: `{UNPRICED}: {{model: {UNPRICED}, capabilities: {{prices: {{input: N,"
+        " output: N}}}`, in US dollars per million tokens, or `prices: free`;"
+        " or set runtime_policy.cost: unknown_ok, and its calls count as 0"
     )
 
 
@@ -112,6 +121,149 @@ def test_free_is_part_of_the_settings_schema() -> None:
             Settings.parse(b"models: {m: {model: openai/m, capabilities: {prices: " + wrong + b"}}}")
 
 
+@pytest.mark.parametrize(
+    ("prices", "message"),
+    [
+        ("{input: -1, output: 1}", "not a price: write a number of US dollars per million tokens, 0 or more"),
+        ("{input: 1, output: -0.5}", "not a price"),
+        ("{input: 1, output: 1, cached: cheap}", "not a price"),
+        ("{input: true, output: 1}", "not a price"),
+        ("{input: [1], output: 1}", "not a price"),
+        ("{input: null, output: 1}", "not a price"),
+        ("{input: 'nan', output: 1}", "not a price"),
+        ("{input: 'inf', output: 1}", "not a price"),
+        ("{input: .nan, output: 1}", "a number must be finite"),
+        ("{input: .inf, output: 1}", "a number must be finite"),
+        ("{input: 1, output: 2, currency: EUR}", "prices are in US dollars per million tokens: convert them"),
+        ("{input: 1, output: 2, currency: USD}", "remove `currency`"),
+        ("{input: 1, ouput: 2}", "did you mean 'output'?"),
+        ("{input: 1}", "the key 'output' is missing"),
+        ("cheap", "not prices: write `free`, or in US dollars per million tokens: {input: 1.25,"),
+        ("5", "not prices"),
+        ("[1, 2]", "not prices"),
+    ],
+)
+def test_an_invalid_price_is_an_error_at_its_line(tmp_path: Path, prices: str, message: str) -> None:
+    (tmp_path / "agentsd.yaml").write_text(LOCAL.format(url="http://127.0.0.1:1/v1", can=f"prices: {prices}"), "utf-8")
+    with pytest.raises(ConfigError) as caught:
+        Settings.load(tmp_path)
+    assert "agentsd.yaml:1:" in str(caught.value)
+    assert message in str(caught.value)
+
+
+def test_prices_may_be_zero_and_override_known_ones(tmp_path: Path) -> None:
+    def prices(text: str) -> Prices | None:
+        (tmp_path / "agentsd.yaml").write_text(f"models: {{m: {{model: openai/gpt-4o, capabilities: {text}}}}}\n")
+        capabilities = Settings.load(tmp_path).models["m"].capabilities or Capabilities()
+        return capabilities.over(known_capabilities("openai/gpt-4o")).prices
+
+    assert prices("{prices: {input: 0, output: 0.0}}") == prices("{prices: free}") == Prices(input=0, output=0)
+    assert prices("{prices: {input: '3', output: 9}}") == Prices(input=3, output=9), (
+        "the known cached price is not kept"
+    )
+    assert prices("{tools: true}") == known_capabilities("openai/gpt-4o").prices
+
+
+# --- unknown prices that are accepted
+
+LENIENT = "{max_cost_usd: 0.01, cost: unknown_ok}"
+
+
+def test_accepted_unknown_prices_are_warnings_that_name_every_model(tmp_path: Path) -> None:
+    write(tmp_path, {"agents.d/helper.yaml": agent("helper", model=UNPRICED)})
+    keys = {"model": "local", "fallback_models": "[offline, openai/gpt-99, local]", "sub_agents": "[helper]"}
+    found = problems(tmp_path, LOCAL.format(url="http://127.0.0.1:1/v1", can=""), **keys, runtime_policy=LENIENT)
+    line = (tmp_path / "agents.d/one.yaml").read_text("utf-8").splitlines().index(f"runtime_policy: {LENIENT}") + 1
+    column = f"runtime_policy: {LENIENT}".index("cost: ") + 1
+    assert {place for place, _, _ in found} == {f"agents.d/one.yaml:{line}:{column}"}
+    assert sorted(message for _, message, _ in found) == [
+        "max_cost_usd counts calls of local as 0: its price is unknown (model)",
+        "max_cost_usd counts calls of openai/gpt-9-unheard-of as 0: its price is unknown (helper: model)",
+        "max_cost_usd counts calls of openai/gpt-99 as 0: its price is unknown (fallback_models.1)",
+    ]
+    checked = agentsd("check", cwd=tmp_path)
+    assert (checked.returncode, "(3 warnings)" in checked.stdout) == (0, True), checked.stdout
+    assert not problems(tmp_path, model="openai/gpt-4o", runtime_policy=LENIENT)
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_cost_usd": 0.5}])
+def test_calls_of_an_accepted_unknown_price_count_as_zero_with_one_warning(
+    tmp_path: Path, limits: dict[str, Any]
+) -> None:
+    async def main() -> RunResult:
+        script = [wire_calls(("work", {"n": 1})), wire_calls(("agent.two", {"message": "look"})), *3 * [says("ok")]]
+        async with wire_server(script) as server:
+            policy = "{cost: unknown_ok}" if limits else LENIENT
+            files = {
+                "agentsd.yaml": LOCAL.format(url=server.url, can="tools: true"),
+                "agents.d/one.yaml": agent("one", model="local", sub_agents="[two]", runtime_policy=policy),
+                "agents.d/two.yaml": agent("two", model="local"),
+            }
+            async with Runtime.open(write(tmp_path, files), tools=[work], watch=False) as runtime:
+                return await runtime.run("go", agent="one", limits=limits)
+
+    result = asyncio.run(main())
+    assert (result.output, result.steps, result.usage.cost_usd) == ("ok", 4, 0)
+    (warning,) = result.warnings
+    assert warning.code == "cost_unknown"
+    place = "limits.max_cost_usd of the request" if limits else "agents.d/one.yaml:"
+    assert warning.message.startswith(f"calls of local count as 0 towards max_cost_usd ({place}")
+    assert warning.message.endswith("or `free`")
+
+
+def test_a_limit_without_the_opt_out_needs_prices_in_agents_that_have_it(tmp_path: Path) -> None:
+    async def main() -> tuple[RunResult, int]:
+        async with wire_server([says("ok")]) as server:
+            files = {
+                "agentsd.yaml": LOCAL.format(url=server.url, can="tools: true"),
+                "agents.d/one.yaml": agent("one", sub_agents="[two]"),
+                "agents.d/two.yaml": agent("two", model="local", runtime_policy="{cost: unknown_ok}"),
+            }
+            models = {"scripted": ScriptedModel(calls(("agent.two", {"message": "look"})), "done")}
+            async with Runtime.open(write(tmp_path, files), models=models, watch=False) as runtime:
+                return await runtime.run("go", agent="one", limits={"max_cost_usd": 0.5}), len(server.requests)
+
+    result, request_count = asyncio.run(main())
+    assert request_count == 0
+    assert "the price of local is unknown" in str(result.tool_calls[0].result)
+
+
+def test_a_run_in_progress_needs_prices_once_the_live_file_does(tmp_path: Path) -> None:
+    async def main() -> RunResult:
+        async with wire_server([wire_calls(("edit", {})), says("ok")]) as server:
+            files = {"agentsd.yaml": LOCAL.format(url=server.url, can="tools: true")}
+            one = agent("one", model="local", runtime_policy="{cost: unknown_ok}")
+            write(tmp_path, {**files, "agents.d/one.yaml": one})
+
+            @tool(risk="low")
+            async def edit() -> str:
+                """Remove the opt-out."""
+                write(tmp_path, {"agents.d/one.yaml": agent("one", model="local")})
+                await runtime.reload()
+                return "edited"
+
+            async with Runtime.open(tmp_path, tools=[edit], watch=False) as runtime:
+                return await runtime.run("go", limits={"max_cost_usd": 0.5})
+
+    result = asyncio.run(main())
+    assert (result.finish_reason, result.steps) == ("config_invalid", 2)
+
+
+def test_a_router_needs_a_price_whatever_the_first_agent_accepts(tmp_path: Path) -> None:
+    async def main() -> tuple[str, int]:
+        async with wire_server([says("hello")]) as server:
+            files = {
+                "agentsd.yaml": LOCAL.format(url=server.url, can="tools: true") + "routing: {model: local}\n",
+                "agents.d/a.yaml": agent("a", runtime_policy="{cost: unknown_ok}"),
+                "agents.d/assistant.yaml": agent("assistant"),
+            }
+            models = {"scripted": ScriptedModel("done")}
+            async with Runtime.open(write(tmp_path, files), models=models, watch=False) as runtime:
+                return (await runtime.run("go", limits={"max_cost_usd": 0.5})).agent, len(server.requests)
+
+    assert asyncio.run(main()) == ("assistant", 0)
+
+
 # --- at run time
 
 
@@ -139,7 +291,8 @@ def test_a_caller_s_cost_limit_fails_before_the_first_call(
         assert result.error is not None
         assert result.error.message == (
             "max_cost_usd (limits.max_cost_usd of the request) cannot be enforced: the price of local is unknown;"
-            " set capabilities.prices of models.local in agentsd.yaml: US dollars per million tokens, or `free`"
+            " set capabilities.prices of models.local in agentsd.yaml: {input: N, output: N}, in US dollars per million"
+            " tokens, or `free`; or set runtime_policy.cost: unknown_ok, and its calls count as 0"
         )
 
 
