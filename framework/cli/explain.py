@@ -17,6 +17,7 @@ from framework.config.settings import Settings
 from framework.config.templates.prompts import PromptError
 from framework.engine.context.policy import VerdictKind
 from framework.engine.tool_call.explain import ToolExplanation, explain_call, explain_tool, explain_tools, system_prompt
+from framework.llm.capabilities import Capabilities, known_capabilities
 from framework.llm.tokens import estimate_tokens
 from framework.types.errors import RequestError
 from framework.types.outcome import EXIT_APPROVAL, EXIT_NEGATIVE
@@ -71,9 +72,17 @@ def command(
 
 def _prompt(agent: Agent, locale: str, inputs: tuple[str, ...], settings: Settings) -> str:
     try:
-        return system_prompt(agent, locale, parse_pairs(inputs), settings.tools.http)
+        capabilities = _capabilities(agent.spec.model or settings.model, settings)
+        return system_prompt(agent, locale, parse_pairs(inputs), settings.tools.http, capabilities)
     except PromptError as error:
         raise RequestError(str(error)) from None
+
+
+def _capabilities(model: str, settings: Settings) -> Capabilities:
+    """Return what is known of a model without calling it."""
+    alias = settings.models.get(model)
+    known = known_capabilities(alias.model if alias else model)
+    return alias.capabilities.over(known) if alias and alias.capabilities else known
 
 
 def _agent_data(agent: Agent, model: str, prompt: str) -> dict[str, Any]:

@@ -101,6 +101,8 @@ def print_result(result: RunResult, *, as_json: bool) -> int:
     else:
         if result.output:
             say(result.output)
+        if result.truncated and result.status == "completed":
+            say("incomplete: the output limit cut this answer", fg="yellow", err=True)
         if text := reason_for_no_answer(result):
             say(text, fg="yellow" if result.status == "paused" else "red", err=True)
         if result.pending:

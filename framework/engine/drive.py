@@ -13,6 +13,7 @@ from framework.engine.context.concurrency import Confirmations
 from framework.engine.executors import EXECUTORS
 from framework.engine.model_call.preparation import prepare_run
 from framework.engine.model_call.structured_output import check_output, final_data
+from framework.engine.model_call.truncation import stop_if_truncated
 from framework.engine.output_guard import discard_output, guard_output
 from framework.engine.run import Executor, Run
 from framework.engine.run_trace import AgentTrace
@@ -51,7 +52,7 @@ async def _execute(run: Run, executor: Executor) -> Confirmations:
             run.services.journal.check()
             await hooks.before_run(run)
             await prepare_run(run)
-            output = check_output(await executor(run), run.agent.spec.executor)
+            output = await _answer(run, executor)
             state.data = await final_data(run, output, run.ask_typed)
             run.end("final", output)
     except Paused as paused:
@@ -78,6 +79,14 @@ async def _execute(run: Run, executor: Executor) -> Confirmations:
         log.error("run %s: executor %r failed: %s", state.run_id, run.agent.spec.executor, places(error))
         run.end("internal_error", partial_output(state), error)
     return ()
+
+
+async def _answer(run: Run, executor: Executor) -> str:
+    """Return the executor's answer; raise LimitExceeded if it is cut and the agent does not accept that."""
+    output = check_output(await executor(run), run.agent.spec.executor)
+    if run.state.truncated:
+        stop_if_truncated(run, output)
+    return output
 
 
 def _stop_at_limit(run: Run, limit: LimitExceeded) -> None:

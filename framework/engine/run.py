@@ -23,6 +23,7 @@ from framework.engine.context.run_context import RunContext
 from framework.engine.context.services import Services
 from framework.engine.model_call import turn as turns
 from framework.engine.model_call.structured_output import typed_reply
+from framework.engine.model_call.truncation import complete_reply
 from framework.engine.run_trace import open_step_span, record_reply
 from framework.engine.tool_call import call as tool_calls
 from framework.engine.tool_call import results
@@ -67,6 +68,8 @@ class Run(RunContext):
         with self.step_span.activate():
             request = turns.build_turn_request(self, instructions, definitions)
             reply = await request_valid_reply(self._call_model, request)
+            if reply.finish_reason == "length":
+                reply = await complete_reply(self, self._call_model, request, reply)
         turns.record_token_count(self, reply)
         self.state.truncated = reply.finish_reason == "length"
         message = tool_calls.normalize_message(reply.message, self.state, self.agent.toolset)

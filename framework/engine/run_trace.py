@@ -28,6 +28,8 @@ from framework.types.state import Confirmation, RunState
 
 _MIN_SECRET_CHARS = 8
 """Shorter secrets are not redacted: replacing them would garble ordinary text."""
+_CUT = ("length",)
+"""Finish reasons of a run or an agent whose answer the output limit cut; others have them on their model calls only."""
 
 
 def run_spans(state: RunState, generation: Generation, *, keep: bool) -> Spans:
@@ -121,6 +123,7 @@ class RunTrace:
                 names.RUN_OUTCOME: outcomes.get(state.status, state.finish_reason),
                 names.RUN_STEPS: state.steps,
                 names.RUN_COST: state.usage.cost_usd or None,
+                names.FINISH_REASONS: _CUT if state.truncated else None,
             }
         )
         if span.is_recording() and state.output and (content := run.content):
@@ -216,6 +219,7 @@ class AgentTrace:
                 names.TOTAL_OUTPUT_TOKENS: usage.completion_tokens - before.completion_tokens,
                 names.TOKENS_LIMIT: run.budget.limits.max_total_tokens,
                 names.TOKENS_USED: usage.total_tokens,
+                names.FINISH_REASONS: _CUT if run.state.truncated else None,
                 **_prompt_attributes(run),
             }
         )

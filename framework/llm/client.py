@@ -36,6 +36,8 @@ class ModelInfo:
     """The client supports `ModelRequest.output`, and replies with JSON text; for other clients Instructor is used."""
     stand_in: bool = False
     """Not a language model: replies come from rules, a script or a recording, and cost nothing."""
+    single_call: bool = False
+    """The model calls at most one tool per turn."""
     answer_tool: bool = False
     """Structured replies are requested as the arguments of a tool (see `ModelRequest.json_by_tool`)."""
     server_address: str | None = None
@@ -111,6 +113,8 @@ class ModelRequest:
     media: Mapping[str, bytes] = field(default_factory=dict, repr=False, compare=False)
     """Contents of the files in `messages`, by digest. The engine loads them before the call; if one is missing, the
     client sends the description of the file."""
+    continued: ModelReply | None = None
+    """The cut reply that this request asks the model to continue, which `messages` contains; for the engine."""
     scratch: RequestCache = field(default_factory=RequestCache, repr=False, compare=False)
     """Cache of encoded messages, shared by the requests of one run."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from framework.engine.routing.by_model import RouteChoice
-from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
+from framework.llm.client import Delta, FinishReason, ModelInfo, ModelReply, ModelRequest
 from framework.tools.extension import Extension
 from framework.tools.tool import Tool, ToolContext
 from framework.types.confirmation_kinds import CONFIRMATION_KINDS
@@ -59,6 +59,8 @@ class Recording:
 
     def reply(self, request: ModelRequest) -> ModelReply:
         """Return the recorded reply to this request; raise ModelError if there is none."""
+        if request.continued is not None:  # the record contains the whole answer
+            return _reply(Message(role="assistant"), Usage(), truncated=True)
         path = self._asking_path(request)
         if path is None:
             return _reply(Message(role="assistant", content=self._answer_outside_turns(request)), Usage())
@@ -72,7 +74,9 @@ class Recording:
             where = f"the sub-run {'/'.join(path)}" if path else "the run"
             self.missing.append(f"{where} calls its model more often than recorded: {place} replies")
             raise ModelError("the record has no further reply")
-        return _reply(answers[place], self._usage())
+        is_last = place == len(answers) - 1 and kind == "reply"
+        truncated = is_last and self._records[path].truncated
+        return _reply(answers[place], self._usage(), truncated=truncated)
 
     def _answer_outside_turns(self, request: ModelRequest) -> str:
         """Return the reply to a request outside a turn, for an executor or a summary; raise ModelError if none."""
@@ -97,7 +101,8 @@ class Recording:
         agent = next(state.agent for state in self._live.with_sub_runs() if state.path == path)
         if agent not in self.first_requests:
             offered = tuple(sorted(tool.name for tool in request.tools))
-            self.first_requests[agent] = FirstRequest(agent, request.messages[0].content, offered)
+            prompt = request.messages[0].content if request.messages[0].role == "system" else ""
+            self.first_requests[agent] = FirstRequest(agent, prompt, offered)
 
     def _usage(self) -> Usage:
         """Return the usage of one reply, so that the replay uses as much as the record, and meets the same limits."""
@@ -194,8 +199,9 @@ def _answers(record: RunState, kind: str) -> list[Message]:
     return [Message(role="assistant", content=text) for text in record.typed]
 
 
-def _reply(message: Message, usage: Usage) -> ModelReply:
-    return ModelReply(message, "tool_calls" if message.tool_calls else "stop", usage, RECORDED)
+def _reply(message: Message, usage: Usage, *, truncated: bool = False) -> ModelReply:
+    finish: FinishReason = "tool_calls" if message.tool_calls else "length" if truncated else "stop"
+    return ModelReply(message, finish, usage, RECORDED)
 
 
 def requested_calls(record: RunState) -> Iterator[ToolCall]:

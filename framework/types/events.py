@@ -209,6 +209,8 @@ class RunFinished(RunEvent):
     """`final`, `confirmation`, `cancelled`, the key of a limit, or the code of an error."""
     output: str
     """Text of the answer."""
+    truncated: bool = False
+    """Whether the output limit (`max_tokens`) cut the answer, so that `output` is incomplete."""
     message_id: str | None = None
     """Id of the message that contains the answer."""
     tokens_used: int = 0

@@ -19,6 +19,7 @@ Limit = Literal[
     "max_corrections",
     "max_replans",
     "context_full",
+    "length",
     "refused",
 ]
 """Limits that stop a run. The `finish_reason` of a stopped run is the key of the limit in the agent file."""

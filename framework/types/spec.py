@@ -24,6 +24,7 @@ CONTENT_MODES: tuple[ContentMode, ...] = ("none", "redacted", "full")
 """How much of prompts, arguments and results traces include, from least to most."""
 OnExpiry = Literal["reject", "cancel"]
 Protocol = Literal["auto", "native", "json"]
+OnTruncation = Literal["continue", "warn", "stop"]
 PositiveInt = Annotated[int, Field(gt=0, strict=True)]
 
 
@@ -52,7 +53,7 @@ def _text_or(tag: str) -> Discriminator:
 
 
 class TemplateRef(Frozen):
-    """Instructions in a template file under `prompts/`."""
+    """A template file under `prompts/`."""
 
     template: str
     """Path relative to `prompts/`, such as `support/system.j2`."""
@@ -302,6 +303,9 @@ class AgentSpec(Frozen):
     fallback_models: tuple[str, ...] = ()
     """Models to call, in this order, when `model` is unavailable. Same form as `model`."""
     model_settings: ModelSettings = ModelSettings()
+    on_truncation: OnTruncation = "warn"
+    """Action when the output limit (`max_tokens`) cuts a text answer: `warn` keeps it with a warning, `continue` has
+    the model continue it, `stop` ends the run with the status `stopped`."""
     protocol: Protocol = "auto"
     """How the model calls tools: `native` uses function calling; `json` uses one JSON object per turn, for models
     without function calling; `auto` selects `native` if the model supports it."""
@@ -310,6 +314,12 @@ class AgentSpec(Frozen):
         _text_or("template"),
     ]
     """System prompt: text, or `{template: FILE, vars: {…}}`. Sent to the model unchanged, whitespace included."""
+    guidance: Annotated[
+        Annotated[Literal["default", "none"], Tag("text")] | Annotated[TemplateRef, Tag("template")],
+        _text_or("template"),
+    ] = "default"
+    """Text of the runtime after the instructions: `default` (`react.j2`), `none`, or `{template: FILE, vars: {…}}`.
+    With `none`, the instructions reach the model byte for byte."""
     inputs: dict[str, InputSpec] = {}
     """Variables that a request provides for the template."""
     examples: tuple[Example, ...] = ()

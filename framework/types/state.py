@@ -202,7 +202,7 @@ class RunState(BaseModel):
     """Sequence number of the last event."""
     trace: list[TraceEntry] = Field(default_factory=list)
     truncated: bool = False
-    """Whether the output limit cut the model's last answer."""
+    """Whether the model's last answer is incomplete because the output limit cut it."""
     warnings: list[RunWarning] = Field(default_factory=list)
     """Warnings of the run and its sub-runs. Stored in the root's state only."""
 

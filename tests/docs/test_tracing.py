@@ -35,6 +35,7 @@ OF_OTHERS = ("MCP ", "GET", "POST", "fetch")
 """Spans of the MCP SDK, of skills and of plugins."""
 ELSEWHERE = {"gen_ai.prompt.name", "rpc.response.status_code"}
 """Attributes of MCP requests that these runs do not make: prompts, and errors of the protocol."""
+CUT = "half an"
 SETTINGS = """
 telemetry: {content: full}
 model_calls: {backoff: 0.001}
@@ -43,7 +44,7 @@ routing: {model: scripted}
 
 
 class Complete(ScriptedModel):
-    """Reports everything that a provider can report."""
+    """Reports everything that a provider can report; the answer `CUT` is cut by the output limit."""
 
     @property
     def info(self) -> ModelInfo:
@@ -56,6 +57,8 @@ class Complete(ScriptedModel):
             reply = delta.reply and replace(
                 delta.reply, usage=usage.model_copy(update={"cost_usd": 0.5}), response_id="r1"
             )
+            if reply and reply.message.content == CUT:
+                reply = replace(reply, finish_reason="length")
             yield replace(delta, reply=reply)
 
 
@@ -138,6 +141,7 @@ async def everything(root: Path) -> None:
     await play(root / "a", down, many, "ok", model_settings=settings, instructions="{template: one.j2}")
     await play(root / "b", ModelError("gone", unavailable=True), fallback_models="[second]")
     await play(root / "c", ModelError("no"))
+    await play(root / "l", CUT)
     policy = "{allow: ['*'], deny: [work], ask: [count]}"
     await play(root / "d", calls(("work", {"n": "1"}), ("count", {"n": "5"})), "ok", skill_policy=policy)
     await play(root / "e", calls(("agent.two", {"message": "go"})), "inner", "ok", sub_agents="[two]")

@@ -74,7 +74,7 @@ class Agent:
     """The errors in the current file, if this is its last good version; empty if the file is valid."""
     original: Agent | None = field(default=None, compare=False, repr=False)
     """The unrestricted last good version, if this one is restricted by its invalid file; otherwise None."""
-    _guidance: dict[tuple[str, Limits, HttpLimits | None], str] = field(
+    _guidance: dict[tuple[str, Limits, HttpLimits | None, bool], str] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
 
@@ -132,19 +132,23 @@ class Agent:
         return self.prompts.render(template, locale, {**self.variables, "locale": locale, **variables})
 
     def guidance(self, locale: str, limits: Limits, run: RunVariables = NO_RUN) -> str:
-        """Render `react.j2`, the instructions on how to work within `limits`.
+        """Render the text that follows the instructions, on how to work within `limits`; empty if there is none.
 
-        The text is cached by locale, limits and HTTP limits. Raises PromptError.
+        The text is cached by locale, limits and the limits of the run. Raises PromptError.
         """
+        source = self.spec.guidance
+        if source == "none":
+            return ""
+        template, own = ("react.j2", {}) if isinstance(source, str) else (source.template, source.vars)
         if self.prompts.project_names and not CONVERSATION_VARIABLES.isdisjoint(
-            self.prompts.variables_for("react.j2", locale)
+            self.prompts.variables_for(template, locale)
         ):
-            return self.render("react.j2", locale, **run.data(), limits=limits.model_dump())
-        key = (locale, limits, run.http)
+            return self.render(template, locale, **{**run.data(), "limits": limits.model_dump(), **own})
+        key = (locale, limits, run.http, run.parallel_calls)
         if (text := self._guidance.get(key)) is None:  # a single lookup: hashing limits is slow
             while len(self._guidance) >= _MAX_GUIDANCE_TEXTS:
                 del self._guidance[next(iter(self._guidance))]
-            text = self.render("react.j2", locale, **run.limits(), limits=limits.model_dump())
+            text = self.render(template, locale, **{**run.limits(), "limits": limits.model_dump(), **own})
             self._guidance[key] = text
         return text
 
@@ -230,8 +234,8 @@ def build_agent(spec: AgentSpec, document: Document, digest: str, context: Compi
 
 def template_names(spec: AgentSpec) -> list[str]:
     """Return the names of the templates that an agent is rendered with."""
-    instructions = [spec.instructions.template] if isinstance(spec.instructions, TemplateRef) else []
-    return [*instructions, *dict.fromkeys(name for name, _ in runtime_templates(spec, {}))]
+    own = (source.template for source in (spec.instructions, spec.guidance) if isinstance(source, TemplateRef))
+    return [*own, *dict.fromkeys(name for name, _ in runtime_templates(spec, {}))]
 
 
 def agent_tool(spec: AgentSpec) -> Tool:
@@ -254,9 +258,9 @@ def _reference_problems(spec: AgentSpec, document: Document, context: CompileCon
     def unknown(path: KeyPath, kind: str, name: str, choices: Iterable[str], hint: str | None = None) -> Problem:
         return document.problem(path, f"there is no {kind} {name!r}{did_you_mean(name, sorted(choices))}", hint=hint)
 
-    if isinstance(spec.instructions, TemplateRef) and not context.prompts.has(spec.instructions.template):
-        choices = context.prompts.names()
-        yield unknown(("instructions", "template"), "template", spec.instructions.template, choices)
+    for key, source in (("instructions", spec.instructions), ("guidance", spec.guidance)):
+        if isinstance(source, TemplateRef) and not context.prompts.has(source.template):
+            yield unknown((key, "template"), "template", source.template, context.prompts.names())
     yield from model_problems(spec, document, context.models)
     for index, name in enumerate(spec.sub_agents):
         if name not in context.specs:

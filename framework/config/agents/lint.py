@@ -59,17 +59,25 @@ def _unused_variables(spec: AgentSpec, document: Document, prompts: Prompts) -> 
         problem = document.problem(path, message, hint=hint, at_key=True)
         return problem.model_copy(update={"severity": "warning"})
 
+    if isinstance(spec.guidance, TemplateRef):
+        for name in spec.guidance.vars.keys() - _variables_of(spec.guidance, prompts):
+            yield warning(("guidance", "vars", name), f"no template uses the variable {name!r}")
     source = spec.instructions
     if not isinstance(source, TemplateRef):
         for name in spec.inputs:
             message = f"the model never sees the input {name!r}: the instructions are plain text"
             yield warning(("inputs", name), message, _TEMPLATE_HINT)
         return
-    used = set().union(*(prompts.variables(variant) for variant in prompts.variants(source.template)))
+    used = _variables_of(source, prompts)
     for name in source.vars.keys() - used:
         yield warning(("instructions", "vars", name), f"no template uses the variable {name!r}")
     for name in spec.inputs.keys() - used:
         yield warning(("inputs", name), f"no template uses the input {name!r}: the model never sees it")
+
+
+def _variables_of(source: TemplateRef, prompts: Prompts) -> set[str]:
+    """Return the variables that any language of a template uses."""
+    return set().union(*(prompts.variables(variant) for variant in prompts.variants(source.template)))
 
 
 def _rule_warnings(spec: AgentSpec, toolset: Toolset, unavailable: Collection[str]) -> Iterator[Problem]:

@@ -42,6 +42,7 @@ class Renderable(Protocol):
 def runtime_templates(spec: AgentSpec, shared: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Return the runtime's own templates that the agent uses, each with sample values."""
     unused = {"plan.j2", "summary.j2"} if spec.executor == "react" else set()
+    unused |= {"react.j2"} if spec.guidance != "default" else set()
     return ((name, variables) for name, variables in runtime_samples(shared) if name not in unused)
 
 
@@ -49,7 +50,7 @@ def prompt_problems(agent: Renderable) -> Iterator[Problem]:
     """Render the agent's templates with sample values and yield the problems."""
     source = agent.spec.instructions
     if not (isinstance(source, TemplateRef) or agent.prompts.project_names):
-        return
+        return  # a template of `guidance` is the project's, or a shipped one
     shared = {**agent.variables, "locale": "en"}
     if isinstance(source, TemplateRef):
         requests = [
@@ -58,6 +59,11 @@ def prompt_problems(agent: Renderable) -> Iterator[Problem]:
             for when, inputs in input_samples(agent.spec.inputs)
         ]
         yield from _render_problems(agent, source.template, requests, ("instructions", "template"))
+    guidance = agent.spec.guidance
+    if isinstance(guidance, TemplateRef):
+        runs = run_samples(_variables_used(agent, guidance.template)).items()
+        turns = [(when.removeprefix(", "), {**shared, **run.data(), **guidance.vars}) for when, run in runs]
+        yield from _render_problems(agent, guidance.template, turns, ("guidance", "template"))
     for name, variables in runtime_templates(agent.spec, shared):
         if not agent.prompts.project_names.isdisjoint(agent.prompts.closure([name])):
             samples = [("", {**variables, **run.data()}) for run in run_samples(_variables_used(agent, name)).values()]

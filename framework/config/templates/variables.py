@@ -13,7 +13,7 @@ HTTP_TOOL = "http_request"
 _SHOWN_DOMAINS = 20
 CONVERSATION_VARIABLES = frozenset({"message", "history"})
 """Variables whose values differ between runs."""
-RUN_VARIABLES = CONVERSATION_VARIABLES | {"http"}
+RUN_VARIABLES = CONVERSATION_VARIABLES | {"http", "parallel_calls"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,8 @@ class RunVariables:
     """Earlier messages of the conversation, as far as they are sent to the model."""
     http: HttpLimits | None = None
     """Limits of `http_request`; None if the agent does not have this tool."""
+    parallel_calls: bool = True
+    """Whether the model can call several tools in one turn."""
 
     def data(self) -> dict[str, Any]:
         """Return all variables by name, as plain data."""
@@ -35,11 +37,12 @@ class RunVariables:
     def limits(self) -> dict[str, Any]:
         """Return the variables that are equal for many runs."""
         if self.http is None:
-            return {"http": None}
+            return {"http": None, "parallel_calls": self.parallel_calls}
         domains = self.http.domains
         more = len(domains) - _SHOWN_DOMAINS
         shown = [*domains[:_SHOWN_DOMAINS], *([f"{more} more"] if more > 0 else [])]
-        return {"http": {"domains": shown, "methods": list(self.http.methods), "timeout": self.http.timeout}}
+        http = {"domains": shown, "methods": list(self.http.methods), "timeout": self.http.timeout}
+        return {"http": http, "parallel_calls": self.parallel_calls}
 
 
 NO_RUN = RunVariables()

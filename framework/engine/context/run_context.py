@@ -133,9 +133,9 @@ class RunContext(ABC):
 
     @property
     def system_prompt(self) -> str | None:
-        """Text of the system message; None before the first request, or if its template failed."""
+        """Text of the system message; None before the first request, without one, or if its template failed."""
         preamble = self.rendered.get("preamble")
-        return preamble[0].content if preamble else None
+        return preamble[0].content if preamble and preamble[0].role == "system" else None
 
     def span(
         self, name: str, kind: OpenInferenceKind, attributes: Mapping[str, Any], *, client: bool = False

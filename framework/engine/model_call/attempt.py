@@ -46,7 +46,8 @@ async def send_attempt(
     with call.attempt(client.info, fallback=fallback) as trace:
         try:
             reply = attempt.with_usage(await attempt.receive())
-            require_content(reply, client.info)
+            if request.continued is None:  # else nothing may be left to add
+                require_content(reply, client.info)
         except ModelError as error:
             error.usage = attempt.failed_usage(error.usage)
             trace.failed("timeout" if attempt.is_late else error.code, error.usage)

@@ -8,6 +8,7 @@ from functools import partial
 from framework.config.templates.prompts import PromptError
 from framework.conversation.compaction import extend_summary, summarized_count
 from framework.engine.context.run_context import RunContext
+from framework.engine.model_call.truncation import warn_truncated
 from framework.engine.model_call.turn import call_model, render, render_preamble, render_summary
 from framework.llm.client import ModelRequest
 from framework.llm.json_protocol.client import request_valid_reply
@@ -129,4 +130,6 @@ async def _summary_text(run: RunContext, replaced: Sequence[Message]) -> str:
     settings = run.state.model_settings.model_copy(update={"tool_choice": None})
     request = ModelRequest(messages, settings=settings, scratch=run.request_cache)
     reply = await request_valid_reply(partial(call_model, run), request)
+    if reply.finish_reason == "length":
+        await warn_truncated(run)
     return reply.message.content

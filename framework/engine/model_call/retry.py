@@ -152,7 +152,7 @@ class _ModelCall:
             permit = await self._acquire_permit(name, is_last=is_last)
             self._context.keep_time()
             self._attempts += 1
-            self._message_id = self._context.message_id(self._attempts)
+            self._message_id = await self._begin_message()
             try:
                 reply = await send_attempt(
                     self._caller, client, self._request, self._trace, self._message_id, fallback=is_fallback
@@ -173,6 +173,20 @@ class _ModelCall:
                 self._budget.spend_tokens(reply.usage)
                 return reply
         raise AssertionError("count() never ends")
+
+    async def _begin_message(self) -> str:
+        """Return the id of the message of the next attempt.
+
+        A continued message keeps its id until an attempt fails, which voids it; its beginning is then emitted again.
+        """
+        message_id, cut = self._context.message_id(self._attempts), self._request.continued
+        if cut is None:
+            return message_id
+        if self._attempts == 1:
+            return cut.message_id
+        if self._request.stream:
+            await self._context.emit_text(message_id, cut.message.content)
+        return message_id
 
     async def _acquire_permit(self, name: str, *, is_last: bool) -> Permit:
         """Wait until the circuit breaker admits a call.

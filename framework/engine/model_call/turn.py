@@ -27,6 +27,8 @@ _MAX_REMINDER_CHARS = 200
 """Characters of one line of the plan reminder."""
 _MAX_WINDOW_SHARE = 0.95
 """Share of a context window that requests may use: estimates can be wrong, and providers add tokens."""
+_TIME_NOTICE_SHARE = 0.5
+"""Share of the time limit below which the remaining time is part of each request."""
 _WARNING_SHARE = 0.8
 """Share of a context window from which on the run warns."""
 _STEP_MARKS = {"open": "[ ]", "running": "[>]", "done": "[x]", "failed": "[!]", "skipped": "[-]"}
@@ -70,9 +72,10 @@ def render_preamble(run: RunContext) -> tuple[Message, ...]:
     instructions = run.agent.instructions(state.locale, state.inputs, state.user, variables)
     guidance = run.agent.guidance(state.locale, run.budget.limits, variables)
     parts = (instructions, guidance, *answer_instruction(run), *(state.background or ()))
-    system = Message(role="system", content="\n\n".join(parts))
+    text = "\n\n".join(part for part in parts if part)
+    system = [Message(role="system", content=text)] if text.strip() else []  # providers reject an empty one
     turns = [(("user", example.user), ("assistant", example.assistant)) for example in spec.examples]
-    return system, *(Message(role=role, content=text) for turn in turns for role, text in turn)
+    return *system, *(Message(role=role, content=text) for turn in turns for role, text in turn)
 
 
 def render_summary(run: RunContext) -> tuple[Message, ...]:
@@ -95,7 +98,8 @@ def render(run: RunContext, template: str, **variables: Any) -> str:
 def _variables(run: RunContext) -> RunVariables:
     history = last_messages(run.state.history, run.agent.spec.conversation.window)
     http = run.services.tools().http if HTTP_TOOL in run.agent.toolset.offered else None
-    return RunVariables(run.state.messages[0].content, history, http)
+    parallel_calls = not run.model_caller.primary().info.single_call
+    return RunVariables(run.state.messages[0].content, history, http, parallel_calls)
 
 
 def _plan_reminder(run: RunContext) -> Iterator[Message]:
@@ -133,11 +137,19 @@ def _todo_text(run: RunContext) -> str:
 
 
 def _limit_notice(run: RunContext) -> Iterator[Message]:
-    """Yield the request to finish, once most of a limit is used; it is never stored."""
+    """Yield the request to finish, once most of a limit is used, and the time left, once half of it is used.
+
+    It follows the conversation and is never stored, so the provider's prompt cache stays valid while the time changes.
+    """
+    if run.agent.spec.guidance == "none":
+        return
     near = [name for name in run.state.warned if name in _ACTIONABLE_LIMITS]
     if near:
         text = f"You have used most of what this run may use ({', '.join(near)}). Finish now, with what you have."
         yield Message(role="system", content=text)
+    allowed, left = run.budget.limits.timeout, run.time_remaining()
+    if allowed is not None and left < _TIME_NOTICE_SHARE * allowed:
+        yield Message(role="system", content=f"Time left for this run: {max(left, 0):.0f} s of {allowed:g} s.")
 
 
 # --- the call
@@ -164,16 +176,7 @@ async def call_model(run: RunContext, request: ModelRequest, *, primary: NamedCl
     reply = await complete_with_retries(run.model_caller, request, primary)
     for code, message in run.budget.new_warnings():
         await run.warn(code, message)
-    if reply.finish_reason == "length" and reply.unusable is None:
-        await run.warn("truncated", _truncation_advice(run))
     return reply
-
-
-def _truncation_advice(run: RunContext) -> str:
-    if run.state.model_settings.max_tokens is None:
-        return "the answer was cut at the model's own output limit: raise it with model_settings.max_tokens"
-    place = run.agent.place("model_settings", "max_tokens")
-    return f"the answer was cut by max_tokens: raise model_settings.max_tokens ({place})"
 
 
 async def _ensure_fits(run: RunContext, request: ModelRequest, info: ModelInfo) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from framework.engine.context.run_context import RunContext
-from framework.engine.tool_call.results import describe_unfinished, observation, tool_message
+from framework.engine.tool_call.results import describe_output, describe_unfinished, observation, tool_message
 from framework.types.messages import Message
 from framework.types.plan import PlanStep, StepStatus
 from framework.types.state import CallRecord, RunState
@@ -37,7 +37,7 @@ def attempt_id(step: PlanStep, number: int) -> str:
 def goal_outcome(child: RunState) -> tuple[StepStatus, str]:
     """Return a step's status after its sub-run, with the output, or why it has no output."""
     if child.status == "completed":
-        return "done", child.output
+        return "done", describe_output(child)
     return "failed", describe_unfinished(child)
 
 

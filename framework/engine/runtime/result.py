@@ -88,6 +88,7 @@ def closing_events(state: RunState, message_id: str | None = None) -> Iterator[E
         status=state.status,
         finish_reason=state.finish_reason,
         output=state.output,
+        truncated=state.truncated,
         message_id=message_id,
         tokens_used=state.usage.total_tokens,
         usage=state.usage,

@@ -14,7 +14,7 @@ from framework.engine.context.concurrency import Confirmations
 from framework.engine.context.run_context import RunContext
 from framework.engine.tool_call import hooks
 from framework.engine.tool_call.hooks import confirmations_in, is_plugin_failure
-from framework.engine.tool_call.results import describe_unfinished, record_result, to_json
+from framework.engine.tool_call.results import describe_output, describe_unfinished, record_result, to_json
 from framework.engine.tool_call.tool_context import build_tool_context
 from framework.telemetry import names
 from framework.telemetry.redact import places
@@ -135,7 +135,7 @@ async def _delegate(
     inputs = {key: value for key, value in bound.items() if key != "message"}
     pending, state = await run.delegate(call.id, agent, bound["message"], inputs)
     if pending or state.status == "completed":
-        output = state.output if state.data is None else state.data
+        output = describe_output(state) if state.data is None else state.data
         return pending, ToolResult(status="success", output=output)
     metadata = {"error_type": state.finish_reason}
     return (), ToolResult(status="error", error=describe_unfinished(state), metadata=metadata)

@@ -13,6 +13,8 @@ from framework.config.templates.samples import placeholders
 from framework.config.templates.variables import HTTP_TOOL, RunVariables
 from framework.engine.context.policy import Policy, Verdict, VerdictKind, agent_verdict
 from framework.engine.tool_call.argument_repair import bind_arguments, normalize_arguments
+from framework.llm.capabilities import Capabilities
+from framework.llm.json_protocol.client import needs_json_protocol
 from framework.llm.tokens import estimate_tokens
 from framework.tools.base_folder import BaseFolder
 from framework.tools.conditions import policy_views
@@ -73,16 +75,29 @@ def explain_call(
     return ToolExplanation(tool, tool.name in agent.toolset.offered, verdict), error_message
 
 
-def system_prompt(agent: Agent, locale: str, inputs: Mapping[str, Any], http: HttpLimits) -> str:
+def system_prompt(
+    agent: Agent, locale: str, inputs: Mapping[str, Any], http: HttpLimits, capabilities: Capabilities
+) -> str:
     """Return the first message of a new conversation, with placeholders for the user's message and missing inputs.
+
+    Args:
+        agent: the agent.
+        locale: the language of its templates.
+        inputs: values of its inputs.
+        http: the operator's limits of `http_request`.
+        capabilities: what its model can do.
 
     Raises:
         PromptError: a template cannot be rendered.
     """
     values = placeholders(agent.spec.inputs) | dict(inputs)
-    run = RunVariables("<message>", http=http if HTTP_TOOL in agent.toolset.offered else None)
-    guidance = agent.guidance(locale, agent.spec.runtime_policy, run)
-    return f"{agent.instructions(locale, values, None, run)}\n\n{guidance}"
+    run = RunVariables(
+        "<message>",
+        http=http if HTTP_TOOL in agent.toolset.offered else None,
+        parallel_calls=not needs_json_protocol(agent.spec.protocol, capabilities),
+    )
+    parts = agent.instructions(locale, values, None, run), agent.guidance(locale, agent.spec.runtime_policy, run)
+    return "\n\n".join(part for part in parts if part)
 
 
 def _conditions(agent: Agent, tool: Tool) -> Iterator[tuple[VerdictKind, str]]:

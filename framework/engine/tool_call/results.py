@@ -20,6 +20,7 @@ from framework.types.strict_json import MAX_JSON_DEPTH, nesting_depth
 from framework.types.text import fix_surrogates
 
 _MAX_OUTPUT_DEPTH = MAX_JSON_DEPTH
+_CUT_NOTE = "(This answer was cut at the output limit: its end is missing.)"
 INVALID_CALL = "wrong_call"
 """Key in a result's metadata: the model named a tool that does not exist, or passed invalid arguments."""
 
@@ -73,6 +74,11 @@ def partial_output(state: RunState) -> str:
         return "\n".join(step.result for step in state.plan.steps if step.status == "done" and step.result)
     said = (message.content for message in reversed(state.messages) if message.role == "assistant")
     return next((text for text in said if text), "")
+
+
+def describe_output(state: RunState) -> str:
+    """Return the output of a completed sub-run as its caller's model sees it: with a note if it was cut."""
+    return f"{state.output}\n{_CUT_NOTE}" if state.truncated else state.output
 
 
 def describe_unfinished(state: RunState) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from framework.llm.capabilities import Capabilities
 from framework.llm.client import (
     Delta,
     FinishReason,
@@ -34,14 +35,19 @@ from framework.types.text import fix_surrogates
 _MAX_ERRORS = 5
 
 
+def needs_json_protocol(protocol: Protocol, capabilities: Capabilities) -> bool:
+    """Return whether an agent's `protocol` selects this protocol for a model."""
+    return protocol == "json" or (protocol == "auto" and capabilities.tools is False)
+
+
 def with_protocol(client: ModelClient, protocol: Protocol) -> ModelClient:
     """Return the client for an agent's `protocol`; `auto` wraps models known to have no function calls.
 
     A client that is no language model (`ModelInfo.stand_in`) is returned unchanged.
     """
     info = client.info
-    needs_json = protocol == "json" or (protocol == "auto" and info.capabilities.tools is False)
-    return JsonProtocol(client) if needs_json and not info.stand_in else client
+    needs_json = needs_json_protocol(protocol, info.capabilities) and not info.stand_in
+    return JsonProtocol(client) if needs_json else client
 
 
 async def request_valid_reply(send: SendRequest, request: ModelRequest) -> ModelReply:
@@ -73,9 +79,10 @@ class JsonProtocol:
 
     @property
     def info(self) -> ModelInfo:
-        """The wrapped model's info; the protocol adds tools and typed answers."""
+        """The wrapped model's info; the protocol adds tools, one call per turn, and typed answers."""
         info = self._client.info
-        return replace(info, typed=True, capabilities=info.capabilities.model_copy(update={"tools": True}))
+        capabilities = info.capabilities.model_copy(update={"tools": True})
+        return replace(info, typed=True, single_call=True, capabilities=capabilities)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta, None]:
         """Send the request and yield the reply, with `ModelReply.unusable` set if it is invalid; raise ModelError."""

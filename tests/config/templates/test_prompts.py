@@ -226,12 +226,13 @@ def runtime_values() -> list[tuple[str, dict[str, Any]]]:
         "agent": {"name": "a", "description": "d"},
         "limits": {"max_steps": 3, "max_tool_calls": None, "timeout": 90.0, "max_observation_chars": 4000},
         "locale": "en",
+        "parallel_calls": True,
     }
     http = {"domains": ["example.com"], "methods": ["GET"], "timeout": 20.0}
     unlimited = {**shared["limits"], "timeout": None}
     with_and_without = [
         {**shared, "tools": tools, "http": http},
-        {**shared, "tools": [], "http": None, "limits": unlimited},
+        {**shared, "tools": tools, "http": None, "limits": unlimited, "parallel_calls": False},
     ]
     samples = [(name, dict(values)) for base in with_and_without for name, values in runtime_samples(base)]
     return [*samples, *(("system.j2", base) for base in with_and_without)]

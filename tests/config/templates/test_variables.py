@@ -10,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import Runtime
+from framework.config.templates.prompts import Prompts
+from framework.config.templates.variables import RunVariables
+from framework.llm.tokens import estimate_tokens
 from framework.testing import ScriptedModel, Turn
+from framework.types.http import HttpLimits
+from framework.types.spec import RuntimePolicy
 from tests.support.cases import cases
 from tests.support.commands import agentsd
 from tests.support.plans import Workshop, draft, step
@@ -107,7 +112,7 @@ def test_guidance_lists_http_limits_only_with_the_http_tool(tmp_path: Path) -> N
     policy = '{allow: ["*"]}'
     root = project(tmp_path, {}, "Hello.", skill_policy=policy, runtime_policy="{risk_level: high}")
     (system,) = systems(root, ["hi"])
-    assert "http_request may only use GET, POST on api.example.com, 5 s per request." in system
+    assert "http_request: only GET, POST on api.example.com, 5 s each." in system
     project(tmp_path, {}, "Hello.", skill_policy=policy, runtime_policy="{risk_level: high}", model="offline")
     assert "on api.example.com" in agentsd("explain", "one", cwd=root).stdout
     (system,) = systems(project(tmp_path, {}, "Hello.", skill_policy="{allow: [echo]}"), ["hi"])
@@ -118,13 +123,37 @@ def test_guidance_lists_the_time_limit_and_the_result_length(tmp_path: Path) -> 
     limits = "{timeout: 90s, max_observation_chars: 700}"
     (system,) = systems(project(tmp_path, {}, "Hello.", runtime_policy=limits), ["hi"])
     assert "tool calls, 90 s." in system
-    assert "Results over 700 characters are cut; call again for the details you need." in system
-    (system,) = systems(project(tmp_path, {}, "Hello.", skill_policy="{allow: []}"), ["hi"])
-    assert "are cut" not in system, "an agent without tools has no results"
+    assert "Results are cut after 700 characters." in system
 
 
 def test_the_language_of_the_guidance_is_that_of_the_run(tmp_path: Path) -> None:
     write(tmp_path, {"agentsd.yaml": "locale: zh\ntools: {http: {domains: [api.example.com]}}\n"})
     (system,) = systems(project(tmp_path, {}, "Hello.", runtime_policy="{risk_level: high, timeout: 90s}"), ["hi"])
-    assert "http_request 只能用 GET 方法访问 api.example.com" in system
+    assert "http_request：只能用 GET 访问 api.example.com" in system
     assert "90 秒" in system
+
+
+def test_an_agent_without_tools_gets_no_guidance(tmp_path: Path) -> None:
+    assert systems(project(tmp_path, {}, "Hello.", skill_policy="{allow: []}"), ["hi"]) == ["Hello."]
+
+
+def test_the_shipped_guidance_is_short() -> None:
+    limits, tools = RuntimePolicy().model_dump(), [{"name": f"t{n}", "description": "d"} for n in range(30)]
+    run = RunVariables(http=HttpLimits(domains=("example.com",))).data()
+    for locale in ("en", "zh"):
+        text = Prompts({}).render("react.j2", locale, {**run, "http": None, "tools": tools, "limits": limits})
+        with_http = Prompts({}).render("react.j2", locale, {**run, "tools": tools, "limits": limits})
+        assert (estimate_tokens(text) < 60, estimate_tokens(with_http) < 75) == (True, True), text
+
+
+@pytest.mark.parametrize("http", [None, HttpLimits(domains=("example.com",))])
+@pytest.mark.parametrize("locale", ["en", "zh"])
+def test_a_bound_that_does_not_apply_is_not_mentioned(locale: str, http: HttpLimits | None) -> None:
+    unlimited = RuntimePolicy.model_validate({"max_steps": None, "max_tool_calls": None, "timeout": None}).model_dump()
+    tools = [{"name": "t", "description": "d"}]
+    run = RunVariables(http=http, parallel_calls=False).data()
+    text = Prompts({}).render("react.j2", locale, {**run, "tools": tools, "limits": unlimited})
+    assert "None" not in text
+    assert ("Limits" in text, "限制" in text, "one turn" in text, "同一轮" in text) == (False,) * 4
+    assert text == text.strip()
+    assert ("example.com" in text) == (http is not None)
