@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
@@ -16,7 +16,8 @@ from framework.config.yaml.document import Document, DocumentError, read_documen
 from framework.config.yaml.environment import expand
 from framework.config.yaml.parse import mask_problems, sort_problems, validation_problems
 from framework.llm.base_url import normalize_base_url
-from framework.llm.capabilities import Capabilities
+from framework.llm.capabilities import Capabilities, OpenAIApi
+from framework.llm.providers import api_format
 from framework.tools.base_folder import is_inside, split_path
 from framework.types.errors import ConfigError, ToolError
 from framework.types.frozen import Duration, Frozen, check_version
@@ -25,6 +26,8 @@ from framework.types.problem import Problem
 from framework.types.spec import AgentName, ContentMode
 from framework.types.text import did_you_mean
 from framework.types.trace import Inbound
+
+T = TypeVar("T")
 
 SETTINGS_FILE = "agentsd.yaml"
 ENV_PREFIX = "AGENTSD_"
@@ -44,8 +47,19 @@ class ModelAlias(Frozen):
     """Base URL of another server with the provider's API, such as `http://127.0.0.1:8080/v1`."""
     api_key: SecretStr | None = None
     """API key, usually `${VARIABLE}`. Default: the provider's own environment variable."""
+    api: OpenAIApi | None = None
+    """API of a model with OpenAI's format: `chat` (chat completions) or `responses`. Default: by the model."""
     capabilities: Capabilities | None = None
     """Features and prices of the model; overrides what agentsd knows about it."""
+
+    @field_validator("api", "capabilities")
+    @classmethod
+    def _require_choice(cls, value: T, info: ValidationInfo) -> T:
+        """Reject the choice of an API for a provider that has only one."""
+        model, api = str(info.data.get("model", "")), value.api if isinstance(value, Capabilities) else value
+        if api is not None and api_format(model) not in ("openai", None):
+            raise ValueError(f"{model.partition('/')[0]} has only one API: remove `api`, a choice of OpenAI's APIs")
+        return value
 
 
 class ModelCallSettings(Frozen):

@@ -5,18 +5,20 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 _EXPECTED = "expected the URL of a server, such as http://127.0.0.1:8080/v1"
-_ENDPOINT = "/chat/completions"
-"""The path that clients append; base URLs are often copied with it."""
+_ENDPOINTS = ("/chat/completions", "/responses")
+"""The paths that clients append; base URLs are often copied with them."""
 _FORBIDDEN = frozenset("\\{}$<>\"'")
 
 
 def normalize_base_url(text: str) -> str:
-    """Return the URL without surrounding white space, trailing slashes and the endpoint's path.
+    """Return the URL without surrounding white space, trailing slashes and an endpoint's path.
 
     Raises:
         ValueError: it is not the URL of a server. The message does not quote it: it may contain a password.
     """
-    url = text.strip().rstrip("/").removesuffix(_ENDPOINT).rstrip("/")
+    url = text.strip().rstrip("/")
+    for endpoint in _ENDPOINTS:
+        url = url.removesuffix(endpoint).rstrip("/")
     if problem := _problem(url):
         raise ValueError(f"{_EXPECTED}; {problem}")
     return url

@@ -32,6 +32,8 @@ Thinking = Literal[
     "adaptive_thinking",
 ]
 """The parameter that controls how long a model thinks; `none` if it has none."""
+OpenAIApi = Literal["chat", "responses"]
+"""OpenAI's APIs: chat completions, and responses."""
 _PRICE_FORMS = "`free`, or in US dollars per million tokens: {input: 1.25, output: 10, cached: 0.125}"
 
 
@@ -104,7 +106,7 @@ class Capabilities(Frozen):
     """Can be forced to reply with JSON."""
     json_with_tools: bool | None = None
     """Supports `json_schema` and `json_object` together with tools."""
-    api: Literal["chat", "responses"] | None = None
+    api: OpenAIApi | None = None
     """OpenAI's API for this model: chat completions (the default), or responses."""
     thinking: Thinking | None = None
     """The parameter for `model_settings.reasoning`."""

@@ -12,6 +12,7 @@ from typing import Any, TypedDict, TypeVar, Unpack
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+from framework.llm.capabilities import OpenAIApi
 from framework.types.errors import ModelError, ModelRefused
 from framework.types.redact import MASK, redact
 from framework.types.text import fix_surrogates, shorten
@@ -47,6 +48,9 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{100,}={0,2}")
 """What may be a file in base64, or its beginning; some servers quote it in their errors."""
 _MIN_BASE64_CHARS = 10
 """Different characters in a text that is base64 and not a repetition."""
+_NEEDS_RESPONSES = re.compile(r"(?i)\bv1/responses\b|\bresponses (api|endpoint)\b")
+"""Messages of chat completions about models, or combinations of settings, that only the Responses API supports."""
+_REASONING = re.compile(r"(?i)reasoning")
 _TOO_LONG = re.compile(
     r"(?i)context.(length|window|size)|(prompt|input|conversation)\b.{0,200}\btoo long"
     r"|exceeds? the maximum number of tokens"
@@ -55,7 +59,10 @@ _TOO_LONG = re.compile(
 _BAD_KEY = re.compile(r"(?i)\bapi[ _-]?key (is )?(not valid|invalid|expired)|\binvalid (x-)?api[ _-]?key")
 _NO_MONEY = re.compile(r"(?i)credit balance is too low|insufficient (account )?balance")
 """Messages about an API key or an account that some providers send with an unrelated status."""
-_FILTERED = ("content_filter", "content_policy_violation", "data_inspection_failed", "DataInspectionFailed")
+_FILTERED = (
+    *("content_filter", "content_policy_violation", "data_inspection_failed", "DataInspectionFailed"),
+    *("bio_policy", "image_content_policy_violation"),
+)
 """Error codes of content filters."""
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
 """OpenSSL's reasons when the server does not use TLS."""
@@ -68,6 +75,8 @@ _STATUS_BY_CODE = {
     "insufficient_quota": 402,
     "model_not_found": 404,
     "context_length_exceeded": 400,
+    "invalid_prompt": 400,
+    "data_residency_mismatch": 400,
 }
 """Error codes inside streams, mapped to the HTTP status of the same error outside a stream."""
 
@@ -89,11 +98,21 @@ class ProviderErrors:
         api_key: masked in every message.
         base_url: the server; None for the provider's default.
         usual_path: the path that most servers' `base_url` ends with.
+        api: which of OpenAI's APIs is used; None for other providers.
     """
 
-    def __init__(self, name: str, api_key: str, base_url: str | None, *, usual_path: str = "") -> None:
+    def __init__(
+        self,
+        name: str,
+        api_key: str,
+        base_url: str | None,
+        *,
+        usual_path: str = "",
+        api: OpenAIApi | None = None,
+    ) -> None:
         url = urlsplit(base_url or "")
         self._name = name
+        self._api = api
         self._key = _pattern_of(api_key) if api_key else None
         self._path_hint = f" (most end with {usual_path})" if base_url and usual_path not in url.path else ""
         # Without the user, the password and the query, which may contain a key.
@@ -154,18 +173,30 @@ class ProviderErrors:
             return self.error("the API key was rejected: set a valid one", permanent=True)
         if status == 402 or _NO_MONEY.search(message):
             return self.error("the account's quota is used up", message, permanent=True)
+        if self._api == "chat" and _NEEDS_RESPONSES.search(message):
+            return self._needs_responses(message)
         if code == "model_not_found":
             return self.error(f"no such model at {self._address}", message, permanent=True)
         if _NO_TOOLS.search(message):
             advice = "set `protocol: json` in the agent's file"
             return self.error(f"the model does not support function calls: {advice}", message, unavailable=True)
         if status in (404, 405):
-            problem = f"no such model at {self._address}, or base_url is wrong{self._path_hint}"
+            no_api = ", no Responses API there (then set `api: chat` at its alias)" if self._api == "responses" else ""
+            problem = f"no such model at {self._address}{no_api}, or base_url is wrong{self._path_hint}"
             return self.error(problem, message, permanent=True)
         if status == 413 or code == "context_length_exceeded" or _TOO_LONG.search(message):
             return self.error(f"the conversation exceeds the model's context window ({status}): {_SHORTEN}", message)
         advice = ": check that the API key may use this model" if status == 403 else ""
         return self.error(f"the request was rejected ({status}){advice}", message)
+
+    def _needs_responses(self, message: str) -> ModelError:
+        """Return the error for a request that only the Responses API accepts."""
+        if _REASONING.search(message):
+            problem = "the model supports tools with reasoning only through the Responses API"
+            advice = "set `api: responses` at its alias in agentsd.yaml, or `reasoning: none` in model_settings"
+            return self.error(f"{problem}: {advice}", message, unavailable=True)
+        problem = "the model needs the Responses API: set `api: responses` at its alias in agentsd.yaml"
+        return self.error(problem, message, permanent=True)
 
     def from_body(self, message: str, *, code: object = None) -> ModelError:
         """Return the error reported in the body of a response with status 200; permanent for client error codes."""

@@ -9,11 +9,12 @@ from typing import Literal
 
 from framework.llm.anthropic.client import AnthropicModel
 from framework.llm.base_url import normalize_base_url
-from framework.llm.capabilities import Capabilities
+from framework.llm.capabilities import Capabilities, OpenAIApi, known_capabilities
 from framework.llm.client import ModelClient
 from framework.llm.gemini.client import GeminiModel
 from framework.llm.offline.model import OfflineModel
 from framework.llm.openai.client import OpenAIModel
+from framework.llm.openai.responses import ResponsesModel
 from framework.types.errors import ConfigError
 from framework.types.text import did_you_mean
 
@@ -53,6 +54,7 @@ def create_client(
     *,
     base_url: str | None = None,
     api_key: str | None = None,
+    api: OpenAIApi | None = None,
     capabilities: Capabilities | None = None,
     environ: Mapping[str, str],
 ) -> ModelClient:
@@ -62,6 +64,7 @@ def create_client(
         name: as in agent files; the part after the first `/` is the model's name on the server.
         base_url: a different server with the same API; it may need no key.
         api_key: overrides the provider's environment variable.
+        api: for a provider with OpenAI's API format, overrides the one in the capabilities.
         capabilities: override the known ones.
         environ: environment variables, which contain the keys.
 
@@ -85,7 +88,21 @@ def create_client(
         return AnthropicModel(model, api_key=key, base_url=url, capabilities=capabilities)
     if provider.api == "gemini":
         return GeminiModel(model, api_key=key, base_url=url, capabilities=capabilities)
-    return OpenAIModel(provider.name, model, api_key=key, base_url=url, capabilities=capabilities)
+    kind = ResponsesModel if (api or _api(name, base_url, capabilities)) == "responses" else OpenAIModel
+    return kind(provider.name, model, api_key=key, base_url=url, capabilities=capabilities)
+
+
+def api_format(name: str) -> ApiFormat | None:
+    """Return the API format of `provider/model`, or None if the provider is unknown."""
+    prefix = name.partition("/")[0]
+    return next((provider.api for provider in PROVIDERS if provider.name == prefix), None)
+
+
+def _api(name: str, base_url: str | None, configured: Capabilities | None) -> OpenAIApi | None:
+    """Return the API by the capabilities. The known one is that of the provider's own server; others may lack it."""
+    if configured is not None and configured.api is not None:
+        return configured.api
+    return known_capabilities(name).api if base_url is None else None
 
 
 def _provider(prefix: str, name: str) -> Provider:

@@ -189,6 +189,20 @@ def test_an_invalid_base_url_is_reported_at_its_position(tmp_path: Path) -> None
     assert problem.message.endswith("it does not begin with http:// or https://")
 
 
+@pytest.mark.parametrize("choice", ["api: responses", "capabilities: {api: chat}"])
+@pytest.mark.parametrize("provider", ["anthropic", "gemini"])
+def test_a_choice_of_apis_is_rejected_for_a_provider_with_only_one(tmp_path: Path, provider: str, choice: str) -> None:
+    problem = only(refused(tmp_path, f"models:\n  mine:\n    model: {provider}/m\n    {choice}\n"))
+    assert problem.line == 4
+    assert problem.message == f"{provider} has only one API: remove `api`, a choice of OpenAI's APIs"
+
+
+def test_an_unknown_api_is_reported_with_the_valid_ones(tmp_path: Path) -> None:
+    problem = only(refused(tmp_path, "models: {mine: {model: openai/m, api: completions}}\n"))
+    assert problem.place == "agentsd.yaml:1:39"
+    assert "'chat' or 'responses'" in problem.message
+
+
 PROBLEMS = [
     (
         "model: locl\nmodels: {local: {model: openai/m}}\n",

@@ -147,7 +147,8 @@ def test_a_tool_turn_sends_calls_results_and_thinking_back_unchanged(form: Forma
     assert [text.count(word) for word in ("found call_1", "found call_2", "made_up")] in ([1, 1, 1], [1, 1, 2])
     assert "docs.search" not in text
     thinking = {"type": "thinking", "thinking": "let me see", "signature": SIGNATURE}
-    assert form.returned(body) == {"openai": "let me see", "anthropic": thinking, "gemini": SIGNATURE}[form.name]
+    sent = {"openai": "let me see", "anthropic": thinking, "gemini": SIGNATURE, "responses": SIGNATURE}
+    assert form.returned(body) == sent[form.id]
 
 
 @each_format
@@ -293,7 +294,7 @@ def test_deltas_before_a_cut_are_delivered_without_a_reply(form: Format) -> None
 @each_format
 @each_way
 def test_a_stalled_server_is_one_error(form: Format, stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"framework.llm.{form.name}.client.SDK_TIMEOUT", 0.05)
+    monkeypatch.setattr(form.timeout, 0.05)
 
     error = failure(form, begun(form, ending="stall"), stream=stream)
 

@@ -16,7 +16,7 @@ from framework.types.errors import ModelError
 from framework.types.file import File
 from framework.types.messages import Message, ToolCall, ToolDefinition
 from tests.support.file_requests import contents, files_in, sample, with_files
-from tests.support.formats import ANTHROPIC, GEMINI, OPENAI, Format, each_format, each_way, says
+from tests.support.formats import ANTHROPIC, FORMATS, GEMINI, OPENAI, RESPONSES, Format, each_format, each_way, says
 from tests.support.media import SAMPLES, png
 from tests.support.wire import Answer, Answers, WireServer, wire_server
 
@@ -25,6 +25,7 @@ CHART = ToolDefinition(name="docs.chart", description="Draws.", parameters={"typ
 SENT = {
     "openai": ["image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf", "audio/wav", "audio/mpeg"],
     "anthropic": ["image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"],
+    "responses": ["image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"],
     "gemini": [
         "image/png",
         "image/jpeg",
@@ -59,6 +60,10 @@ def send(form: Format, *requests: ModelRequest, answers: Answers | None = None, 
     return asyncio.run(run()).requests
 
 
+def conversation(body: dict[str, Any]) -> Any:
+    return body.get("messages") or body.get("contents") or body["input"]
+
+
 def texts(value: Any) -> list[str]:
     """Return the texts of a request, in order."""
     if isinstance(value, dict):
@@ -74,8 +79,8 @@ def test_files_are_sent_in_order_with_their_bytes(form: Format, stream: bool) ->
 
     (body,) = send(form, request(message, stream=stream))
 
-    assert files_in(form.name, body) == [("image/png", PNG.data), ("application/pdf", PDF.data)]
-    sent = texts(body.get("messages") or body["contents"])
+    assert files_in(form.id, body) == [("image/png", PNG.data), ("application/pdf", PDF.data)]
+    sent = texts(conversation(body))
     assert sent == ["first", "second", "third"]
 
 
@@ -87,20 +92,20 @@ def test_each_media_type_is_sent_or_described(form: Format, media_type: str) -> 
 
     (body,) = send(form, request(message))
 
-    if media_type in SENT[form.name]:
-        assert [data for _, data in files_in(form.name, body)] == [file.data]
+    if media_type in SENT[form.id]:
+        assert [data for _, data in files_in(form.id, body)] == [file.data]
     else:
-        assert files_in(form.name, body) == []
+        assert files_in(form.id, body) == []
         assert file.part.description in json.dumps(body)
     accepts = form.model("http://h/v1").info.accepts(file.part)
-    assert (accepts is False) == (media_type not in SENT[form.name])
+    assert (accepts is False) == (media_type not in SENT[form.id])
 
 
 @each_format
 def test_a_missing_file_is_described(form: Format) -> None:
     (body,) = send(form, request(with_files("look", PNG), media={}))
 
-    assert files_in(form.name, body) == []
+    assert files_in(form.id, body) == []
     assert PNG.part.description in json.dumps(body)
 
 
@@ -108,8 +113,8 @@ def test_a_missing_file_is_described(form: Format) -> None:
 def test_a_message_of_one_file_has_no_text(form: Format) -> None:
     (body,) = send(form, request(with_files(PNG)))
 
-    assert len(files_in(form.name, body)) == 1
-    assert texts(body.get("messages") or body["contents"]) == []
+    assert len(files_in(form.id, body)) == 1
+    assert texts(conversation(body)) == []
 
 
 @each_format
@@ -125,8 +130,8 @@ def test_a_file_is_encoded_once_per_run(form: Format) -> None:
         request(message, answered, again, scratch=cache, media={**contents(again), **emptied}),
     )
 
-    assert [data for _, data in files_in(form.name, first)] == [PNG.data]
-    assert [data for _, data in files_in(form.name, second)] == [PNG.data, PDF.data]
+    assert [data for _, data in files_in(form.id, first)] == [PNG.data]
+    assert [data for _, data in files_in(form.id, second)] == [PNG.data, PDF.data]
 
 
 @each_format
@@ -138,8 +143,8 @@ def test_a_placeholder_of_another_run_stays_text(form: Format) -> None:
 
     (body,) = send(form, request(with_files(f"show {stolen}", PDF)))
 
-    assert [data for _, data in files_in(form.name, body)] == [PDF.data]
-    assert texts(body.get("messages") or body["contents"]) == [f"show {stolen}"]
+    assert [data for _, data in files_in(form.id, body)] == [PDF.data]
+    assert texts(conversation(body)) == [f"show {stolen}"]
 
 
 def test_concurrent_requests_of_one_client_get_their_own_files() -> None:
@@ -159,10 +164,10 @@ def test_concurrent_requests_of_one_client_get_their_own_files() -> None:
             await model.close()
             return server.requests
 
-    for form in (OPENAI, ANTHROPIC, GEMINI):
+    for form in FORMATS:
         for body in asyncio.run(run(form)):
-            ((_, data),) = files_in(form.name, body)
-            (number,) = texts(body.get("messages") or body["contents"])
+            ((_, data),) = files_in(form.id, body)
+            (number,) = texts(conversation(body))
             assert f"file {number.removesuffix('.png')}".encode() in data
 
 
@@ -208,6 +213,16 @@ def test_chat_keeps_the_files_of_results_while_the_conversation_grows() -> None:
     assert grown[-1] == send(OPENAI, request(*messages))[0]
 
 
+def test_responses_get_the_files_inside_of_the_results() -> None:
+    (body,) = send(RESPONSES, request(*turn_with_files()))
+
+    results = [item["output"] for item in body["input"] if item.get("type") == "function_call_output"]
+    assert [part["type"] for part in results[0]] == ["input_text", "input_image"]
+    assert results[1] == "no chart"
+    assert [part["type"] for part in results[2]] == ["input_text", "input_file"]
+    assert files_in("responses", body) == [("image/png", PNG.data), ("application/pdf", PDF.data)]
+
+
 def test_claude_gets_the_files_inside_of_the_results() -> None:
     (body,) = send(ANTHROPIC, request(*turn_with_files()))
 
@@ -246,7 +261,7 @@ def test_the_json_protocol_keeps_files(form: Format) -> None:
 
     body = asyncio.run(run())
 
-    assert [media_type for media_type, _ in files_in(form.name, body)] == ["image/webp", "image/png", "application/pdf"]
+    assert [media_type for media_type, _ in files_in(form.id, body)] == ["image/webp", "image/png", "application/pdf"]
     assert "toolConfig" not in body
     assert "tool_choice" not in body
 

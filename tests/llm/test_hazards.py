@@ -25,7 +25,7 @@ from framework.llm.providers import create_client
 from framework.types.errors import ConfigError, ModelError, ModelRefused
 from framework.types.messages import Message, ToolDefinition
 from tests.support.cases import cases
-from tests.support.formats import FORMATS, KEY, OPENAI, Format, begun, each_format, each_way, says
+from tests.support.formats import FORMATS, KEY, OPENAI, RESPONSES, Format, begun, each_format, each_way, says
 from tests.support.projects import agent, write
 from tests.support.site import answer, redirect, site
 from tests.support.wire import Answer, endless, raw, wire_server
@@ -35,6 +35,8 @@ ODD: list[Any] = [
     None, "", "x", "12", "\ud800", 0, -1, 3.0, 1e300, 10**30, True, [], [None], ["x"], [{}], {}, {"a": {"b": []}},
 ]  # fmt: skip
 DEEP = "[" * 100_000
+SENT_AS_JSON = [form for form in FORMATS if form.name != "gemini"]
+"""Formats whose servers may send a complete response in place of a stream."""
 Place = tuple[str | int, ...]
 
 
@@ -187,13 +189,13 @@ def test_an_unstreamed_response_to_a_stream_request_is_accepted(form: Format) ->
     assert [call.arguments for call in reply.message.tool_calls] == [{"q": "ü"}]
 
 
-@pytest.mark.parametrize("form", FORMATS[:2], ids=lambda form: form.name)
+@pytest.mark.parametrize("form", SENT_AS_JSON, ids=lambda form: form.id)
 def test_an_error_of_status_200_is_reported_for_a_stream_request(form: Format) -> None:
     error = error_of(form, raw(200, form.failed(400, "no credits").body), stream=True)
     assert "the provider reported an error: no credits" in error.message
 
 
-@pytest.mark.parametrize("form", FORMATS[:2], ids=lambda form: form.name)
+@pytest.mark.parametrize("form", SENT_AS_JSON, ids=lambda form: form.id)
 def test_a_stream_with_a_json_content_type_is_read_as_a_stream(form: Format) -> None:
     events = says(form, "hello").streamed
     lines = [event if event.startswith("event:") else f"data: {event}" for event in events]
@@ -206,6 +208,7 @@ ENDS = {
     "openai": {"calls": "tool_calls", "stop": "stop", "cut": "length"},
     "anthropic": {"calls": "tool_use", "stop": "end_turn", "cut": "max_tokens"},
     "gemini": {"stop": "STOP", "cut": "MAX_TOKENS"},
+    "responses": {"stop": "stop", "cut": "length"},
 }
 
 
@@ -216,10 +219,10 @@ def test_a_cut_answer_is_reported_if_either_finish_reason_reports_it(form: Forma
     """A call in a cut answer may look complete; a second finish reason must not make it run."""
 
     def events_of(end: str) -> list[str]:
-        return list(says(form, calls=(("docs__search", {"q": "x"}),), end=ENDS[form.name][end]).streamed)
+        return list(says(form, calls=(("docs__search", {"q": "x"}),), end=ENDS[form.id][end]).streamed)
 
     first, second = events_of(order[0]), events_of(order[1])
-    last = -2 if form.name != "gemini" else -1  # the finish reason and the chunk after it
+    last = -2 if form.id in ("openai", "anthropic") else -1  # the finish reason and the chunk after it
     events = (*first, second[last])
     error = error_of(form, Answer(streamed=events), stream=True)
     assert "a tool call was cut by max_tokens" in error.message
@@ -305,6 +308,10 @@ def test_each_status_is_one_error_with_advice(
     form: Format, status: int, says_what: str, retryable: bool, unavailable: bool
 ) -> None:
     error = error_of(form, form.failed(status, "boom"))
+    if form is RESPONSES:
+        says_what = says_what.replace(
+            "/v1, or", r"/v1, no Responses API there \(then set `api: chat` at its alias\), or"
+        )
     assert re.search(says_what, error.message), error.message
     assert (error.retryable, error.unavailable) == (retryable, unavailable)
 
@@ -417,7 +424,7 @@ def test_a_key_in_a_servers_error_is_never_reported_logged_or_stored(
     async def run() -> str:
         answers = list(quoting(form))
         async with wire_server(answers) as server:
-            alias = f"{{model: {form.name}/m, base_url: '{server.url}', api_key: {SECRET}}}"
+            alias = form.alias(server.url, api_key=SECRET)
             files = {
                 "agents.d/one.yaml": agent("one", model="local", telemetry="{content: full}"),
                 "agentsd.yaml": f"models: {{local: {alias}}}\nmodel_calls: {{max_retries: 0, cooldown_after: 99}}\n"
@@ -457,7 +464,7 @@ def test_endless_redirects_are_one_error(form: Format, stream: bool) -> None:
     async def run() -> ModelReply | ModelError:
         moved = redirect("/again", "307 Temporary Redirect").replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
         pages = {"/again": moved}
-        paths = ("/v1/chat/completions", "/v1/messages", "/v1/models/m:generateContent")
+        paths = ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/models/m:generateContent")
         pages |= dict.fromkeys((*paths, "/v1/models/m:streamGenerateContent"), moved)
         async with site(pages) as server:
             return await asyncio.to_thread(ask, form, f"{server.url}/v1", stream=stream)

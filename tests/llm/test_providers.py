@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from framework.llm.client import ModelRequest
 from framework.llm.gemini.client import GeminiModel
 from framework.llm.offline.model import OfflineModel
 from framework.llm.openai.client import OpenAIModel
+from framework.llm.openai.responses import ResponsesModel
 from framework.llm.providers import PROVIDERS, Provider, create_client
 from framework.types.errors import ConfigError
 from framework.types.messages import Message
@@ -119,3 +121,19 @@ def test_configured_capabilities_override_known_ones() -> None:
 
     assert (known.tools, known.context_window) == (True, 200_000)
     assert (merged.tools, merged.context_window, merged.prices) == (False, 200_000, said.prices)
+
+
+def test_the_api_is_that_of_the_alias_the_capabilities_or_the_known_model() -> None:
+    responses, chat = Capabilities(api="responses"), Capabilities(api="chat")
+
+    def uses_responses(name: str, **options: Any) -> bool:
+        return isinstance(create_client(name, api_key="k", environ={}, **options), ResponsesModel)
+
+    assert uses_responses("openai/gpt-5.6-terra"), "OpenAI's own server has both"
+    assert not uses_responses("openai/gpt-5.6-terra", base_url="http://h/v1"), "another server may have chat only"
+    assert not uses_responses("openai/gpt-4o")
+    assert not uses_responses("openai/gpt-5.6-terra", capabilities=chat)
+    assert uses_responses("qwen/qwen-max", capabilities=responses)
+    assert uses_responses("openai/m", base_url="http://h/v1", capabilities=responses)
+    assert uses_responses("openai/m", capabilities=chat, api="responses"), "the alias decides"
+    assert not uses_responses("openai/m", capabilities=responses, api="chat")

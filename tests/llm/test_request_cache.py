@@ -43,6 +43,16 @@ def test_cached_bytes_equal_a_fresh_encoding_after_any_edits(
         assert json.loads(b"".join(chunks)) == [write(message) for message in messages]
 
 
+def test_a_message_may_become_several_elements() -> None:
+    def twice(position: int) -> bytes:
+        return encode_json([write(messages[position])] * 2)[1:-1]
+
+    messages = [Message(role="user", content=text) for text in "abc"]
+    encoded = EncodedMessages()
+    assert len(json.loads(b"".join(encoded.chunks(messages[:1], twice)))) == 2
+    assert json.loads(b"".join(encoded.chunks(messages, twice))) == [write(m) for m in messages for _ in range(2)]
+
+
 def test_unchanged_messages_are_not_encoded_again() -> None:
     seen: list[str] = []
 

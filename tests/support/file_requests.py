@@ -9,6 +9,7 @@ from typing import Any
 from anthropic.types import MessageParam
 from google.genai import types as gemini
 from openai.types.chat import ChatCompletionMessageParam
+from openai.types.responses import ResponseInputParam
 from pydantic import TypeAdapter
 
 from framework.types.file import File
@@ -17,6 +18,7 @@ from tests.support.media import SAMPLES
 
 _CHAT = TypeAdapter(list[ChatCompletionMessageParam])
 _CLAUDE = TypeAdapter(list[MessageParam])
+_RESPONSES = TypeAdapter(ResponseInputParam)
 Sent = tuple[str, bytes]
 """Media type and contents of a file."""
 
@@ -44,6 +46,9 @@ def files_in(form: str, body: Mapping[str, Any]) -> list[Sent]:
     if form == "gemini":
         parts = (gemini.Content.model_validate(content, extra="forbid").parts for content in body["contents"])
         return [sent for of_turn in parts for part in of_turn or () for sent in _in_gemini(part)]
+    if form == "responses":
+        items: Any = _RESPONSES.validate_python(body["input"])
+        return [sent for item in items for sent in _in_item(item.get("content") or item.get("output"))]
     turns: Any = (_CHAT if form == "openai" else _CLAUDE).validate_python(body["messages"])
     return [sent for turn in turns for sent in (_in_chat if form == "openai" else _in_claude)(turn["content"])]
 
@@ -69,6 +74,15 @@ def _in_chat(content: Any) -> Iterator[Sent]:
             case "input_audio":
                 sound = part["input_audio"]
                 yield {"wav": "audio/wav", "mp3": "audio/mpeg"}[sound["format"]], _decoded(sound["data"])
+
+
+def _in_item(content: Any) -> Iterator[Sent]:
+    for part in content if not isinstance(content, str | None) else ():
+        match part["type"]:
+            case "input_image":
+                yield _data_url(part["image_url"])
+            case "input_file":
+                yield _data_url(part["file_data"])
 
 
 def _in_claude(content: Any) -> Iterator[Sent]:

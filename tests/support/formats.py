@@ -1,4 +1,4 @@
-"""The three API formats: the same answer in each, built from the SDKs' own types."""
+"""The API formats: the same answer in each, built from the SDKs' own types."""
 
 from __future__ import annotations
 
@@ -11,16 +11,21 @@ from typing import Any
 import pytest
 from anthropic import types as claude
 from google.genai import types as gemini
+from openai.types import responses as oai
+from openai.types.responses.response import IncompleteDetails
+from openai.types.responses.response_reasoning_item import Summary
+from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails, ResponseUsage
 
 from framework.llm.anthropic.client import AnthropicModel
 from framework.llm.gemini.client import GeminiModel
 from framework.llm.openai.client import OpenAIModel
+from framework.llm.openai.responses import ResponsesModel
 from tests.support import wire
 from tests.support.wire import Answer
 
 KEY = "sk-very-secret-4711"
 SIGNATURE = base64.b64encode(b"signed by the provider").decode()
-Model = OpenAIModel | AnthropicModel | GeminiModel
+Model = OpenAIModel | ResponsesModel | AnthropicModel | GeminiModel
 Calls = tuple[tuple[str, Any], ...]
 
 
@@ -54,6 +59,24 @@ class Format:
     """Creates an error event with a message, retryable or not."""
     returned: Callable[[dict[str, Any]], object]
     """Returns the thinking in a request's body."""
+    api: str = ""
+    """OpenAI's API, if it is not chat completions."""
+
+    @property
+    def id(self) -> str:
+        """The name of the format; `name` is that of its provider."""
+        return self.api or self.name
+
+    @property
+    def timeout(self) -> str:
+        """The path of the constant with the timeout of its SDK."""
+        module = "openai.exchange" if self.name == "openai" else f"{self.name}.client"
+        return f"framework.llm.{module}.SDK_TIMEOUT"
+
+    def alias(self, url: str, more: str = "", *, api_key: str = "sk-test-1234567890") -> str:
+        """Return an alias in YAML for a model on a server."""
+        api = f", api: {self.api}" if self.api else ""
+        return f"{{model: {self.name}/test, base_url: '{url}', api_key: {api_key}{api}{more}}}"
 
 
 def words(text: str) -> list[str]:
@@ -88,6 +111,135 @@ def _openai_error_event(message: str, passing: bool) -> str:
 
 def _openai_returned(body: dict[str, Any]) -> object:
     return next(message.get("reasoning_content") for message in body["messages"] if message.get("tool_calls"))
+
+
+# --- OpenAI's Responses API
+
+
+def _responses(url: str, model: str = "m", **options: Any) -> Model:
+    return ResponsesModel("openai", model, base_url=url, **{"api_key": KEY, **options})
+
+
+_RESPONSE_ENDS = {"length": "max_output_tokens", "refused": "content_filter"}
+
+
+def response_items(reply: ScriptedReply) -> list[Any]:
+    """Return the output items of an answer: reasoning, a message, and calls."""
+    items: list[Any] = []
+    if reply.thought:
+        summary = [Summary(type="summary_text", text=reply.thought)]
+        items.append(
+            oai.ResponseReasoningItem(id="rs_1", type="reasoning", summary=summary, encrypted_content=SIGNATURE)
+        )
+    if reply.text:
+        text = oai.ResponseOutputText(type="output_text", text=reply.text, annotations=[])
+        items.append(
+            oai.ResponseOutputMessage(id="msg_1", type="message", role="assistant", status="completed", content=[text])
+        )
+    for place, (name, given) in enumerate(reply.calls, 1):
+        arguments = given if isinstance(given, str) else json.dumps(given)
+        items.append(
+            oai.ResponseFunctionToolCall(
+                id=f"fc_{place}", type="function_call", call_id=f"call_{place}", name=name, arguments=arguments
+            )
+        )
+    return items
+
+
+def whole_response(items: list[Any], end: str = "stop", usage: tuple[int, int, int] = (10, 5, 0)) -> oai.Response:
+    """Return a response of these items, without validation."""
+    read, written, cached = usage
+    reason = _RESPONSE_ENDS.get(end)
+    return oai.Response.construct(
+        id="resp_1",
+        object="response",
+        created_at=1.0,
+        model="wire-model",
+        output=items,
+        status="incomplete" if reason else {"stop": "completed"}.get(end, end),
+        error=None,
+        incomplete_details=IncompleteDetails.construct(reason=reason) if reason else None,
+        usage=ResponseUsage(
+            input_tokens=read,
+            output_tokens=written,
+            total_tokens=read + written,
+            input_tokens_details=InputTokensDetails(cached_tokens=cached, cache_write_tokens=0),
+            output_tokens_details=OutputTokensDetails(reasoning_tokens=2),
+        ),
+        parallel_tool_calls=True,
+        tool_choice="auto",
+        tools=[],
+    )
+
+
+def _responses_answer(reply: ScriptedReply) -> Answer:
+    response = whole_response(response_items(reply), reply.end, reply.usage)
+    return Answer(
+        body=response.to_json(indent=None, warnings=False).encode(), streamed=tuple(response_events(response))
+    )
+
+
+def response_events(response: oai.Response) -> Iterator[str]:
+    """Generate the events of a streamed response."""
+    whole = response.to_dict(warnings=False)
+    begun = {**whole, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
+    number = 0
+
+    def event(kind: str, **data: Any) -> str:
+        nonlocal number
+        number += 1
+        return _event(kind, sequence_number=number, **data)
+
+    yield event("response.created", response=begun)
+    yield event("response.in_progress", response=begun)
+    for place, item in enumerate(response.output):
+        for kind, data in _item_events(item):
+            yield event(kind, output_index=place, **data)
+    ends = {"incomplete": "incomplete", "failed": "failed"}
+    yield event(f"response.{ends.get(str(response.status), 'completed')}", response=whole)
+
+
+def _item_events(item: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Generate the events of an item: its start, its pieces, its end."""
+    whole = item.to_dict(warnings=False)
+    match item.type:
+        case "message":
+            yield "response.output_item.added", {"item": {**whole, "content": [], "status": "in_progress"}}
+            for part_place, part in enumerate(item.content):
+                place = {"item_id": item.id, "content_index": part_place}
+                field = "text" if part.type == "output_text" else "refusal"
+                text = getattr(part, field)
+                yield "response.content_part.added", {**place, "part": {**part.to_dict(), field: ""}}
+                yield from ((f"response.{part.type}.delta", {**place, "delta": word}) for word in words(text))
+                yield f"response.{part.type}.done", {**place, field: text}
+                yield "response.content_part.done", {**place, "part": part.to_dict()}
+        case "reasoning":
+            yield "response.output_item.added", {"item": {**whole, "summary": [], "encrypted_content": "begun"}}
+            for part_place, part in enumerate(item.summary):
+                place = {"item_id": item.id, "summary_index": part_place}
+                yield "response.reasoning_summary_part.added", {**place, "part": {**part.to_dict(), "text": ""}}
+                kind = "response.reasoning_summary_text"
+                yield from ((f"{kind}.delta", {**place, "delta": word}) for word in words(part.text))
+                yield f"{kind}.done", {**place, "text": part.text}
+        case _:
+            yield "response.output_item.added", {"item": {**whole, "arguments": ""}}
+            half = len(item.arguments) // 2
+            for piece in (item.arguments[:half], item.arguments[half:]):
+                yield "response.function_call_arguments.delta", {"item_id": item.id, "delta": piece}
+            done = {"item_id": item.id, "name": item.name, "arguments": item.arguments}
+            yield "response.function_call_arguments.done", done
+    yield "response.output_item.done", {"item": whole}
+
+
+def _responses_error_event(message: str, passing: bool) -> str:
+    event = oai.ResponseErrorEvent(
+        type="error", code="server_error" if passing else "invalid_prompt", message=message, sequence_number=9
+    )
+    return _event("error", **event.to_dict())
+
+
+def _responses_returned(body: dict[str, Any]) -> object:
+    return next((item["encrypted_content"] for item in body["input"] if item.get("type") == "reasoning"), None)
 
 
 # --- Anthropic
@@ -156,7 +308,7 @@ def _anthropic_block(block: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _event(kind: str, **data: Any) -> str:
-    return f"event: {kind}\ndata: {json.dumps({'type': kind, **data})}"
+    return f"event: {kind}\ndata: {json.dumps({**data, 'type': kind})}"
 
 
 def _anthropic_failed(status: int, message: str, **headers: str) -> Answer:
@@ -248,8 +400,18 @@ ANTHROPIC = Format(
 GEMINI = Format(
     "gemini", "google.genai", _gemini, _gemini_answer, _gemini_failed, _gemini_error_event, _gemini_returned
 )
-FORMATS = (OPENAI, ANTHROPIC, GEMINI)
-each_format = pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
+RESPONSES = Format(
+    "openai",
+    "openai",
+    _responses,
+    _responses_answer,
+    wire.failed,
+    _responses_error_event,
+    _responses_returned,
+    api="responses",
+)
+FORMATS = (OPENAI, ANTHROPIC, GEMINI, RESPONSES)
+each_format = pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.id)
 each_way = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 
 
@@ -260,6 +422,6 @@ def says(form: Format, text: str = "", **rest: Any) -> Answer:
 
 def begun(form: Format, *more: str, ending: wire.Ending = "clean") -> Answer:
     """Return a stream of `par`, `tial` and then `more`."""
-    events = [event for event in says(form, "par tial").streamed if '"par"' in event or 'tial"' in event]
+    events = [event for event in says(form, "par tial").streamed if '"par"' in event or '" tial"' in event]
     first = [event for event in says(form, "par tial").streamed[:3] if "_start" in event]
     return replace(says(form, "x"), streamed=(), events=(*first, *events, *more), ending=ending, body=b"")

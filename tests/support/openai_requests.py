@@ -8,6 +8,7 @@ import pytest
 
 from framework.llm.client import Delta, ModelRequest
 from framework.llm.openai.client import OpenAIModel
+from framework.llm.openai.responses import ResponsesModel
 from framework.types.messages import Message, ToolDefinition
 
 KEY = "sk-very-secret-4711"
@@ -21,7 +22,7 @@ def request(*, stream: bool = False, **changes: Any) -> ModelRequest:
     return ModelRequest(**{"messages": (USER,), "tools": (SEARCH,), "stream": stream, **changes})
 
 
-async def deltas(model: OpenAIModel, model_request: ModelRequest) -> list[Delta]:
+async def deltas(model: OpenAIModel | ResponsesModel, model_request: ModelRequest) -> list[Delta]:
     """Send the request, close the model, and return the deltas."""
     try:
         return [delta async for delta in model.stream(model_request)]

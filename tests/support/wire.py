@@ -1,4 +1,4 @@
-"""A real HTTP server for tests that serves `/v1/chat/completions`, validly or not, streamed or not.
+"""A real HTTP server for tests that serves `/v1/chat/completions` and other APIs, validly or not, streamed or not.
 
 The responses are built from the SDK's types, so that their form does not depend on this project. Other formats and
 their responses are in `tests/support/formats.py`.
@@ -92,7 +92,7 @@ async def wire_server(answers: Answers) -> AsyncIterator[WireServer]:
     """Serve `answers`, one for each request, on a free port of 127.0.0.1."""
     server = WireServer(answers)
     app = web.Application(client_max_size=1 << 24)
-    for path in ("/v1/chat/completions", "/v1/messages", "/{version}/models/{call}"):
+    for path in ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/{version}/models/{call}"):
         app.router.add_post(path, server.handle)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
     await runner.setup()

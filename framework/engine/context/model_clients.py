@@ -132,7 +132,12 @@ class ModelClients:
             return create_client(name, environ=os.environ)
         key = alias.api_key.get_secret_value() if alias.api_key else None
         return create_client(
-            alias.model, base_url=alias.base_url, api_key=key, capabilities=alias.capabilities, environ=os.environ
+            alias.model,
+            base_url=alias.base_url,
+            api_key=key,
+            api=alias.api,
+            capabilities=alias.capabilities,
+            environ=os.environ,
         )
 
     async def close(self) -> None:

@@ -1,8 +1,11 @@
-"""Client for every server with OpenAI's chat completions API.
+"""Clients for every server with OpenAI's chat completions API or its Responses API.
 
 In reading order; each module imports only from those below it:
 
-    client      Builds a request and turns the response into a reply.
-    connection  Sends requests that are already encoded through the openai SDK.
-    transport   Sends the SDK's requests through aiohttp.
+    client            Chat completions: builds a request and turns the response into a reply.
+    responses         The Responses API: the same.
+    responses_format  Converts messages to and from the items of the Responses API.
+    exchange          What both share: the exchange with the server, and its errors.
+    connection        Sends requests that are already encoded through the openai SDK.
+    transport         Sends the SDK's requests through aiohttp.
 """

@@ -9,6 +9,7 @@ import httpx2
 import orjson
 from openai import AsyncOpenAI, AsyncStream, RequestOptions, omit
 
+from framework.llm.capabilities import OpenAIApi
 from framework.llm.http_client import create_http_client
 from framework.llm.openai.transport import create_direct_client, read_content
 from framework.llm.stream_assembler import as_dict
@@ -21,6 +22,8 @@ _TELEMETRY = (
 """Headers in which the SDK describes this machine to every server."""
 _ACCOUNT = ("OpenAI-Organization", "OpenAI-Project")
 """Headers that the SDK sets from environment variables, even for servers that are not OpenAI's."""
+_PATHS: dict[OpenAIApi, str] = {"chat": "chat/completions", "responses": "responses"}
+"""Path of each API below the base URL."""
 
 
 class Connection:
@@ -32,9 +35,10 @@ class Connection:
         api_key: empty for a server that requires none.
         base_url: the URL up to and including `/v1`; None for the SDK's default.
         timeout: seconds without a byte.
+        api: the API to which requests are sent.
     """
 
-    def __init__(self, api_key: str, base_url: str | None, timeout: float) -> None:
+    def __init__(self, api_key: str, base_url: str | None, timeout: float, api: OpenAIApi) -> None:
         self._sdk = AsyncOpenAI(
             # Never empty: the SDK would send the key in its own environment variable to any server.
             api_key=api_key or "none",
@@ -45,7 +49,8 @@ class Connection:
             http_client=create_direct_client(base_url, timeout) or create_http_client(timeout, follow_redirects=True),
         )
         # The complete URL, so that the SDK does not join it for every call. Its base URL may end with a slash.
-        self._url = f"{str(self._sdk.base_url).rstrip('/')}/chat/completions"
+        self._url = f"{str(self._sdk.base_url).rstrip('/')}/{_PATHS[api]}"
+        self._api = api
         self._accepts_bytes = "content" in inspect.signature(self._sdk.post).parameters
         omitted = _TELEMETRY if base_url is None else (*_TELEMETRY, *_ACCOUNT)
         # Repeats the client's options: without them, the SDK copies its defaults for each request.
@@ -93,10 +98,12 @@ class Connection:
         await self._sdk.close()
 
     async def _create(self, body: bytes) -> Any:
-        """Call the typed `create`, with the messages in `extra_body`, which it does not inspect."""
+        """Call the typed `create`, with the conversation in `extra_body`, which it does not inspect."""
         fields = orjson.loads(body)
-        create: Any = self._sdk.chat.completions.create
-        stream = {"stream": True} if fields.pop("stream", False) else {}
+        create: Any = self._sdk.responses.create if self._api == "responses" else self._sdk.chat.completions.create
+        required: dict[str, Any] = {} if self._api == "responses" else {"messages": []}
+        if fields.pop("stream", False):
+            required["stream"] = True
         return await create(
-            model=fields.pop("model"), messages=[], **stream, extra_body=fields, extra_headers=self._options["headers"]
+            model=fields.pop("model"), **required, extra_body=fields, extra_headers=self._options["headers"]
         )

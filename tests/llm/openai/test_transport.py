@@ -15,9 +15,12 @@ import pytest
 
 from framework.llm.client import Delta
 from framework.llm.openai.client import OpenAIModel
+from framework.llm.openai.responses import ResponsesModel
 from framework.llm.openai.transport import LARGE_BODY, DirectHTTPClient, create_direct_client
 from framework.types.errors import ModelError
 from framework.types.messages import Message, Usage
+from tests.support.formats import RESPONSES
+from tests.support.formats import says as says_in
 from tests.support.openai_requests import BOTH_WAYS, KEY, deltas, request
 from tests.support.site import answer, site
 from tests.support.wire import (
@@ -69,23 +72,37 @@ def typed(patch: pytest.MonkeyPatch, url: str) -> str:
 each_connection = pytest.mark.parametrize("prepare", [direct, by_the_sdk, typed])
 
 
-def ask(prepare: Prepare, answers: Answers, patch: pytest.MonkeyPatch, **asked: Any) -> tuple[list[Delta], WireServer]:
+def ask(
+    prepare: Prepare,
+    answers: Answers,
+    patch: pytest.MonkeyPatch,
+    kind: type[OpenAIModel] | type[ResponsesModel] = OpenAIModel,
+    **asked: Any,
+) -> tuple[list[Delta], WireServer]:
     async def run() -> tuple[list[Delta], WireServer]:
         async with wire_server(answers) as server:
-            model = OpenAIModel("openai", "m", api_key=KEY, base_url=prepare(patch, server.url))
+            model = kind("openai", "m", api_key=KEY, base_url=prepare(patch, server.url))
             return await deltas(model, request(**asked)), server
 
     return asyncio.run(run())
 
 
 @BOTH_WAYS
+@pytest.mark.parametrize(
+    ("kind", "scripted"),
+    [
+        (OpenAIModel, calls(("docs__search", {"q": "é"}), text="so")),
+        (ResponsesModel, says_in(RESPONSES, "so", calls=(("docs__search", {"q": "é"}),), thought="hm")),
+    ],
+    ids=["chat", "responses"],
+)
 def test_every_connection_sends_the_same_request_and_returns_the_same_reply(
-    stream: bool, monkeypatch: pytest.MonkeyPatch
+    kind: type[OpenAIModel] | type[ResponsesModel], scripted: Answer, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replies, bodies, headers = [], [], []
     for prepare in (direct, by_the_sdk, typed):
         with monkeypatch.context() as patch:
-            heard, server = ask(prepare, [calls(("docs__search", {"q": "é"}), text="so")], patch, stream=stream)
+            heard, server = ask(prepare, [scripted], patch, kind, stream=stream)
         replies.append([(delta.text, delta.reply.message if delta.reply else None) for delta in heard])
         bodies.append(server.requests)
         changing = {"Content-Length", "Host", "Authorization", "Connection", "Accept-Encoding"}

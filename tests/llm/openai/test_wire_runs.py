@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from framework import RunResult, Runtime, events
-from tests.support.formats import Format, each_format
+from tests.support.formats import OPENAI, Format, each_format
 from tests.support.formats import says as said
 from tests.support.projects import agent, write
 from tests.support.wire import Answer, calls, failed, says, wire_server
 
 
-def project(root: Path, url: str, *, model: str = "openai/test", more: str = "", **keys: str) -> Path:
-    alias = f"{{model: {model}, base_url: '{url}', api_key: sk-test-1234567890{more}}}"
+def project(root: Path, url: str, *, form: Format = OPENAI, more: str = "", **keys: str) -> Path:
+    alias = form.alias(url, more)
     files = {"agents.d/one.yaml": agent("one", model="local", **keys), "agentsd.yaml": f"models: {{local: {alias}}}\n"}
     return write(root, files)
 
@@ -158,7 +158,7 @@ def test_a_run_in_every_format_reports_its_cost(tmp_path: Path, form: Format) ->
         asked = said(form, calls=(("calculator", {"expression": "6 * 7"}),), thought="let me see")
         async with wire_server([asked, said(form, "It is 42.")]) as server:
             prices = ", capabilities: {prices: {input: 100, output: 1000}}"
-            root = project(tmp_path, server.url, model=f"{form.name}/test", more=prices)
+            root = project(tmp_path, server.url, form=form, more=prices)
             async with Runtime.open(root, watch=False) as runtime, runtime.stream("what is 6 times 7?") as stream:
                 texts = [event.text async for event in stream if isinstance(event, events.ContentReceived)]
             result = await stream.result()
@@ -183,7 +183,7 @@ def test_a_typed_plan_in_every_format(tmp_path: Path, form: Format) -> None:
     async def main() -> None:
         answers = [said(form, calls=(("PlanDraft", given),)) for given in (broken, plan)]
         async with wire_server([*answers, said(form, "It is 2.")]) as server:
-            root = project(tmp_path, server.url, model=f"{form.name}/test", executor="plan")
+            root = project(tmp_path, server.url, form=form, executor="plan")
             result = await run_once(root)
         assert result.status == "completed", result.error
         assert result.output == "It is 2."
@@ -205,7 +205,7 @@ def test_a_budget_advances_if_the_server_reports_no_tokens(tmp_path: Path, form:
     async def main() -> None:
         async with wire_server(lambda _: Answer(body=json.dumps(body).encode(), streamed=pieces)) as server:
             policy = "{max_total_tokens: 6000, max_repeated_calls: null}"
-            root = project(tmp_path, server.url, model=f"{form.name}/test", more=prices, runtime_policy=policy)
+            root = project(tmp_path, server.url, form=form, more=prices, runtime_policy=policy)
             async with Runtime.open(root, watch=False) as runtime:
                 if listening:
                     async with runtime.stream("go") as stream:
@@ -225,8 +225,9 @@ def _without(piece: str, names: tuple[str, ...]) -> str:
     """Return an event without its token counts, at any position."""
     before, mark, data = piece.rpartition("\ndata: ")
     event = {key: value for key, value in json.loads(data).items() if key not in names}
-    if isinstance(event.get("message"), dict):
-        event["message"] = {key: value for key, value in event["message"].items() if key not in names}
+    for whole in ("message", "response"):
+        if isinstance(event.get(whole), dict):
+            event[whole] = {key: value for key, value in event[whole].items() if key not in names}
     return before + mark + json.dumps(event)
 
 
@@ -245,7 +246,7 @@ def test_a_run_stops_when_its_money_is_spent(tmp_path: Path) -> None:
 
 def test_an_unknown_model_name_is_one_line_that_names_the_aliases(tmp_path: Path) -> None:
     async def main() -> None:
-        async with Runtime.open(project(tmp_path, "http://127.0.0.1:1/v1", model="offline"), watch=False) as runtime:
+        async with Runtime.open(project(tmp_path, "http://127.0.0.1:1/v1"), watch=False) as runtime:
             models = runtime.settings.model_copy(update={"model": "locla"})
         files = {
             "agents.d/one.yaml": agent("one", model="offline", fallback_models="[]").replace("model: offline\n", "")

@@ -1,0 +1,185 @@
+"""The exchange with a server, shared by the clients of both of OpenAI's APIs: connection, streaming and errors."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Awaitable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from framework.llm.capabilities import Capabilities, OpenAIApi
+from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, served_model
+from framework.llm.http_client import SDK_TIMEOUT, read_unstreamed
+from framework.llm.openai_format import tool_names, wire_names
+from framework.llm.provider_errors import ProviderErrors, message_in, parse_retry_after
+from framework.llm.request_cache import ToolsetCache, encode_json
+from framework.types.errors import ModelError
+from framework.types.messages import ToolDefinition
+
+if TYPE_CHECKING:
+    from framework.llm.openai.connection import Connection
+
+T = TypeVar("T")
+
+
+class ChunkAssembler(Protocol):
+    """Accumulates a streamed response."""
+
+    def add_chunk(self, chunk: Any) -> Delta | None:
+        """Add a chunk; return its delta, or None if it has no content."""
+        ...
+
+
+A = TypeVar("A", bound=ChunkAssembler)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedTools:
+    """A tool list as JSON, with its name mappings."""
+
+    json: bytes
+    wire_names: dict[str, str]
+    """Tool name -> name in the API."""
+    tool_names: dict[str, str]
+    """Name in the API -> tool name."""
+
+
+class OpenAIExchange(ABC, Generic[A]):
+    """The client of a model, except for the format of requests and responses. The SDK is loaded with the first request.
+
+    Args:
+        provider: the first part of the model name.
+        model: the model's name on the server.
+        api_key: empty for a server that requires none.
+        base_url: the URL up to and including `/v1`; None for the SDK's default.
+        capabilities: override the known ones.
+    """
+
+    api: OpenAIApi
+    media_types: frozenset[str]
+    """Media types of files that the API can express."""
+
+    def __init__(
+        self,
+        provider: str,
+        model: str,
+        *,
+        api_key: str,
+        base_url: str | None = None,
+        capabilities: Capabilities | None = None,
+    ) -> None:
+        self._info = served_model(provider, model, base_url, capabilities, media_types=self.media_types)
+        self._api_key = api_key
+        self._base_url = base_url
+        self._errors = ProviderErrors(self._info.name, api_key, base_url, usual_path="/v1", api=self.api)
+        self._connection: Connection | None = None
+        self._toolsets = ToolsetCache(self._encoded_tools)
+
+    @property
+    def info(self) -> ModelInfo:
+        """Provider, model and capabilities."""
+        return self._info
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta, None]:
+        """Send the request and yield the reply's deltas; raise ModelError if it fails."""
+        if request.media:
+            await request.scratch.files.add(request.media)
+        settings = self._settings(request)
+        streamed = request.stream or self._must_stream(settings)
+        body = self._body(request, settings, streamed=streamed)
+        if request.scratch.files:
+            body = await request.scratch.files.insert(body)
+        if not streamed:
+            yield Delta(reply=self._parse_body(await self._guard(self._connected().post(body)), request))
+            return
+        chunks = await self._guard(self._connected().stream(body))
+        assembler = self._assembler()
+        try:
+            if (unstreamed := await self._guard(read_unstreamed(chunks.response))) is not None:
+                reply = self._parse_body(unstreamed, request)
+                if request.stream:
+                    yield Delta(text=reply.message.content)
+                yield Delta(reply=reply)
+                return
+            while (chunk := await self._guard(anext(chunks, None))) is not None:
+                delta = assembler.add_chunk(chunk)
+                if delta and request.stream:
+                    yield delta
+        finally:
+            await chunks.close()
+        yield Delta(reply=self._reply(assembler, request))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._connection is not None:
+            await self._connection.close()
+            self._connection = None
+
+    # --- what differs between the APIs
+
+    @abstractmethod
+    def _tool(self, definition: ToolDefinition) -> dict[str, Any]:
+        """Return a tool in the format of the API."""
+
+    @abstractmethod
+    def _settings(self, request: ModelRequest) -> dict[str, Any]:
+        """Return the fields of the request except its messages and tools."""
+
+    @abstractmethod
+    def _body(self, request: ModelRequest, settings: dict[str, Any], *, streamed: bool) -> bytes:
+        """Return the request as JSON."""
+
+    @abstractmethod
+    def _parse_body(self, body: Any, request: ModelRequest) -> ModelReply:
+        """Return the reply in a response that was not streamed; raise ModelError if there is none."""
+
+    @abstractmethod
+    def _assembler(self) -> A:
+        """Return the assembler of one streamed response."""
+
+    @abstractmethod
+    def _reply(self, assembler: A, request: ModelRequest) -> ModelReply:
+        """Return the reply of a complete response; raise ModelError if it is incomplete or failed."""
+
+    def _must_stream(self, settings: Mapping[str, Any]) -> bool:  # noqa: ARG002 - chat completions depend on them
+        return bool(self._info.capabilities.stream_only)
+
+    def _tool_choice(self, request: ModelRequest, names: Mapping[str, str]) -> str:
+        """Return `auto`, `none`, `required` or the tool that the model must call."""
+        choice = self._info.capabilities.tool_choice(request.settings.tool_choice)
+        # Equivalent for the only tool; llama.cpp and others ignore a choice that names a tool.
+        return "required" if len(names) == 1 and choice in names else choice
+
+    def _encoded_tools(self, tools: tuple[ToolDefinition, ...]) -> EncodedTools:
+        return EncodedTools(encode_json([self._tool(tool) for tool in tools]), wire_names(tools), tool_names(tools))
+
+    # --- the server
+
+    def _connected(self) -> Connection:
+        if self._connection is None:
+            self._connection = self._errors.create_client(self._connect)
+        return self._connection
+
+    def _connect(self) -> Connection:
+        from framework.llm.openai.connection import Connection
+
+        return Connection(self._api_key, self._base_url, SDK_TIMEOUT, self.api)
+
+    async def _guard(self, call: Awaitable[T]) -> T:
+        from openai import OpenAIError
+
+        return await self._errors.guard(call, OpenAIError, self._explain)
+
+    def _explain(self, error: Exception) -> ModelError | None:
+        import openai
+
+        if isinstance(error, openai.APIStatusError):
+            wait = parse_retry_after(error.response.headers)
+            return self._errors.from_status(error.status_code, message_in(error.body), code=error.code, wait=wait)
+        if isinstance(error, openai.APIError) and not isinstance(error, openai.APIConnectionError):
+            return self._body_error(error.body, error.message)
+        return None
+
+    def _body_error(self, body: object, message: str = "") -> ModelError:
+        code = body.get("code") if isinstance(body, Mapping) else None
+        return self._errors.from_body(message_in(body) or message, code=code)
