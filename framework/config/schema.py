@@ -69,6 +69,8 @@ def agent_schema(names: ProjectNames) -> EditorSchema:
     template["template"] = _offer(template["template"], dict.fromkeys(names.templates, ""))
     for keys in (agent, definitions["PlanSettings"]["properties"]):
         keys["model"] = _offer(keys["model"], dict.fromkeys(names.models, ""))
+    conversation = definitions["ConversationSettings"]["properties"]
+    conversation["compress_model"] = _offer(conversation["compress_model"], dict.fromkeys(names.models, ""))
     agent["fallback_models"] = _offer(agent["fallback_models"], dict.fromkeys(names.models, ""))
     agent["sub_agents"] = _offer(agent["sub_agents"], names.agents)
     if names.executors:

@@ -261,6 +261,8 @@ class ConversationSettings(Frozen):
     """Maximum number of earlier messages sent with a request."""
     compress_at_tokens: PositiveInt | None = 24_000
     """Token estimate of the history above which its oldest messages are replaced by a summary; `null`: never."""
+    compress_model: str | None = None
+    """Model that writes the summary, in the same form as the agent's `model`. Default: the agent's model."""
     ttl: Duration | None = 2_592_000.0
     """How long a conversation is stored after its last turn; `null`: without limit."""
 

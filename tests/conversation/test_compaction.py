@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework import ModelError, Runtime, events, tool
+from framework import ModelError, RunResult, Runtime, events, tool
 from framework.config.templates.prompts import Prompts
 from framework.conversation.compaction import events_of, extend_summary, facts_of, summarized_count
 from framework.conversation.window import last_messages
@@ -181,6 +181,70 @@ def test_a_failed_summary_is_a_warning_and_the_run_continues(tmp_path: Path) -> 
     assert {event.code for event in warned} == {"compression"}
     assert "the conversation could not be summarized: no" in warned[0].message
     assert conversation.summary is None
+
+
+SHORT = "{compress_at_tokens: 300, compress_model: short}"
+
+
+async def converse(root: Path, models: dict[str, ScriptedModel], **options: Any) -> list[RunResult]:
+    """Run the turns of one conversation of the agent in `root`."""
+    async with Runtime.open(root, tools=[pay], models=models, watch=False) as runtime:
+        assert runtime.catalog.problems == (), runtime.catalog.problems
+        return [await runtime.run(message, conversation="c", **options) for message in MESSAGES]
+
+
+def test_a_model_of_its_own_writes_the_summary_and_is_charged_to_the_run(tmp_path: Path) -> None:
+    write(tmp_path, {"agents.d/a.yaml": agent("a", conversation=SHORT, skill_policy="{allow: [pay]}")})
+    models = {"scripted": ScriptedModel(script=script), "short": ScriptedModel(script=script)}
+
+    results = asyncio.run(converse(tmp_path, models))
+
+    assert models["short"].requests
+    assert all(map(is_compression, models["short"].requests))
+    assert not any(map(is_compression, models["scripted"].requests))
+    assert "THE SUMMARY" in models["scripted"].requests[-1].messages[1].content
+    requests = sum(len(model.requests) for model in models.values())
+    assert sum(result.usage.total_tokens for result in results) == 10 * requests
+    assert sum(result.steps for result in results) == requests
+
+
+def test_a_run_on_a_chosen_model_also_summarizes_with_it(tmp_path: Path) -> None:
+    write(tmp_path, {"agents.d/a.yaml": agent("a", conversation=SHORT, skill_policy="{allow: [pay]}")})
+    models = {name: ScriptedModel(script=script) for name in ("scripted", "short", "chosen")}
+
+    asyncio.run(converse(tmp_path, models, model="chosen"))
+
+    assert any(map(is_compression, models["chosen"].requests))
+    assert not models["short"].requests
+
+
+@pytest.mark.parametrize("failure", [ModelError("no"), "no key"], ids=["model_error", "no_key"])
+def test_without_the_model_for_summaries_the_run_continues(
+    tmp_path: Path, failure: ModelError | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    settings = SHORT if isinstance(failure, ModelError) else SHORT.replace("short}", "openai/gpt-5.4-nano}")
+    write(tmp_path, {"agents.d/a.yaml": agent("a", conversation=settings, skill_policy="{allow: [pay]}")})
+    models = {"scripted": ScriptedModel(script=script), "short": ScriptedModel(script=lambda _: failure)}
+
+    results = asyncio.run(converse(tmp_path, models))
+
+    assert {result.status for result in results} == {"completed"}
+    warned = [warning for result in results for warning in result.warnings]
+    assert {warning.code for warning in warned} == {"compression"}
+    expected = "no" if isinstance(failure, ModelError) else "openai/gpt-5.4-nano needs an API key: set OPENAI_API_KEY"
+    assert warned[0].message.startswith(f"the conversation could not be summarized: {expected}")
+
+
+def test_an_unknown_model_for_summaries_is_an_error_at_its_line(tmp_path: Path) -> None:
+    async def problems() -> list[str]:
+        async with Runtime.open(tmp_path, watch=False) as runtime:
+            return [f"{problem.line}: {problem.message}" for problem in runtime.catalog.problems]
+
+    text = agent("a", model="offline", conversation="{compress_model: opnai/gpt-5}")
+    write(tmp_path, {"agents.d/a.yaml": text})
+    line = next(number for number, row in enumerate(text.splitlines(), 1) if "compress_model" in row)
+    assert asyncio.run(problems()) == [f"{line}: unknown model 'opnai/gpt-5'; did you mean openai?"]
 
 
 @pytest.mark.parametrize("keys", [{"conversation": "{compress_at_tokens: null}"}, {"runtime_policy": "{max_steps: 1}"}])

@@ -115,10 +115,11 @@ class Agent:
         }
 
     def on_model(self, model: str) -> Agent:
-        """Return the agent with `model` as its only model: no fallbacks, no other model for plans."""
+        """Return the agent with `model` as its only model: no fallbacks, no other model for plans or summaries."""
         plan = self.spec.plan.model_copy(update={"model": None})
-        spec = self.spec.model_copy(update={"model": model, "fallback_models": (), "plan": plan})
-        return replace(self, spec=spec)
+        conversation = self.spec.conversation.model_copy(update={"compress_model": None})
+        others = {"fallback_models": (), "plan": plan, "conversation": conversation}
+        return replace(self, spec=self.spec.model_copy(update={"model": model, **others}))
 
     def functions(self) -> Iterator[Callable[..., Any]]:
         """Yield the functions of the tools, hooks and executor that the agent may call."""

@@ -71,6 +71,8 @@ def named_models(spec: AgentSpec) -> Iterator[tuple[KeyPath, str]]:
     yield from ((("fallback_models", index), name) for index, name in enumerate(spec.fallback_models))
     if spec.plan.model is not None:
         yield ("plan", "model"), spec.plan.model
+    if spec.conversation.compress_model is not None:
+        yield ("conversation", "compress_model"), spec.conversation.compress_model
 
 
 def are_models_known(spec: AgentSpec, models: Collection[str]) -> bool:

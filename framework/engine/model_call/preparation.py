@@ -14,7 +14,7 @@ from framework.llm.client import ModelRequest
 from framework.llm.json_protocol.client import request_valid_reply
 from framework.llm.tokens import message_tokens
 from framework.tools.mcp.source import McpSource
-from framework.types.errors import LimitExceeded, ModelError, ToolError
+from framework.types.errors import ConfigError, LimitExceeded, ModelError, ToolError
 from framework.types.mcp_policy import McpPolicy, PromptRef
 from framework.types.messages import Message
 from framework.types.text import shorten
@@ -111,7 +111,7 @@ async def _summarize(run: RunContext, keep: int) -> None:
     try:
         with run.span("conversation.compress", "CHAIN", {}):
             text = await _summary_text(run, replaced)
-    except (ModelError, LimitExceeded, PromptError) as error:
+    except (ModelError, ConfigError, LimitExceeded, PromptError) as error:
         await run.warn("compression", f"the conversation could not be summarized: {error}")
         return
     state.summary = extend_summary(state.summary, replaced, text)
@@ -121,7 +121,7 @@ async def _summarize(run: RunContext, keep: int) -> None:
 
 
 async def _summary_text(run: RunContext, replaced: Sequence[Message]) -> str:
-    """Call the agent's model after the messages it has seen before, most of which its prompt cache contains."""
+    """Call `compress_model`, or the agent's model: the messages it has seen before are in its prompt cache."""
     lines = run.state.summary.text.splitlines() if run.state.summary else ()
     texts = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
     texts += [" ".join(message.content.split()) for message in replaced if message.role == "user"]
@@ -129,7 +129,8 @@ async def _summary_text(run: RunContext, replaced: Sequence[Message]) -> str:
     messages = (*render_preamble(run), *render_summary(run), *replaced, Message(role="user", content=prompt))
     settings = run.state.model_settings.model_copy(update={"tool_choice": None})
     request = ModelRequest(messages, settings=settings, scratch=run.request_cache)
-    reply = await request_valid_reply(partial(call_model, run), request)
+    primary = run.model_caller.primary(run.agent.spec.conversation.compress_model)
+    reply = await request_valid_reply(partial(call_model, run, primary=primary), request)
     if reply.finish_reason == "length":
         await warn_truncated(run)
     return reply.message.content

@@ -64,6 +64,7 @@ def problems(root: Path, settings: str = "", **keys: str) -> list[tuple[str, str
         ({"model": UNPRICED}, "", "model"),
         ({"fallback_models": f"[offline, {UNPRICED}]"}, "", "fallback_models.1"),
         ({"plan": f"{{model: {UNPRICED}}}"}, "", "plan.model"),
+        ({"conversation": f"{{compress_model: {UNPRICED}}}"}, "", "conversation.compress_model"),
         ({}, f"routing: {{model: {UNPRICED}}}\n", "routing.model"),
         ({"model": "null"}, f"model: {UNPRICED}\n", "the default model of agentsd.yaml"),
         ({"sub_agents": "[helper]"}, "", "helper: model"),
