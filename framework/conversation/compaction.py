@@ -75,10 +75,11 @@ def events_of(messages: Iterable[Message]) -> Iterator[str]:
 
 
 def facts_of(messages: Iterable[Message]) -> Iterator[str]:
-    """Yield the identifiers in users' messages: numbers, dates, paths, addresses, names with underscores."""
+    """Yield the identifiers in users' messages: numbers, dates, paths, addresses, names with underscores, files."""
     for message in messages:
         if message.role == "user":
             yield from _facts(message.content[:_MAX_MESSAGE_CHARS])
+            yield from (part.description for part in message.media)
 
 
 def _facts(text: str) -> Iterator[str]:

@@ -28,7 +28,7 @@ async def _choose_executor(run: Run) -> str:
     try:
         primary = run.model_caller.primary(model)
         call = partial(call_model, run, primary=primary)
-        choice = await choose_agent(run.state.messages[0].content, {name: run.agent}, primary.info, call)
+        choice = await choose_agent(run.state.messages[0].description, {name: run.agent}, primary.info, call)
     except ModelError as error:
         await run.warn("routing", f"the executor could not be chosen ({error.message}); using react")
         return "react"

@@ -89,7 +89,7 @@ class RunTrace:
             self.span.set_attribute(names.RESUMED, state.traceparent.split("-")[1])
         state.traceparent = self.span.traceparent
         if self.span.is_recording() and (content := run.content):
-            self.span.set_attributes(content.input(state.messages[0].content))
+            self.span.set_attributes(content.input(state.messages[0].description))
         self._record_route()
         return self
 
@@ -190,7 +190,7 @@ class AgentTrace:
             self._span = run.span(f"invoke_agent {run.agent.name}", "AGENT", _agent_attributes(run))
             self._span.__enter__()
             if self._span.is_recording() and (content := run.content):
-                self._span.set_attributes(content.input(run.state.messages[0].content))
+                self._span.set_attributes(content.input(run.state.messages[0].description))
         return self
 
     def __exit__(

@@ -18,6 +18,8 @@ _CHARS_PER_TOKEN = 4.0
 _TOKENS_PER_WIDE_CHAR = 0.75
 _MESSAGE_OVERHEAD = 4
 """Tokens per message in addition to its text."""
+_TOKENS_PER_FILE = 1600
+"""Tokens of a file whose own estimate is unknown: those of a large image."""
 
 
 def estimate_tokens(text: str) -> int:
@@ -29,10 +31,14 @@ def estimate_tokens(text: str) -> int:
 
 
 def message_tokens(message: Message) -> int:
-    """Return the estimated number of tokens of a message, with its tool calls."""
+    """Return the estimated number of tokens of a message, with its tool calls and files.
+
+    For the formulas of files see `framework.types.media_format`.
+    """
     calls = [[call.tool, call.arguments] for call in message.tool_calls]
     text = message.content + (encode_json(calls).decode() if calls else "")
-    return _MESSAGE_OVERHEAD + estimate_tokens(text)
+    files = sum(part.tokens or _TOKENS_PER_FILE for part in message.media) if message.parts else 0
+    return _MESSAGE_OVERHEAD + estimate_tokens(text) + files
 
 
 def tool_tokens(tools: Iterable[ToolDefinition]) -> int:

@@ -85,7 +85,7 @@ class Recording:
                 raise ModelError("the record has no summary")
             return self._record.summary.text
         message = request.messages[-1].content
-        candidates = (s for s in self._live.with_sub_runs() if not s.executor and s.messages[0].content == message)
+        candidates = (s for s in self._live.with_sub_runs() if not s.executor and s.messages[0].description == message)
         for live in candidates:
             if (record := self._records.get(live.path)) and record.executor:
                 return json.dumps({"agent": live.agent, "executor": record.executor})

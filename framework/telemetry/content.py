@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from framework.telemetry import names
+from framework.types.media import MediaPart, TextPart
 from framework.types.messages import Message, ToolDefinition
 from framework.types.redact import MASK, redact, redact_data
 from framework.types.spec import CONTENT_MODES, ContentMode
@@ -102,7 +103,7 @@ class Content:
             new_messages: messages since the previous turn: the user's message, or tool results.
             reply: the model's message; its tool calls are written as `tool({"argument": value})`.
         """
-        received = "\n".join(self._text(message.content) for message in new_messages if message.content)
+        received = "\n".join(self._text(text) for message in new_messages if (text := message.description))
         calls = [f"{call.tool}({self._data(call.arguments)})" for call in reply.tool_calls]
         answered = "\n".join([*filter(None, [self._text(reply.content)]), *calls])
         return {
@@ -141,11 +142,12 @@ class Content:
         if message.tool_call_id is not None:
             response = self._text(message.content)
             yield {"type": "tool_call_response", "id": message.tool_call_id, "response": response}
+            yield from map(_file_part, message.media)
             return
         if message.reasoning and message.reasoning.text:
             yield {"type": "reasoning", "content": self._text(message.reasoning.text)}
-        if message.content:
-            yield {"type": "text", "content": self._text(message.content)}
+        for part in message.parts or ([TextPart(text=message.content)] if message.content else ()):
+            yield {"type": "text", "content": self._text(part.text)} if isinstance(part, TextPart) else _file_part(part)
         for call in message.tool_calls:
             arguments = json.loads(self._data(call.arguments))
             yield {"type": "tool_call", "id": call.id, "name": call.tool, "arguments": arguments}
@@ -166,6 +168,13 @@ class Content:
         for secret in self.secrets:
             text = text.replace(secret, MASK)
         return text.encode("utf-8", "replace").decode()
+
+
+def _file_part(part: MediaPart) -> dict[str, Any]:
+    """Return a file as a `file` part of the conventions, without its bytes."""
+    modality = part.media_type.partition("/")[0] if part.kind != "pdf" else "document"
+    file = {"type": "file", "modality": modality, "mime_type": part.media_type, "file_id": part.digest}
+    return {**file, "size": part.size, **({"name": part.name} if part.name else {})}
 
 
 def _fit_message(message: dict[str, Any]) -> dict[str, Any]:

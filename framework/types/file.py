@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from pydantic_core import CoreSchema, core_schema
+
 from framework.types.digest import bytes_digest
 from framework.types.errors import RequestError
-from framework.types.media import MAX_MEDIA_BYTES, MediaPart, file_size
+from framework.types.media import MAX_MEDIA_BYTES, MediaPart, description_of, file_size
 from framework.types.media_format import estimated_tokens, is_complete, media_type_of
 
 _SUPPORTED = "PNG, JPEG, GIF or WebP images, PDF, and WAV, MP3, Ogg or FLAC audio"
@@ -59,6 +61,10 @@ class File:
     name: str | None = None
     """File name, for people and for models that accept one."""
 
+    def __post_init__(self) -> None:
+        """Check the content; raises RequestError."""
+        _check(self.name or "the file", self.data, self.name, self.media_type)
+
     @classmethod
     def from_path(cls, path: str | os.PathLike[str], *, media_type: str | None = None) -> File:
         """Read a file. Blocks: call it in a thread from a coroutine if the file is large.
@@ -66,7 +72,9 @@ class File:
         Raises:
             RequestError: the file cannot be read, is too large, or is not what its name says: see `from_bytes`.
         """
-        return cls._checked(_read(Path(path)), Path(path).name, media_type, str(path))
+        path = Path(path)
+        data = _read(path)
+        return cls(data, _check(str(path), data, path.name, media_type), path.name)
 
     @classmethod
     def from_bytes(cls, data: bytes, *, name: str | None = None, media_type: str | None = None) -> File:
@@ -81,7 +89,18 @@ class File:
             RequestError: the content is empty, too large, incomplete or of an unsupported type, or is not what the
                 name or the declared type says.
         """
-        return cls._checked(bytes(data), name, media_type, name or "the file")
+        return cls(bytes(data), _check(name or "the file", data, name, media_type), name)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: object) -> CoreSchema:
+        """Let models contain files; in JSON a file is its description, so that its bytes are never part of it."""
+        as_text = core_schema.plain_serializer_function_ser_schema(lambda file: file.description)
+        return core_schema.is_instance_schema(cls, serialization=as_text)
+
+    @property
+    def description(self) -> str:
+        """The file in text, such as `[image/png 12.3 kB chart.png]`."""
+        return description_of(self.media_type, len(self.data), self.name)
 
     @cached_property
     def part(self) -> MediaPart:
@@ -94,37 +113,38 @@ class File:
             tokens=estimated_tokens(self.data, self.media_type),
         )
 
-    @classmethod
-    def _checked(cls, data: bytes, name: str | None, declared: str | None, what: str) -> File:
-        if not data:
-            raise RequestError(f"{what} is empty")
-        if len(data) > MAX_MEDIA_BYTES:
-            raise RequestError(too_large(what, len(data)))
-        actual = media_type_of(data)
-        _require_match(what, "is declared as", canonical_type(declared), actual)
-        _require_match(what, "has the extension of", EXTENSIONS.get(Path(name or "").suffix.lower()), actual)
-        if actual is None:
-            raise RequestError(f"{what} is not of a supported type: use {_SUPPORTED}")
-        if not is_complete(data, actual):
-            raise RequestError(f"{what} is incomplete: its content is {actual}, but its end is missing")
-        return cls(data, actual, name)
+
+def _check(what: str, data: bytes, name: str | None, declared: str | None) -> str:
+    """Return the media type of a file's content; raises RequestError. `what` names the file in errors."""
+    if not data:
+        raise RequestError(f"{what} is empty")
+    if len(data) > MAX_MEDIA_BYTES:
+        raise RequestError(_too_large(what, len(data)))
+    actual = media_type_of(data)
+    claims = {
+        "is declared as": _canonical_type(declared),
+        "has the extension of": EXTENSIONS.get(Path(name or "").suffix.lower()),
+    }
+    for claim, media_type in claims.items():
+        if media_type is not None and media_type != actual:
+            found = actual or "not of a supported type"
+            raise RequestError(f"{what} {claim} {media_type}, but its content is {found}: correct one of them")
+    if actual is None:
+        raise RequestError(f"{what} is not of a supported type: use {_SUPPORTED}")
+    if not is_complete(data, actual):
+        raise RequestError(f"{what} is incomplete: its content is {actual}, but its end is missing")
+    return actual
 
 
-def canonical_type(declared: str | None) -> str | None:
+def _canonical_type(declared: str | None) -> str | None:
     """Return a media type in lower case, without parameters and with its usual name; None if it says nothing."""
     bare = (declared or "").partition(";")[0].strip().lower()
     return None if not bare or bare in _UNKNOWN_TYPES else _ALIASES.get(bare, bare)
 
 
-def too_large(what: str, size: int) -> str:
+def _too_large(what: str, size: int) -> str:
     """Return the error message for a file above the size limit."""
     return f"{what} has {file_size(size)}; at most {file_size(MAX_MEDIA_BYTES)} are allowed: make it smaller"
-
-
-def _require_match(what: str, claim: str, declared: str | None, actual: str | None) -> None:
-    if declared is not None and declared != actual:
-        found = actual or "not of a supported type"
-        raise RequestError(f"{what} {claim} {declared}, but its content is {found}: correct one of them")
 
 
 def _read(path: Path) -> bytes:
@@ -135,7 +155,7 @@ def _read(path: Path) -> bytes:
             kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a device, pipe or socket"
             raise RequestError(f"{path} is {kind}, not a file")
         if status.st_size > MAX_MEDIA_BYTES:
-            raise RequestError(too_large(str(path), status.st_size))
+            raise RequestError(_too_large(str(path), status.st_size))
         with path.open("rb") as file:
             return file.read(MAX_MEDIA_BYTES + 1)
     except (OSError, ValueError) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
@@ -63,7 +63,7 @@ class MediaPart(Frozen):
     @property
     def description(self) -> str:
         """The file in text: its type, size and name, such as `[image/png 12.3 kB chart.png]`."""
-        return f"[{' '.join(filter(None, (self.media_type, file_size(self.size), self.name)))}]"
+        return description_of(self.media_type, self.size, self.name)
 
 
 MessagePart = Annotated[TextPart | MediaPart, Field(discriminator="type")]
@@ -74,9 +74,28 @@ def joined_text(parts: Iterable[TextPart | MediaPart]) -> str:
     return "\n\n".join(part.text for part in parts if isinstance(part, TextPart))
 
 
-def described_text(parts: Iterable[TextPart | MediaPart]) -> str:
-    """Return the text of the parts, with a description in place of each file."""
-    return "\n\n".join(part.text if isinstance(part, TextPart) else part.description for part in parts)
+def described_text(parts: Sequence[TextPart | MediaPart]) -> str:
+    """Return the text of the parts, with a description in place of each file that the text does not mention yet."""
+    text = joined_text(parts)
+    texts = (part.text if isinstance(part, TextPart) else part.description for part in parts)
+    return "\n\n".join(each for each, part in zip(texts, parts, strict=True) if _adds_to(text, part))
+
+
+def without_files(parts: Sequence[TextPart | MediaPart], omitted: Collection[MediaPart]) -> list[TextPart | MediaPart]:
+    """Return the parts with a description in place of each omitted file that the text does not mention yet."""
+    text = joined_text(parts)
+    shown = (part for part in parts if part not in omitted or _adds_to(text, part))
+    return [TextPart(text=part.description) if part in omitted else part for part in shown]  # type: ignore[union-attr]  # only files are omitted
+
+
+def _adds_to(text: str, part: TextPart | MediaPart) -> bool:
+    """Return whether the description of a part adds anything; the results of tools mention their files already."""
+    return isinstance(part, TextPart) or part.description not in text
+
+
+def description_of(media_type: str, size: int, name: str | None) -> str:
+    """Return a file in text, such as `[image/png 12.3 kB chart.png]`."""
+    return f"[{' '.join(filter(None, (media_type, file_size(size), name)))}]"
 
 
 def file_size(size: int) -> str:

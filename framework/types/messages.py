@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from typing import Annotated, Any, Literal
@@ -12,7 +12,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from framework.types.digest import content_digest
 from framework.types.frozen import Frozen
-from framework.types.media import MediaPart, MessagePart, described_text, joined_text
+from framework.types.media import MediaPart, MessagePart, described_text, joined_text, without_files
 from framework.types.text import one_line
 
 WIRE_NAME_LENGTH = 64
@@ -86,10 +86,16 @@ class Message(Frozen):
         """The text of the message, with a description such as `[image/png 12.3 kB chart.png]` for each file."""
         return described_text(self.parts) if self.parts else self.content
 
+    def without(self, omitted: Collection[MediaPart]) -> Message:
+        """Return the message with descriptions in place of some of its files, for a model that does not get them."""
+        parts = without_files(self.parts, omitted)
+        files = any(isinstance(part, MediaPart) for part in parts)
+        return self.model_copy(update={"content": joined_text(parts), "parts": tuple(parts) if files else ()})
+
     @property
     def as_text(self) -> Message:
-        """The message without its files, each replaced by its description, for a model that does not accept them."""
-        return self.model_copy(update={"content": self.description, "parts": ()}) if self.parts else self
+        """The message with descriptions in place of all its files."""
+        return self.without(self.media) if self.parts else self
 
 
 _SUMMARY_CHARS = 200

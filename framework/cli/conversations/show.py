@@ -82,7 +82,7 @@ def _ended(info: RunInfo) -> str:
 
 
 def _turn(messages: Sequence[Message]) -> Iterator[str]:
-    yield f"{click.style('you:', bold=True)} {visible(' '.join(messages[0].content.split()))}"
+    yield f"{click.style('you:', bold=True)} {visible(' '.join(messages[0].description.split()))}"
     calls = sum(len(message.tool_calls) for message in messages)
     if calls:
         yield click.style(f"  ({calls} tool call{'s' if calls > 1 else ''})", dim=True)

@@ -67,7 +67,7 @@ def run_lines(state: RunState, result: RunResult) -> Iterator[str]:
     reason = f" ({result.finish_reason})" if result.finish_reason not in ("", "final") else ""
     yield click.style(f"{result.run_id}  {result.status}{reason}", bold=True)
     yield click.style(f"  {'  '.join(_facts(state, result))}", dim=True)
-    yield f"{click.style('you:', bold=True)} {visible(' '.join(state.messages[0].content.split()))}"
+    yield f"{click.style('you:', bold=True)} {visible(' '.join(state.messages[0].description.split()))}"
     if state.plan is not None:
         yield f"  plan {state.plan.revision}: {visible(state.plan.goal)}"
         for step in state.plan.steps:

@@ -6,6 +6,7 @@ In reading order; each module imports only from those below it:
     services         What a run and its sub-runs share, and the rate limits of tools.
     policy           Decides whether a tool call is allowed, needs approval, or is denied.
     model_clients    The model clients of a process, and what an agent needs to call its models.
+    media            The files of one run: saved before messages refer to them, loaded before model calls.
     budget           What a run has used of its limits.
     circuit_breaker  Suspends calls of a model that keeps failing.
     journal          Persists a run's state and events, and delivers events after they are persisted.

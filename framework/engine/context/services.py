@@ -14,6 +14,7 @@ from framework.config.agents.compile import Agent
 from framework.config.generations.generation import Generation
 from framework.config.settings import ToolSettings
 from framework.engine.context.journal import Journal
+from framework.engine.context.media import RunMedia
 from framework.engine.context.model_clients import ModelClients
 from framework.engine.context.stream import Channel
 from framework.engine.context.tool_threads import ToolThreads
@@ -35,6 +36,8 @@ class Services:
     """Returns the live version of an agent, or None if it was deleted."""
     clients: ModelClients
     journal: Journal
+    media: RunMedia
+    """Files in messages of the run."""
     channel: Channel
     """Receives events that are not persisted: pieces of an answer."""
     spans: Spans

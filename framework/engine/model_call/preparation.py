@@ -124,9 +124,10 @@ async def _summary_text(run: RunContext, replaced: Sequence[Message]) -> str:
     """Call `compress_model`, or the agent's model: the messages it has seen before are in its prompt cache."""
     lines = run.state.summary.text.splitlines() if run.state.summary else ()
     texts = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
-    texts += [" ".join(message.content.split()) for message in replaced if message.role == "user"]
+    texts += [" ".join(message.description.split()) for message in replaced if message.role == "user"]
     prompt = render(run, "compress.j2", requests=[shorten(text, _REQUEST_CHARS) for text in texts])
-    messages = (*render_preamble(run), *render_summary(run), *replaced, Message(role="user", content=prompt))
+    texts_only = (message.as_text for message in replaced)
+    messages = (*render_preamble(run), *render_summary(run), *texts_only, Message(role="user", content=prompt))
     settings = run.state.model_settings.model_copy(update={"tool_choice": None})
     request = ModelRequest(messages, settings=settings, scratch=run.request_cache)
     primary = run.model_caller.primary(run.agent.spec.conversation.compress_model)

@@ -25,6 +25,7 @@ from framework.config.settings import ModelCallSettings
 from framework.engine.context.circuit_breaker import Permit
 from framework.engine.context.model_clients import ModelCaller, NamedClient
 from framework.engine.model_call.attempt import send_attempt
+from framework.engine.model_call.files import fallback_request
 from framework.engine.model_call.trace import model_trace
 from framework.llm.capabilities import unsupported_settings
 from framework.llm.client import ModelClient, ModelReply, ModelRequest
@@ -147,6 +148,9 @@ class _ModelCall:
 
     async def _call(self, name: str, client: ModelClient, *, is_fallback: bool, is_last: bool) -> ModelReply:
         """Call one model until it answers or a retry is pointless."""
+        request = self._request
+        if is_fallback and request.media:
+            request = fallback_request(request, name, client.info)
         await self._warn_of_unknown_cost(name, client)
         for retries in count():
             permit = await self._acquire_permit(name, is_last=is_last)
@@ -155,7 +159,7 @@ class _ModelCall:
             self._message_id = await self._begin_message()
             try:
                 reply = await send_attempt(
-                    self._caller, client, self._request, self._trace, self._message_id, fallback=is_fallback
+                    self._caller, client, request, self._trace, self._message_id, fallback=is_fallback
                 )
             except ModelError as error:
                 if error.usage:

@@ -9,6 +9,7 @@ from framework.config.templates.variables import HTTP_TOOL, RunVariables
 from framework.conversation.window import last_messages
 from framework.engine.context.model_clients import NamedClient
 from framework.engine.context.run_context import RunContext
+from framework.engine.model_call.files import with_files
 from framework.engine.model_call.retry import complete_with_retries
 from framework.engine.model_call.structured_output import answer_instruction, response_schema
 from framework.engine.tool_call.results import record_final_answer
@@ -165,6 +166,7 @@ async def call_model(run: RunContext, request: ModelRequest, *, primary: NamedCl
 
     Raises:
         LimitExceeded: a limit is used up before the call, or between two attempts.
+        RequestError: the model does not accept a file of the run's message.
         ModelError: no model answered.
     """
     run.keep_time()
@@ -172,6 +174,8 @@ async def call_model(run: RunContext, request: ModelRequest, *, primary: NamedCl
     run.budget.check_steps()
     primary = primary or run.model_caller.primary()
     await _ensure_fits(run, request, primary.info)
+    if run.services.media.in_use:
+        request = await with_files(run, request, primary)
     run.budget.spend_step()
     reply = await complete_with_retries(run.model_caller, request, primary)
     for code, message in run.budget.new_warnings():

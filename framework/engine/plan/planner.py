@@ -162,7 +162,7 @@ def _plan_messages(
 
 def _default_goal(run: Run) -> str:
     """Return the user's message as one line: the goal of a plan that has none."""
-    return one_line(run.state.messages[0].content, _GOAL_CHARS)
+    return one_line(run.state.messages[0].description, _GOAL_CHARS)
 
 
 def _draft_text(draft: PlanDraft) -> str:

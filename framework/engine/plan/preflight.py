@@ -192,7 +192,8 @@ def _estimate(run: RunContext, plan: Plan) -> Estimate:
     remaining = [step for step in plan.steps if step.status in ("open", "running")]
     goals = sum(step.tool is None for step in remaining)
     preamble = preamble_messages(run)
-    context = sum(estimate_tokens(m.content) for m in (*preamble, *run.state.history, *run.state.messages))
+    conversation = (*preamble, *run.state.history, *run.state.messages)
+    context = sum(estimate_tokens(m.content) + sum(part.tokens for part in m.media) for m in conversation)
     prompt = context + _RESULT_TOKENS * len(plan.steps)
     if goals:
         tools = [definition.model_dump() for definition in run.agent.toolset.definitions]

@@ -19,7 +19,7 @@ from framework.types.state import Confirmation, Decision
 def plan_span(run: RunContext, revision: int, feedback: str) -> TraceSpan:
     """Open the span of planning one revision; `feedback` is a person's request for changes."""
     attributes = {names.OPERATION: "plan", names.PLAN_REVISION: revision}
-    return _span(run, f"plan {run.agent.name}", attributes, feedback or run.state.messages[0].content)
+    return _span(run, f"plan {run.agent.name}", attributes, feedback or run.state.messages[0].description)
 
 
 def record_draft(run: RunContext, span: TraceSpan, draft: PlanDraft, *, usable: bool) -> None:

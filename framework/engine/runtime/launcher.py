@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from framework.config.agents.compile import Agent
 from framework.config.generations.generation import Generation
 from framework.engine.context.journal import Journal
+from framework.engine.context.media import RunMedia
 from framework.engine.context.model_clients import ModelClients
 from framework.engine.context.services import RateLimiter, Services
 from framework.engine.context.stream import Channel, RunStream
@@ -153,6 +154,7 @@ class Launcher:
             current_agent=partial(self._catalog.current_agent, generation),
             clients=self.models,
             journal=journal,
+            media=RunMedia(state, None if isinstance(prepared.record, NullRecord) else self.store),
             channel=channel,
             spans=spans,
             content=configured_content(settings) if spans.recording else Content(),

@@ -14,8 +14,9 @@ from pydantic_core import ErrorDetails
 
 from framework.config.agents.compile import Agent
 from framework.config.generations.generation import Generation
+from framework.engine.runtime.user_input import UserInput, input_of_message, read_input
 from framework.llm.message_formats import Form, imported
-from framework.llm.openai_format import content_text, revalidate_call
+from framework.llm.openai_format import revalidate_call
 from framework.types.confirmation_kinds import CONFIRMATION_KINDS
 from framework.types.errors import RequestError
 from framework.types.messages import Message, ToolCall
@@ -79,7 +80,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 """Types accepted for each option, in addition to None."""
 
 
-def check_request(message: object, given: Mapping[str, Any]) -> tuple[str, RunOptions]:
+def check_request(message: object, given: Mapping[str, Any]) -> tuple[UserInput, RunOptions]:
     """Check a caller's message and options, and return them. Without a message, the last entry of `history` is used.
 
     Raises:
@@ -97,13 +98,10 @@ def check_request(message: object, given: Mapping[str, Any]) -> tuple[str, RunOp
         options["history"] = _message_list(options["history"])
     if message is None and options.get("history"):
         *earlier, last = cast("list[object]", options["history"])
-        return _user_text(last), cast(RunOptions, {**options, "history": earlier})
+        return input_of_message(last), cast(RunOptions, {**options, "history": earlier})
     if message is None:
         raise RequestError("no message: pass one, or a history that ends with a user message")
-    if isinstance(message, list | tuple):
-        raise RequestError(f"message: expected str, got {type(message).__name__}; pass messages as history=[…]")
-    require_type("message", message, str)
-    return cast(str, message), options
+    return read_input(message), options
 
 
 def require_type(name: str, value: object, *types: type) -> None:
@@ -151,15 +149,6 @@ def _message_list(history: Sequence[Message | Mapping[str, Any]] | str | None) -
     return given
 
 
-def _user_text(message: object) -> str:
-    """Return the text of a user's message; raises RequestError for any other message."""
-    if isinstance(message, Message):
-        message = {"role": message.role, "content": message.content}
-    if not isinstance(message, Mapping) or message.get("role") != "user":
-        raise RequestError("history: without a message, the last entry must be a user message")
-    return content_text(message.get("content"))
-
-
 T = TypeVar("T", Limits, ModelSettings)
 _MAX_INPUTS_CHARS = 256 * 1024
 """Size limit of a request's inputs as JSON. Larger than a rendered prompt, because templates may use only a part."""
@@ -189,13 +178,17 @@ RUNTIME_CALLER = Caller(single_user=True)
 """The runtime itself, when it resumes interrupted runs and runs with expired confirmations."""
 
 
-def initial_state(message: str, agent: Agent, generation: Generation, locale: str, options: RunOptions) -> RunState:
+def initial_state(message: Message, agent: Agent, generation: Generation, locale: str, options: RunOptions) -> RunState:
     """Return the first state of a run; raises RequestError for a message or options that the agent does not accept."""
-    if not message.strip():
+    text = message.content
+    if not text.strip() and not message.parts:
         raise RequestError("the message is empty")
-    if len(message) > MAX_MESSAGE_CHARS:
-        raise RequestError(f"the message has {len(message)} characters; at most {MAX_MESSAGE_CHARS} are allowed")
-    for name, value in {"message": message, **{name: options.get(name) for name in _STORED_OPTIONS}}.items():
+    if len(text) > MAX_MESSAGE_CHARS:
+        raise RequestError(f"the message has {len(text)} characters; at most {MAX_MESSAGE_CHARS} are allowed")
+    for name, value in {
+        "message": message.description,
+        **{name: options.get(name) for name in _STORED_OPTIONS},
+    }.items():
         if value and not is_unicode(json.dumps(value, ensure_ascii=False, default=str, skipkeys=True)):
             raise RequestError(f"{name} is not valid Unicode text: it contains an unpaired surrogate")
     history = options.get("history")
@@ -221,7 +214,7 @@ def initial_state(message: str, agent: Agent, generation: Generation, locale: st
         ),
         output_schema=output_type.model_json_schema() if output_type else agent.spec.output_schema,
         history=_history(history, agent) if history else [],
-        messages=[Message(role="user", content=message)],
+        messages=[message],
     )
 
 

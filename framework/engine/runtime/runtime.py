@@ -27,6 +27,7 @@ from framework.engine.runtime.request import Caller, RunOptions, check_request, 
 from framework.engine.runtime.result import limit_error
 from framework.engine.runtime.resume import RunResumer
 from framework.engine.runtime.start import RunStarter, select_agent
+from framework.engine.runtime.user_input import UserMessage
 from framework.evals.runner import case_gate
 from framework.llm.client import ModelClient
 from framework.store.memory import MemoryStore
@@ -35,7 +36,7 @@ from framework.store.url import open_store
 from framework.tools.plugins.lifecycle import PluginLifecycle
 from framework.tools.tool import Tool
 from framework.types.errors import ApprovalRequired, RequestError
-from framework.types.messages import ToolCall, ToolResult
+from framework.types.messages import Message, ToolCall, ToolResult
 from framework.types.state import Confirmation, Decision, RunResult
 from framework.types.todo import TodoItem
 
@@ -170,12 +171,12 @@ class Runtime:
             await runtime._close(0)
 
     async def run(
-        self, message: str | None = None, *, raise_on_limit: bool = False, **options: Unpack[RunOptions]
+        self, message: UserMessage | None = None, *, raise_on_limit: bool = False, **options: Unpack[RunOptions]
     ) -> RunResult:
         """Run an agent until it ends, pauses or reaches a limit.
 
         Args:
-            message: the user's message. Default: the last message of `history`.
+            message: the user's message: a text, or a list of texts and `File`s. Default: the last message of `history`.
             raise_on_limit: raise LimitExceeded when a limit stops the run.
             options: see `RunOptions`.
 
@@ -190,13 +191,15 @@ class Runtime:
         return result
 
     @asynccontextmanager
-    async def stream(self, message: str | None = None, **options: Unpack[RunOptions]) -> AsyncIterator[RunStream]:
+    async def stream(
+        self, message: UserMessage | None = None, **options: Unpack[RunOptions]
+    ) -> AsyncIterator[RunStream]:
         """Start a run and yield a stream of its events. Leaving the context early cancels the run. See `run`."""
         async with self._start(message, options, listening=True) as stream:
             yield stream
 
     @classmethod
-    def run_sync(cls, root: str | Path, message: str | None = None, **options: Unpack[RunOptions]) -> RunResult:
+    def run_sync(cls, root: str | Path, message: UserMessage | None = None, **options: Unpack[RunOptions]) -> RunResult:
         """Open a runtime, run once, and close it. For programs without an event loop. See `run`."""
         check_request(message, options)  # fails before the project is loaded
 
@@ -306,7 +309,8 @@ class Runtime:
         call = ToolCall(id=f"call_{uuid4().hex}", tool=name, arguments=dict(arguments))
         with self.catalog.lease() as generation:
             route = select_agent("", generation, explicit=agent)
-            state = initial_state(f"call {name}", route.agent, generation, generation.settings.locale, {})
+            message = Message(role="user", content=f"call {name}")
+            state = initial_state(message, route.agent, generation, generation.settings.locale, {})
             run = self._launcher.ephemeral(state, route.agent, generation)
             confirmations = await run.call_tool(call)
         if confirmations:
@@ -325,9 +329,9 @@ class Runtime:
 
     @asynccontextmanager
     async def _start(self, message: object, options: Mapping[str, Any], *, listening: bool) -> AsyncIterator[RunStream]:
-        text, checked = check_request(message, options)
+        content, checked = check_request(message, options)
         with self.catalog.lease() as generation:
-            prepared = await self._starter.begin(text, checked, generation)
+            prepared = await self._starter.begin(content, checked, generation)
             async with self._launcher.launch(prepared, listening=listening) as stream:
                 yield stream
 

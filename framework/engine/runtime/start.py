@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
+from framework.config.agents.compile import Agent
 from framework.config.generations.blueprint import Blueprints
 from framework.config.generations.generation import Generation
 from framework.engine.context.model_clients import ModelClients
+from framework.engine.model_call.files import require_accepted
 from framework.engine.routing.by_model import route_by_model
 from framework.engine.routing.rules import Route, choose_route, known_route
 from framework.engine.runtime.launcher import PreparedRun
 from framework.engine.runtime.request import Caller, RunOptions, initial_state, run_limits
+from framework.engine.runtime.user_input import UserInput
 from framework.store.protocol import Conversation, RunQuery, Store
 from framework.telemetry.metrics import RunMetrics
 from framework.types.errors import (
@@ -19,7 +23,9 @@ from framework.types.errors import (
     ConversationBusy,
     RequestError,
 )
+from framework.types.file import File
 from framework.types.spec import Limits
+from framework.types.state import RunState
 
 
 class RunStarter:
@@ -36,7 +42,7 @@ class RunStarter:
         self._store, self._blueprints, self._models, self._meters = store, blueprints, models, meters
         self._caller = caller
 
-    async def begin(self, message: str, options: RunOptions, generation: Generation) -> PreparedRun:
+    async def begin(self, content: UserInput, options: RunOptions, generation: Generation) -> PreparedRun:
         """Save a new run in the store, before any of its work begins.
 
         Raises:
@@ -48,7 +54,8 @@ class RunStarter:
             self._models.require_known(generation.settings, model)
         conversation = await self._conversation(options)
         last = conversation.agent if conversation else None
-        route = await self._choose_route(message, generation, options, last)
+        message = await content.to_message()
+        route = await self._choose_route(message.description, generation, options, last)
         state = initial_state(message, route.agent, generation, generation.settings.locale, options)
         state.executor = route.executor
         state.usage, state.warnings = route.usage, [*route.warnings]
@@ -59,8 +66,30 @@ class RunStarter:
             state.history = list(conversation.messages[conversation.summary.upto if conversation.summary else 0 :])
         blueprint = self._blueprints.of(generation, route.agent.name) if self._store.durable else None
         state.blueprint = blueprint.digest if blueprint else ""
+        if state.messages[0].parts or options.get("history"):
+            await self._save_files(content.files, state, route.agent, generation)
         record = await self._store.begin(state, conversation, blueprint)
         return PreparedRun(state, record, generation, route.agent, route, options.get("output_type"))
+
+    async def _save_files(self, new: Sequence[File], state: RunState, agent: Agent, generation: Generation) -> None:
+        """Save the files of the message, and keep those that the message and the history refer to.
+
+        Raises:
+            RequestError: the model does not accept a file of the message, or a file is not stored.
+        """
+        own = state.messages[0]
+        if own.parts:
+            name = state.model or agent.spec.model or generation.settings.model
+            with suppress(ConfigError):  # the run fails with it, and is recorded
+                require_accepted(own.media, name, self._models.get(generation.settings, name).info)
+        contents = {file.part.digest: file.data for file in new}
+        earlier = state.history if state.conversation_id is None else []  # a conversation keeps its own files
+        digests = {part.digest for message in (own, *earlier) for part in message.media} - contents.keys()
+        stored = dict(await self._store.load_media(digests)) if digests else {}
+        if missing := next((part for part in own.media if part.digest not in contents | stored), None):
+            raise RequestError(f"{missing.description} is not stored: pass the file itself")
+        if contents or stored:
+            await self._store.save_media(state.run_id, {**contents, **stored})
 
     async def _choose_route(self, message: str, generation: Generation, options: RunOptions, last: str | None) -> Route:
         """Choose the agent: by name, conversation or rules, else by `routing.model` if one is set, else the default."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager, nullcontext
 from itertools import count
@@ -14,7 +15,7 @@ from framework.engine.context.concurrency import Confirmations
 from framework.engine.context.run_context import RunContext
 from framework.engine.tool_call import hooks
 from framework.engine.tool_call.hooks import confirmations_in, is_plugin_failure
-from framework.engine.tool_call.results import describe_output, describe_unfinished, record_result, to_json
+from framework.engine.tool_call.results import describe_output, describe_unfinished, record_result, split_output
 from framework.engine.tool_call.tool_context import build_tool_context
 from framework.telemetry import names
 from framework.telemetry.redact import places
@@ -26,6 +27,8 @@ from framework.tools.tool import Tool
 from framework.types.backoff import backoff
 from framework.types.errors import Paused, ToolError
 from framework.types.events import TodoChanged, ToolStarted
+from framework.types.file import File
+from framework.types.media import MAX_REQUEST_MEDIA_BYTES, file_size
 from framework.types.messages import ToolCall, ToolResult
 from framework.types.redact import redact_data
 from framework.types.todo import read_items
@@ -101,7 +104,7 @@ async def _invoke(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, 
             _thread(run, tool) as thread,
             asyncio.timeout(min(limits, default=None)) as deadline,
         ):
-            output = to_json(await tool.invoke(bound, build_tool_context(run, call), thread))
+            output, files = split_output(await tool.invoke(bound, build_tool_context(run, call), thread))
     except ToolError as error:
         return ToolResult(status="error", error=error.message, metadata={"error_type": error.code})
     except TimeoutError as error:
@@ -116,7 +119,18 @@ async def _invoke(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, 
         if not is_plugin_failure(error):
             raise
         return _failure_result(run, tool, error)
+    if files:
+        return await _result_with_files(run, output, files)
     return ToolResult(status="success", output=output)
+
+
+async def _result_with_files(run: RunContext, output: Any, files: Sequence[File]) -> ToolResult:
+    """Save the files that a tool returned, and return its result; raises StoreError."""
+    if (size := sum(len(file.data) for file in files)) > MAX_REQUEST_MEDIA_BYTES:
+        limit = file_size(MAX_REQUEST_MEDIA_BYTES)
+        error = f"the tool returned {file_size(size)} of files; at most {limit} are allowed"
+        return ToolResult(status="error", error=error, metadata={"error_type": "files_too_large"})
+    return ToolResult(status="success", output=output, media=await run.services.media.save(files))
 
 
 def _thread(run: RunContext, tool: Tool) -> AbstractAsyncContextManager[Executor | None]:

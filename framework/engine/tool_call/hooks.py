@@ -35,7 +35,7 @@ async def before_run(run: RunContext) -> None:
     if run.state.admitted:
         return
     for hook in run.hooks("before_run"):
-        await _call(run, hook, _NO_CALL, run.state.messages[0].content)
+        await _call(run, hook, _NO_CALL, run.state.messages[0].description)
     run.state.admitted = True
 
 

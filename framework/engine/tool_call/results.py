@@ -12,6 +12,8 @@ from pydantic import BaseModel
 from framework.config.templates.prompts import PromptError
 from framework.engine.context.run_context import RunContext
 from framework.types.events import ToolFinished
+from framework.types.file import File
+from framework.types.media import TextPart
 from framework.types.messages import REFUSED_STATUSES, Message, ToolCall, ToolResult
 from framework.types.redact import redact
 from framework.types.report import Action, ToolStat, TraceEntry
@@ -106,7 +108,10 @@ def tool_message(run: RunContext, call: ToolCall, result: ToolResult, text: str)
     """Return the message with a call's result, its status, and a person's decision on it."""
     key = "/".join((*run.state.path, call.id))
     decision = _decision_text(run.services.root.decisions, key)
-    return Message(role="tool", tool_call_id=call.id, content=text, status=result.status, decision=decision)
+    fields = {"tool_call_id": call.id, "status": result.status, "decision": decision}
+    if result.media:
+        return Message.of_parts("tool", (TextPart(text=text), *result.media), **fields)
+    return Message(role="tool", content=text, **fields)
 
 
 def _decision_text(decisions: Mapping[str, Decision], key: str) -> str | None:
@@ -192,10 +197,25 @@ def _trace_entry(run: RunContext, call: ToolCall, result: ToolResult, text: str)
 
 def to_json(output: Any) -> Any:
     """Return a tool's return value as JSON data; values that JSON or the store cannot represent become text."""
+    return split_output(output)[0]
+
+
+def split_output(output: Any) -> tuple[Any, list[File]]:
+    """Return a tool's return value as JSON data, with a description of each `File`, and the files."""
+    files: list[File] = []
     if isinstance(output, BaseModel):
-        return output.model_dump(mode="json")
+        return output.model_dump(mode="json"), files
     if isinstance(output, str):
-        return output.encode("utf-8", "replace").decode()  # lone surrogates cannot be stored or sent
-    text = json.dumps("" if output is None else output, default=str, ensure_ascii=False).encode("utf-8", "replace")
+        return output.encode("utf-8", "replace").decode(), files  # lone surrogates cannot be stored or sent
+
+    def to_text(value: Any) -> str:
+        if not isinstance(value, File):
+            return str(value)
+        files.append(value)
+        return value.description
+
+    text = json.dumps("" if output is None else output, default=to_text, ensure_ascii=False).encode("utf-8", "replace")
     data = json.loads(text)
-    return data if nesting_depth(data) <= _MAX_OUTPUT_DEPTH else text.decode()
+    if files and isinstance(data, list) and all(isinstance(item, str) for item in data):
+        data = "\n".join(data)
+    return data if nesting_depth(data) <= _MAX_OUTPUT_DEPTH else text.decode(), files

@@ -94,7 +94,9 @@ class OfflineModel:
             text = _typed(request.output, turn.text, request.messages, tools)
         else:
             calls = tuple(_next_calls(turn, tools))
-            text = "" if calls else _answer(turn, tools)
+            text = (
+                "" if calls else _answer(turn, tools) + _unread_files(request.messages, chinese=is_chinese(turn.text))
+            )
         if request.stream:
             for piece in re.findall(r"[^\s\u4e00-\u9fff]+\s*|[\u4e00-\u9fff]{1,2}\s*|\s+", text):
                 yield Delta(text=piece)
@@ -280,6 +282,18 @@ def _introduction(tools: Sequence[ToolDefinition], chinese: bool) -> str:
         f"This is the offline stand-in, and it knows no way to do this; {can}."
         " For a real model set OPENAI_API_KEY and write `model: openai/...`."
     )
+
+
+def _unread_files(messages: Sequence[Message], *, chinese: bool) -> str:
+    """Return how many files the last user's message and the results after it contain; empty if none."""
+    start = max((at for at, message in enumerate(messages) if message.role == "user"), default=0)
+    files = [part.description for message in messages[start:] for part in message.media]
+    if not files:
+        return ""
+    if chinese:
+        return f"\n\n（收到 {len(files)} 个文件，离线模型不能读取：{'、'.join(files)}）"
+    count = "1 file" if len(files) == 1 else f"{len(files)} files"
+    return f"\n\n({count} received, which the offline model cannot read: {', '.join(files)})"
 
 
 def _typed(output: type[Any], text: str, messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> str:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from typing_extensions import is_typeddict
 
 from framework.types.errors import ToolError
+from framework.types.file import File
 
 MAX_DESCRIBED_SCHEMA_CHARS = 2000
 """Maximum length of a schema that is described to the model, because every request pays for it."""
@@ -40,7 +41,8 @@ class ReturnType:
     @classmethod
     def from_annotation(cls, annotation: Any) -> ReturnType | None:
         """Return the type of a return annotation, or None if it declares no structure."""
-        if not any(map(_is_structure, _parts(annotation))):
+        parts = [*_parts(annotation)]
+        if File in parts or not any(map(_is_structure, parts)):
             return None
         name = annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")
         return cls(name, TypeAdapter(annotation))

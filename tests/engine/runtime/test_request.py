@@ -81,16 +81,18 @@ VALUES = st.one_of(
 @given(message=VALUES, options=st.dictionaries(st.sampled_from(OPTIONS) | st.text(), VALUES, max_size=3))
 def test_any_request_is_accepted_or_rejected_with_a_request_error(message: Any, options: Mapping[str, Any]) -> None:
     try:
-        text, checked = check_request(message, options)
+        content, checked = check_request(message, options)
     except RequestError:
         return
-    assert isinstance(text, str)
+    assert all(isinstance(item, str) for item in content.content)
     assert checked.keys() <= set(OPTIONS)
 
 
 @pytest.mark.parametrize("message", [7, b"hi", {"role": "user"}, [{"type": "text", "text": "hi"}]])
 def test_a_message_that_is_not_text_is_rejected(tmp_path: Path, message: Any) -> None:
-    with pytest.raises(RequestError, match=r"^message: expected str, got "):
+    with pytest.raises(
+        RequestError, match=r"^message: (expected str, File or a list of them, got|item 1 is not str or File, but) "
+    ):
         asyncio.run(run(tmp_path, message))
 
 
