@@ -37,7 +37,7 @@ HEAVY = {
     "opentelemetry.exporter",
 }
 """Modules that may be imported inside a function: SDKs that not every process needs."""
-HEAVY |= {"framework.types.bounded_body"}  # with httpx2
+HEAVY |= {"framework.types.bounded_body", "framework.llm.reconnection"}  # with httpx2
 HEAVY |= {"framework.tools.mcp.client", "framework.tools.mcp.connection"}  # with the MCP SDK, an extra
 HEAVY |= {"framework.store.sql.store"}  # with SQLAlchemy, for projects with a database
 HEAVY |= {"framework.server.process"}  # with FastAPI and uvicorn, an extra

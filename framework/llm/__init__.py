@@ -21,6 +21,7 @@ In reading order; each module imports only from those below it:
     tokens             Estimates the number of tokens of texts, messages and tools.
     request_cache      Requests as JSON bytes, each part encoded once.
     http_client        The HTTP client passed to provider SDKs, with limits on the size of responses.
+    reconnection       An HTTP client that replaces a connection that the server closed before it answered.
     base_url           Validates and normalizes the base URL of a model server.
     file_encoding      The files of requests in base64, inserted into requests that are already encoded.
 """

@@ -37,7 +37,8 @@ def create_http_client(
 ) -> httpx2.AsyncClient:
     """Return an HTTP client that honors the environment's proxies and certificates, and limits response sizes.
 
-    By default it follows no redirects: the API key would be sent to the server that a redirect names.
+    A connection that the server closed before it answered is replaced. By default, no redirect is followed: the API
+    key would be sent to the server that a redirect names.
 
     Args:
         timeout: seconds without a byte.
@@ -47,13 +48,15 @@ def create_http_client(
     """
     import httpx2
 
+    from framework.llm.reconnection import ReconnectingClient
+
     limits = httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=_MAX_IDLE_CONNECTIONS)
     hooks: dict[str, list[Any]] = {
         "request": [on_request] if on_request else [],
         "response": [_limit_response, on_response] if on_response else [_limit_response],
     }
     headers = {"accept-encoding": ACCEPT_ENCODING}
-    return httpx2.AsyncClient(timeout=timeout, limits=limits, headers=headers, event_hooks=hooks, **options)
+    return ReconnectingClient(timeout=timeout, limits=limits, headers=headers, event_hooks=hooks, **options)
 
 
 async def _limit_response(response: httpx2.Response) -> None:

@@ -8,4 +8,5 @@ In reading order; each module imports only from those below it:
     exchange          What both share: the exchange with the server, and its errors.
     connection        Sends requests that are already encoded through the openai SDK.
     transport         Sends the SDK's requests through aiohttp.
+    pool              Pooled connections; one that the server closed before it answered is replaced.
 """

@@ -16,10 +16,9 @@ from urllib.request import getproxies
 import aiohttp
 import httpx2
 
-from framework.llm.http_client import ACCEPT_ENCODING, MAX_COMPRESSED_BYTES, MAX_CONNECTIONS, limit_size
+from framework.llm.http_client import ACCEPT_ENCODING, MAX_COMPRESSED_BYTES, limit_size
+from framework.llm.openai.pool import create_session
 
-_KEEP_ALIVE = 5.0
-"""Seconds, as in the SDK's own transport."""
 LARGE_BODY = 1 << 20
 """Bytes; aiohttp sends larger bodies in chunks, from a file object."""
 _EQUIVALENTS: tuple[tuple[type[Exception], type[httpx2.TransportError]], ...] = (
@@ -114,12 +113,7 @@ class _Transport(httpx2.AsyncBaseTransport):
 
     def _connect(self) -> aiohttp.ClientSession:
         if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=_KEEP_ALIVE, ssl=self._trust),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=self._timeout,
-                auto_decompress=False,
-            )
+            self._session = create_session(self._trust, self._timeout)
         return self._session
 
 
