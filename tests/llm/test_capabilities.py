@@ -95,6 +95,8 @@ USER = Message(role="user", content="hi")
         ("openai/gpt-5.6-sol", {"reasoning_levels": ("none", "low", "medium", "high", "xhigh")}),
         ("openai/gpt-6.2-sol", {"prices": Prices(input=2, output=10, cached=0.1, cache_write=2.5), "images": True}),
         ("openai/gpt-6-astra", {"reasoning_levels": ("low", "medium", "high", "xhigh"), "api": "responses"}),
+        ("openai/gpt-5.5", {"reasoning_levels": ("none", "low", "medium", "high", "xhigh")}),
+        ("gemini/gemini-4-hydrogen", {"thinking": "thinking_level", "images": True, "max_output": 65_536}),
         ("openai/gpt-5.2-chat-latest", {"api": "chat"}),
         ("openai/gpt-5.1-codex-max", {"api": "responses"}),
         ("openai/gpt-4o-audio-preview", {"images": None, "audio": None}),
