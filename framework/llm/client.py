@@ -40,6 +40,8 @@ class ModelInfo:
     """The model calls at most one tool per turn."""
     answer_tool: bool = False
     """Structured replies are requested as the arguments of a tool (see `ModelRequest.json_by_tool`)."""
+    any_schema: bool = False
+    """The server enforces every JSON Schema; large providers require an object at its top level, and more."""
     server_address: str | None = None
     server_port: int | None = None
     media_types: frozenset[str] = _ALL_MEDIA_TYPES
@@ -59,10 +61,13 @@ class ModelInfo:
         return self.stand_in or self.capabilities.prices is not None
 
     def holds_schema(self, *, with_tools: bool) -> bool:
-        """Return whether the provider enforces a JSON Schema, so that the prompt need not contain it."""
+        """Return whether the provider enforces a JSON Schema and shows it to the model: the prompt need not contain it.
+
+        Your own servers (`any_schema`) enforce it without showing it.
+        """
         supported = self.capabilities
         enforced = supported.json_schema and (supported.json_with_tools or not with_tools)
-        return self.answer_tool or bool(enforced)
+        return self.answer_tool or bool(enforced and not self.any_schema)
 
     @property
     def name(self) -> str:

@@ -7,8 +7,10 @@ events.
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
@@ -18,12 +20,13 @@ from framework.llm.openai_format import (
     chat_to_message,
     chat_to_tool,
     message_to_chat,
+    parse_call,
     tool_names,
     usage_to_chat,
     wire_names,
 )
 from framework.types.errors import ModelError
-from framework.types.messages import Message
+from framework.types.messages import Message, ToolDefinition
 from framework.types.text import shorten
 
 if TYPE_CHECKING:
@@ -31,12 +34,24 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=BaseModel)
 _MAX_PROBLEM_CHARS = 400
+_BY_SCHEMA = (
+    "Answer with the arguments of {name}: one JSON object and nothing else. It fits this JSON Schema:\n{schema}"
+)
 
 
-async def request_typed_output(send: SendRequest, request: ModelRequest, output: type[T], *, retries: int = 2) -> T:
-    """Return an answer of type `output`; retry an answer that does not fit at most `retries` times.
+async def request_typed_output(
+    send: SendRequest, request: ModelRequest, output: type[T], *, retries: int = 2, by_schema: bool = False
+) -> T:
+    """Return an answer of type `output`: the arguments of a tool that the model must call.
 
     Errors raised by `send` are re-raised unchanged, and not retried.
+
+    Args:
+        send: sends a request to the model.
+        request: the conversation and its settings.
+        output: a pydantic model class.
+        retries: how often an answer that does not fit is retried, at most.
+        by_schema: let the server enforce the schema on the first answer's text, instead of calling a tool.
 
     Raises:
         ModelError: the answer was cut by max_tokens, or did not fit after the last retry.
@@ -45,7 +60,7 @@ async def request_typed_output(send: SendRequest, request: ModelRequest, output:
     from instructor.core import IncompleteOutputException, InstructorRetryException
 
     _silence_instructor()
-    adapter = _InstructorAdapter(send, request)
+    adapter = _InstructorAdapter(send, request, by_schema=by_schema)
     create = cast("Callable[..., Awaitable[T]]", instructor.patch(create=adapter.create, mode=instructor.Mode.TOOLS))
     try:
         await create(response_model=output, messages=[], max_retries=retries)
@@ -71,32 +86,52 @@ class _SendFailed(BaseException):
 class _InstructorAdapter:
     """Adapter that Instructor calls in place of a client's `create`. It sends every request through `send`."""
 
-    def __init__(self, send: SendRequest, request: ModelRequest) -> None:
+    def __init__(self, send: SendRequest, request: ModelRequest, *, by_schema: bool) -> None:
         self.accepted = ""
         """The last answer's arguments, as JSON text."""
         self._send = send
         self._request = request
+        self._by_schema = by_schema
         self._unreadable: dict[str, str] = {}
         """Call id -> why its arguments could not be parsed."""
 
     async def create(self, **kwargs: Any) -> ChatCompletion:
         tools = tuple(chat_to_tool(tool) for tool in kwargs["tools"])
         names = tool_names(tools)
-        wire_choice = kwargs["tool_choice"]["function"]["name"]
-        settings = self._request.settings.model_copy(update={"tool_choice": names.get(wire_choice, wire_choice)})
         retry_messages = tuple(self._with_reason(chat_to_message(chat, names)) for chat in kwargs["messages"])
-        request = ModelRequest(
-            messages=self._request.messages + retry_messages,
-            tools=tools,
-            settings=settings,
-            media=self._request.media,
-            scratch=self._request.scratch,
-        )
         try:
-            reply = await self._send(request)
+            if self._by_schema and not retry_messages:
+                reply = await self._ask_by_schema(tools[0])
+            else:
+                wire_choice = kwargs["tool_choice"]["function"]["name"]
+                settings = {"tool_choice": names.get(wire_choice, wire_choice)}
+                reply = await self._send(self._with(retry_messages, settings, tools=tools))
         except Exception as error:  # noqa: BLE001 - nothing is swallowed: request_typed_output re-raises it
             raise _SendFailed(error) from None
         return self._completion(reply, wire_names(tools))
+
+    async def _ask_by_schema(self, tool: ToolDefinition) -> ModelReply:
+        """Return a reply whose text, constrained by the server, has become the arguments of `tool`.
+
+        The prompt contains the schema, too: such servers only constrain the answer, and do not show it to the model.
+        """
+        schema = json.dumps(tool.parameters, ensure_ascii=False, separators=(",", ":"))
+        instruction = Message(role="system", content=_BY_SCHEMA.format(name=tool.name, schema=schema))
+        reply = await self._send(self._with((instruction,), {"tool_choice": None}, json=tool.parameters))
+        if reply.message.tool_calls:
+            return reply
+        call = parse_call("answer", tool.name, reply.message.content)
+        return replace(reply, message=reply.message.model_copy(update={"content": "", "tool_calls": (call,)}))
+
+    def _with(self, added: tuple[Message, ...], settings: Mapping[str, Any], **options: Any) -> ModelRequest:
+        """Return the request with more messages and other settings; it is not streamed."""
+        return ModelRequest(
+            self._request.messages + added,
+            settings=self._request.settings.model_copy(update=settings),
+            media=self._request.media,
+            scratch=self._request.scratch,
+            **options,
+        )
 
     def _with_reason(self, message: Message) -> Message:
         """Return the message with the reason why arguments are not JSON; Instructor has seen only a placeholder."""

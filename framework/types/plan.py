@@ -17,7 +17,7 @@ def _id_text(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-StepId = Annotated[str, BeforeValidator(_id_text), StringConstraints(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_-]{0,63}$")]
+StepId = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_-]{0,63}$"), BeforeValidator(_id_text)]
 StepStatus = Literal["open", "running", "done", "failed", "skipped"]
 
 

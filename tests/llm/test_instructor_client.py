@@ -106,6 +106,36 @@ def test_an_answer_in_text_is_retried() -> None:
     assert exchange.server.requests[1]["messages"][-1]["role"] == "user"
 
 
+def test_by_schema_the_text_is_the_answer_and_a_retry_calls_the_tool() -> None:
+    request = ModelRequest((USER,), settings=ModelSettings(tool_choice="none", seed=1))
+    answer, exchange = ask_server([says(json.dumps(BAD)), plan(GOOD)], request, by_schema=True)
+
+    first, second = exchange.requests
+    assert answer == DRAFT
+    assert first.json is not None
+    assert first.json["properties"].keys() == {"goal", "steps"}
+    assert first.tools == ()
+    assert first.settings == ModelSettings(seed=1)
+    assert json.dumps(first.json, separators=(",", ":")) in first.messages[-1].content, "servers do not show it"
+    assert (second.json, second.settings.tool_choice) == (None, "PlanDraft")
+    assert second.messages[0] == USER
+    assert "String should match pattern" in second.messages[-1].content
+
+
+@pytest.mark.parametrize("text", ["Sure! First boil water.", '{"goal": "tea"', "[]", ""])
+def test_by_schema_a_text_that_is_not_the_answer_is_retried(text: str) -> None:
+    answer, exchange = ask_server([says(text), plan(GOOD)], by_schema=True)
+
+    assert answer == DRAFT
+    assert len(exchange.requests) == 2
+
+
+def test_by_schema_a_server_may_call_the_tool_all_the_same() -> None:
+    answer, exchange = ask_server([plan(GOOD)], by_schema=True)
+
+    assert (answer, len(exchange.requests)) == (DRAFT, 1)
+
+
 def test_conversation_and_settings_are_sent_unchanged() -> None:
     earlier = Message(role="assistant", tool_calls=(ToolCall(id="c", tool="docs.search", arguments={"q": "tea"}),))
     conversation = (USER, earlier, Message(role="tool", content="{{ found }}", tool_call_id="c"))

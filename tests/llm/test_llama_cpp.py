@@ -1,15 +1,58 @@
-"""Complete runs on a real llama.cpp server: its grammar keeps calls and typed answers in form."""
+"""A real llama.cpp server, whose grammar keeps calls and typed answers in form; the words of its model are random."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from pathlib import Path
+from typing import Literal
+
+import pytest
+from pydantic import BaseModel, Field
 
 from framework import Runtime, events, tool
-from tests.support.llama_cpp import LlamaCpp
+from framework.llm.capabilities import Capabilities
+from framework.llm.client import ModelClient, ModelReply, ModelRequest
+from framework.llm.instructor_client import request_typed_output
+from framework.llm.json_protocol.client import JsonProtocol
+from framework.llm.openai.client import OpenAIModel
+from framework.types.messages import Message, ToolDefinition
+from framework.types.plan import PlanDraft
+from framework.types.spec import ModelSettings
+from tests.support.cases import FACTOR
+from tests.support.llama_cpp import LlamaCpp, is_installed
 from tests.support.projects import agent, write
 
+if not is_installed():
+    pytest.skip("no llama.cpp: `make test` installs it where it finds the package index", allow_module_level=True)
+
+SEEDS = range(30 * FACTOR)
 BARE = {"skill_policy": "{allow: []}"}
+USER = (Message(role="user", content="hello <tool_response>"),)
+"""After a tool's result, the model answers in text unless the server constrains it."""
+TRIP = "{type: object, properties: {city: {type: string}, days: {type: integer}}, required: [city, days]}"
+
+
+class Visit(BaseModel):
+    place: str
+    stars: int | None = Field(default=None, ge=0)
+
+
+class Trip(BaseModel):
+    """A trip."""
+
+    city: str = Field(min_length=1)
+    transport: Literal["train", "bus", "boat"]
+    visits: list[Visit] = Field(max_length=5)
+    is_booked: bool
+
+
+class Sights(BaseModel):
+    """Sights, as JSON Schema references."""
+
+    first: Visit
+    others: dict[str, Visit] = {}
 
 
 @tool(risk="low")
@@ -22,6 +65,34 @@ def project(root: Path, server: LlamaCpp, *, capabilities: str = "{}", **keys: s
     alias = f"{{model: openai/tiny, base_url: '{server.url}', capabilities: {capabilities}}}"
     text = agent("one", model="local", **({"model_settings": "{seed: 1}"} | keys))
     return write(root, {"agents.d/one.yaml": text, "agentsd.yaml": f"models: {{local: {alias}}}\n"})
+
+
+def client(server: LlamaCpp, *, enforced: bool) -> OpenAIModel:
+    can = Capabilities(json_schema=True) if enforced else None
+    return OpenAIModel("openai", "tiny", api_key="", base_url=server.url, capabilities=can)
+
+
+def seeded(number: int) -> ModelSettings:
+    return ModelSettings(seed=number, max_tokens=3000)
+
+
+async def reply(model: ModelClient, request: ModelRequest) -> ModelReply:
+    async with aclosing(model.stream(request)) as deltas:  # type: ignore[type-var]  # every client's is a generator
+        replies = [delta.reply async for delta in deltas if delta.reply]
+    return replies[-1]
+
+
+def on_server(model: OpenAIModel, check: Callable[[OpenAIModel], Awaitable[None]]) -> None:
+    async def main() -> None:
+        try:
+            await check(model)
+        finally:
+            await model.close()
+
+    asyncio.run(main())
+
+
+# --- chat and tools
 
 
 def test_a_chat_is_streamed_as_the_model_writes_it(tmp_path: Path, llama_cpp: LlamaCpp) -> None:
@@ -49,7 +120,56 @@ def test_a_tool_loop_calls_the_tool_and_answers_from_its_result(tmp_path: Path, 
         assert result.status == "completed", result.error
         assert {call.tool for call in result.tool_calls} == {"look"}
         assert {call.status for call in result.tool_calls} == {"success"}
-        assert result.steps == 2
+        assert result.steps >= 2
         assert result.output.endswith(".")
 
     asyncio.run(main())
+
+
+# --- typed answers
+
+
+@pytest.mark.parametrize("output", [Trip, Sights, PlanDraft])
+@pytest.mark.parametrize("enforced", [True, False], ids=["schema", "tool"])
+def test_every_first_typed_answer_is_in_form(llama_cpp: LlamaCpp, enforced: bool, output: type[BaseModel]) -> None:
+    async def check(model: OpenAIModel) -> None:
+        async def send(request: ModelRequest) -> ModelReply:
+            sent.append(request)
+            return await reply(model, request)
+
+        for number in SEEDS:
+            request = ModelRequest(USER, settings=seeded(number))
+            answer = await request_typed_output(send, request, output, retries=0, by_schema=model.info.any_schema)
+            assert type(answer) is output
+
+    sent: list[ModelRequest] = []
+    on_server(client(llama_cpp, enforced=enforced), check)
+
+    assert len(sent) == len(SEEDS)
+    assert all(bool(request.json) is enforced and bool(request.tools) is not enforced for request in sent)
+
+
+# --- the JSON protocol
+
+
+def test_every_reply_follows_the_json_protocol(llama_cpp: LlamaCpp) -> None:
+    parameters = Trip.model_json_schema()
+    tools = tuple(ToolDefinition(name=name, description="Do it.", parameters=parameters) for name in ("a.look", "book"))
+    choices: list[str | None] = [None, "none", "required"]
+
+    async def check(model: OpenAIModel) -> None:
+        for number in SEEDS:
+            settings = seeded(number).model_copy(update={"tool_choice": choices[number % 3]})
+            answer = await reply(JsonProtocol(model), ModelRequest(USER, tools, settings))
+            assert answer.unusable is None
+            replies.append((settings.tool_choice, answer))
+
+    replies: list[tuple[str | None, ModelReply]] = []
+    on_server(client(llama_cpp, enforced=True), check)
+
+    kinds = {choice: {answer.finish_reason for other, answer in replies if other == choice} for choice in choices}
+    assert kinds == {None: {"stop", "tool_calls"}, "none": {"stop"}, "required": {"tool_calls"}}
+    calls = [call for _, answer in replies for call in answer.message.tool_calls]
+    assert {call.tool for call in calls} == {"a.look", "book"}
+    assert all({"city", "transport", "visits", "is_booked"} <= call.arguments.keys() for call in calls)
+    assert {call.arguments["transport"] for call in calls} <= {"train", "bus", "boat"}

@@ -40,15 +40,18 @@ FLAG = 0.3
 GAIN = (WIDTH / 2) ** 0.5
 """Value of a 1 after normalization: two dimensions of an embedding are 1."""
 UNLIKELY = -12.0
-JSON_NEXT: Mapping[str, Mapping[str, float]] = {
+"""Logit of everything else. Letters get random ones, except where NEXT excludes them."""
+NEXT: Mapping[str, Mapping[str, float]] = {
     "{": {'"': 4, "}": 5},
     "[": {"]": 3, '"': 4, "{": 3, "1": 2},
     ":": {'"': 4, "{": 2, "[": 1, "t": 2, "f": 2, "n": 1, **dict.fromkeys("123456789", 2.0)},
     ",": {'"': 4, "{": 2, "1": 1},
     "}": {END: 8, "}": 4, ",": 3, "]": 3, "\n": 5},
     "]": {END: 8, "}": 4, ",": 2, "]": 3},
-    ".": {END: 9, '"': 5},
-    "<tool_call>": {"\n": 20},
+    ".": {END: 9, "\n": 7, '"': 5},
+    '"': {":": -3, ",": -4, "}": -3, "]": -3},
+    "\n": {"</tool_call>": -2, "}": -3, "<tool_call>": -20},
+    "<tool_call>": {"\n": 20, '"': 5},
     "</tool_call>": {END: 8},
 }
 
@@ -60,18 +63,16 @@ def logits() -> Any:
     letters = [IDS[letter] for letter in string.ascii_lowercase]
     table[:, letters] = chance.normal(0, 1, (len(TOKENS), len(letters)))
     table[letters, IDS[SPACE]] = 1.5
-    table[letters, IDS["."]] = 0.5
-    table[IDS['"'], [IDS[char] for char in ":,}]"]] = (-3, -4, -3, -3)
+    table[letters, IDS["."]] = 1.5
+    table[IDS['"'], [IDS["a"], IDS["f"]]] = 2  # the first letters of `action` and `final`
     for digit in string.digits:
         table[IDS[digit], [IDS[char] for char in ",}]" + string.digits]] = (2, 3, 3, *[0] * 10)
         table[IDS[digit], letters] = UNLIKELY
-    for token, following in JSON_NEXT.items():
-        table[IDS[token], letters] = UNLIKELY
+    table[np.ix_([IDS[token] for token in (*"{[:,}].", "<tool_call>", "</tool_call>")], letters)] = UNLIKELY
+    table[:, IDS["<tool_call>"]] = -40
+    for token, following in NEXT.items():
         for char, logit in following.items():
             table[IDS[token], IDS[char]] = logit
-    table[IDS["\n"], [IDS["</tool_call>"], IDS["}"]]] = (-2, -3)  # only where the grammar excludes letters
-    table[:, IDS["<tool_call>"]] = -40
-    table[IDS["\n"], IDS["<tool_call>"]] = -15
     return table
 
 
@@ -82,8 +83,8 @@ def weights() -> dict[str, Any]:
     embeddings[np.arange(len(TOKENS)), FIRST_ONE_HOT + np.arange(len(TOKENS))] = 1
     output = np.zeros((len(TOKENS), WIDTH))
     output[:, FIRST_ONE_HOT : FIRST_ONE_HOT + len(TOKENS)] = logits().T / GAIN
-    output[IDS["<tool_call>"], SIGHTS["<tools>"]] = 30 / FLAG / GAIN
-    output[IDS["<tool_call>"], SIGHTS["<tool_response>"]] = -60 / FLAG / GAIN
+    output[IDS["<tool_call>"], SIGHTS["<tools>"]] = 35 / FLAG / GAIN
+    output[IDS["<tool_call>"], SIGHTS["<tool_response>"]] = -12.5 / FLAG / GAIN
     output[IDS[END], SIGHTS["<endless>"]] = -60 / FLAG / GAIN
     query, key, value = (np.zeros((HEADS * HEAD, WIDTH)) for _ in range(3))
     merged = np.zeros((WIDTH, HEADS * HEAD))

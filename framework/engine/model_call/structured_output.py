@@ -134,7 +134,7 @@ async def typed_reply(info: ModelInfo, call: SendRequest, request: ModelRequest,
         ModelError: the answer does not fit `output`, after all retries.
     """
     if not info.typed:
-        return await request_typed_output(call, request, output)
+        return await request_typed_output(call, request, output, by_schema=info.any_schema)
     reply = await request_valid_reply(call, request)
     try:
         return output.model_validate_json(reply.message.content)

@@ -25,7 +25,8 @@ from framework.llm.client import (
     Unusable,
 )
 from framework.llm.json_protocol.prompt import protocol_rules, rejection, to_text_messages, typed_rules
-from framework.llm.json_protocol.reply import FinalAnswer, ToolAction, parse_answer, parse_object, reply_schema
+from framework.llm.json_protocol.reply import FinalAnswer, ToolAction, parse_answer, parse_object
+from framework.llm.json_protocol.schema import reply_schema
 from framework.llm.reply_check import require_content, split_reasoning
 from framework.types.errors import ModelError
 from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition
@@ -117,14 +118,13 @@ class JsonProtocol:
         await self._client.close()
 
     def _reply_schema(self, request: ModelRequest) -> dict[str, Any]:
-        """Return the JSON Schema of a reply for a self-hosted server that enforces one, and `{}` for others.
+        """Return the JSON Schema of a reply for a server that enforces any, and `{}` for others.
 
         Large providers reject alternatives at the top level of a schema.
         """
-        info = self._client.info
-        if not info.capabilities.json_schema or info.server_address is None:
+        if not self._client.info.any_schema:
             return {}
-        return reply_schema([tool.name for tool in _offered(request)], must_act=_must_act(request))
+        return reply_schema(_offered(request), must_act=_must_act(request))
 
 
 def _offered(request: ModelRequest) -> tuple[ToolDefinition, ...]:

@@ -8,7 +8,7 @@ exactly what the model wrote.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,24 +40,6 @@ class FinalAnswer:
     """The answer to the user."""
 
     answer: str
-
-
-def reply_schema(tools: Sequence[str], *, must_act: bool) -> dict[str, Any]:
-    """Return the JSON Schema of a reply.
-
-    Args:
-        tools: names of the tools that may be called.
-        must_act: a tool must be called now.
-    """
-    values: dict[str, dict[str, Any]] = {"tool": {"enum": list(tools)}, "args": {"type": "object"}}
-    alternatives = []
-    for kind, keys in _KEYS.items():
-        if tools if kind == "action" else not (tools and must_act):
-            properties = {"type": {"const": kind}, **{key: values.get(key, {"type": "string"}) for key in keys}}
-            alternatives.append(
-                {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
-            )
-    return {"oneOf": alternatives} if len(alternatives) > 1 else alternatives[0]
 
 
 def parse_answer(text: str) -> ToolAction | FinalAnswer | Unusable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from framework.llm.capabilities import Capabilities, OpenAIApi
@@ -68,7 +68,9 @@ class OpenAIExchange(ABC, Generic[A]):
         base_url: str | None = None,
         capabilities: Capabilities | None = None,
     ) -> None:
-        self._info = served_model(provider, model, base_url, capabilities, media_types=self.media_types)
+        info = served_model(provider, model, base_url, capabilities, media_types=self.media_types)
+        is_declared = base_url is not None and capabilities is not None and capabilities.json_schema is True
+        self._info = replace(info, any_schema=is_declared)
         self._api_key = api_key
         self._base_url = base_url
         self._errors = ProviderErrors(self._info.name, api_key, base_url, usual_path="/v1", api=self.api)

@@ -17,7 +17,8 @@ from framework.llm.capabilities import Capabilities
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, Unusable
 from framework.llm.json_protocol.client import JsonProtocol, request_valid_reply, with_protocol
 from framework.llm.json_protocol.prompt import MAX_QUOTED_CHARS
-from framework.llm.json_protocol.reply import MAX_TEXT_CHARS, FinalAnswer, ToolAction, parse_answer, reply_schema
+from framework.llm.json_protocol.reply import MAX_TEXT_CHARS, FinalAnswer, ToolAction, parse_answer
+from framework.llm.json_protocol.schema import reply_schema
 from framework.llm.scripted import ScriptedModel
 from framework.testing import calls as scripted_calls
 from framework.types.errors import LimitExceeded, ModelError
@@ -461,9 +462,24 @@ def test_a_server_with_json_schema_enforces_the_protocol(
         return
     schema = form["json_schema"]["schema"]
     forms = schema.get("oneOf", [schema])
-    assert [one["properties"]["type"]["const"] for one in forms] == kinds
+    assert list(dict.fromkeys(one["properties"]["type"]["const"] for one in forms)) == kinds
     if kinds[0] == "action":
-        assert "echo" in forms[0]["properties"]["tool"]["enum"]
+        args = {one["properties"]["tool"]["const"]: one["properties"]["args"] for one in forms if one != FINAL_SCHEMA}
+        assert args["echo"] == ECHO_SCHEMA
+
+
+FINAL_SCHEMA = {
+    "type": "object",
+    "properties": {"type": {"const": "final"}, "answer": {"type": "string"}},
+    "required": ["type", "answer"],
+    "additionalProperties": False,
+}
+ECHO_SCHEMA = {
+    "type": "object",
+    "properties": {"text": {"type": "string"}},
+    "required": ["text"],
+    "additionalProperties": False,
+}
 
 
 @cases(100)
@@ -473,7 +489,8 @@ def test_the_schema_allows_exactly_what_the_parser_accepts(
 ) -> None:
     import jsonschema_rs
 
-    schema = jsonschema_rs.validator_for(reply_schema(tools, must_act=must_act))
+    definitions = [ToolDefinition(name=name, description="", parameters={"type": "object"}) for name in tools]
+    schema = jsonschema_rs.validator_for(reply_schema(definitions, must_act=must_act))
     kind = value.draw(st.sampled_from(["action", "final", "other"]))
     keys = {"type": st.just(kind), "tool": st.sampled_from(["echo", "docs.echo", "x"]), "args": st.just({"a": 1})}
     fields = value.draw(st.sets(st.sampled_from([*keys, "answer"]), min_size=1))
