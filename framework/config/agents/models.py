@@ -41,13 +41,14 @@ def setting_problems(settings: Settings, source: bytes, models: Collection[str])
     written, _ = expand(document, os.environ)
     for path, name, message in unknown:
         hint = _ALIAS_HINT if path in aliases else _HINT
-        if _at(written, path) == name:
+        if value_at(written, path) == name:
             yield from mask_problems([document.problem(path, message, hint=hint)], source)
         elif os.environ.get(variable_name(path)) == name:
             yield Problem(path=variable_name(path), message=message, hint=hint)
 
 
-def _at(data: object, path: KeyPath) -> object:
+def value_at(data: object, path: KeyPath) -> object:
+    """Return the value at a path of keys, or None."""
     for key in path:
         data = data.get(key) if isinstance(data, Mapping) else None
     return data

@@ -1,13 +1,13 @@
-"""Finds cost limits that cannot be enforced because the price of a model is unknown."""
+"""Finds cost limits that cannot be enforced: the price of a model is unknown, or was left at 0."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from framework.config.agents.models import named_models
+from framework.config.agents.models import named_models, value_at
 from framework.config.settings import SETTINGS_FILE, ModelAlias, Settings
-from framework.config.yaml.document import Document
+from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document
 from framework.llm.capabilities import Capabilities, known_capabilities
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec
@@ -58,6 +58,30 @@ class PriceList:
             unseen = [name for name in current.sub_agents if name in specs and name not in seen]
             seen.update(unseen)
             queue += [specs[name] for name in unseen]
+
+
+def zero_price_warnings(settings: Settings, source: bytes) -> Iterator[Problem]:
+    """Yield a warning for each model whose prices are written as 0, perhaps until somebody looks them up.
+
+    Args:
+        settings: the settings in effect.
+        source: the bytes of `agentsd.yaml`.
+    """
+    aliases = ((name, alias.capabilities and alias.capabilities.prices) for name, alias in settings.models.items())
+    free = [name for name, prices in aliases if prices and not (prices.input or prices.output)]
+    if not free:
+        return
+    try:
+        document = read_document(SETTINGS_FILE, source)
+    except DocumentError:
+        return  # the settings come from the program, not from this file
+    for name in free:
+        path: KeyPath = ("models", name, "capabilities", "prices")
+        if isinstance(value_at(document.data, path), Mapping):
+            message = f"the prices of {name} are 0, so max_cost_usd never limits its calls"
+            hint = "if the model costs nothing, write `prices: free`"
+            problem = document.problem(path, message, hint=hint, at_key=True)
+            yield problem.model_copy(update={"severity": "warning"})
 
 
 def price_problems(

@@ -14,7 +14,7 @@ from framework.config.agents.compile import Agent
 from framework.config.agents.external_tools import ExternalTools
 from framework.config.agents.link import LinkContext, Linker, ParsedAgent, restrict_agents
 from framework.config.agents.models import setting_problems
-from framework.config.agents.prices import PriceList
+from framework.config.agents.prices import PriceList, zero_price_warnings
 from framework.config.agents.sources import SourceCache, SourceFiles
 from framework.config.agents.toolbox import PluginCache, Toolbox
 from framework.config.agents.unexpected_errors import problem_from_exception
@@ -123,7 +123,9 @@ class GenerationBuilder:
         except ConfigError as error:
             return self._build_restricted(snapshot, previous, external, tuple(error.problems))
         problems = [*snapshot.problems, *self._settings.restart_warnings()]
-        problems += setting_problems(settings, snapshot.files.get(SETTINGS_FILE, EMPTY_SETTINGS), self._models)
+        source = snapshot.files.get(SETTINGS_FILE, EMPTY_SETTINGS)
+        problems += setting_problems(settings, source, self._models)
+        problems += zero_price_warnings(settings, source)
         toolbox = self._toolbox(snapshot, previous, external)
         prompts = self._prompts(snapshot.files_in(PROMPTS), problems)
         parsed = self._parse_all(snapshot.files_in(AGENTS))

@@ -165,6 +165,16 @@ def test_prices_may_be_zero_and_override_known_ones(tmp_path: Path) -> None:
     assert prices("{tools: true}") == known_capabilities("openai/gpt-4o").prices
 
 
+def test_prices_left_at_zero_are_a_warning_and_free_is_not(tmp_path: Path) -> None:
+    zero = "models:\n  m:\n    model: openai/m\n    capabilities:\n      prices: {input: 0, output: 0}\n"
+    ((place, message, hint),) = problems(tmp_path, zero, model="m")
+    assert place == "agentsd.yaml:5:7"
+    assert message == "the prices of m are 0, so max_cost_usd never limits its calls"
+    assert hint == "if the model costs nothing, write `prices: free`"
+    assert not problems(tmp_path, zero.replace("{input: 0, output: 0}", "free"), model="m")
+    assert not problems(tmp_path, zero.replace("output: 0", "output: 0.1"), model="m")
+
+
 # --- unknown prices that are accepted
 
 LENIENT = "{max_cost_usd: 0.01, cost: unknown_ok}"
