@@ -11,6 +11,7 @@ from typing import TextIO
 
 import click
 
+from framework.cli.attachments import attached
 from framework.cli.confirm import ask_for_decisions
 from framework.cli.conversations.show import conversation_lines
 from framework.cli.exporting import exporting
@@ -18,6 +19,7 @@ from framework.cli.location import Location, locate, show_problem, store_url
 from framework.cli.records import new_conversation
 from framework.cli.screen import prints_on_stderr, say
 from framework.cli.session import answer, print_result
+from framework.cli.show import visible
 from framework.cli.terminal import is_terminal, read_in_thread
 from framework.engine.routing.rules import NO_AGENTS
 from framework.engine.runtime.request import RunOptions
@@ -25,6 +27,7 @@ from framework.engine.runtime.runtime import Runtime
 from framework.store.protocol import RunInfo, RunQuery
 from framework.types.errors import AgentsdError, ConfigError, RequestError
 from framework.types.events import ConfigRejected, ConfigReloaded
+from framework.types.file import File
 from framework.types.state import RunResult, RunState
 
 SHOWN_TURNS = 10
@@ -40,6 +43,7 @@ SHOWN_TURNS = 10
 def command(path: str, agent: str | None, conversation: str | None, model: str | None, locale: str | None) -> int:
     """Talk with an agent of the project at PATH (default: this folder), or with one agent file.
 
+    The path of an image, a PDF or audio in a message attaches the file.
     Edits of the project's files take effect between messages. End with Ctrl-D or an empty line; you can continue the
     conversation later. `agentsd conversations list` shows every conversation.
 
@@ -76,7 +80,10 @@ async def _talk(runtime: Runtime, prompt: _Prompt, options: RunOptions, output: 
         # An edit saved before this message applies to it, even if the watcher has not noticed it yet.
         await runtime.reload()
         try:
-            result = await answer(runtime, runtime.stream(message, **options), quiet=False)
+            content = await asyncio.to_thread(attached, message)
+            if files := [item.description for item in content if isinstance(item, File)]:
+                click.secho(f"(attached: {', '.join(map(visible, files))})", dim=True, err=True)
+            result = await answer(runtime, runtime.stream(content, **options), quiet=False)
         except ConfigError:
             raise
         except AgentsdError as error:

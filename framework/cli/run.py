@@ -19,6 +19,8 @@ from framework.cli.waterfall import waterfall, widths_of
 from framework.config.settings import Settings
 from framework.engine.runtime.request import RunOptions
 from framework.engine.runtime.runtime import Runtime
+from framework.engine.runtime.user_input import UserMessage
+from framework.types.file import File
 from framework.types.outcome import outcome_for
 from framework.types.state import RunResult
 from framework.types.trace import SpanRecord
@@ -44,6 +46,9 @@ def parse_pairs(values: tuple[str, ...]) -> dict[str, Any]:
 @click.command("run")
 @click.argument("words", nargs=-1, required=True, metavar="[FILE] MESSAGE")
 @click.option("-a", "--agent", help="Which agent; otherwise the router chooses.")
+@click.option(
+    "-f", "--file", "files", multiple=True, metavar="FILE", help="Attach an image, a PDF or audio; repeatable."
+)
 @click.option("--conversation", metavar="ID", help="Continue this conversation, or start it.")
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
 @click.option("-m", "--model", help="Use this model instead of the agents' own, e.g. openai/gpt-5.4-mini.")
@@ -67,15 +72,16 @@ def command(words: tuple[str, ...], project: str, as_json: bool, trace: bool, **
     if as_json and given["events"]:
         raise click.UsageError("use --json or --events, not both")
     given["events"] = JsonLines(sys.stdout) if given["events"] else None
+    content: UserMessage = [*map(File.from_path, given.pop("files")), message]
     with prints_on_stderr():
-        result, spans = asyncio.run(_run(path, message, given, quiet=as_json or given["events"] is not None))
+        result, spans = asyncio.run(_run(path, content, given, quiet=as_json or given["events"] is not None))
     code = outcome_for(result.finish_reason).exit_code if given["events"] else print_result(result, as_json=as_json)
     for line in waterfall(spans, widths_of(sys.stderr)) if trace else ():
         click.echo(line, err=True)
     return code
 
 
-async def _run(path: str, message: str, given: Mapping[str, Any], *, quiet: bool) -> Traced:
+async def _run(path: str, message: UserMessage, given: Mapping[str, Any], *, quiet: bool) -> Traced:
     location = locate(path)
     settings = location.settings()
     with exporting(settings, given["otlp"]):
@@ -83,7 +89,7 @@ async def _run(path: str, message: str, given: Mapping[str, Any], *, quiet: bool
 
 
 async def _answer(
-    location: Location, settings: Settings, message: str, given: Mapping[str, Any], *, quiet: bool
+    location: Location, settings: Settings, message: UserMessage, given: Mapping[str, Any], *, quiet: bool
 ) -> Traced:
     url = settings.store.url.get_secret_value()
     async with Runtime.open(location.root, settings=settings, store=url, watch=False, single_user=True) as runtime:
