@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import socket
 import sys
+from base64 import b64decode
 
 import uvicorn
-from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver import Context, Image, MCPServer
 from mcp.types import ElicitRequest, ElicitRequestFormParams, InputRequiredResult, ToolAnnotations
 
+CHART = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAAAAABX3VL4AAAADXRFWHRDb21tZW50AGRyYXduOChEXAAAAA5JREFUeJxjaGhgaGgA"
+    "AAYGAgEswVDXAAAAAElFTkSuQmCC"
+)
+"""`png("drawn")` of tests/support/media.py: this program runs without the other modules."""
 server = MCPServer("modern")
 
 
@@ -51,6 +57,12 @@ async def ask() -> InputRequiredResult:
 async def later(ctx: Context) -> InputRequiredResult | str:
     """Finish with the second request."""
     return f"done after {ctx.request_state}" if ctx.request_state else InputRequiredResult(request_state="half")
+
+
+@server.tool()
+def chart() -> list[str | Image]:
+    """Draw a chart."""
+    return ["the chart", Image(data=b64decode(CHART), format="png")]
 
 
 @server.resource("docs://faq")

@@ -31,6 +31,7 @@ TOOLS = (
     "ask",
     "storm",
     "slow",
+    "blocks",
 )
 BLOB = {"type": "image", "data": "QUJD" * 1000, "mimeType": "image/png"}
 OBJECT = {"type": "object", "properties": {}}
@@ -109,6 +110,8 @@ def call(name: str, arguments: dict[str, Any], params: dict[str, Any]) -> dict[s
             for _ in range(arguments.get("notices", 1)):
                 say({"method": "notifications/tools/list_changed"})
             return text("said")
+        case "blocks":
+            return arguments
         case "slow":
             for step in range(5):
                 token = params["_meta"]["progressToken"]

@@ -1,4 +1,4 @@
-"""Requests to an MCP server; answers are checked and converted to text and plain data."""
+"""Requests to an MCP server; answers are checked and converted to text, plain data and files."""
 
 from __future__ import annotations
 
@@ -76,11 +76,10 @@ class McpClient:
         _check_text(arguments)
         # Not `client.call_tool`: it validates results against the server's schema, whose patterns may never finish.
         about = {"method": "tools/call", "tool": tool}
-        return tool_output(
-            await self._request(
-                lambda client: _call(client, tool, arguments, progress), about=about, repeatable=repeatable
-            )
+        result = await self._request(
+            lambda client: _call(client, tool, arguments, progress), about=about, repeatable=repeatable
         )
+        return await tool_output(result)
 
     async def resource(self, uri: str) -> str:
         """Read a resource and return its text."""
