@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -13,6 +13,7 @@ from framework.cli.location import Location, store_url
 from framework.store.protocol import Conversation, ConversationQuery, RunInfo, RunQuery, Store
 from framework.store.url import open_store
 from framework.types.errors import RequestError, RunNotFound
+from framework.types.messages import Message
 from framework.types.state import RunState
 from framework.types.text import did_you_mean
 
@@ -58,6 +59,12 @@ async def find_whole_run(store: Store, given: str) -> tuple[RunState, Sequence[M
     if not events and state.status not in ("running", "paused"):
         raise RequestError(f"only the messages of run {state.run_id} are left: its calls were pruned")
     return state, events
+
+
+async def load_files(store: Store, messages: Iterable[Message]) -> Mapping[str, bytes]:
+    """Load the files in messages, by digest; those that were deleted are missing. Raises StoreError."""
+    digests = {part.digest for message in messages for part in message.media}
+    return await store.load_media(digests) if digests else {}
 
 
 def _meant(recent: Sequence[RunInfo]) -> str:

@@ -7,6 +7,7 @@ In reading order; each module imports only from those below it:
     instructor_client  Typed answers from models without support for them, through Instructor.
     forms              The import path of `message_formats` in earlier versions.
     message_formats    Exports and imports conversations as JSON, neutral or in a provider's format.
+    imported_files     Files in conversations of provider APIs.
     openai             Clients for every server with OpenAI's chat completions or Responses API.
     anthropic          Client for Claude.
     gemini             Client for Gemini.

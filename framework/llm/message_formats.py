@@ -1,7 +1,8 @@
 """Exports and imports conversations as JSON data, in a neutral format or that of OpenAI, Anthropic or Gemini.
 
 What a format cannot express is lost: reasoning is exported only to the format of the provider that created it, and
-Anthropic and Gemini allow no two consecutive messages of one role.
+Anthropic and Gemini allow no two consecutive messages of one role. Files are exported if their contents are given, and
+as descriptions otherwise; OpenAI's format contains the files of tool results in a user message after the results.
 """
 
 from __future__ import annotations
@@ -9,16 +10,26 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, Literal, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
 from framework.llm.anthropic.format import content_to_message, to_turns
 from framework.llm.capabilities import Capabilities
+from framework.llm.file_encoding import Base64
 from framework.llm.gemini.format import ResponseAssembler, to_contents
-from framework.llm.openai_format import chat_to_message, content_text, message_to_chat, tool_names, wire_names
+from framework.llm.imported_files import ImportedFiles
+from framework.llm.openai_format import (
+    chat_to_message,
+    content_text,
+    message_to_chat,
+    result_files_to_chat,
+    tool_names,
+    wire_names,
+)
 from framework.types.errors import RequestError
+from framework.types.media import MediaPart, MessagePart, TextPart
 from framework.types.messages import Message, ToolDefinition
 from framework.types.text import fix_surrogates
 from framework.types.transcript import transcript_errors
@@ -28,41 +39,60 @@ FORMS: tuple[Form, ...] = get_args(Form)
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _MESSAGES = TypeAdapter(list[Message])
 _URL_SAFE = str.maketrans("+/", "-_")
+_GEMINI = Capabilities()
+"""Capabilities of no particular model: the files of tool results are beside them, as every model accepts."""
 _IMPORTED = ""
 """Stamp of imported reasoning; it matches no request, so that the reasoning is never sent to a model."""
 
 _Names = Mapping[str, str]
 
 
-def exported(messages: Sequence[Message], form: Form, tools: Iterable[ToolDefinition] = ()) -> Any:
+def exported(
+    messages: Sequence[Message],
+    form: Form,
+    tools: Iterable[ToolDefinition] = (),
+    files: Mapping[str, bytes] = MappingProxyType({}),
+) -> Any:
     """Return messages as JSON data in a format.
 
     Args:
         messages: a complete conversation.
         form: the format; `messages` is the neutral one, which is lossless.
         tools: definitions of the tools whose name in the API is not derived from their name.
+        files: contents of the files in the messages, by digest.
     """
     names = wire_names(tools)
+
+    def base64(part: MediaPart) -> str | None:
+        return b64encode(files[part.digest]).decode() if part.digest in files else None
+
     match form:
         case "messages":
-            return [message.model_dump(mode="json", exclude_defaults=True) for message in messages]
+            return [_to_neutral(message, base64) for message in messages]
         case "openai":
-            providers = (message.reasoning.provider if message.reasoning else "" for message in messages)
-            return [
-                message_to_chat(m, names, provider=provider) for m, provider in zip(messages, providers, strict=True)
-            ]
+            return [chat for place in range(len(messages)) for chat in _to_openai(messages, place, names, base64)]
         case "anthropic":
-            return _with_system(messages, "system", "messages", to_turns(messages, names, lambda *_: True))
+            return _with_system(messages, "system", "messages", to_turns(messages, names, lambda *_: True, base64))
         case "gemini":
             others = [message for message in messages if message.role != "system"]
-            contents = [_as_json(content) for content in to_contents(others, names, Capabilities())]
+            contents = _as_json(to_contents(others, names, _GEMINI, base64))
             return _with_system(messages, "system_instruction", "contents", contents)
 
 
 def imported(
     data: Any, form: Form, tools: Iterable[ToolDefinition] = (), *, what: str = "this conversation"
 ) -> list[Message]:
-    """Return the messages in JSON data of a format.
+    """Return the messages in JSON data of a format, which must not contain files: see `imported_with_files`."""
+    messages, files = imported_with_files(data, form, tools, what=what)
+    if files:
+        raise RequestError(f"{what} contains files, which are not supported here")
+    return messages
+
+
+def imported_with_files(
+    data: Any, form: Form, tools: Iterable[ToolDefinition] = (), *, what: str = "this conversation"
+) -> tuple[list[Message], dict[str, bytes]]:
+    """Return the messages in JSON data of a format, and the contents of their files by digest.
 
     Args:
         data: the list of messages, or the object that contains it, as in the provider's API.
@@ -73,18 +103,37 @@ def imported(
     Raises:
         RequestError: the data is not in that format, or not a conversation that a model accepts.
     """
-    names = tool_names(tools)
+    names, files = tool_names(tools), ImportedFiles()
     try:
-        messages = list(_READERS[form](data, names))
+        messages = list(_READERS[form](data, names, files))
     except ValidationError as error:
         detail = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in detail["loc"])
         raise RequestError(f"{what}: {place}: {detail['msg']}") from None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RequestError(f"{what} is not in the format {form!r}: {error}") from None
+    except RequestError as error:
+        raise RequestError(f"{what}: {error.message}") from None
     if problem := next(transcript_errors(messages), None):
         raise RequestError(f"{what}: {problem}")
-    return messages
+    return messages, files.contents
+
+
+def _to_neutral(message: Message, base64: Base64) -> dict[str, Any]:
+    """Return a message with the contents of its files as `data`."""
+    data = message.model_dump(mode="json", exclude_defaults=True)
+    for part, dumped in zip(message.parts, data.get("parts", ()), strict=True):
+        if isinstance(part, MediaPart) and (contents := base64(part)) is not None:
+            dumped["data"] = contents
+    return data
+
+
+def _to_openai(messages: Sequence[Message], place: int, names: _Names, base64: Base64) -> Iterator[dict[str, Any]]:
+    message = messages[place]
+    provider = message.reasoning.provider if message.reasoning else ""
+    yield message_to_chat(message, names, provider=provider, base64=base64)
+    if files := result_files_to_chat(messages, place, base64):
+        yield files
 
 
 def _with_system(messages: Sequence[Message], key: str, turns_key: str, turns: list[Any]) -> dict[str, Any]:
@@ -93,30 +142,51 @@ def _with_system(messages: Sequence[Message], key: str, turns_key: str, turns: l
     return {**({key: system} if text else {}), turns_key: turns}
 
 
-def _as_json(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the content with signatures in base64; the SDK requires bytes."""
-    parts = [
-        {key: b64encode(value).decode() if isinstance(value, bytes) else value for key, value in part.items()}
-        for part in content["parts"]
-    ]
-    return {**content, "parts": parts}
+def _as_json(value: Any) -> Any:
+    """Return data with bytes in base64: the SDK requires bytes for signatures and files."""
+    if isinstance(value, dict):
+        return {key: _as_json(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_as_json(inner) for inner in value]
+    return b64encode(value).decode() if isinstance(value, bytes) else value
 
 
 # --- import
 
 
-def _neutral(data: Any, names: _Names) -> Iterator[Message]:  # noqa: ARG001 - all readers have one signature
-    yield from _MESSAGES.validate_python(_items(data, "messages"))
+def _neutral(data: Any, names: _Names, files: ImportedFiles) -> Iterator[Message]:  # noqa: ARG001 - all readers have one signature
+    yield from _MESSAGES.validate_python([_with_files_read(item, files) for item in _items(data, "messages")])
 
 
-def _openai(data: Any, names: _Names) -> Iterator[Message]:
+def _with_files_read(message: Any, files: ImportedFiles) -> Any:
+    """Return a message whose files with `data` are replaced by references to them."""
+    parts = message.get("parts") if isinstance(message, Mapping) else None
+    if not isinstance(parts, list):
+        return message
+    return {**message, "parts": [_neutral_part(part, files) for part in parts]}
+
+
+def _neutral_part(part: Any, files: ImportedFiles) -> Any:
+    if not isinstance(part, Mapping) or "data" not in part:
+        return part
+    read = files.add(part["data"], part.get("media_type"), part.get("name"))
+    if part.get("digest", read.digest) != read.digest:
+        raise ValueError(f"the contents of the file with digest {part['digest']!r:.80} are not the ones it stands for")
+    return read
+
+
+def _openai(data: Any, names: _Names, files: ImportedFiles) -> Iterator[Message]:
     for number, chat in enumerate(_items(data, "messages"), 1):
         if not isinstance(chat, Mapping) or chat.get("role") not in _ROLES:
             raise ValueError(f"message {number} has an invalid role; allowed: {', '.join(_ROLES)}")
-        yield chat_to_message(chat, names)
+        content = chat.get("content")
+        if chat["role"] == "user" and isinstance(content, list) and any(part.get("type") != "text" for part in content):
+            yield Message.of_parts("user", [_clean(files.chat_part(part)) for part in content])
+        else:
+            yield chat_to_message(chat, names)
 
 
-def _anthropic(data: Any, names: _Names) -> Iterator[Message]:
+def _anthropic(data: Any, names: _Names, files: ImportedFiles) -> Iterator[Message]:
     if isinstance(data, Mapping) and data.get("system"):
         yield Message(role="system", content=fix_surrogates(content_text(data["system"])))
     for turn in _items(data, "messages"):
@@ -125,34 +195,40 @@ def _anthropic(data: Any, names: _Names) -> Iterator[Message]:
         if turn["role"] == "assistant":
             yield content_to_message(blocks, names, stamp=_IMPORTED)
         else:
-            yield from _anthropic_user(blocks)
+            yield from _anthropic_user(blocks, files)
 
 
-def _anthropic_user(blocks: Sequence[Mapping[str, Any]]) -> Iterator[Message]:
-    """Yield the messages of a user turn: tool results, and one message for adjacent texts."""
-    texts: list[str] = []
+def _anthropic_user(blocks: Sequence[Mapping[str, Any]], files: ImportedFiles) -> Iterator[Message]:
+    """Yield the messages of a user turn: tool results, and one message for adjacent texts and files."""
+    parts: list[MessagePart] = []
     for block in blocks:
         if block["type"] == "tool_result":
-            yield from _user_text(texts)
-            content = block.get("content")
-            yield Message(
-                role="tool",
-                tool_call_id=str(block["tool_use_id"]),
-                content=fix_surrogates(content_text(content)),
-                status="error" if block.get("is_error") else None,
-            )
+            yield from _user_message(parts)
+            yield _anthropic_result(block, files)
         else:
-            texts.append(str(block["text"]))
-    yield from _user_text(texts)
+            parts.append(_clean(files.claude_part(block)))
+    yield from _user_message(parts)
 
 
-def _user_text(texts: list[str]) -> Iterator[Message]:
-    if texts:
-        yield Message(role="user", content=fix_surrogates("\n\n".join(texts)))
-        texts.clear()
+def _anthropic_result(block: Mapping[str, Any], files: ImportedFiles) -> Message:
+    fields = {"tool_call_id": str(block["tool_use_id"]), "status": "error" if block.get("is_error") else None}
+    content = block.get("content")
+    if isinstance(content, list) and any(inner["type"] in ("image", "document") for inner in content):
+        return Message.of_parts("tool", [_clean(files.claude_part(inner)) for inner in content], **fields)
+    return Message(role="tool", content=fix_surrogates(content_text(content)), **fields)
 
 
-def _gemini(data: Any, names: _Names) -> Iterator[Message]:
+def _user_message(parts: list[MessagePart]) -> Iterator[Message]:
+    if parts:
+        yield Message.of_parts("user", parts)
+        parts.clear()
+
+
+def _clean(part: MessagePart) -> MessagePart:
+    return TextPart(text=fix_surrogates(part.text)) if isinstance(part, TextPart) else part
+
+
+def _gemini(data: Any, names: _Names, files: ImportedFiles) -> Iterator[Message]:
     system = _key(data, "system_instruction") if isinstance(data, Mapping) else None
     if system:
         text = system if isinstance(system, str) else content_text(system.get("parts"))
@@ -165,7 +241,7 @@ def _gemini(data: Any, names: _Names) -> Iterator[Message]:
             open_calls = [(call.id, call.tool) for call in message.tool_calls]
             yield message
         else:
-            yield from _gemini_user(parts, names, open_calls)
+            yield from _gemini_user(parts, names, open_calls, files)
 
 
 def _gemini_model(parts: Sequence[Mapping[str, Any]], names: _Names, number: int) -> Message:
@@ -189,29 +265,34 @@ def _gemini_model(parts: Sequence[Mapping[str, Any]], names: _Names, number: int
 
 
 def _gemini_user(
-    parts: Sequence[Mapping[str, Any]], names: _Names, open_calls: list[tuple[str, str]]
+    parts: Sequence[Mapping[str, Any]], names: _Names, open_calls: list[tuple[str, str]], files: ImportedFiles
 ) -> Iterator[Message]:
-    texts: list[str] = []
+    found: list[MessagePart] = []
     for part in parts:
-        result = _key(part, "function_response")
-        if result is None:
-            texts.append(str(part["text"]))
-            continue
-        yield from _user_text(texts)
-        tool = names.get(result.get("name", ""), result.get("name", ""))
-        matching = (i for i, n in open_calls if result.get("id") in (i, None, "") and n == tool)
-        call_id = next(matching, result.get("id"))
-        open_calls[:] = [(other_id, name) for other_id, name in open_calls if other_id != call_id]
-        content = result.get("response") or {}
-        output = content.get("output") if content.keys() == {"output"} else None
-        text = output if isinstance(output, str) else json.dumps(content, ensure_ascii=False)
-        yield Message(
-            role="tool",
-            tool_call_id=call_id,
-            content=fix_surrogates(text),
-            status="error" if "error" in content else None,
-        )
-    yield from _user_text(texts)
+        result, inline = _key(part, "function_response"), _key(part, "inline_data")
+        if result is not None:
+            yield from _user_message(found)
+            yield _gemini_result(result, names, open_calls, files)
+        elif inline is not None:
+            found.append(files.gemini_part(inline))
+        else:
+            found.append(_clean(TextPart(text=str(part["text"]))))
+    yield from _user_message(found)
+
+
+def _gemini_result(
+    result: Mapping[str, Any], names: _Names, open_calls: list[tuple[str, str]], files: ImportedFiles
+) -> Message:
+    tool = names.get(result.get("name", ""), result.get("name", ""))
+    matching = (i for i, n in open_calls if result.get("id") in (i, None, "") and n == tool)
+    call_id = next(matching, result.get("id"))
+    open_calls[:] = [(other_id, name) for other_id, name in open_calls if other_id != call_id]
+    content = result.get("response") or {}
+    output = content.get("output") if content.keys() == {"output"} else None
+    text = fix_surrogates(output if isinstance(output, str) else json.dumps(content, ensure_ascii=False))
+    media = [files.gemini_part(_key(part, "inline_data")) for part in result.get("parts") or ()]
+    fields = {"tool_call_id": call_id, "status": "error" if "error" in content else None}
+    return Message.of_parts("tool", (TextPart(text=text), *media), **fields)
 
 
 def _items(data: Any, key: str) -> list[Any]:

@@ -241,8 +241,8 @@ def test_gemini_3_gets_the_files_inside_of_the_results_and_older_models_beside_t
     )
 
     assert ["parts" in part["functionResponse"] for part in newer] == [True, False, True]
-    assert ["functionResponse" in part for part in older] == [True, False, False, True, True, False, False]
-    assert "docs__chart (call c1)" in older[1]["text"]
+    assert ["functionResponse" in part for part in older] == [True, True, True, False, False, False, False]
+    assert "docs__chart (call c1)" in older[3]["text"]
     for parts in (newer, older):
         sent = files_in("gemini", {"contents": [{"role": "user", "parts": parts}]})
         assert sent == [("image/png", PNG.data), ("application/pdf", PDF.data)]

@@ -139,9 +139,11 @@ BROKEN: list[tuple[Form, Any, str]] = [
     ("openai", [{"role": "robot", "content": "x"}], "message 1 has an invalid role"),
     ("openai", ["x"], "message 1 has an invalid role"),
     ("anthropic", {"messages": [{"role": "user"}]}, "content"),
-    ("anthropic", [{"role": "user", "content": [{"type": "image"}]}], "text"),
+    ("anthropic", [{"role": "user", "content": [{"type": "image"}]}], "source"),
+    ("anthropic", [{"role": "user", "content": [{"type": "video"}]}], "content of type 'video' is not supported"),
     ("anthropic", [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t"}]}], "answers call 't'"),
-    ("gemini", [{"role": "user", "parts": [{"inlineData": {}}]}], "text"),
+    ("gemini", [{"role": "user", "parts": [{"inlineData": {}}]}], "a file has no contents in base64"),
+    ("gemini", [{"role": "user", "parts": [{"fileData": {"fileUri": "gs://b/o"}}]}], "text"),
     ("gemini", [{"role": "model", "parts": [{"text": "x", "thoughtSignature": "%%%"}]}], "base64"),
     ("gemini", ["x"], "format 'gemini'"),
 ]

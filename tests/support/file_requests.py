@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from anthropic.types import MessageParam
 from google.genai import types as gemini
@@ -13,6 +13,7 @@ from openai.types.responses import ResponseInputParam
 from pydantic import TypeAdapter
 
 from framework.types.file import File
+from framework.types.media import TextPart
 from framework.types.messages import Message
 from tests.support.media import SAMPLES
 
@@ -28,11 +29,11 @@ def sample(media_type: str) -> File:
     return File.from_bytes(SAMPLES[media_type])
 
 
-def with_files(*parts: str | File, role: Any = "user", **fields: Any) -> Message:
+def with_files(*parts: str | File, role: Literal["user", "tool"] = "user", **fields: Any) -> Message:
     """Return a message of texts and files."""
-    texts_and_files = [{"type": "text", "text": part} if isinstance(part, str) else part.part for part in parts]
-    content = "\n\n".join(part for part in parts if isinstance(part, str))
-    return Message.model_validate({"role": role, "content": content, "parts": texts_and_files, **fields})
+    return Message.of_parts(
+        role, [TextPart(text=part) if isinstance(part, str) else part.part for part in parts], **fields
+    )
 
 
 def contents(*messages: Message) -> dict[str, bytes]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 import click
 
 from framework.cli.location import locate
-from framework.cli.records import find_conversation, open_project_store
+from framework.cli.records import find_conversation, load_files, open_project_store
 from framework.cli.writing import as_json_text, write_out
 from framework.llm.message_formats import FORMS, Form, exported
 from framework.store.protocol import Conversation
@@ -19,12 +20,16 @@ from framework.store.protocol import Conversation
 @click.option("-o", "--output", metavar="FILE", help="Write to this file instead of standard output.")
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
 def command(conversation: str, form: Form, output: str | None, project: str) -> int:
-    """Write all messages of CONVERSATION as JSON: in our own format (`messages`) or in that of a provider's API."""
-    found = asyncio.run(_load(project, conversation))
-    write_out(as_json_text(exported(found.messages, form)), output)
+    """Write all messages of CONVERSATION as JSON: in our own format (`messages`) or in that of a provider's API.
+
+    Images, PDFs and audio are contained in base64.
+    """
+    found, files = asyncio.run(_load(project, conversation))
+    write_out(as_json_text(exported(found.messages, form, files=files)), output)
     return 0
 
 
-async def _load(project: str, conversation: str) -> Conversation:
+async def _load(project: str, conversation: str) -> tuple[Conversation, Mapping[str, bytes]]:
     async with open_project_store(locate(project)) as store:
-        return await find_conversation(store, conversation)
+        found = await find_conversation(store, conversation)
+        return found, await load_files(store, found.messages)

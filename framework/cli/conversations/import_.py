@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -10,13 +11,12 @@ import click
 from framework.cli.location import Location, locate
 from framework.cli.project import find_agent, read_project
 from framework.cli.records import new_conversation, open_project_store
-from framework.llm.message_formats import FORMS, Form, imported
+from framework.llm.message_formats import FORMS, Form, imported_with_files
 from framework.types.errors import RequestError
-from framework.types.messages import Message
 from framework.types.state import RunState
 from framework.types.strict_json import read_json
 
-MAX_BYTES = 32 * 1024 * 1024
+MAX_BYTES = 128 * 1024 * 1024
 
 
 @click.command("import")
@@ -40,28 +40,29 @@ def command(file: str, conversation: str | None, agent: str, user: str | None, f
 async def _import(location: Location, file: str, conversation: str, agent: str, user: str | None, form: Form) -> None:
     project = await read_project(location)
     known = find_agent(project.catalog.current, agent)
-    messages = [m for m in imported(_read(file), form, known.toolset.definitions, what=file) if m.role != "system"]
+    read, files = imported_with_files(_read(file), form, known.toolset.definitions, what=file)
+    messages = [message for message in read if message.role != "system"]
     if not messages or messages[0].role != "user":
         raise RequestError(f"{file}: a conversation must begin with a user message")
-    await _store(location, conversation, known.name, user, known.spec.conversation.ttl, messages)
+    state = RunState(
+        agent=known.name,
+        conversation_id=conversation,
+        conversation_ttl=known.spec.conversation.ttl,
+        user=user,
+        messages=messages,
+        metadata={"imported": True},
+    )
+    await _store(location, conversation, state, files)
 
 
-async def _store(
-    location: Location, conversation: str, agent: str, user: str | None, ttl: float | None, messages: list[Message]
-) -> None:
+async def _store(location: Location, conversation: str, state: RunState, files: Mapping[str, bytes]) -> None:
     """Store all messages as one completed turn."""
     async with open_project_store(location) as store:
         existing = await store.conversation(conversation)
         if existing.turns:
             raise RequestError(f"conversation {conversation!r} already exists")
-        state = RunState(
-            agent=agent,
-            conversation_id=conversation,
-            conversation_ttl=ttl,
-            user=user,
-            messages=messages,
-            metadata={"imported": True},
-        )
+        if files:
+            await store.save_media(state.run_id, files)
         record = await store.begin(state, existing, None)
         state.status, state.finish_reason = "completed", "final"
         await record.write(state, last=True)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from framework.cli.location import locate
-from framework.cli.records import find_run, find_whole_run, open_project_store
+from framework.cli.records import find_run, find_whole_run, load_files, open_project_store
 from framework.cli.writing import as_json_text, replace_file, write_out
 from framework.evals.case_file import case_file, with_case
 from framework.evals.export import export_case
 from framework.llm.message_formats import FORMS, Form, exported
 from framework.store.protocol import Store
 from framework.types.errors import RequestError
+from framework.types.messages import Message
 
 T = TypeVar("T")
 
@@ -30,6 +31,8 @@ T = TypeVar("T")
 def command(run: str, form: Form, as_test: bool, output: str | None, project: str) -> int:
     """Write the messages of RUN and of earlier turns as JSON: in our own format or in that of a provider's API.
 
+    Images, PDFs and audio are contained in base64.
+
     With --as-test, write a test case with the recorded responses of models and tools, for a file
     `agents.d/NAME.test.yaml`. If the file exists, the case is appended.
     """
@@ -41,9 +44,16 @@ def command(run: str, form: Form, as_test: bool, output: str | None, project: st
         else:
             write_out(case_file(case), output)
     else:
-        record = asyncio.run(_load(project, run, find_run))
-        write_out(as_json_text(exported((*record.history, *record.messages), form)), output)
+        messages, files = asyncio.run(_load(project, run, _find_messages))
+        write_out(as_json_text(exported(messages, form, files=files)), output)
     return 0
+
+
+async def _find_messages(store: Store, run: str) -> tuple[Sequence[Message], Mapping[str, bytes]]:
+    """Load the messages of a run and of earlier turns, and their files."""
+    found = await find_run(store, run)
+    messages = (*found.history, *found.messages)
+    return messages, await load_files(store, messages)
 
 
 def append_case(case: Mapping[str, Any], file: Path) -> None:

@@ -177,12 +177,17 @@ def to_contents(
     """
     contents: list[dict[str, Any]] = []
     name_by_id: dict[str, str] = {}
-    for message in messages:
+    beside: list[_Part] = []
+    for position, message in enumerate(messages):
         if message.role == "assistant":
             name_by_id |= {call.id: to_wire_name(call.tool, names) for call in message.tool_calls}
             parts = _model_parts(message, names, supported)
         elif message.role == "tool":
-            parts = _result_parts(message, name_by_id.get(message.tool_call_id or "", "unknown"), supported, base64)
+            name = name_by_id.get(message.tool_call_id or "", "unknown")
+            result, files = _result_parts(message, name, supported, base64)
+            parts, beside = [result], [*beside, *files]
+            if all(following.role != "tool" for following in messages[position + 1 : position + 2]):
+                parts, beside = [*parts, *beside], []  # after all results of the turn
         elif message.parts:
             parts = _user_parts(message.parts, base64)
         else:
@@ -195,8 +200,8 @@ def to_contents(
     return contents
 
 
-def _result_parts(message: Message, name: str, supported: Capabilities, base64: Base64) -> list[_Part]:
-    """Return a tool's result with its files; models before Gemini 3 accept those beside the result only."""
+def _result_parts(message: Message, name: str, supported: Capabilities, base64: Base64) -> tuple[_Part, list[_Part]]:
+    """Return a tool's result, and the files to send beside it: models before Gemini 3 accept none inside of it."""
     call_id = message.tool_call_id or ""
     response: dict[str, Any] = {"id": call_id, "name": name, "response": {"output": message.content}}
     inside: list[_Part] = []
@@ -209,7 +214,7 @@ def _result_parts(message: Message, name: str, supported: Capabilities, base64: 
             beside += ({"text": origin_of_files(name, call_id)}, part)
     if inside:
         response["parts"] = inside
-    return [{"function_response": response}, *beside]
+    return {"function_response": response}, beside
 
 
 def _user_parts(parts: Sequence[MessagePart], base64: Base64) -> list[_Part]:
