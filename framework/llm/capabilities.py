@@ -7,13 +7,13 @@ accepts in general.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import date
 from fnmatch import fnmatchcase
 from functools import cache
 from math import inf, nan
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from pydantic import BeforeValidator, Field, ValidationError
 
@@ -52,8 +52,19 @@ Price = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_chec
 _TOKENS_PER_PRICE = 1_000_000
 _UNSUPPORTED_SETTINGS: Mapping[str, tuple[str, ...]] = {"anthropic": ("seed",)}
 """Settings that a provider does not support. They are rejected instead of being ignored silently."""
-THINKING_TOKENS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16_384}
-"""Token budget for each level of `model_settings.reasoning`, for models with a thinking budget."""
+_NOT_IN_RESPONSES = ("stop", "seed")
+"""Settings that OpenAI's Responses API does not support."""
+LEVELS: tuple[ReasoningLevel, ...] = get_args(ReasoningLevel)
+THINKING_TOKENS: Mapping[ReasoningLevel, int] = {
+    "none": 0,
+    "minimal": 1024,
+    "low": 2048,
+    "medium": 8192,
+    "high": 16_384,
+    "xhigh": 24_576,
+}
+"""Token budget for each level of `model_settings.reasoning`, for models with a thinking budget. The highest is the most
+that all of them accept."""
 
 
 class Prices(Frozen):
@@ -132,6 +143,12 @@ class Capabilities(Frozen):
         cannot_force = self.tool_choice_required is False and requested != "none"
         return "auto" if requested is None or cannot_force else requested
 
+    def reasoning_level(self, requested: ReasoningLevel | None) -> ReasoningLevel | None:
+        """Return the level to send: for a fallback model without the requested one, the closest that it has."""
+        if requested is None or not self.reasoning_levels or requested in self.reasoning_levels:
+            return requested
+        return min(self.reasoning_levels, key=lambda level: abs(LEVELS.index(level) - LEVELS.index(requested)))
+
     def over(self, other: Capabilities) -> Capabilities:
         """Return these capabilities, with unknown values taken from `other`."""
         values = {name: value for name in Capabilities.model_fields if (value := getattr(self, name)) is not None}
@@ -147,9 +164,29 @@ def with_cost(usage: Usage, capabilities: Capabilities) -> Usage:
     return usage.model_copy(update={"cost_usd": capabilities.prices.cost(usage)})
 
 
-def unsupported_settings(provider: str, settings: ModelSettings) -> list[str]:
-    """Return the names of the settings that the provider does not support."""
-    return [name for name in _UNSUPPORTED_SETTINGS.get(provider, ()) if getattr(settings, name) is not None]
+class UnsupportedSetting(NamedTuple):
+    """A model setting that would have no effect, or that the provider would reject."""
+
+    name: str
+    problem: str
+    hint: str
+
+
+def unsupported_settings(
+    provider: str, model: str, settings: ModelSettings, supported: Capabilities
+) -> Iterator[UnsupportedSetting]:
+    """Yield the settings that the provider, its API or the model does not support."""
+    for name in _UNSUPPORTED_SETTINGS.get(provider, ()):
+        if getattr(settings, name) is not None:
+            yield UnsupportedSetting(name, f"{provider} does not support {name}", "remove it from model_settings")
+    for name in _NOT_IN_RESPONSES if supported.api == "responses" else ():
+        if getattr(settings, name) not in (None, ()):
+            hint = "remove it from model_settings, or set `api: chat` at an alias of the model in agentsd.yaml"
+            yield UnsupportedSetting(name, f"the Responses API of {model} does not support {name}", hint)
+    level, levels = settings.reasoning, supported.reasoning_levels
+    if level is not None and levels and level not in levels:
+        problem = f"{model} does not support reasoning: {level}"
+        yield UnsupportedSetting("reasoning", problem, f"use one of its levels: {', '.join(levels)}")
 
 
 class _Section(Frozen):

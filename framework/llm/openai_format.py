@@ -91,14 +91,13 @@ def to_wire_name(tool: str, names: Mapping[str, str]) -> str:
 
 
 def settings_to_chat(settings: ModelSettings) -> dict[str, Any]:
-    """Return the settings that are set, except `tool_choice`, which requires tools."""
+    """Return the settings that are set, except `tool_choice`, which requires tools, and `reasoning`."""
     chat = {
         "temperature": settings.temperature,
         "top_p": settings.top_p,
         "max_tokens": settings.max_tokens,
         "stop": list(settings.stop) or None,
         "seed": settings.seed,
-        "reasoning_effort": settings.reasoning,
     }
     return {key: value for key, value in chat.items() if value is not None}
 

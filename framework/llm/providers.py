@@ -88,7 +88,8 @@ def create_client(
         return AnthropicModel(model, api_key=key, base_url=url, capabilities=capabilities)
     if provider.api == "gemini":
         return GeminiModel(model, api_key=key, base_url=url, capabilities=capabilities)
-    kind = ResponsesModel if (api or _api(name, base_url, capabilities)) == "responses" else OpenAIModel
+    api = chosen_api(name, base_url=base_url, api=api, capabilities=capabilities)
+    kind = ResponsesModel if api == "responses" else OpenAIModel
     return kind(provider.name, model, api_key=key, base_url=url, capabilities=capabilities)
 
 
@@ -98,11 +99,18 @@ def api_format(name: str) -> ApiFormat | None:
     return next((provider.api for provider in PROVIDERS if provider.name == prefix), None)
 
 
-def _api(name: str, base_url: str | None, configured: Capabilities | None) -> OpenAIApi | None:
-    """Return the API by the capabilities. The known one is that of the provider's own server; others may lack it."""
-    if configured is not None and configured.api is not None:
-        return configured.api
-    return known_capabilities(name).api if base_url is None else None
+def chosen_api(
+    name: str, *, base_url: str | None, api: OpenAIApi | None, capabilities: Capabilities | None
+) -> OpenAIApi | None:
+    """Return OpenAI's API for a model, or None if its provider has another; arguments as of `create_client`.
+
+    The API in the table of known capabilities is that of the provider's own server; others may have chat completions
+    only.
+    """
+    if api_format(name) != "openai":
+        return None
+    known = known_capabilities(name).api if base_url is None else None
+    return api or (capabilities.api if capabilities else None) or known or "chat"
 
 
 def _provider(prefix: str, name: str) -> Provider:

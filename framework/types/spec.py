@@ -120,8 +120,8 @@ class ModelSettings(Frozen):
     """Seed for sampling. With most providers, the same seed and input produce the same answer."""
     tool_choice: str | None = None
     """Whether the model calls tools: `auto`, `none`, `required`, or the name of the tool it must call."""
-    reasoning: Literal["minimal", "low", "medium", "high"] | None = None
-    """Reasoning effort of a reasoning model."""
+    reasoning: ReasoningLevel | None = None
+    """Reasoning effort of a reasoning model: `none`, `minimal`, `low`, `medium`, `high` or `xhigh`."""
     response_format: Literal["text", "json"] | None = None
     """Format of the final answer; `json` is one JSON object. Default: JSON if `output_schema` is set, else text."""
 

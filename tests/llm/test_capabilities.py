@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework import Runtime
 from framework.config.settings import Settings
 from framework.llm.capabilities import Capabilities, Prices, known_capabilities, read_table, with_cost
 from framework.llm.client import Delta, ModelRequest
@@ -21,7 +20,6 @@ from framework.types.messages import Message, Usage
 from framework.types.spec import ModelSettings
 from tests.support.cases import cases
 from tests.support.paths import ROOT
-from tests.support.projects import agent, write
 from tests.support.wire import says, wire_server
 
 USER = Message(role="user", content="hi")
@@ -340,25 +338,3 @@ def test_json_is_enforced_as_strictly_as_the_model_supports(
     body, _ = sent(*name.split("/"), json=schema, reasoning=effort)
 
     assert body.get("response_format") == form
-
-
-def test_an_unsupported_setting_is_rejected_instead_of_ignored(tmp_path: Path) -> None:
-    alias = "{model: anthropic/claude-x, api_key: k, base_url: 'http://127.0.0.1:9'}"
-    files = {
-        "agents.d/direct.yaml": agent("direct", model="anthropic/claude-x", model_settings="{seed: 3}"),
-        "agents.d/alias.yaml": agent("alias", model="there", model_settings="{seed: 3}"),
-        "agents.d/other.yaml": agent("other", model="openai/gpt-x", model_settings="{seed: 3}"),
-        "agentsd.yaml": f"models: {{there: {alias}}}\n",
-    }
-
-    async def main() -> None:
-        async with Runtime.open(write(tmp_path, files), watch=False) as runtime:
-            assert list(runtime.catalog.current.agents) == ["alias", "other"]
-            (problem,) = runtime.catalog.problems
-            assert (problem.line, problem.message) == (7, "anthropic does not support seed")
-            result = await runtime.run("hi", agent="alias")
-            assert result.error is not None
-            assert (result.status, result.error.code) == ("failed", "config_invalid")
-            assert result.error.message == "there: anthropic does not support seed: remove it from model_settings"
-
-    asyncio.run(main())

@@ -9,6 +9,7 @@ In reading order; each module imports only from those below it:
     inputs             Pydantic models for the inputs of an agent, and checks of its input and output schemas.
     extensions         Checks the executors and hooks that agents name.
     lint               Warnings about valid agents: rules without effect, unused variables, too many tools.
+    model_settings     Finds model settings that a model does not support.
     prices             Finds cost limits that cannot be enforced: the price of a model is unknown, or was left at 0.
     models             Checks the model names in agent files and in `agentsd.yaml`.
     toolbox            The tools of a generation: those of the process, of plugin files and of tool servers.

@@ -18,6 +18,7 @@ from framework.config.agents.compile import (
     template_names,
 )
 from framework.config.agents.extensions import extension_names
+from framework.config.agents.model_settings import model_setting_problems
 from framework.config.agents.models import are_models_known
 from framework.config.agents.prices import PriceList, price_problems
 from framework.config.agents.tightening import SavedPermissions, permission_warnings, read_permissions, tighten_agent
@@ -141,7 +142,7 @@ class Linker:
         return [*errors, *self._name_warnings, *self._price_warnings, *self._stale_warnings, *warnings]
 
     def _next_errors(self) -> _ProblemsByPath:
-        return self._duplicate_names() or self._cycles() or self._compile_errors() or self._cost_limit_errors()
+        return self._duplicate_names() or self._cycles() or self._compile_errors() or self._model_errors()
 
     def _moved(self, name: str) -> Agent | None:
         """Return the last good version of an agent whose file was moved to another path."""
@@ -218,12 +219,16 @@ class Linker:
                 problems[path] = [problem_from_exception(path, error)]
         return self._prefer_edited(problems)
 
-    def _cost_limit_errors(self) -> _ProblemsByPath:
-        """Return errors for cost limits that cannot be enforced for the current set of agents, and keep warnings."""
+    def _model_errors(self) -> _ProblemsByPath:
+        """Return errors for cost limits and settings that the agents' models do not support, and keep warnings."""
         specs, problems = self._specs(), {}
         self._price_warnings = []
         for path, parsed in self._parsed.items():
-            found = list(price_problems(parsed.spec, parsed.document, specs, self._context.prices))
+            prices = self._context.prices
+            found = [
+                *model_setting_problems(parsed.spec, parsed.document, prices),
+                *price_problems(parsed.spec, parsed.document, specs, prices),
+            ]
             self._price_warnings += (problem for problem in found if problem.severity == "warning")
             problems[path] = [problem for problem in found if problem.severity == "error"]
         return self._prefer_edited({path: errors for path, errors in problems.items() if errors})

@@ -1,4 +1,4 @@
-"""Checks the model names in agent files and in `agentsd.yaml`, and the settings that agents pass to models."""
+"""Checks the model names in agent files and in `agentsd.yaml`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from framework.config.settings import SETTINGS_FILE, Settings, variable_name
 from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document
 from framework.config.yaml.environment import expand
 from framework.config.yaml.parse import mask_problems
-from framework.llm.capabilities import unsupported_settings
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec
 from framework.types.text import did_you_mean
@@ -55,14 +54,10 @@ def value_at(data: object, path: KeyPath) -> object:
 
 
 def model_problems(spec: AgentSpec, document: Document, models: Collection[str]) -> Iterator[Problem]:
-    """Yield a problem for each unknown model and each unsupported model setting of an agent."""
+    """Yield a problem for each unknown model of an agent."""
     for path, model in named_models(spec):
         if message := unknown_model_message(model, models):
             yield document.problem(path, message, hint=_HINT)
-    provider = (spec.model or "").partition("/")[0]
-    for name in unsupported_settings(provider, spec.model_settings):
-        hint = "remove it: it would have no effect"
-        yield document.problem(("model_settings", name), f"{provider} does not support {name}", hint=hint, at_key=True)
 
 
 def named_models(spec: AgentSpec) -> Iterator[tuple[KeyPath, str]]:

@@ -9,6 +9,7 @@ from framework.config.agents.models import named_models, value_at
 from framework.config.settings import SETTINGS_FILE, ModelAlias, Settings
 from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document
 from framework.llm.capabilities import Capabilities, known_capabilities
+from framework.llm.providers import chosen_api
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec
 
@@ -39,9 +40,14 @@ class PriceList:
         if name in self.own:
             return True
         alias = self.aliases.get(name)
-        model = alias.model if alias else name
-        configured = (alias.capabilities if alias else None) or Capabilities()
-        return model in self.own or configured.over(known_capabilities(model)).prices is not None
+        return (alias.model if alias else name) in self.own or self.capabilities(name).prices is not None
+
+    def capabilities(self, name: str) -> Capabilities:
+        """Return what is known about a model, from its alias and the built-in table."""
+        alias = self.aliases.get(name) or ModelAlias.model_construct(model=name)
+        known = (alias.capabilities or Capabilities()).over(known_capabilities(alias.model))
+        api = chosen_api(alias.model, base_url=alias.base_url, api=alias.api, capabilities=alias.capabilities)
+        return known.model_copy(update={"api": api})
 
     def unpriced(self, spec: AgentSpec, specs: Mapping[str, AgentSpec]) -> Iterator[tuple[str, str]]:
         """Yield each model without a price that a run of the agent may call, and the key that names it."""

@@ -137,9 +137,11 @@ class _ModelCall:
                 raise
             raise ModelError(error.message, permanent=True) from None
         info, request = client.info, self._request
-        if not is_fallback and (unknown := unsupported_settings(info.provider, request.settings)):
-            settings = ", ".join(unknown)
-            raise ConfigError(f"{name}: {info.provider} does not support {settings}: remove it from model_settings")
+        if not is_fallback and (
+            unsupported := list(unsupported_settings(info.provider, info.name, request.settings, info.capabilities))
+        ):
+            prefix = "" if name == info.name else f"{name}: "
+            raise ConfigError(prefix + "; ".join(f"{one.problem}: {one.hint}" for one in unsupported))
         if request.output is not None and not info.typed:
             raise ModelError(f"{name} does not support the structured output of this request", unavailable=True)
         return client

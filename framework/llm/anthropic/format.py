@@ -25,7 +25,7 @@ _SAMPLING_VERSION = "2023-06-01"
 """The last version of the API that accepts `temperature` and `top_p`."""
 _THINKING_BLOCKS = ("thinking", "redacted_thinking")
 _CACHE = {"type": "ephemeral"}
-_EFFORT = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
+_EFFORT = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh"}
 ANSWER_TOOL = "agentsd.answer"
 """The tool that accepts a structured answer: this API enforces a schema only for the arguments of a tool."""
 _ANSWER_DESCRIPTION = "Give your final answer: call this, and nothing else, once you have all you need."
@@ -264,22 +264,23 @@ def _tool_choice(choice: str, names: Mapping[str, str]) -> _Block:
 def _max_tokens(settings: ModelSettings, supported: Capabilities) -> int:
     if settings.max_tokens:
         return settings.max_tokens
-    thinking = THINKING_TOKENS[settings.reasoning] if settings.reasoning and supported.thinking != "none" else 0
+    level = supported.reasoning_level(settings.reasoning)
+    thinking = THINKING_TOKENS[level] if level and supported.thinking != "none" else 0
     return min(_DEFAULT_MAX_TOKENS + thinking, supported.max_output or _DEFAULT_MAX_TOKENS + thinking)
 
 
 def _thinking(settings: ModelSettings, supported: Capabilities, *, forced: bool, in_tool_turn: bool) -> dict[str, Any]:
     """Return the parameters of thinking; a model that is forced to call a tool must not think."""
-    effort = settings.reasoning
-    if supported.thinking == "adaptive_thinking" and forced:
+    level = supported.reasoning_level(settings.reasoning)
+    if supported.thinking == "adaptive_thinking" and (forced or level == "none"):
         return {"thinking": {"type": "disabled"}}
-    if effort is None or supported.thinking == "none" or forced:
+    if level in (None, "none") or supported.thinking == "none" or forced:
         return {}
     if supported.thinking != "thinking_budget":
         thinking = {"type": "adaptive", "display": "summarized"}
-        return {"thinking": thinking, "output_config": {"effort": _EFFORT[effort]}}
+        return {"thinking": thinking, "output_config": {"effort": _EFFORT[level]}}
     minimum = THINKING_TOKENS["minimal"]
-    budget = min(THINKING_TOKENS[effort], _max_tokens(settings, supported) - minimum)
+    budget = min(THINKING_TOKENS[level], _max_tokens(settings, supported) - minimum)
     return {} if in_tool_turn or budget < minimum else {"thinking": {"type": "enabled", "budget_tokens": budget}}
 
 
@@ -301,7 +302,7 @@ def with_answer_tool(request: ModelRequest) -> ModelRequest:
         return request
     answer = ToolDefinition(name=ANSWER_TOOL, description=_ANSWER_DESCRIPTION, parameters=dict(request.json))
     if not request.tools:
-        forced = ANSWER_TOOL if settings.reasoning is None else None
+        forced = ANSWER_TOOL if settings.reasoning in (None, "none") else None
         settings = settings.model_copy(update={"tool_choice": forced})
     return replace(request, tools=(*request.tools, answer), settings=settings)
 

@@ -161,11 +161,14 @@ def _tool_choice(choice: str, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _thinking(settings: ModelSettings, supported: Capabilities) -> dict[str, Any] | None:
-    if settings.reasoning is None or supported.thinking == "none":
+    """Return the parameters of thinking. Models with levels always think: their lowest one stands for `none`."""
+    level = supported.reasoning_level(settings.reasoning)
+    if level is None or supported.thinking == "none":
         return None
+    shown = {"include_thoughts": level != "none"}
     if supported.thinking == "thinking_budget":
-        return {"include_thoughts": True, "thinking_budget": THINKING_TOKENS[settings.reasoning]}
-    return {"include_thoughts": True, "thinking_level": settings.reasoning.upper()}
+        return {**shown, "thinking_budget": THINKING_TOKENS[level]}
+    return {**shown, "thinking_level": "MINIMAL" if level == "none" else level.upper()}
 
 
 def to_contents(

@@ -22,6 +22,7 @@ from framework.llm.reply_check import FinishReasons, ProviderResponse, to_reply
 from framework.llm.request_cache import encode_json, json_object
 from framework.llm.stream_assembler import StreamAssembler, as_dict
 from framework.types.messages import ToolDefinition
+from framework.types.spec import ReasoningLevel
 
 _FINISH_REASONS: FinishReasons = {
     "stop": "stop",
@@ -69,7 +70,7 @@ class OpenAIModel(OpenAIExchange[StreamAssembler]):
     def _settings(self, request: ModelRequest) -> dict[str, Any]:
         names, supported = self._toolsets.get(request.tools).wire_names, self._info.capabilities
         body = {"model": self._info.model, **settings_to_chat(request.settings)}
-        body.update(_thinking(body.pop("reasoning_effort", None), supported))
+        body.update(_thinking(request.settings.reasoning, supported))
         if "max_tokens" in body and self._info.provider == "openai" and self._base_url is None:
             # OpenAI's reasoning models reject the old name; most other servers know only that one.
             body["max_completion_tokens"] = body.pop("max_tokens")
@@ -126,14 +127,16 @@ def _response_format(schema: Mapping[str, Any], supported: Capabilities) -> dict
     return {"response_format": {"type": "json_object"}} if supported.json_object else {}
 
 
-def _thinking(effort: str | None, supported: Capabilities) -> dict[str, Any]:
-    """Return the reasoning effort in the model's own parameter; one that is only a switch is off at `minimal`."""
-    if effort is None or supported.thinking == "none":
+def _thinking(level: ReasoningLevel | None, supported: Capabilities) -> dict[str, Any]:
+    """Return the level in the model's own parameter; one that is only a switch is off at `none` and `minimal`."""
+    level = supported.reasoning_level(level)
+    if level is None or supported.thinking == "none":
         return {}
+    is_on = level not in ("none", "minimal")
     match supported.thinking:
         case "enable_thinking":
-            return {"enable_thinking": effort != "minimal"}
+            return {"enable_thinking": is_on}
         case "thinking_type":
-            return {"thinking": {"type": "disabled" if effort == "minimal" else "enabled"}}
+            return {"thinking": {"type": "enabled" if is_on else "disabled"}}
         case _:
-            return {"reasoning_effort": effort}
+            return {"reasoning_effort": level}

@@ -68,8 +68,9 @@ class OpenAIExchange(ABC, Generic[A]):
         base_url: str | None = None,
         capabilities: Capabilities | None = None,
     ) -> None:
-        info = served_model(provider, model, base_url, capabilities, media_types=self.media_types)
-        is_declared = base_url is not None and capabilities is not None and capabilities.json_schema is True
+        configured = (capabilities or Capabilities()).model_copy(update={"api": self.api})
+        info = served_model(provider, model, base_url, configured, media_types=self.media_types)
+        is_declared = base_url is not None and configured.json_schema is True
         self._info = replace(info, any_schema=is_declared)
         self._api_key = api_key
         self._base_url = base_url

@@ -132,8 +132,8 @@ class ResponsesModel(OpenAIExchange[ResponsesAssembler]):
         body: dict[str, Any] = {"model": self._info.model, "store": False, **settings_to_fields(request.settings)}
         if supported.thinking != "none":  # models that do not think reject both
             body["include"] = ["reasoning.encrypted_content"]
-            if request.settings.reasoning is not None:
-                body["reasoning"] = {"effort": request.settings.reasoning}
+            if (level := supported.reasoning_level(request.settings.reasoning)) is not None:
+                body["reasoning"] = {"effort": level}
         if request.json is not None and (supported.json_with_tools or not request.tools):
             body.update(_text_format(request.json, supported))
         if request.tools:
