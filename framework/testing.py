@@ -29,6 +29,7 @@ from typing import Any
 from framework.llm.scripted import Script, ScriptedModel, Turn, calls
 from framework.store.memory import MemoryStore
 from framework.store.protocol import Blueprint, Conversation, RunRecord
+from framework.types.budget import BudgetUse
 from framework.types.events import Event, wire
 from framework.types.state import Decision, RunState
 from framework.types.trace import SpanRecord
@@ -114,12 +115,18 @@ class JsonRecord:
         self.cancel_requested = False
 
     async def write(
-        self, state: RunState, events: Sequence[Event] = (), spans: Sequence[SpanRecord] = (), *, last: bool = False
+        self,
+        state: RunState,
+        events: Sequence[Event] = (),
+        spans: Sequence[SpanRecord] = (),
+        *,
+        last: bool = False,
+        uses: Sequence[BudgetUse] = (),
     ) -> None:
         """Save the state and its new events as JSON."""
         self._store.count()
         self._store.keep(state, events, last=last)
-        await self._record.write(state, events, spans, last=last)
+        await self._record.write(state, events, spans, last=last, uses=uses)
         self.cancel_requested = self._record.cancel_requested
 
     async def release(self) -> None:

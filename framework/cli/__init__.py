@@ -4,6 +4,7 @@ In reading order; each module imports only from those below it:
 
     entry          Entry point: imports the rest so that Ctrl-C stays quiet.
     main           The `agentsd` command: finds a subcommand, turns errors into one line and an exit code.
+    budgets        `agentsd budgets`: shows how much of the shared budgets is used.
     chat           `agentsd chat`: a conversation in the terminal, while the files are watched.
     conversations  `agentsd conversations`: list, show, export, import, delete.
     runs           `agentsd runs`: list, show, decide, resume, cancel, replay, export, prune.

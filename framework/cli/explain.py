@@ -12,6 +12,7 @@ from framework.cli.location import arguments_of, locate
 from framework.cli.project import find_agent, find_tool, read_project
 from framework.cli.run import parse_pairs
 from framework.cli.show import counted, wrapped
+from framework.config.agents.budgets import Budgets
 from framework.config.agents.compile import Agent
 from framework.config.settings import Settings
 from framework.config.templates.prompts import PromptError
@@ -51,8 +52,9 @@ def command(
     if tool is None:
         locale = given["locale"] or read.settings.locale
         prompt = _prompt(chosen, locale, given["inputs"], read.settings)
-        data = _agent_data(chosen, chosen.spec.model or read.settings.model, prompt)
-        data["not_contacted"] = sorted(read.catalog.current.external.not_contacted)
+        current = read.catalog.current
+        data = _agent_data(chosen, chosen.spec.model or read.settings.model, prompt, current.budgets)
+        data["not_contacted"] = sorted(current.external.not_contacted)
         click.echo(json.dumps(data, ensure_ascii=False, indent=2)) if as_json else _show_agent(chosen, data)
         return 0
     found = find_tool(chosen.toolset.tools, tool)
@@ -85,7 +87,14 @@ def _capabilities(model: str, settings: Settings) -> Capabilities:
     return alias.capabilities.over(known) if alias and alias.capabilities else known
 
 
-def _agent_data(agent: Agent, model: str, prompt: str) -> dict[str, Any]:
+def _budget_data(name: str, budgets: Budgets) -> dict[str, Any]:
+    if name not in budgets:
+        return {"name": name}
+    places = dict.fromkeys(budgets[name].places.values())
+    return {"name": name, "limits": budgets[name].budget.describe(), "places": [*places]}
+
+
+def _agent_data(agent: Agent, model: str, prompt: str, budgets: Budgets) -> dict[str, Any]:
     tools = [_tool_data(found) for found in explain_tools(agent)]
     return {
         "agent": agent.name,
@@ -95,6 +104,7 @@ def _agent_data(agent: Agent, model: str, prompt: str) -> dict[str, Any]:
         "stale": [str(problem) for problem in agent.stale],
         "tools": tools,
         "tools_tokens": sum(tool["tokens"] for tool in tools),
+        "budgets": [_budget_data(name, budgets) for name in agent.spec.budgets],
         "limits": agent.spec.runtime_policy.model_dump(mode="json", by_alias=True),
         "hooks": {place: [hook.name for hook in hooks] for place, hooks in agent.hooks.items()},
         "system_prompt": prompt,
@@ -139,6 +149,11 @@ def _show_agent(agent: Agent, data: dict[str, Any]) -> None:
     if silent:
         names = f"not in skill_policy.allow ({agent.place('skill_policy', 'allow')}): {', '.join(silent)}"
         click.echo(wrapped(names))
+    if data["budgets"]:
+        click.secho("\nshared budgets", bold=True)
+    for budget in data["budgets"]:
+        defined = f"{budget['limits']} ({', '.join(budget['places'])})" if "limits" in budget else "not defined"
+        click.echo(wrapped(f"{budget['name']}: {defined}"))
     for place, names in data["hooks"].items():
         click.echo(f"\n{place}: {', '.join(names)}")
     click.secho(f"\nsystem prompt, about {data['system_prompt_tokens']} tokens", bold=True)

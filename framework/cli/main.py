@@ -34,6 +34,7 @@ COMMANDS = {
     "tools": "List a project's tools, or call one under an agent's policy.",
     "serve": "Serve a project over HTTP, with its files watched.",
     "config": "Compare two versions of a project; show and roll back those of a server.",
+    "budgets": "Show how much of the shared budgets is used.",
     "runs": "List, show, decide, resume, cancel, replay and export stored runs.",
     "conversations": "List, show, export, import or delete conversations.",
     "chat": "Talk with an agent; edits of its files take effect between messages.",

@@ -14,6 +14,7 @@ import click
 
 from framework.types import events
 from framework.types.confirmation_kinds import CONFIRMATION_KINDS
+from framework.types.errors import LimitExceeded
 from framework.types.events import Event
 from framework.types.state import Confirmation, RunResult
 from framework.types.text import shorten
@@ -138,6 +139,9 @@ def reason_for_no_answer(result: RunResult) -> str | None:
     match result.status:
         case "completed":
             return None
+        case "stopped" if result.stopped_by and result.stopped_by.budget:
+            reason = LimitExceeded.of(result.stopped_by).message
+            return f"stopped after {counted(result.steps, 'step')}: {reason}"
         case "stopped":
             return f"stopped by {result.finish_reason} after {result.steps} steps"
         case "paused":

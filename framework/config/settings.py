@@ -19,6 +19,7 @@ from framework.llm.base_url import normalize_base_url
 from framework.llm.capabilities import Capabilities, OpenAIApi
 from framework.llm.providers import api_format
 from framework.tools.base_folder import is_inside, split_path
+from framework.types.budget import BudgetName, SharedBudget
 from framework.types.errors import ConfigError, ToolError
 from framework.types.frozen import Duration, Frozen, check_version
 from framework.types.http import HttpLimits
@@ -222,6 +223,8 @@ class Settings(BaseSettings):
     """Language of prompts for requests that do not set one."""
     routing: RoutingSettings = RoutingSettings()
     tools: ToolSettings = ToolSettings()
+    budgets: dict[BudgetName, SharedBudget] = {}
+    """Limits on what runs use together, for use in agent files: tokens and cost per day, tenant, conversation, …"""
     reload: ReloadSettings = ReloadSettings()
     store: StoreSettings = StoreSettings()
     telemetry: TelemetrySettings = TelemetrySettings()

@@ -91,4 +91,6 @@ async def _answer(run: Run, executor: Executor) -> str:
 
 def _stop_at_limit(run: Run, limit: LimitExceeded) -> None:
     run.end(limit.limit, partial_output(run.state))
-    run.state.stopped_by = LimitUse(limit=limit.limit, used=limit.used, allowed=limit.allowed, place=limit.place)
+    run.state.stopped_by = LimitUse(
+        limit=limit.limit, used=limit.used, allowed=limit.allowed, place=limit.place, budget=limit.budget
+    )

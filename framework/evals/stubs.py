@@ -63,6 +63,11 @@ def without_router_model(settings: Settings) -> Settings:
     return settings.model_copy(update={"routing": settings.routing.model_copy(update={"model": None})})
 
 
+def without_budgets(agent: Agent) -> Agent:
+    """Return the agent without its shared budgets: a test or a replay neither uses them nor is stopped by them."""
+    return replace(agent, spec=agent.spec.model_copy(update={"budgets": ()}))
+
+
 def stub_unless_safe(tool: Tool, answers: Answers | None) -> Tool:
     """Return the tool itself if it is safe in a test and has no given answers, else a stub."""
     is_safe = tool.risk == "low" and tool.idempotent and tool.source in _LOCAL_SOURCES
@@ -91,7 +96,7 @@ def _sandboxed_agent(agent: Agent, model: str, tools: Mapping[str, Tool]) -> Age
     toolset = copy(agent.toolset)
     toolset.tools = {name: _safe_tool(tool, tools) for name, tool in agent.toolset.tools.items()}
     toolset.offered = {name: toolset.tools[name] for name in agent.toolset.offered}
-    return replace(agent.on_model(model), toolset=toolset, hooks={})
+    return replace(without_budgets(agent.on_model(model)), toolset=toolset, hooks={})
 
 
 def _safe_tool(tool: Tool, tools: Mapping[str, Tool]) -> Tool:

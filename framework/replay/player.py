@@ -15,7 +15,7 @@ from framework.engine.runtime.launcher import Launcher, PreparedRun
 from framework.engine.runtime.project import Project
 from framework.engine.runtime.request import RUNTIME_CALLER
 from framework.engine.runtime.resume import RunResumer
-from framework.evals.stubs import reachable_agents, without_router_model
+from framework.evals.stubs import reachable_agents, without_budgets, without_router_model
 from framework.replay.compare import Difference, ReplayedRun, differences
 from framework.replay.recorded import RECORDED, RecordedModel, Recording, requested_calls
 from framework.store.memory import MemoryStore
@@ -154,7 +154,7 @@ def _recorded_generation(generation: Generation, record: RunState, recording: Re
             source=agent.document,
             blocked=agent.toolset.blocked,
         )
-        agents[name] = replace(agent.on_model(RECORDED), toolset=toolset, hooks=hooks)
+        agents[name] = replace(without_budgets(agent.on_model(RECORDED)), toolset=toolset, hooks=hooks)
     return replace(
         generation, agents=agents, external=ExternalTools(), settings=without_router_model(generation.settings)
     )

@@ -21,6 +21,7 @@ from framework.store.protocol import (
     RunQuery,
     RunRecord,
 )
+from framework.types.budget import BudgetUse, CounterKey, CounterOwner
 from framework.types.errors import ConversationBusy, RequestError, RunBusy, RunNotFound
 from framework.types.events import Event
 from framework.types.state import Decision, RunState
@@ -50,9 +51,11 @@ class MemoryRecord:
         spans: Sequence[SpanRecord] = (),
         *,
         last: bool = False,
+        uses: Sequence[BudgetUse] = (),
     ) -> None:
-        """Save spans and the end of the run. Earlier writes do nothing: the state object is shared."""
+        """Save spans, the use of budgets, and the end of the run. The state object is shared."""
         self.spans.extend(spans)
+        self.store.add_use(uses)
         if last:
             self.state, self.updated_at, self.held = state, time.time(), False
             self.store.record_end(state)
@@ -99,6 +102,35 @@ class _MemoryMedia:
             del self._files[digest]
 
 
+class _MemoryCounters:
+    """The counters of shared budgets."""
+
+    def __init__(self) -> None:
+        self._uses: dict[CounterKey, BudgetUse] = {}
+        self._owned: dict[CounterOwner, set[CounterKey]] = {}
+
+    def add(self, uses: Sequence[BudgetUse]) -> None:
+        for use in uses:
+            before = self._uses.get(use.key)
+            self._uses[use.key] = before.plus(use.tokens, use.cost_usd) if before else use
+            if before is None and (owner := use.owner):
+                self._owned.setdefault(owner, set()).add(use.key)
+
+    def load(self, keys: Collection[CounterKey] | None) -> list[BudgetUse]:
+        return [self._uses[key] for key in (self._uses if keys is None else keys) if key in self._uses]
+
+    def drop(self, owner: CounterOwner) -> None:
+        """Delete the counters of a conversation or run."""
+        for key in self._owned.pop(owner, ()):
+            self._uses.pop(key, None)
+
+    def drop_ended(self, before: float | None) -> None:
+        """Delete the counters of periods that ended before a Unix time; None: none."""
+        ended = [k for k, use in self._uses.items() if before and use.resets_at and use.resets_at.timestamp() < before]
+        for key in ended:
+            del self._uses[key]
+
+
 class MemoryStore:
     """A store in memory. It keeps the newest `keep_runs` runs, plus those that are open; events are not stored."""
 
@@ -111,6 +143,7 @@ class MemoryStore:
         self._conversations: dict[str, Conversation] = {}
         self._times: dict[str, _Times] = {}
         self._media = _MemoryMedia()
+        self._counters = _MemoryCounters()
         self._keep_runs = keep_runs
         self._swept_at = 0.0
         """When expired conversations were last deleted, as Unix time."""
@@ -139,6 +172,7 @@ class MemoryStore:
             ended = (run_id for run_id, kept in self._runs.items() if kept.state.status not in OPEN_STATUSES)
             if oldest := next(ended, None):
                 self._media.drop(oldest, still_used_by=self._runs.pop(oldest).state.conversation_id)
+                self._counters.drop(("run", oldest))
         return record
 
     async def take(self, state: RunState, decisions: Mapping[str, Decision], by: str | None = None) -> RunRecord:  # noqa: ARG002 - the protocol's
@@ -238,10 +272,24 @@ class MemoryStore:
                 self._delete_with_runs(key)
             for run_id in runs & self._runs.keys():
                 self._media.drop(run_id, still_used_by=self._runs.pop(run_id).state.conversation_id)
+                self._counters.drop(("run", run_id))
+            self._counters.drop_ended(before)
         return Pruned(len(runs), len(expired))
+
+    async def count_use(self, uses: Sequence[BudgetUse]) -> None:
+        """Add to the counters of shared budgets."""
+        self.add_use(uses)
+
+    async def budget_uses(self, keys: Collection[CounterKey] | None = None) -> Sequence[BudgetUse]:
+        """Return the counters of shared budgets."""
+        return self._counters.load(keys)
 
     async def close(self) -> None:
         """Do nothing: nothing is open."""
+
+    def add_use(self, uses: Sequence[BudgetUse]) -> None:
+        """Add to the counters of shared budgets."""
+        self._counters.add(uses)
 
     def record_end(self, state: RunState) -> None:
         """Close the conversation's open turn. Add its messages if the run completed or was stopped by a limit."""
@@ -269,7 +317,9 @@ class MemoryStore:
         for run_id in turns:
             del self._runs[run_id]
             self._media.drop(run_id)
+            self._counters.drop(("run", run_id))
         self._media.drop(conversation_id)
+        self._counters.drop(("conversation", conversation_id))
         return len(turns)
 
     def _conversation_info(self, conversation: Conversation) -> ConversationInfo:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from framework.types.budget import BudgetUse, CounterKey
 from framework.types.events import Event
 from framework.types.messages import Message
 from framework.types.state import Decision, RunState
@@ -156,7 +157,13 @@ class RunRecord(Protocol):
     """Whether a cancel request was in the store at the last write, or when the run was taken over."""
 
     async def write(
-        self, state: RunState, events: Sequence[Event] = (), spans: Sequence[SpanRecord] = (), *, last: bool = False
+        self,
+        state: RunState,
+        events: Sequence[Event] = (),
+        spans: Sequence[SpanRecord] = (),
+        *,
+        last: bool = False,
+        uses: Sequence[BudgetUse] = (),
     ) -> None:
         """Save what has changed, together with new events and spans.
 
@@ -165,6 +172,7 @@ class RunRecord(Protocol):
             events: events since the last write, numbered consecutively.
             spans: spans that ended since the last write with spans.
             last: the run has ended or pauses. Its lease is released; once it has ended, its conversation is free too.
+            uses: added to the counters of shared budgets, atomically with the rest.
 
         Raises:
             RunTaken: another process has taken over the run; nothing was written.
@@ -175,20 +183,6 @@ class RunRecord(Protocol):
     async def release(self) -> None:
         """Release a run that has not ended, in its last saved state. Any process may take it over."""
         ...
-
-
-class NullRecord:
-    """No-op record of a run that is not stored."""
-
-    cancel_requested = False
-
-    async def write(
-        self, state: RunState, events: Sequence[Event] = (), spans: Sequence[SpanRecord] = (), *, last: bool = False
-    ) -> None:
-        """Do nothing."""
-
-    async def release(self) -> None:
-        """Do nothing."""
 
 
 class Store(Protocol):
@@ -301,12 +295,25 @@ class Store(Protocol):
         """
         ...
 
+    async def count_use(self, uses: Sequence[BudgetUse]) -> None:
+        """Add to the counters of shared budgets, for a run that is not stored. A stored run's record does it."""
+        ...
+
+    async def budget_uses(self, keys: Collection[CounterKey] | None = None) -> Sequence[BudgetUse]:
+        """Return the counters of shared budgets, as all processes of the store have written them until now.
+
+        Args:
+            keys: the counters to return; those that are still 0 may be missing. None: all counters.
+        """
+        ...
+
     async def prune(self, before: float | None, now: float, *, dry_run: bool = False) -> Pruned:
         """Delete old runs and expired conversations, and return how much was deleted.
 
         Args:
             before: delete runs that ended before this Unix time, with their events and traces. If a run is a turn of a
-                conversation that remains, its messages remain too. None: delete no runs.
+                conversation that remains, its messages remain too. The counters of budgets whose day or month ended
+                before are deleted too. None: delete no runs.
             now: delete conversations that have expired by this Unix time.
             dry_run: delete nothing, and return how much would be deleted.
         """
@@ -315,3 +322,28 @@ class Store(Protocol):
     async def close(self) -> None:
         """Close the store's connections and files."""
         ...
+
+
+class UnstoredRecord:
+    """Record of a run that is not stored. Only its use of shared budgets is."""
+
+    cancel_requested = False
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def write(
+        self,
+        state: RunState,  # noqa: ARG002 - the protocol's
+        events: Sequence[Event] = (),  # noqa: ARG002 - the protocol's
+        spans: Sequence[SpanRecord] = (),  # noqa: ARG002 - the protocol's
+        *,
+        last: bool = False,  # noqa: ARG002 - the protocol's
+        uses: Sequence[BudgetUse] = (),
+    ) -> None:
+        """Count the use of shared budgets."""
+        if uses:
+            await self._store.count_use(uses)
+
+    async def release(self) -> None:
+        """Do nothing."""

@@ -25,6 +25,7 @@ In reading order; each module imports only from those below it:
     warnings            Warnings of a run, and the table of their codes.
     backoff             Exponential backoff with jitter: the wait before a retry.
     bounded_body        Limits the size of HTTP response bodies.
+    budget              Budgets that runs share: their definition, and the counters of what is used.
     confirmation_kinds  Kinds of confirmations, and the decisions that each accepts.
     digest              Digests of content: arguments, plans, tool definitions and files.
     frozen              The base class of immutable data, and durations.

@@ -32,8 +32,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Self
 
 if TYPE_CHECKING:
+    from framework.types.budget import ReachedBudget
     from framework.types.messages import Usage
     from framework.types.problem import Problem
+    from framework.types.report import LimitUse
     from framework.types.state import Confirmation, RunResult
 
 from framework.types.text import did_you_mean
@@ -215,16 +217,28 @@ class PolicyDenied(AgentsdError):
 
 
 class LimitExceeded(AgentsdError):
-    """A limit stopped the run. `limit` is its key in the agent file, `result` the result up to that point."""
+    """A limit stopped the run. `limit` is its key in the agent file, `result` the result up to that point.
+
+    For a shared budget, `limit` is `budget`, and `budget` says which one.
+    """
 
     code = "limit_exceeded"
     http_status = 200
 
-    def __init__(self, limit: str, *, used: float, allowed: float, place: str = "") -> None:
-        self.limit, self.used, self.allowed, self.place = limit, used, allowed, place
+    def __init__(
+        self, limit: str, *, used: float, allowed: float, place: str = "", budget: ReachedBudget | None = None
+    ) -> None:
+        self.limit, self.used, self.allowed, self.place, self.budget = limit, used, allowed, place, budget
         self.result: RunResult | None = None
         where = f" (set at {place})" if place else ""
-        super().__init__(f"{limit} reached: {used:.10g} of {allowed:.10g}{where}")
+        subject = f"budget {budget.name}" if budget else limit
+        amount = budget.describe(used, allowed) if budget else f"{used:.10g} of {allowed:.10g}"
+        super().__init__(f"{subject} reached: {amount}{where}")
+
+    @classmethod
+    def of(cls, stop: LimitUse) -> Self:
+        """Return the error for a limit that has stopped a run."""
+        return cls(stop.limit, used=stop.used, allowed=stop.allowed, place=stop.place, budget=stop.budget)
 
 
 class StoreError(AgentsdError):

@@ -19,6 +19,7 @@ Limit = Literal[
     "max_corrections",
     "max_replans",
     "context_full",
+    "budget",
     "length",
     "refused",
 ]

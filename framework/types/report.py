@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Literal
 
+from framework.types.budget import ReachedBudget
 from framework.types.frozen import Frozen
 
 
@@ -63,11 +64,13 @@ class LimitUse(Frozen):
     """The limit that stopped a run."""
 
     limit: str
-    """Key of the limit in the agent file."""
+    """Key of the limit in the agent file, or `budget`."""
     used: float
     allowed: float
     place: str
     """Place where the limit is set: `file:line`, or the request."""
+    budget: ReachedBudget | None = None
+    """The shared budget, if it is one."""
 
 
 class CallSummary(Frozen):

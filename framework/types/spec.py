@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, StringConstraints, Tag, field_validator
 
+from framework.types.budget import BudgetName
 from framework.types.frozen import Duration, Frozen, check_version
 from framework.types.linear_pattern import LinearPattern
 from framework.types.mcp_policy import McpPolicy
@@ -335,6 +336,8 @@ class AgentSpec(Frozen):
     mcp_policy: dict[SourceName, McpPolicy] = {}
     """Settings per MCP server: resources and prompts to load, and how changed tools are handled."""
     runtime_policy: RuntimePolicy = RuntimePolicy()
+    budgets: tuple[BudgetName, ...] = ()
+    """Budgets from agentsd.yaml that this agent shares with others. The run stops at the first that is used up."""
     plan: PlanSettings = PlanSettings()
     sub_agents: tuple[AgentName, ...] = ()
     """Agents that this agent can call, offered to the model as tools `agent.NAME`."""

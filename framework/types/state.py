@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from framework.types.budget import BudgetUse
 from framework.types.confirmation_kinds import ConfirmationKind
 from framework.types.frozen import Frozen
 from framework.types.messages import Message, ToolCall, ToolResult, Usage
@@ -187,6 +188,8 @@ class RunState(BaseModel):
     corrections: int = 0
     """Number of consecutive turns with an invalid call."""
     usage: Usage = Usage()
+    uncounted: list[BudgetUse] = Field(default_factory=list)
+    """Use that the counters of shared budgets do not contain yet: the next write adds it. Root runs only."""
     tool_stats: dict[str, ToolStat] = Field(default_factory=dict)
     counted: tuple[int, int] = (0, 0)
     """Number of this run's messages in the last measured request, and the tokens that the provider counted for it."""

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 import framework
 from framework.engine.runtime.request import RunOptions
 from framework.types import errors
+from framework.types.budget import ReachedBudget
 from framework.types.errors import AgentsdError
 from framework.types.events import WIRE_NAMES, RunEvent
 from framework.types.messages import Message, ToolCall, Usage
@@ -48,7 +49,7 @@ def names(cell: str) -> list[str]:
 @pytest.mark.parametrize(
     "model",
     [RunResult, RunWarning, TraceEntry, Action, CallSummary, ToolStat, Usage, Message, ToolCall, Confirmation,
-     ErrorInfo, LimitUse],
+     ErrorInfo, LimitUse, ReachedBudget],
     ids=lambda model: model.__name__,
 )  # fmt: skip
 def test_every_field_of_a_result_is_documented_in_order(model: type[BaseModel]) -> None:

@@ -12,6 +12,7 @@ In reading order; each module imports only from those below it:
     model_settings     Finds model settings that a model does not support.
     prices             Finds cost limits that cannot be enforced: the price of a model is unknown, or was left at 0.
     models             Checks the model names in agent files and in `agentsd.yaml`.
+    budgets            Shared budgets with their places, and checks of the names that agent files use.
     toolbox            The tools of a generation: those of the process, of plugin files and of tool servers.
     external_tools     Discovers the tools of MCP servers and skill hosts, and reports those that are unavailable.
     sources            Reads the declarations of MCP servers and skill hosts in `plugins/*.yaml`.

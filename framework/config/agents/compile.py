@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
+from framework.config.agents.budgets import budget_problems
 from framework.config.agents.extensions import extension_problems, hooks_by_place
 from framework.config.agents.inputs import input_fields, input_problems, inputs_model, output_problems
 from framework.config.agents.lint import lint
@@ -47,6 +48,8 @@ class CompileContext:
     """Names of the executors that do not come from plugins."""
     models: Collection[str]
     """Model aliases, names of clients, and providers as `provider/`."""
+    budgets: Collection[str] = ()
+    """Names of the shared budgets."""
 
     def with_only(self, names: Iterable[str]) -> CompileContext:
         """Return a copy that contains no other agents than `names`."""
@@ -263,6 +266,7 @@ def _reference_problems(spec: AgentSpec, document: Document, context: CompileCon
         if isinstance(source, TemplateRef) and not context.prompts.has(source.template):
             yield unknown((key, "template"), "template", source.template, context.prompts.names())
     yield from model_problems(spec, document, context.models)
+    yield from budget_problems(spec, document, context.budgets)
     for index, name in enumerate(spec.sub_agents):
         if name not in context.specs:
             yield unknown(("sub_agents", index), "usable agent", name, context.specs)

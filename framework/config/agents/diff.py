@@ -15,11 +15,14 @@ from typing import Any, get_args
 from pydantic import SecretStr
 
 from framework.config.settings import SETTINGS_FILE, Settings, common_folders
+from framework.types.budget import BUDGET_LIMITS
 from framework.types.change import Change, ChangeEffect
 from framework.types.spec import CONTENT_MODES, RISKS, AgentSpec, HookPlace
 
 _NUMBER = re.compile(r"(>=|<=|>|<)\s*(\S+)\s*")
 _NEVER = len(RISKS)
+_NAMED = 2
+"""Length of the path of a setting with a name of the project's choice, such as a budget."""
 _MAX_PAIRED_RULES = 100
 """Limit of removed and of added rules that are compared pairwise."""
 
@@ -44,7 +47,7 @@ def diff_settings(before: Settings, after: Settings) -> Iterator[Change]:
         if key in _SETTINGS_SETS:
             yield from _set_changes(SETTINGS_FILE, key, old or [], new or [], _SETTINGS_SETS[key])
         else:
-            effect = _SETTINGS_EFFECTS.get(key, _wider if path[0] == "tools" else _neutral)(old, new)
+            effect = _settings_effect(path)(old, new)
             yield Change(agent=SETTINGS_FILE, key=key, before=_masked(old), after=_masked(new), effect=effect)
 
 
@@ -126,6 +129,17 @@ def _folders(old: tuple[str, ...] | None, new: tuple[str, ...] | None) -> Change
     return "tightens" if new is not None and common is not None and {*common} == {*new} else "widens"
 
 
+def _settings_effect(path: tuple[str, ...]) -> Callable[[Any, Any], ChangeEffect]:
+    if path[0] == "budgets":
+        return _limit if path[-1] in BUDGET_LIMITS and len(path) > _NAMED else _budget
+    return _SETTINGS_EFFECTS.get(".".join(path), _wider if path[0] == "tools" else _neutral)
+
+
+def _budget(old: Any, new: Any) -> ChangeEffect:
+    """Return `widens` unless a budget is new: without it, or with other counters, runs can use more."""
+    return "widens" if old is not None and old != new else "neutral"
+
+
 def _masked(value: Any) -> Any:
     if isinstance(value, SecretStr):
         return str(value)
@@ -186,6 +200,7 @@ LIST_EFFECTS: Mapping[str, tuple[ChangeEffect, ChangeEffect]] = {
     "skill_policy.allow": ("widens", "tightens"),
     "skill_policy.files.deny": ("tightens", "widens"),
     "sub_agents": ("widens", "tightens"),
+    "budgets": ("tightens", "widens"),
     **{f"hooks.{place}": ("tightens", "widens") for place in get_args(HookPlace)},
 }
 """Keys of lists: the effect of adding an item, and of removing one."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from framework.config.agents.budgets import Budgets
 from framework.config.agents.compile import (
     Agent,
     CompileContext,
@@ -20,7 +21,7 @@ from framework.config.agents.compile import (
 from framework.config.agents.extensions import extension_names
 from framework.config.agents.model_settings import model_setting_problems
 from framework.config.agents.models import are_models_known
-from framework.config.agents.prices import PriceList, price_problems
+from framework.config.agents.prices import PriceList, budget_price_problems, price_problems
 from framework.config.agents.tightening import SavedPermissions, permission_warnings, read_permissions, tighten_agent
 from framework.config.agents.toolbox import Toolbox
 from framework.config.agents.unexpected_errors import problem_from_exception
@@ -53,6 +54,7 @@ class LinkContext:
     executors: Collection[str]
     models: Collection[str]
     prices: PriceList
+    budgets: Budgets = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
     """Cache of `reference_digest` by the digest of the agent file; kept from one build to the next."""
 
@@ -69,6 +71,7 @@ class LinkContext:
                 *(part for name, source in sorted(templates.items()) for part in (name, source)),
                 *(part for name in names for part in (name, self.toolbox.digests.get(name, ""))),
                 str(are_models_known(parsed.spec, self.models)),
+                *(name for name in parsed.spec.budgets if name not in self.budgets),
                 *self._external_parts(parsed.spec, names),
             )
         return self.digests[parsed.digest]
@@ -167,7 +170,10 @@ class Linker:
 
     def _compile_context(self) -> CompileContext:
         context = self._context
-        return CompileContext(context.toolbox, context.prompts, self._specs(), context.executors, context.models)
+        budgets = context.budgets.keys()
+        return CompileContext(
+            context.toolbox, context.prompts, self._specs(), context.executors, context.models, budgets
+        )
 
     def _duplicate_names(self) -> _ProblemsByPath:
         """Return errors for duplicate names.
@@ -224,10 +230,11 @@ class Linker:
         specs, problems = self._specs(), {}
         self._price_warnings = []
         for path, parsed in self._parsed.items():
-            prices = self._context.prices
+            prices, budgets = self._context.prices, self._context.budgets
             found = [
                 *model_setting_problems(parsed.spec, parsed.document, prices),
                 *price_problems(parsed.spec, parsed.document, specs, prices),
+                *budget_price_problems(parsed.spec, parsed.document, specs, prices, budgets),
             ]
             self._price_warnings += (problem for problem in found if problem.severity == "warning")
             problems[path] = [problem for problem in found if problem.severity == "error"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from framework.config.agents.budgets import Budgets
 from framework.config.agents.models import named_models, value_at
 from framework.config.settings import SETTINGS_FILE, ModelAlias, Settings
 from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document
@@ -113,6 +114,19 @@ def price_problems(
         message = f"max_cost_usd counts calls of {name} as 0: its price is unknown ({place})"
         problem = document.problem(_COST_PATH, message, hint=hint, at_key=True)
         yield problem.model_copy(update={"severity": "warning"})
+
+
+def budget_price_problems(
+    spec: AgentSpec, document: Document, specs: Mapping[str, AgentSpec], prices: PriceList, budgets: Budgets
+) -> Iterator[Problem]:
+    """Yield an error for each shared cost limit of an agent if it, or a sub-agent, may call a model without a price."""
+    for index, name in enumerate(spec.budgets):
+        place = budgets[name].places.get("max_cost_usd") if name in budgets else None
+        if place and (unpriced := next(prices.unpriced(spec, specs), None)):
+            model, key = unpriced
+            limit = f"max_cost_usd of budget {name} ({place})"
+            message = f"{limit} cannot be enforced: the price of {model} is unknown ({key})"
+            yield document.problem(("budgets", index), message, hint=price_hint(model, model in prices.aliases))
 
 
 def price_hint(name: str, is_alias: bool) -> str:

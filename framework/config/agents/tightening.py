@@ -25,7 +25,7 @@ from framework.types.spec import AgentSpec, SkillPolicy
 
 _PERMISSION_SECTIONS = tuple(dict.fromkeys(key.partition(".")[0] for key in (*LIST_EFFECTS, *VALUE_EFFECTS)))
 """The top-level keys of an agent file that control what the agent may do and consume."""
-_ALLOW, _MCP_POLICY = "skill_policy.allow", "mcp_policy"
+_ALLOW, _MCP_POLICY, _BUDGETS = "skill_policy.allow", "mcp_policy", "budgets"
 _ADDING = frozenset(key for key, (adding, _) in LIST_EFFECTS.items() if adding == "tightens")
 _ONE_SIDED = "it is not offered by both the last good version and the saved file"
 
@@ -80,6 +80,7 @@ def tighten_agent(last_good: Agent, saved: SavedPermissions) -> Agent:
     for name, policy in data[_MCP_POLICY].items():
         policy["pin"] = "block" if after[_MCP_POLICY].get(name, {}).get("pin") != "warn" else policy["pin"]
     _drop_missing_hooks(data, last_good)
+    data[_BUDGETS] = [name for name in data[_BUDGETS] if name in (*before[_BUDGETS], *last_good.context.budgets)]
     _intersect_tools(data, last_good, saved.spec.skill_policy, origins)
     if data == before:
         return last_good

@@ -13,6 +13,7 @@ from framework.config.agents.link import ParsedAgent
 from framework.config.agents.toolbox import Toolbox
 from framework.config.files.snapshot import source_digest
 from framework.config.generations.generation import Generation
+from framework.config.settings import SETTINGS_FILE
 from framework.config.templates.prompts import PROMPTS_FOLDER, Prompts
 from framework.config.yaml.parse import ParseError, parse_agent
 from framework.store.protocol import Blueprint
@@ -69,6 +70,9 @@ class Blueprints:
             if missing:
                 names = ", ".join(missing)
                 raise ConfigError(f"agent {own.spec.name!r} needs {names}: no plugin defines it any longer")
+            if undefined := [name for name in own.spec.budgets if name not in current.budgets]:
+                names = ", ".join(undefined)
+                raise ConfigError(f"agent {own.spec.name!r} needs the budget {names}: {SETTINGS_FILE} must define it")
         return {own.spec.name: build_agent(own.spec, own.document, own.digest, context) for own in parsed}
 
 

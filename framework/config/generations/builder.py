@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
+from framework.config.agents.budgets import Budgets, define_budgets, with_used_budgets
 from framework.config.agents.compile import Agent
 from framework.config.agents.external_tools import ExternalTools
 from framework.config.agents.link import LinkContext, Linker, ParsedAgent, restrict_agents
@@ -115,7 +116,9 @@ class GenerationBuilder:
         same = agents.keys() == previous.agents.keys() and all(agents[name] is previous.agents[name] for name in agents)
         if same and settings == previous.settings:
             return rejected
-        return replace(rejected, agents=agents, settings=settings, problems=problems, rejection=())
+        defined = define_budgets(settings, snapshot.files.get(SETTINGS_FILE, EMPTY_SETTINGS), previous.budgets)
+        budgets = {**previous.budgets, **defined}
+        return replace(rejected, agents=agents, settings=settings, budgets=budgets, problems=problems, rejection=())
 
     def _build(self, snapshot: Snapshot, previous: Generation, external: ExternalTools) -> Generation:
         try:
@@ -129,7 +132,9 @@ class GenerationBuilder:
         toolbox = self._toolbox(snapshot, previous, external)
         prompts = self._prompts(snapshot.files_in(PROMPTS), problems)
         parsed = self._parse_all(snapshot.files_in(AGENTS))
-        self._update_link_context(settings, toolbox, prompts)
+        source = snapshot.files.get(SETTINGS_FILE, EMPTY_SETTINGS)
+        budgets = define_budgets(settings, source, previous.budgets)
+        self._update_link_context(settings, toolbox, prompts, budgets)
         valid = {path: result for path, result in parsed.items() if isinstance(result, ParsedAgent)}
         linker = Linker(self._link_context, valid, previous.agents)
         for path, result in parsed.items():
@@ -151,6 +156,7 @@ class GenerationBuilder:
             plugins=_plugins_in_use(toolbox, agents.values()),
             settings=settings,
             external=external,
+            budgets=with_used_budgets(budgets, previous.budgets, (agent.spec for agent in agents.values())),
         )
 
     def _toolbox(self, snapshot: Snapshot, previous: Generation, external: ExternalTools) -> Toolbox:
@@ -159,11 +165,13 @@ class GenerationBuilder:
         toolbox = self._plugins.toolbox(files, unreadable, previous.live_plugins, is_serving=is_serving)
         return toolbox.with_external(external)
 
-    def _update_link_context(self, settings: Settings, toolbox: Toolbox, prompts: Prompts) -> None:
+    def _update_link_context(self, settings: Settings, toolbox: Toolbox, prompts: Prompts, budgets: Budgets) -> None:
         """Replace the parts that changed. An unchanged context keeps its cached digests."""
         models = frozenset({*self._models, *settings.models})
         if (prices := PriceList.of(settings, self._models)) != self._link_context.prices:
             self._link_context = replace(self._link_context, prices=prices)
+        if budgets != self._link_context.budgets:
+            self._link_context = replace(self._link_context, budgets=budgets, digests={})
         context = self._link_context
         before = (context.toolbox.tools, context.toolbox.extensions, context.toolbox.external.digest)
         after = (toolbox.tools, toolbox.extensions, toolbox.external.digest)

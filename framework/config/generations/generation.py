@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from framework.config.agents.budgets import Budgets
 from framework.config.agents.compile import Agent
 from framework.config.agents.external_tools import ExternalTools
 from framework.config.files.snapshot import Cases
@@ -31,6 +32,8 @@ class Generation:
     """The current plugins, each in its last good version."""
     settings: Settings = field(default_factory=Settings.model_construct)
     """The settings of the runs that start with it."""
+    budgets: Budgets = field(default_factory=dict)
+    """The shared budgets of the settings, and removed ones that the last good version of an agent still names."""
     rejection: tuple[Problem, ...] = ()
     """Errors that prevent the whole generation from being published; empty if it may be."""
     traceparent: str = ""

@@ -33,6 +33,7 @@ RELOAD_EFFECTS: Mapping[str, ReloadEffect] = {
     "routing.model": "next-run",
     "routing.default_agent": "next-run",
     "tools.base_path": "next-run",
+    "budgets": "hot",
     "telemetry.content": "next-run",
     "telemetry.inbound": "hot",
     "tools.unprotected": "hot",
@@ -47,8 +48,8 @@ RELOAD_EFFECTS: Mapping[str, ReloadEffect] = {
 }
 """When a change of a setting takes effect, by dotted key; settings that are missing here need a restart.
 
-`hot` settings restrict tools (a run in progress may do only what was permitted when it began and still is), control
-access to the server, or control the use of a request's trace context.
+`hot` settings restrict tools and budgets (a run in progress may do and use only what was permitted when it began and
+still is), control access to the server, or control the use of a request's trace context.
 """
 
 

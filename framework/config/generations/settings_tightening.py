@@ -17,6 +17,7 @@ from framework.config.yaml.document import Document, DocumentError, KeyPath, rea
 from framework.config.yaml.environment import expand
 from framework.config.yaml.partial import get_dotted, merge_valid
 from framework.telemetry.content import content_mode
+from framework.types.budget import SharedBudget
 from framework.types.http import HttpLimits
 from framework.types.problem import Problem
 from framework.types.spec import CONTENT_MODES
@@ -27,6 +28,7 @@ TIGHTENABLE_KEYS = (
     "telemetry.content",
     "telemetry.inbound",
     "server.api_keys",
+    "budgets",
 )
 """The settings whose restrictions take effect without a restart."""
 _UNUSABLE_KEY = SecretStr("\0")
@@ -45,6 +47,10 @@ def tighten_settings(live: Settings, saved: Settings) -> Settings:
         "tools": live.tools.narrowed_by(saved.tools),
         "telemetry": live.telemetry.model_copy(update={"content": content, "inbound": inbound}),
         "server": live.server.model_copy(update={"api_keys": _keys(live.server.api_keys, saved.server.api_keys)}),
+        "budgets": {
+            name: budget.narrowed_by(saved.budgets[name]) if name in saved.budgets else budget
+            for name, budget in live.budgets.items()
+        },
     }
     settings = live.model_copy(update=sections)
     return live if settings == live else settings
@@ -77,6 +83,11 @@ def read_settings(source: bytes, live: Settings) -> tuple[Settings, list[Problem
             continue
         section, inner = path[0], path[1:]
         own = getattr(settings, section)
+        if not inner:
+            budgets, invalid_paths = _read_budgets(data.get(section), live.budgets)
+            unread += [(section, *where) for where in invalid_paths]
+            settings = settings.model_copy(update={section: budgets})
+            continue
         model: type[BaseModel] = type(own)
         base, value = own.model_dump(), _value_or_default(path, data)
         if len(inner) > 1:
@@ -85,6 +96,18 @@ def read_settings(source: bytes, live: Settings) -> tuple[Settings, list[Problem
         unread += [(section, *where) for where in invalid_paths]
         settings = settings.model_copy(update={section: model.model_validate(valid)})
     return settings, [_invalid_warning(document, path) for path in dict.fromkeys(unread)]
+
+
+def _read_budgets(data: Any, live: Mapping[str, SharedBudget]) -> tuple[dict[str, SharedBudget], list[KeyPath]]:
+    """Return the live budgets with the valid limits of an invalid file, and the paths of invalid values."""
+    budgets, invalid = dict(live), list[KeyPath]()
+    for name, budget in live.items():
+        given = data.get(name) if isinstance(data, Mapping) else None
+        if isinstance(given, Mapping):
+            valid, paths = merge_valid(SharedBudget, budget.model_dump(), given)
+            budgets[name] = SharedBudget.model_validate(valid)
+            invalid += [(name, *path) for path in paths]
+    return budgets, invalid
 
 
 def unreadable_warning() -> Problem:

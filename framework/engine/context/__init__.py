@@ -8,6 +8,7 @@ In reading order; each module imports only from those below it:
     model_clients    The model clients of a process, and what an agent needs to call its models.
     media            The files of one run: saved before messages refer to them, loaded before model calls.
     budget           What a run has used of its limits.
+    budget_ledger    Admits the model calls of a run under its shared budgets, and counts what they use.
     circuit_breaker  Suspends calls of a model that keeps failing.
     journal          Persists a run's state and events, and delivers events after they are persisted.
     stream           Delivers events to the caller of a run.

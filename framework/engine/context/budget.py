@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from framework.config.agents.compile import Agent
+from framework.engine.context.budget_ledger import BudgetLedger, ExpectedUse
 from framework.types.errors import LimitExceeded
 from framework.types.messages import Usage
 from framework.types.spec import Limits
@@ -23,6 +24,8 @@ class CostLimit:
     """What sets it, such as `agents.d/a.yaml:7`."""
     needs_prices: bool
     """Whether a model may be called only if its price is known; otherwise a call of unknown price counts as 0."""
+    shared: bool = False
+    """Whether a shared budget sets it. It always needs prices: the agent file cannot opt out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,8 @@ class Budget:
     current: Callable[[str], Agent | None]
     """Returns the live version of an agent: a limit that it lowers applies immediately."""
     parent: Budget | None = None
+    ledger: BudgetLedger | None = None
+    """Counters of the budgets that runs share; None for a model call before its run exists."""
 
     @property
     def limits(self) -> Limits:
@@ -54,7 +59,18 @@ class Budget:
                 if limit.needs_prices:
                     return limit
                 lenient = lenient or limit
-        return lenient
+        place = self.ledger.cost_limit(self.shared) if self.ledger and self.shared else None
+        return lenient if place is None else CostLimit(place, needs_prices=True, shared=True)
+
+    @property
+    def shared(self) -> Collection[str]:
+        """Names of the shared budgets that pay for a model call: of the run and its callers, as pinned and as live."""
+        names: dict[str, None] = {}
+        for budget in self._chain():
+            for agent in (budget.agent, self.current(budget.agent.name)):
+                if agent is not None and agent.spec.budgets:
+                    names |= dict.fromkeys(agent.spec.budgets)
+        return names.keys()
 
     def claim_warning(self, code: WarningCode) -> bool:
         """Return whether this is the first time that the run, with its sub-runs, reports this warning."""
@@ -89,10 +105,27 @@ class Budget:
         for budget in self._chain():
             budget._check_spent(budget.limits)
 
-    def spend_tokens(self, usage: Usage) -> None:
-        """Add the usage of a model call."""
+    def spend_tokens(self, usage: Usage) -> bool:
+        """Add the usage of a model call. Return whether shared budgets pay for it, so that it must be saved now."""
         for budget in self._chain():
             budget.state.usage = budget.state.usage + usage
+        ledger = self.ledger
+        return ledger is not None and bool(ledger.calls) and ledger.count(self.state.path, usage)
+
+    async def admit_call(self, expected: ExpectedUse) -> None:
+        """Wait until the shared budgets admit a model call; raises like `BudgetLedger.admit`."""
+        if self.ledger is not None:
+            await self.ledger.admit(self.state.path, self.shared, expected)
+
+    async def admit_retry(self) -> None:
+        """Wait until the shared budgets admit another attempt at the model call; raises like `BudgetLedger.admit`."""
+        if self.ledger is not None and self.ledger.calls:
+            await self.ledger.readmit(self.state.path)
+
+    def release_call(self) -> None:
+        """End the model call that was admitted, if there is one."""
+        if self.ledger is not None and self.ledger.calls:
+            self.ledger.release(self.state.path)
 
     def reserve_call(self) -> bool:
         """Count a tool call. Return False, and count nothing, if `max_tool_calls` is reached."""
@@ -134,7 +167,7 @@ class Budget:
         return self._exceeded("timeout", self.limits.timeout or 0, self.limits.timeout or 0)
 
     def new_warnings(self) -> Iterator[tuple[WarningCode, str]]:
-        """Yield code and message of each limit of which 80 % are used; each limit is reported once per run."""
+        """Yield code and message of each limit and shared budget of which 80 % are used, each once per run."""
         state, limits = self.state, self.limits
         uses: dict[WarningCode, tuple[float, float | None]] = {
             "max_steps": (state.steps, limits.max_steps),
@@ -146,6 +179,8 @@ class Budget:
             if limit is not None and used >= _WARNING_SHARE * limit and name not in state.warned:
                 state.warned.append(name)
                 yield name, f"{used:.10g} of {name} {limit:.10g} used"
+        if self.ledger is not None and self.ledger.calls:
+            yield from (("budget", message) for message in self.ledger.new_warnings(state.path))
 
     def _check_spent(self, limits: Limits) -> None:
         usage = self.state.usage

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from framework.engine.context.stream import Channel
 from framework.store.protocol import RunRecord
+from framework.types.budget import BudgetUse
 from framework.types.events import Event, RunEvent
 from framework.types.state import RunState
 from framework.types.trace import SpanRecord
@@ -138,13 +139,15 @@ class Journal:
         if self._durable:
             self._requested += 1
             await self._wait_until_written(self._requested)
+        elif self._state.uncounted:
+            await self._record.write(self._state, uses=self._take_uses())
 
     async def end(self, events: Sequence[Event]) -> None:
         """Persist the final state with the last events, even if the task is cancelled during the write."""
         self._is_ending = True
         self._channel.end()
         if not self._durable:
-            await self._record.write(self._state, spans=self._take_spans(), last=True)
+            await self._record.write(self._state, spans=self._take_spans(), last=True, uses=self._take_uses())
             for event in events:
                 await self._channel.put(event)
             return
@@ -161,6 +164,13 @@ class Journal:
         self._is_releasing = True
         await self.save()
         await self._record.release()
+
+    def _take_uses(self) -> Sequence[BudgetUse]:
+        """Return what the counters of shared budgets do not contain; the write of the state without it adds it."""
+        if not self._state.uncounted:
+            return ()  # not the list itself, which may grow while the write is in progress
+        uses, self._state.uncounted = self._state.uncounted, []
+        return uses
 
     async def _wait_until_written(self, target: int) -> None:
         """Wait until the write with this number is done."""
@@ -187,7 +197,7 @@ class Journal:
         covered, events, self._outbox = self._requested, self._outbox, []
         spans = self._take_spans(least=1 if self._is_ending or self._is_releasing else _SPAN_BATCH)
         try:
-            await self._record.write(self._state, events, spans, last=self._is_ending)
+            await self._record.write(self._state, events, spans, last=self._is_ending, uses=self._take_uses())
             self._written = covered
             for event in events:
                 await self._channel.put(event)

@@ -44,6 +44,10 @@ class CallContext(Protocol):
         """Count the time used so far."""
         ...
 
+    async def save(self) -> None:
+        """Persist the usage so far, and count it in shared budgets."""
+        ...
+
     def time_remaining(self) -> float:
         """Return the seconds until the deadline, infinite without one."""
         ...

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from framework.config.agents.compile import Agent
 from framework.config.generations.generation import Generation
 from framework.config.settings import ToolSettings
+from framework.engine.context.budget_ledger import BudgetLedger
 from framework.engine.context.journal import Journal
 from framework.engine.context.media import RunMedia
 from framework.engine.context.model_clients import ModelClients
@@ -44,6 +45,8 @@ class Services:
     threads: ToolThreads
     """Run tools that are not coroutines."""
     rate_limiter: RateLimiter
+    ledger: BudgetLedger
+    """Counts the use of shared budgets."""
     base_path: Path
     reserved_files: tuple[Path, ...]
     """Files of the store, which no tool may read or write."""

@@ -31,6 +31,7 @@ from framework.llm.capabilities import unsupported_settings
 from framework.llm.client import ModelClient, ModelReply, ModelRequest
 from framework.types.backoff import backoff
 from framework.types.errors import ConfigError, ModelError
+from framework.types.messages import Usage
 
 _POLL_INTERVAL = 0.5
 """Seconds between two checks whether a model has recovered, because another run may find out first."""
@@ -118,7 +119,7 @@ class _ModelCall:
             if not client.info.has_price:
                 hint = price_hint(name, name in self._caller.settings.models)
                 problem = f"max_cost_usd ({limit.place}) cannot be enforced: the price of {name} is unknown"
-                raise ConfigError(f"{problem}; {hint}; {OPT_OUT_HINT}")
+                raise ConfigError(f"{problem}; {hint}" if limit.shared else f"{problem}; {hint}; {OPT_OUT_HINT}")
 
     async def _warn_of_unknown_cost(self, name: str, client: ModelClient) -> None:
         """Warn, once a run, that a cost limit does not count a call, because the price of the model is unknown."""
@@ -157,6 +158,8 @@ class _ModelCall:
         for retries in count():
             permit = await self._acquire_permit(name, is_last=is_last)
             self._context.keep_time()
+            if self._attempts:
+                await self._budget.admit_retry()
             self._attempts += 1
             self._message_id = await self._begin_message()
             try:
@@ -164,9 +167,8 @@ class _ModelCall:
                     self._caller, client, request, self._trace, self._message_id, fallback=is_fallback
                 )
             except ModelError as error:
-                if error.usage:
-                    self._budget.spend_tokens(error.usage)
                 self._record_failure(name, error, permit)
+                await self._spend(error.usage)
                 delay = backoff_seconds(error, retries, self._rules)
                 if not self._should_retry(name, error, retries, delay, is_last=is_last):
                     raise
@@ -176,9 +178,14 @@ class _ModelCall:
                 await asyncio.sleep(delay)
             else:
                 self._breakers.record_success(name)
-                self._budget.spend_tokens(reply.usage)
+                await self._spend(reply.usage)
                 return reply
         raise AssertionError("count() never ends")
+
+    async def _spend(self, usage: Usage | None) -> None:
+        """Add the usage of an attempt; if a shared budget pays for it, save it now, so that all runs see it."""
+        if usage and self._budget.spend_tokens(usage):
+            await self._context.save()
 
     async def _begin_message(self) -> str:
         """Return the id of the message of the next attempt.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import Any
 
 from framework.config.templates.variables import HTTP_TOOL, RunVariables
 from framework.conversation.window import last_messages
+from framework.engine.context.budget_ledger import ExpectedUse
 from framework.engine.context.model_clients import NamedClient
 from framework.engine.context.run_context import RunContext
 from framework.engine.model_call.files import with_files
@@ -18,7 +20,7 @@ from framework.llm.tokens import message_tokens
 from framework.tools.builtin.notes import TODO, TODO_MARKS
 from framework.types.errors import LimitExceeded
 from framework.types.events import ContentReceived, Thought
-from framework.types.messages import Message, ToolDefinition
+from framework.types.messages import Message, ToolDefinition, Usage
 from framework.types.text import one_line
 from framework.types.todo import read_items
 
@@ -176,10 +178,15 @@ async def call_model(run: RunContext, request: ModelRequest, *, primary: NamedCl
     await _ensure_fits(run, request, primary.info)
     if run.services.media.in_use:
         request = await with_files(run, request, primary)
+    if run.budget.shared:
+        await run.budget.admit_call(_expected_use(run, request, primary.info))
     run.budget.spend_step()
-    reply = await complete_with_retries(run.model_caller, request, primary)
-    for code, message in run.budget.new_warnings():
-        await run.warn(code, message)
+    try:
+        reply = await complete_with_retries(run.model_caller, request, primary)
+        for code, message in run.budget.new_warnings():
+            await run.warn(code, message)
+    finally:
+        run.budget.release_call()
     return reply
 
 
@@ -205,6 +212,18 @@ async def _ensure_fits(run: RunContext, request: ModelRequest, info: ModelInfo) 
         run.state.warned.append("context")
         used = f"{needed} of {window} tokens of the context window used"
         await run.warn("context", f"{used}; when it is full: {_window_advice(run)}")
+
+
+def _expected_use(run: RunContext, request: ModelRequest, info: ModelInfo) -> ExpectedUse:
+    """Return what a call will use: the size of its request, and the most that its answer can add."""
+    if info.stand_in:
+        return ExpectedUse(0, {"max_total_tokens": inf, "max_cost_usd": 0.0})
+    tokens, prices = _expected_tokens(run, request), info.capabilities.prices
+    longest = request.settings.max_tokens or info.capabilities.max_output
+    if longest is None or prices is None:
+        return ExpectedUse(tokens, {"max_total_tokens": tokens + (longest or inf), "max_cost_usd": inf})
+    cost = prices.cost(Usage(prompt_tokens=tokens, completion_tokens=longest, total_tokens=tokens + longest))
+    return ExpectedUse(tokens, {"max_total_tokens": tokens + longest, "max_cost_usd": cost})
 
 
 def _expected_tokens(run: RunContext, request: ModelRequest) -> int:

@@ -193,6 +193,9 @@ class _RoutingContext:
     def keep_time(self) -> None:
         """Do nothing: the time until the run begins is measured as a whole."""
 
+    async def save(self) -> None:
+        """Do nothing: the usage is saved with the run."""
+
     def time_remaining(self) -> float:
         """Return infinity: the timeout of the run begins with the run."""
         return math.inf

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -12,8 +13,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from framework.config.agents.budgets import Budgets
 from framework.config.agents.compile import Agent
 from framework.config.generations.generation import Generation
+from framework.engine.context.budget_ledger import BudgetLedger
 from framework.engine.context.journal import Journal
 from framework.engine.context.media import RunMedia
 from framework.engine.context.model_clients import ModelClients
@@ -29,7 +32,7 @@ from framework.engine.runtime.project import Project
 from framework.engine.runtime.result import finish_run, suspend_run
 from framework.llm.client import ModelClient
 from framework.store.database_files import database_paths
-from framework.store.protocol import NullRecord, RunRecord, Store
+from framework.store.protocol import RunRecord, Store, UnstoredRecord
 from framework.telemetry.content import Content
 from framework.telemetry.metrics import RunMetrics
 from framework.telemetry.spans import Spans
@@ -68,7 +71,14 @@ class _ActiveRun:
 class Launcher:
     """Starts and stops the runs of this process."""
 
-    def __init__(self, project: Project, store: Store, models: Mapping[str, ModelClient], deps: Any) -> None:
+    def __init__(
+        self,
+        project: Project,
+        store: Store,
+        models: Mapping[str, ModelClient],
+        deps: Any,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self.models = ModelClients(models)
         self.store = store
         self.pinned_generations: dict[str, Generation] = {}
@@ -79,7 +89,7 @@ class Launcher:
         self._threads = ToolThreads(self.meters.count_abandoned_threads)
         self._running: dict[str, _ActiveRun] = {}
         self._reserved = (*store.files, *database_paths(project.settings.store.url.get_secret_value(), project.root))
-        self._closing = False
+        self._closing, self._clock = False, clock
         self._on_pause: Callable[[RunState, bool], object] = lambda _, __: None
         self._heartbeat = LeaseHeartbeat(store, self._running)
 
@@ -114,7 +124,7 @@ class Launcher:
 
     def ephemeral(self, state: RunState, agent: Agent, generation: Generation) -> Run:
         """Return a run that is not recorded and has no listeners, for a tool call that is part of no run."""
-        prepared, channel = PreparedRun(state, NullRecord(), generation, agent), Channel()
+        prepared, channel = PreparedRun(state, UnstoredRecord(self.store), generation, agent), Channel()
         channel.close()
         journal = Journal(state, prepared.record, channel, durable=False)
         services = self._services(prepared, channel, journal, self._spans(prepared), listening=False)
@@ -138,7 +148,7 @@ class Launcher:
         return True
 
     def _spans(self, prepared: PreparedRun) -> Spans:
-        keep = self.store.keeps_spans and not isinstance(prepared.record, NullRecord)
+        keep = self.store.keeps_spans and not isinstance(prepared.record, UnstoredRecord)
         return run_spans(prepared.state, prepared.generation, keep=keep)
 
     def _services(
@@ -154,13 +164,14 @@ class Launcher:
             current_agent=partial(self._catalog.current_agent, generation),
             clients=self.models,
             journal=journal,
-            media=RunMedia(state, None if isinstance(prepared.record, NullRecord) else self.store),
+            media=RunMedia(state, None if isinstance(prepared.record, UnstoredRecord) else self.store),
             channel=channel,
             spans=spans,
             content=configured_content(settings) if spans.recording else Content(),
             meters=self.meters.if_enabled(),
             threads=self._threads,
             rate_limiter=self._rate_limiter,
+            ledger=BudgetLedger(state, self.store, partial(self._budgets, generation), self._clock),
             base_path=base_path.resolve(),
             reserved_files=self._reserved,
             tools=lambda: settings.tools.narrowed_by(self._catalog.current.settings.tools),
@@ -169,6 +180,9 @@ class Launcher:
             output_type=prepared.output_type,
             decided=prepared.decided_ids,
         )
+
+    def _budgets(self, generation: Generation) -> tuple[Budgets, Budgets]:
+        return generation.budgets, self._catalog.current.budgets
 
     async def close(self, grace: float) -> None:
         """Stop every run, including those that begin during the call. Runs in a durable store can be resumed later.

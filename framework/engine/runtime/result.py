@@ -129,7 +129,7 @@ def limit_error(result: RunResult) -> LimitExceeded:
     """Convert the result of a stopped run to a LimitExceeded error that carries it."""
     stop = result.stopped_by
     assert stop is not None
-    error = LimitExceeded(stop.limit, used=stop.used, allowed=stop.allowed, place=stop.place)
+    error = LimitExceeded.of(stop)
     error.result = result
     return error
 

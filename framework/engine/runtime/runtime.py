@@ -35,6 +35,7 @@ from framework.store.protocol import RunInfo, Store
 from framework.store.url import open_store
 from framework.tools.plugins.lifecycle import PluginLifecycle
 from framework.tools.tool import Tool
+from framework.types.budget import BudgetStatus, budget_statuses
 from framework.types.errors import ApprovalRequired, RequestError
 from framework.types.messages import Message, ToolCall, ToolResult
 from framework.types.state import Confirmation, Decision, RunResult
@@ -82,17 +83,24 @@ class Runtime:
     """Runs the agents of a project folder. Create one with `Runtime.open`."""
 
     def __init__(
-        self, project: Project, store: Store, models: Mapping[str, ModelClient], deps: Any, *, single_user: bool = False
+        self,
+        project: Project,
+        store: Store,
+        models: Mapping[str, ModelClient],
+        deps: Any,
+        *,
+        single_user: bool = False,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.root, self.catalog, self.store = project.root, project.catalog, store
         self.watcher: Watcher | None = None
         """Reloads the catalog when files change; None without `watch`."""
         self.context: object = None
         """Context manager that yielded this runtime, kept alive by this reference."""
-        self._caller = partial(Caller, single_user=single_user)
+        self._caller, self._clock = partial(Caller, single_user=single_user), clock
         blueprints = Blueprints(EXECUTORS)
-        self._launcher = Launcher(project, store, models, deps)
-        self._starter = RunStarter(store, blueprints, self._launcher.models, self._launcher.meters, self._caller)
+        self._launcher = Launcher(project, store, models, deps, clock)
+        self._starter = RunStarter(store, blueprints, self._launcher.models, self._launcher.meters, self._caller, clock)
         self._resumer = RunResumer(project.catalog, self._launcher, blueprints)
 
     @property
@@ -283,6 +291,13 @@ class Runtime:
             RunNotFound: no such run exists, or it belongs to another user.
         """
         await self._resumer.cancel(run_id, self._caller(user, tenant))
+
+    async def budgets(self) -> tuple[BudgetStatus, ...]:
+        """Return how much of the shared budgets is used in the current periods, the fullest first.
+
+        It is for operators: it contains all users and tenants. Raises StoreError.
+        """
+        return budget_statuses(self.settings.budgets, await self.store.budget_uses(), self._clock())
 
     async def orphans(self) -> Sequence[RunInfo]:
         """Return runs that were in progress when their process ended and have not been resumed, oldest first."""

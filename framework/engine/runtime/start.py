@@ -8,6 +8,7 @@ from contextlib import suppress
 from framework.config.agents.compile import Agent
 from framework.config.generations.blueprint import Blueprints
 from framework.config.generations.generation import Generation
+from framework.engine.context.budget_ledger import BudgetLedger
 from framework.engine.context.model_clients import ModelClients
 from framework.engine.model_call.files import require_accepted
 from framework.engine.routing.by_model import route_by_model
@@ -38,9 +39,10 @@ class RunStarter:
         models: ModelClients,
         meters: RunMetrics,
         caller: Callable[..., Caller],
+        clock: Callable[[], float],
     ) -> None:
         self._store, self._blueprints, self._models, self._meters = store, blueprints, models, meters
-        self._caller = caller
+        self._caller, self._clock = caller, clock
 
     async def begin(self, content: UserInput, options: RunOptions, generation: Generation) -> PreparedRun:
         """Save a new run in the store, before any of its work begins.
@@ -61,6 +63,9 @@ class RunStarter:
         state.usage, state.warnings = route.usage, [*route.warnings]
         if call := route.model_call:
             state.elapsed_ms = (call.ended_ns - call.began_ns) / 1e6
+        if route.usage.total_tokens and (budgets := route.agent.spec.budgets):
+            ledger = BudgetLedger(state, self._store, lambda: (generation.budgets, generation.budgets), self._clock)
+            ledger.count_earlier(budgets, route.usage)
         if conversation is not None:
             state.summary, state.session = conversation.summary, dict(conversation.session)
             state.history = list(conversation.messages[conversation.summary.upto if conversation.summary else 0 :])

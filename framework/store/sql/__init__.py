@@ -7,6 +7,7 @@ In reading order; each module imports only from those below it:
     conversations       SQL for conversations: load, list, delete, prune.
     media               SQL for files in messages: save, load, delete.
     runs                SQL for runs: insert, take over, load, list.
+    budgets             SQL for the counters of shared budgets: add, load, delete.
     packing             Compresses the rows of an ended run into one.
     owners              Which process holds a run, according to its row.
     shrinking           Returns free pages of a SQLite file to the file system.

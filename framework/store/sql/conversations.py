@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from framework.store.protocol import OPEN_STATUSES, Conversation, ConversationInfo, ConversationQuery, Pruned
 from framework.store.sql import runs as sql_runs
+from framework.store.sql.budgets import delete_counters
 from framework.store.sql.database import Database
 from framework.store.sql.leases import RunLeases
 from framework.store.sql.media import delete_media_of
@@ -109,6 +110,7 @@ def delete_conversation(connection: sa.Connection, database: Database, leases: R
         raise RequestError(f"there is no conversation {conversation_id!r}")
     ids = list(connection.execute(sa.select(runs.c.id).where(is_turn)).scalars())
     _delete_runs(connection, ids)
+    delete_counters(connection, "conversation", [conversation_id])
     return len(ids)
 
 
@@ -121,6 +123,7 @@ def delete_expired(connection: sa.Connection, now: float, conversation_id: str |
     ids = list(connection.execute(delete).scalars())
     turns = list(connection.execute(sa.select(runs.c.id).where(runs.c.conversation_id.in_(ids))).scalars())
     _delete_runs(connection, turns)
+    delete_counters(connection, "conversation", ids)
     return Pruned(len(turns), len(ids))
 
 
@@ -172,6 +175,7 @@ def _delete_runs(connection: sa.Connection, ids: Iterable[str]) -> None:
             connection.execute(sa.delete(table).where(table.c.run_id.in_(batch)))
         delete_media_of(connection, batch)
         connection.execute(sa.delete(runs).where(runs.c.id.in_(batch)))
+        delete_counters(connection, "run", batch)
 
 
 def _strip_runs(connection: sa.Connection, ids: Iterable[str]) -> None:

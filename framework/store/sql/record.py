@@ -13,6 +13,7 @@ from pydantic_core import PydanticSerializationError
 from sqlalchemy.dialects import postgresql, sqlite
 
 from framework.store.protocol import ANSWERED_STATUSES
+from framework.store.sql.budgets import CounterStatements
 from framework.store.sql.database import Database
 from framework.store.sql.leases import RunLease
 from framework.store.sql.packing import Packer
@@ -21,6 +22,7 @@ from framework.store.sql.schema import conversations, events, messages, parts, r
 from framework.store.sql.schema import spans as spans_table
 from framework.store.sql.span_rows import encode_spans
 from framework.store.sql.state_rows import StateDiff, StateRow, is_progress
+from framework.types.budget import BudgetUse
 from framework.types.errors import RunTaken, StoreError
 from framework.types.events import WIRE_NAMES, Event
 from framework.types.state import RunState
@@ -65,7 +67,7 @@ class Statements:
         self.progress = prepared(step.values(**renewed, attempts=0, **progress))
         self.end = prepared(step.values(**released, attempts=0, **progress, **ended))
         self.release = prepared(sa.update(runs).where(*_HELD_BY_ME).values(**released))
-        self.packer = Packer(database)
+        self.packer, self.counters = Packer(database), CounterStatements(database)
         self.message, self.part = upsert(messages), upsert(parts)
         self.event, self.spans = prepared(sa.insert(events), events), prepared(sa.insert(spans_table), spans_table)
         self.close_turn = prepared(close_turn.values(**closed))
@@ -85,6 +87,8 @@ class RowBatch:
     messages: list[dict[str, Any]] = field(default_factory=list)
     parts: list[dict[str, Any]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
+    uses: Sequence[BudgetUse] = ()
+    """Added to the counters of shared budgets."""
     state: str = ""
     progress: bool = False
 
@@ -105,6 +109,7 @@ class RowBatch:
         statements.message.execute_many(connection, self.messages)
         statements.part.execute_many(connection, self.parts)
         statements.event.execute_many(connection, self.events)
+        statements.counters.add(connection, self.uses)
 
 
 class SqlRecord:
@@ -124,7 +129,13 @@ class SqlRecord:
         self._run_id, self._version, self._diff = state.run_id, state.version, diff
 
     async def write(
-        self, state: RunState, events: Sequence[Event] = (), spans: Sequence[SpanRecord] = (), *, last: bool = False
+        self,
+        state: RunState,
+        events: Sequence[Event] = (),
+        spans: Sequence[SpanRecord] = (),
+        *,
+        last: bool = False,
+        uses: Sequence[BudgetUse] = (),
     ) -> None:
         """Write changed rows, events and spans in one transaction. The last write also closes the conversation's turn.
 
@@ -132,7 +143,7 @@ class SqlRecord:
         """
         is_held = False
         try:
-            await self._write(state, events, spans, last=last)
+            await self._write(state, self._changes(state, events, uses), spans, last=last)
             is_held = not last
         except RunTaken:
             raise
@@ -142,11 +153,8 @@ class SqlRecord:
             if not is_held:
                 self._lease.end()
 
-    async def _write(
-        self, state: RunState, events: Sequence[Event], spans: Sequence[SpanRecord], *, last: bool
-    ) -> None:
-        now = time.time()
-        batch = RowBatch()
+    def _changes(self, state: RunState, events: Sequence[Event], uses: Sequence[BudgetUse]) -> RowBatch:
+        now, batch = time.time(), RowBatch(uses=uses)
         try:
             batch.add(self._run_id, self._diff.changes(state))
             batch.events = [
@@ -154,6 +162,10 @@ class SqlRecord:
             ]
         except (PydanticSerializationError, TypeError, ValueError) as error:
             raise StoreError(f"its state cannot be serialized as JSON: {type(error).__name__}") from None
+        return batch
+
+    async def _write(self, state: RunState, batch: RowBatch, spans: Sequence[SpanRecord], *, last: bool) -> None:
+        now = time.time()
         row = {
             "run": self._run_id,
             "me": self._lease.name,

@@ -148,6 +148,20 @@ run_media = _run_table("agentsd_run_media", _name("digest"))
 
 sa.Index("ix_agentsd_run_media_digest", run_media.c.digest)
 
+budget_counters = sa.Table(
+    "agentsd_budget_counters",
+    metadata,
+    _name("budget"),
+    _name("scope"),
+    _name("period"),
+    sa.Column("owner", sa.Text, index=True),
+    sa.Column("tokens", _Long, nullable=False),
+    sa.Column("cost_usd", sa.Double, nullable=False),
+    sa.Column("ends_at", sa.Double),
+    sqlite_with_rowid=False,
+)
+"""Use of shared budgets. `owner` is the conversation or run with which a row is deleted, `ends_at` its period's end."""
+
 Migration = Callable[[sa.Connection], None]
 
 
@@ -169,7 +183,7 @@ def _packed_runs(connection: sa.Connection) -> None:
 
 
 def _version_4(connection: sa.Connection) -> None:
-    for table in (media, run_media):
+    for table in (media, run_media, budget_counters):
         table.create(connection)
 
 

@@ -23,6 +23,7 @@ from framework.store.protocol import (
     RunQuery,
     RunRecord,
 )
+from framework.store.sql import budgets as sql_budgets
 from framework.store.sql import conversations as sql_conversations
 from framework.store.sql import media as sql_media
 from framework.store.sql import runs as sql_runs
@@ -34,6 +35,7 @@ from framework.store.sql.schema import blueprints, runs
 from framework.store.sql.shrinking import shrink
 from framework.store.sql.span_rows import decode_spans
 from framework.store.sql.state_rows import StateDiff, head_json, history_rows
+from framework.types.budget import BudgetUse, CounterKey
 from framework.types.errors import RunNotFound, StoreError
 from framework.types.state import Decision, RunState
 from framework.types.status import Status
@@ -202,6 +204,17 @@ class SqlStore:
             )
         )
 
+    async def count_use(self, uses: Sequence[BudgetUse]) -> None:
+        """Add to the counters of shared budgets, in one transaction."""
+        await self._database.write(lambda connection: self._statements.counters.add(connection, uses))
+
+    async def budget_uses(self, keys: Collection[CounterKey] | None = None) -> Sequence[BudgetUse]:
+        """Return the counters of shared budgets."""
+        if keys is None:
+            return await self._database.read(sql_budgets.load_all)
+        wanted = list(keys)
+        return await self._database.read(lambda connection: self._statements.counters.load(connection, wanted))
+
     async def prune(self, before: float | None, now: float, *, dry_run: bool = False) -> Pruned:
         """Delete old data in many small transactions, so that runs can write between them."""
         if dry_run:
@@ -210,6 +223,7 @@ class SqlStore:
         if before is not None:
             ended = await self._repeat(lambda c: sql_conversations.delete_ended(c, before))
             pruned = Pruned(pruned.runs + ended.runs, pruned.conversations)
+            await self._database.write(lambda c: sql_budgets.delete_ended_counters(c, before))
         await self._database.write(lambda c: sql_conversations.delete_unused_blueprints(c, now))
         await self._database.write(lambda c: sql_media.delete_unused_media(c, now))
         return replace(pruned, freed_bytes=await shrink(self._database, self._is_idle))

@@ -57,6 +57,7 @@ def test_every_setting_has_a_reload_effect() -> None:
     }
     hot = {key for key, effect in known.items() if effect == "hot"}
     assert hot == {key for key in known if key.startswith("tools.")} - {"tools.base_path"} | {
+        "budgets",
         "server.api_keys",
         "telemetry.inbound",
     }

@@ -81,7 +81,34 @@ def value(settings: Settings, key: str) -> Any:
 
 def test_every_hot_setting_can_be_tightened_by_an_invalid_file() -> None:
     assert {key for key, effect in RELOAD_EFFECTS.items() if effect == "hot"} <= {*TIGHTENABLE_KEYS}
-    assert {*TIGHTENABLE_KEYS} - {*STRICTER} == {"tools.base_path"}, "another base path is neither stricter nor wider"
+    others = {*TIGHTENABLE_KEYS} - {*STRICTER} - {"budgets"}  # named by the project, see below
+    assert others == {"tools.base_path"}, "another base path is neither stricter nor wider"
+
+
+@pytest.mark.parametrize("broken", ["locael: en", "", "  other: {per: day}"])
+@pytest.mark.parametrize(
+    ("saved", "effective"),
+    [
+        ("{max_cost_usd: 1, per: day}", (None, 1.0)),
+        ("{max_cost_usd: 9, per: day}", (None, 5.0)),
+        ("{max_cost_usd: 9, max_total_tokens: 10, per: day}", (10, 5.0)),
+        ("{max_cost_usd: 1, per: tenant}", (None, 5.0)),
+        ("{max_total_tokens: 10, max_cost_usd: -1, per: day}", (10, 5.0)),
+        (None, (None, 5.0)),
+    ],
+)
+def test_only_lower_limits_of_budgets_in_an_invalid_file_take_effect(
+    tmp_path: Path, saved: str | None, effective: tuple[int | None, float], broken: str
+) -> None:
+    before = "budgets:\n  team: {max_cost_usd: 5, per: day}\n"
+    lines = ["budgets:", f"  team: {saved}" if saved else "  more: {max_cost_usd: 1, per: day}", broken or "locael: en"]
+    generation, _ = edited(tmp_path, before, {FILE: "\n".join(lines) + "\n"})
+    (team,) = generation.budgets.values()
+    found = generation.settings.budgets["team"]
+    assert (found.max_total_tokens, found.max_cost_usd, found.per) == (*effective, ("day",))
+    assert team.budget == found
+    place = "agentsd.yaml:2"
+    assert set(team.places.values()) == {place}
 
 
 @pytest.mark.parametrize("broken", BROKEN)

@@ -12,6 +12,7 @@ from framework.engine.context.journal import Journal, next_event
 from framework.engine.context.stream import Channel
 from framework.store.protocol import RunRecord
 from framework.store.sql.store import SqlStore
+from framework.types.budget import BudgetUse
 from framework.types.events import ContentReceived, Event, Warned
 from framework.types.messages import Message
 from framework.types.state import RunState
@@ -31,7 +32,13 @@ class Slow:
         self.reached, self.go = asyncio.Event(), asyncio.Event()
 
     async def write(
-        self, state: RunState, events: Sequence[Event] = (), spans: Sequence[SpanRecord] = (), *, last: bool = False
+        self,
+        state: RunState,
+        events: Sequence[Event] = (),
+        spans: Sequence[SpanRecord] = (),
+        *,
+        last: bool = False,
+        uses: Sequence[BudgetUse] = (),
     ) -> None:
         self.reached.set()
         await self._record.write(state, events, spans, last=last)
@@ -110,7 +117,13 @@ class Gate:
         self.reached, self.go = asyncio.Event(), asyncio.Event()
 
     async def write(
-        self, state: RunState, events: Sequence[Event] = (), spans: Sequence[SpanRecord] = (), *, last: bool = False
+        self,
+        state: RunState,
+        events: Sequence[Event] = (),
+        spans: Sequence[SpanRecord] = (),
+        *,
+        last: bool = False,
+        uses: Sequence[BudgetUse] = (),
     ) -> None:
         self.reached.set()
         await self.go.wait()

@@ -113,6 +113,7 @@ def test_a_postgresql_store_of_version_2_is_upgraded(tmp_path: Path, postgres: s
 
 def _as_version_2(connection: sa.Connection) -> None:
     for statement in (
+        "DROP TABLE agentsd_budget_counters",
         "DROP TABLE agentsd_run_media",
         "DROP TABLE agentsd_media",
         "DROP TABLE agentsd_packed",
