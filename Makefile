@@ -27,8 +27,7 @@ test: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed $(LLAMA_CP
 test-long: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed $(LLAMA_CPP)/.installed  ## all tests, with 20 times as many generated cases
 	@TEST_CASES=20 $(BIN)/python -m pytest $(WORKERS) --timeout 900
 
-# PYTHONPATH puts another version of the SDK, and nothing else, before that of the environment. 3.3 is the oldest supported
-# version, and the one that pip selects together with Instructor.
+# `make test` runs them on openai 3.3, the oldest supported version and the one that pip selects together with Instructor.
 OPENAI_TESTS := tests/llm/openai/test_client.py tests/llm/openai/test_responses.py \
 	tests/llm/openai/test_transport.py tests/llm/openai/test_wire_runs.py \
 	tests/llm/test_request_cache.py tests/llm/test_instructor_client.py tests/llm/test_contract.py tests/llm/test_hazards.py
@@ -36,11 +35,11 @@ OPENAI_TESTS := tests/llm/openai/test_client.py tests/llm/openai/test_responses.
 mutants: $(VENV)/.installed-test  ## change important lines one at a time: the nearest test file must fail
 	@$(BIN)/python -m tests.mutants
 
-test-openai: $(VENV)/openai-3.3/.installed $(VENV)/openai-newest/.installed  ## model tests on the oldest and the newest openai SDK
-	@for sdk in openai-3.3 openai-newest; do \
-		export PYTHONPATH=$(CURDIR)/$(VENV)/$$sdk; \
-		$(BIN)/python -c 'import openai; print("with openai", openai.__version__)' && \
-		$(BIN)/python -m pytest $(OPENAI_TESTS) -k "not anthropic and not gemini" || exit 1; \
+test-openai: $(VENV)/openai-pip/.installed $(VENV)/openai-uv/.installed  ## model tests on the newest openai SDK, installed as docs/embedding.md says
+	@for sdk in $(VENV)/openai-pip $(VENV)/openai-uv; do \
+		test -e $$sdk/.installed || continue; \
+		$$sdk/bin/python -c 'import openai; print("with openai", openai.__version__, "in $(CURDIR)/'$$sdk'")' && \
+		$$sdk/bin/python -m pytest $(OPENAI_TESTS) -k "not anthropic and not gemini" || exit 1; \
 	done
 
 test-backends: $(VENV)/.installed-test $(PHOENIX)/.installed $(MLFLOW)/.installed  ## traces in Phoenix and MLflow
@@ -81,14 +80,10 @@ $(VENV)/.installed-test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]"
 	@touch $@ $(VENV)/.installed
 
-$(VENV)/openai-3.3/.installed: REQUIREMENT := openai==3.3.*
-$(VENV)/openai-newest/.installed: REQUIREMENT := openai>=3.4,<4
-$(VENV)/openai-%/.installed: constraints.txt | $(VENV)/.installed-test
-	@grep -v -E '^(openai|jiter)==' constraints.txt >$(VENV)/openai-constraints.txt
-	@rm -rf $(@D)
-	@if $(BIN)/pip install --quiet --disable-pip-version-check --target $(@D) -c $(VENV)/openai-constraints.txt \
-		'$(REQUIREMENT)' >$(VENV)/openai-pip.log 2>&1; then touch $@; \
-	else echo "pip cannot install $(REQUIREMENT): see $(VENV)/openai-pip.log"; exit 1; fi
+$(VENV)/openai-%/.installed: pyproject.toml constraints.txt docs/embedding.md | $(VENV)/.installed-test
+	@echo "installing agentsd beside the newest openai SDK with $* (about a minute)"
+	@$(BIN)/python -m tests.support.openai_install $* $(@D)
+	@test -e $(@D)/install.log || touch $@
 
 $(NODE)/.installed: $(VENV)/.installed-test
 	@mkdir -p $(NODE)

@@ -70,11 +70,11 @@ class _Repairs:
 
     def _repair_value(self, node: Any, value: Any, place: tuple[str | int, ...], *, optional: bool) -> Any:
         types = type_names(self._schema.branches(node))
-        if not types or is_of_type(value, types):
-            return self.repair_parts(node, value, place)
-        if value is None and optional:
+        if value is None and optional and (_is_choice_without_null(node) or (types and "null" not in types)):
             self._note(place, "null omitted")
             return _OMITTED
+        if not types or is_of_type(value, types):
+            return self.repair_parts(node, value, place)
         parsed = parse_as(value, types) if isinstance(value, str) else UNREADABLE
         if parsed is not UNREADABLE:
             self._note(place, f"string converted to {type_of(parsed)}")
@@ -93,6 +93,10 @@ class _Repairs:
 
     def _note(self, place: tuple[str | int, ...], description: str) -> None:
         self.notes.append(f"{'.'.join(str(part) for part in place)}: {description}")
+
+
+def _is_choice_without_null(node: Any) -> bool:
+    return isinstance(node, Mapping) and isinstance(choices := node.get("enum"), list) and None not in choices
 
 
 def parse_as(text: str, types: set[str]) -> Any:
