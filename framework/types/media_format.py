@@ -13,6 +13,7 @@ low lets a request fail at the provider:
 from __future__ import annotations
 
 import re
+from itertools import islice
 from math import ceil
 
 _MP3 = re.compile(rb"ID3|\xff[\xe2-\xe7\xf2-\xf7\xfa-\xff]")
@@ -37,6 +38,8 @@ _STREAMED = (0, 0xFFFFFFFF)
 
 _PIXELS_PER_TOKEN, _MAX_IMAGE_TOKENS = 750, 1600
 _TOKENS_PER_PAGE, _BYTES_PER_PAGE = 3000, 50_000
+_MAX_PAGES, _MAX_SEGMENTS = 10_000, 1000
+"""Pages of a PDF that are counted, and segments of a JPEG that are skipped: hostile files have millions."""
 _TOKENS_PER_SECOND = 32
 _BYTES_PER_SECOND = {"audio/wav": 32_000, "audio/mpeg": 16_000, "audio/ogg": 12_000, "audio/flac": 60_000}
 """Typical rates; only WAV files state their own in a fixed place."""
@@ -65,7 +68,7 @@ def estimated_tokens(data: bytes, media_type: str) -> int:
         tokens = ceil(width * height / _PIXELS_PER_TOKEN) or _MAX_IMAGE_TOKENS
         return min(tokens, _MAX_IMAGE_TOKENS)
     if media_type == "application/pdf":
-        pages = sum(1 for _ in _PAGE.finditer(data)) or ceil(len(data) / _BYTES_PER_PAGE)  # lists can be compressed
+        pages = sum(1 for _ in islice(_PAGE.finditer(data), _MAX_PAGES)) or ceil(len(data) / _BYTES_PER_PAGE)  # lists can be compressed
         return pages * _TOKENS_PER_PAGE
     stated = int.from_bytes(data[28:32], "little") if media_type == "audio/wav" else 0
     return ceil(len(data) / (stated or _BYTES_PER_SECOND[media_type])) * _TOKENS_PER_SECOND
@@ -99,7 +102,9 @@ def _webp_size(data: bytes) -> tuple[int, int]:
 def _jpeg_size(data: bytes) -> tuple[int, int]:
     """Return the size in the first frame header of a JPEG, after the segments before it."""
     at = 2
-    while at + 9 <= len(data) and data[at] == 0xFF:
+    for _ in range(_MAX_SEGMENTS):
+        if at + 9 > len(data) or data[at] != 0xFF:
+            break
         if data[at + 1] in _JPEG_SIZE_MARKERS:
             return _number(data[at + 7 : at + 9]), _number(data[at + 5 : at + 7])
         at += 2 + _number(data[at + 2 : at + 4])
