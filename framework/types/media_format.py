@@ -68,7 +68,9 @@ def estimated_tokens(data: bytes, media_type: str) -> int:
         tokens = ceil(width * height / _PIXELS_PER_TOKEN) or _MAX_IMAGE_TOKENS
         return min(tokens, _MAX_IMAGE_TOKENS)
     if media_type == "application/pdf":
-        pages = sum(1 for _ in islice(_PAGE.finditer(data), _MAX_PAGES)) or ceil(len(data) / _BYTES_PER_PAGE)  # lists can be compressed
+        pages = sum(1 for _ in islice(_PAGE.finditer(data), _MAX_PAGES)) or ceil(
+            len(data) / _BYTES_PER_PAGE
+        )  # lists can be compressed
         return pages * _TOKENS_PER_PAGE
     stated = int.from_bytes(data[28:32], "little") if media_type == "audio/wav" else 0
     return ceil(len(data) / (stated or _BYTES_PER_SECOND[media_type])) * _TOKENS_PER_SECOND

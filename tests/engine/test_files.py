@@ -17,10 +17,11 @@ import pytest
 from framework import Approve, File, ModelError, RequestError, RunResult, Runtime, tool
 from framework.llm.capabilities import Capabilities
 from framework.llm.client import ModelInfo, ModelRequest
+from framework.llm.message_formats import Form, exported
 from framework.store.memory import MemoryStore
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.events import wire
-from framework.types.media import MAX_REQUEST_MEDIA_BYTES
+from framework.types.media import MAX_REQUEST_MEDIA_BYTES, TextPart
 from framework.types.messages import Message
 from tests.support.media import jpeg, pdf, png, wav
 from tests.support.plans import draft, model_step
@@ -240,6 +241,19 @@ def test_a_history_keeps_its_files_after_the_first_run_is_deleted(tmp_path: Path
             assert not result.warnings
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("form", ["messages", "openai"])
+@pytest.mark.parametrize("as_message", [False, True])
+def test_a_history_with_the_contents_of_files_needs_no_store(tmp_path: Path, form: Form, as_message: bool) -> None:
+    shown_before = Message.of_parts("user", [TextPart(text="What?"), PICTURE.part])
+    history = exported([shown_before], form, files={PICTURE.part.digest: PICTURE.data})
+    if not as_message:
+        history.append({"role": "assistant", "content": "a cat"})
+    model = Model("sure")
+    (result,) = once(project(tmp_path), model, None if as_message else "Sure?", history=history, store=STORE)
+    assert not result.warnings
+    assert shown(model.requests[0])[0] == ("user", "What?", [PICTURE.data])
 
 
 # --- tools

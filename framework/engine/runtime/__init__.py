@@ -12,5 +12,6 @@ In reading order; each module imports only from those below it:
     todo_list      Reads and replaces the to-do list of a conversation.
     request        A caller's request: its options, decisions and identity, and the first state of a run.
     user_input     A user's message as the caller passes it: text, or texts and files.
+    history        Earlier messages as the caller passes them.
     agent_summary  Summaries of the agents in a generation, for lists.
 """

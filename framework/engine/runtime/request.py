@@ -14,15 +14,14 @@ from pydantic_core import ErrorDetails
 
 from framework.config.agents.compile import Agent
 from framework.config.generations.generation import Generation
+from framework.engine.runtime.history import GivenHistory, message_list
 from framework.engine.runtime.user_input import UserInput, input_of_message, read_input
-from framework.llm.message_formats import Form, imported
 from framework.llm.openai_format import revalidate_call
 from framework.types.confirmation_kinds import CONFIRMATION_KINDS
 from framework.types.errors import RequestError
 from framework.types.messages import Message, ToolCall
 from framework.types.spec import Limits, ModelSettings
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond, RunState
-from framework.types.strict_json import read_json
 from framework.types.text import did_you_mean, fix_surrogates
 from framework.types.transcript import MAX_MESSAGE_CHARS, is_unicode
 
@@ -37,7 +36,7 @@ class RunOptions(TypedDict, total=False):
     """Name of the agent. Without it, the router chooses."""
     conversation: str | None
     """Id of the conversation that the run continues. An unknown id starts a new conversation."""
-    history: Sequence[Message | Mapping[str, Any]] | str | None
+    history: GivenHistory | None
     """Earlier messages: `RunResult.messages`, the same as dicts or JSON text, or messages in OpenAI's chat completions
     format. Excludes `conversation`. Without a message, the last entry is the message."""
     inputs: Mapping[str, Any] | None
@@ -95,7 +94,7 @@ def check_request(message: object, given: Mapping[str, Any]) -> tuple[UserInput,
     _check_output_type(options.get("output_type"))
     _check_ids(options)
     if "history" in options:
-        options["history"] = _message_list(options["history"])
+        options["history"] = message_list(options["history"])
     if message is None and options.get("history"):
         *earlier, last = cast("list[object]", options["history"])
         return input_of_message(last), cast(RunOptions, {**options, "history": earlier})
@@ -132,23 +131,6 @@ def _check_ids(options: RunOptions) -> None:
             raise RequestError(f"{name}: expected at most {_MAX_ID_CHARS} printable characters")
 
 
-def _message_list(history: Sequence[Message | Mapping[str, Any]] | str | None) -> list[Any]:
-    """Return a history as a list of messages. Their format is not checked here, except that content must be text."""
-    try:
-        given = read_json(history) if isinstance(history, str) else list(history or ())
-    except ValueError as error:
-        raise RequestError(f"history: invalid JSON: {error}") from None
-    if isinstance(given, Mapping):
-        given = given.get("messages")
-    if not isinstance(given, list):
-        raise RequestError("history: expected a list of messages, or an object with 'messages'")
-    for number, message in enumerate(given, 1):
-        content = message.get("content") if isinstance(message, Mapping) else None
-        if isinstance(content, list) and any(not isinstance(p, Mapping) or p.get("type") != "text" for p in content):
-            raise RequestError(f"history: message {number} has content other than text, which is not supported")
-    return given
-
-
 T = TypeVar("T", Limits, ModelSettings)
 _MAX_INPUTS_CHARS = 256 * 1024
 """Size limit of a request's inputs as JSON. Larger than a rendered prompt, because templates may use only a part."""
@@ -178,7 +160,9 @@ RUNTIME_CALLER = Caller(single_user=True)
 """The runtime itself, when it resumes interrupted runs and runs with expired confirmations."""
 
 
-def initial_state(message: Message, agent: Agent, generation: Generation, locale: str, options: RunOptions) -> RunState:
+def initial_state(
+    message: Message, agent: Agent, generation: Generation, options: RunOptions, history: Sequence[Message] = ()
+) -> RunState:
     """Return the first state of a run; raises RequestError for a message or options that the agent does not accept."""
     text = message.content
     if not text.strip() and not message.parts:
@@ -191,8 +175,7 @@ def initial_state(message: Message, agent: Agent, generation: Generation, locale
     }.items():
         if value and not is_unicode(json.dumps(value, ensure_ascii=False, default=str, skipkeys=True)):
             raise RequestError(f"{name} is not valid Unicode text: it contains an unpaired surrogate")
-    history = options.get("history")
-    if history and options.get("conversation"):
+    if options.get("history") and options.get("conversation"):
         raise RequestError("history and conversation exclude each other: pass one of them")
     base_path, output_type = options.get("base_path"), options.get("output_type")
     return RunState(
@@ -203,7 +186,7 @@ def initial_state(message: Message, agent: Agent, generation: Generation, locale
         conversation_ttl=agent.spec.conversation.ttl,
         user=options.get("user"),
         tenant=options.get("tenant"),
-        locale=options.get("locale") or locale,
+        locale=options.get("locale") or generation.settings.locale,
         inputs=_inputs(agent, options.get("inputs") or {}),
         metadata=dict(options.get("metadata") or {}),
         base_path=str(base_path) if base_path else None,
@@ -213,7 +196,7 @@ def initial_state(message: Message, agent: Agent, generation: Generation, locale
             agent.spec.model_settings, ModelSettings, options.get("model_settings") or {}, "model_settings"
         ),
         output_schema=output_type.model_json_schema() if output_type else agent.spec.output_schema,
-        history=_history(history, agent) if history else [],
+        history=[*history],
         messages=[message],
     )
 
@@ -256,23 +239,6 @@ def _override(base: T, model: type[T], changes: Mapping[str, Any], option: str) 
         return model.model_validate({**values, **changes})
     except ValidationError as error:
         raise RequestError(f"{option}: {_error_text(error)}") from None
-
-
-def _history(messages: Sequence[Any], agent: Agent) -> list[Message]:
-    """Parse earlier messages, in agentsd's format or OpenAI's. System messages are dropped: the agent has its own."""
-    entries = [m.model_dump() if isinstance(m, Message) else m for m in messages]
-    form: Form = "openai" if any(map(_is_openai, entries)) else "messages"
-    read = imported(entries, form, agent.toolset.definitions, what="history")
-    return [message for message in read if message.role != "system"]
-
-
-def _is_openai(message: object) -> bool:
-    """Return whether a message uses a form that OpenAI's chat completions allow and agentsd's format does not."""
-    if not isinstance(message, Mapping):
-        return False
-    content, called = message.get("content", ""), message.get("tool_calls")
-    functions = isinstance(called, list) and any(isinstance(call, Mapping) and "function" in call for call in called)
-    return functions or content is None or isinstance(content, list) or message.get("role") == "developer"
 
 
 def _error_text(error: ValidationError) -> str:

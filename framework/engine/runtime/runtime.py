@@ -325,7 +325,7 @@ class Runtime:
         with self.catalog.lease() as generation:
             route = select_agent("", generation, explicit=agent)
             message = Message(role="user", content=f"call {name}")
-            state = initial_state(message, route.agent, generation, generation.settings.locale, {})
+            state = initial_state(message, route.agent, generation, {})
             run = self._launcher.ephemeral(state, route.agent, generation)
             confirmations = await run.call_tool(call)
         if confirmations:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from framework.config.agents.compile import Agent
@@ -13,6 +14,7 @@ from framework.engine.context.model_clients import ModelClients
 from framework.engine.model_call.files import require_accepted
 from framework.engine.routing.by_model import route_by_model
 from framework.engine.routing.rules import Route, choose_route, known_route
+from framework.engine.runtime.history import GivenHistory, may_contain_files, message_list, read_history
 from framework.engine.runtime.launcher import PreparedRun
 from framework.engine.runtime.request import Caller, RunOptions, initial_state, run_limits
 from framework.engine.runtime.user_input import UserInput
@@ -24,7 +26,7 @@ from framework.types.errors import (
     ConversationBusy,
     RequestError,
 )
-from framework.types.file import File
+from framework.types.messages import Message
 from framework.types.spec import Limits
 from framework.types.state import RunState
 
@@ -58,7 +60,9 @@ class RunStarter:
         last = conversation.agent if conversation else None
         message = await content.to_message()
         route = await self._choose_route(message.description, generation, options, last)
-        state = initial_state(message, route.agent, generation, generation.settings.locale, options)
+        earlier, files = await _history(options.get("history"), route.agent)
+        files |= {file.part.digest: file.data for file in content.files}
+        state = initial_state(message, route.agent, generation, options, earlier)
         state.executor = route.executor
         state.usage, state.warnings = route.usage, [*route.warnings]
         if call := route.model_call:
@@ -71,12 +75,14 @@ class RunStarter:
             state.history = list(conversation.messages[conversation.summary.upto if conversation.summary else 0 :])
         blueprint = self._blueprints.of(generation, route.agent.name) if self._store.durable else None
         state.blueprint = blueprint.digest if blueprint else ""
-        if state.messages[0].parts or options.get("history"):
-            await self._save_files(content.files, state, route.agent, generation)
+        if message.parts or any(earlier_message.parts for earlier_message in earlier):
+            await self._save_files(files, state, route.agent, generation)
         record = await self._store.begin(state, conversation, blueprint)
         return PreparedRun(state, record, generation, route.agent, route, options.get("output_type"))
 
-    async def _save_files(self, new: Sequence[File], state: RunState, agent: Agent, generation: Generation) -> None:
+    async def _save_files(
+        self, new: Mapping[str, bytes], state: RunState, agent: Agent, generation: Generation
+    ) -> None:
         """Save the files of the message, and keep those that the message and the history refer to.
 
         Raises:
@@ -87,14 +93,13 @@ class RunStarter:
             name = state.model or agent.spec.model or generation.settings.model
             with suppress(ConfigError):  # the run fails with it, and is recorded
                 require_accepted(own.media, name, self._models.get(generation.settings, name).info)
-        contents = {file.part.digest: file.data for file in new}
         earlier = state.history if state.conversation_id is None else []  # a conversation keeps its own files
-        digests = {part.digest for message in (own, *earlier) for part in message.media} - contents.keys()
-        stored = dict(await self._store.load_media(digests)) if digests else {}
-        if missing := next((part for part in own.media if part.digest not in contents | stored), None):
+        digests = {part.digest for message in (own, *earlier) for part in message.media} - new.keys()
+        contents = {**new, **(await self._store.load_media(digests) if digests else {})}
+        if missing := next((part for part in own.media if part.digest not in contents), None):
             raise RequestError(f"{missing.description} is not stored: pass the file itself")
-        if contents or stored:
-            await self._store.save_media(state.run_id, {**contents, **stored})
+        if contents:
+            await self._store.save_media(state.run_id, contents)
 
     async def _choose_route(self, message: str, generation: Generation, options: RunOptions, last: str | None) -> Route:
         """Choose the agent: by name, conversation or rules, else by `routing.model` if one is set, else the default."""
@@ -136,6 +141,16 @@ class RunStarter:
         return ConversationBusy(
             f"conversation {conversation_id!r} is busy: {reason}", run_id=run_id, interrupted=interrupted
         )
+
+
+async def _history(given: GivenHistory | None, agent: Agent) -> tuple[list[Message], dict[str, bytes]]:
+    """Return earlier messages, and the contents of the files in them; raises RequestError."""
+    if not given:
+        return [], {}
+    messages, tools = message_list(given), agent.toolset.definitions
+    if may_contain_files(messages):
+        return await asyncio.to_thread(read_history, messages, tools)
+    return read_history(messages, tools)
 
 
 def select_agent(message: str, generation: Generation, *, explicit: str | None, last: str | None = None) -> Route:

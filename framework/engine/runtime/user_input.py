@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 
-from pydantic import ValidationError
-
 from framework.engine.context.media import media_parts
+from framework.engine.runtime.history import may_contain_files, read_history
 from framework.llm.openai_format import content_text
 from framework.types.errors import RequestError
 from framework.types.file import File
@@ -59,18 +58,20 @@ def read_input(message: object) -> UserInput:
 
 def input_of_message(message: object) -> UserInput:
     """Return the content of the user's message at the end of a history; raises RequestError for any other message."""
-    if isinstance(message, Message):
-        message = message.model_dump()
-    if not isinstance(message, Mapping) or message.get("role") != "user":
+    role = message.role if isinstance(message, Message) else isinstance(message, Mapping) and message.get("role")
+    if role != "user":
         raise RequestError("history: without a message, the last entry must be a user message")
-    if not message.get("parts"):
+    if not may_contain_files([message]) and isinstance(message, Mapping):
         return UserInput((content_text(message.get("content")),))
-    try:
-        parts = Message.model_validate({"role": "user", **message}).parts
-    except ValidationError as error:
-        detail = error.errors(include_url=False, include_input=False)[0]
-        raise RequestError(f"history: the last entry is invalid: {detail['msg']}") from None
-    return UserInput(tuple(part.text if isinstance(part, TextPart) else part for part in parts))
+    (read,), files = read_history([message])
+    return UserInput(tuple(_item(part, files) for part in read.parts) or (read.content,))
+
+
+def _item(part: MessagePart, files: Mapping[str, bytes]) -> str | File | MediaPart:
+    """Return a part as an item of a message; a file whose contents are given as a `File`."""
+    if isinstance(part, TextPart):
+        return part.text
+    return File(files[part.digest], part.media_type, part.name) if part.digest in files else part
 
 
 def _part(item: str | MediaPart) -> MessagePart:

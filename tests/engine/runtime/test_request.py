@@ -185,7 +185,7 @@ def test_the_messages_of_a_result_and_one_more_are_a_complete_request(tmp_path: 
         ),
         (
             [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}],
-            r"^history: message 1 has content other than text, which is not supported$",
+            r"^history is not in the format 'openai': the file 'data:,' is not in the data",
         ),
     ],
 )
