@@ -14,6 +14,7 @@ from framework.types.errors import ModelError
 from framework.types.messages import Message, ToolDefinition
 from tests.support.aimock import PROGRAM, aimock
 from tests.support.editor import node
+from tests.support.file_requests import contents, sample, with_files
 from tests.support.formats import KEY, Format, each_format, each_way
 
 if not PROGRAM.exists() or node() is None:
@@ -72,7 +73,8 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
     async def asked(url: str, form: Format, *messages: Message, stream: bool) -> list[Delta]:
         model = form.model(url + PATHS[form.name])
         try:
-            return [delta async for delta in model.stream(ModelRequest(messages, TOOLS, stream=stream))]
+            request = ModelRequest(messages, TOOLS, stream=stream, media=contents(*messages))
+            return [delta async for delta in model.stream(request)]
         finally:
             await model.close()
 
@@ -102,6 +104,13 @@ def test_a_text_and_its_usage(ask: Ask, form: Format, stream: bool) -> None:
     assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (111, 9, 120)
     assert "".join(delta.text for delta in deltas) == (LONG if stream else "")
     assert len(deltas) > 2 or not stream
+
+
+@each_format
+def test_images_and_documents_are_accepted(ask: Ask, form: Format) -> None:
+    message = with_files("hello", sample("image/png"), sample("application/pdf"))
+
+    assert reply(ask(form, message, stream=False)).message.content == LONG
 
 
 @each_format

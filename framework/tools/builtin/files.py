@@ -1,17 +1,19 @@
-"""The tools `list_dir` and `read_file`: folders and text files below the base path of the run."""
+"""The tools `list_dir` and `read_file`: folders, text files and files for models below the base path of the run."""
 
 from __future__ import annotations
 
 import heapq
 import os
 import stat
-from collections.abc import Sequence
+from contextlib import suppress
 
-from framework.tools.base_folder import BaseFolder
 from framework.tools.files.protection import readable_parts
 from framework.tools.files.safe_open import is_hidden, open_file, open_folder, printable
 from framework.tools.tool import ToolContext, tool
-from framework.types.errors import ToolError
+from framework.types.errors import RequestError, ToolError
+from framework.types.file import File
+from framework.types.media import MAX_MEDIA_BYTES, file_size
+from framework.types.media_format import media_type_of
 
 _MAX_ENTRIES = 200
 _MAX_READ_BYTES = 1024 * 1024
@@ -41,20 +43,28 @@ def list_dir(path: str = ".", *, context: ToolContext) -> str:
 
 
 @tool(risk="low", idempotent=True, paths="path")
-def read_file(path: str, start_line: int = 1, max_lines: int = 200, *, context: ToolContext) -> str:
-    """Read lines of a text file (UTF-8). If there is more, the last line, in parentheses, says how to get it.
+def read_file(path: str, start_line: int = 1, max_lines: int = 200, *, context: ToolContext) -> str | File:
+    """Read lines of a text file (UTF-8), or look at an image, a PDF or audio.
 
-    Only the first MB of a file can be read; hidden files and dot-env files cannot be read.
+    If there is more text, the last line, in parentheses, says how to get it. Only the first MB of a text file can be
+    read; hidden files and dot-env files cannot be read.
 
     Args:
-        path: The file, relative to the base folder, such as docs/notes.txt.
+        path: The file, relative to the base folder, such as docs/notes.txt or docs/chart.png.
         start_line: The first line to read; the first line of the file is 1.
         max_lines: How many lines to read at most.
         context: The run.
     """
     if start_line < 1 or max_lines < 1:
         raise ToolError("start_line and max_lines must be 1 or more")
-    lines, size = _first_lines(context.files, readable_parts(context, path))
+    parts = readable_parts(context, path)
+    with open_file(context.files, parts) as file:
+        content, size = file.read(_MAX_READ_BYTES), os.fstat(file.fileno()).st_size
+        if _is_media(content):
+            if size > MAX_MEDIA_BYTES:
+                raise ToolError(f"the file has {file_size(size)}: at most {file_size(MAX_MEDIA_BYTES)} can be read")
+            return _media(content + file.read(), parts[-1])
+    lines = _first_lines(content, size)
     if not lines:
         return "(the file is empty)"
     if start_line > len(lines):
@@ -92,13 +102,26 @@ def _entry(folder: int, name: str) -> str:
     return f"{printable(name)}  {'link, not followed' if stat.S_ISLNK(status.st_mode) else 'pipe or device'}"
 
 
-def _first_lines(base: BaseFolder, parts: Sequence[str]) -> tuple[list[str], int]:
-    with open_file(base, parts) as file:
-        content = file.read(_MAX_READ_BYTES)
-        size = os.fstat(file.fileno()).st_size
+def _is_media(content: bytes) -> bool:
+    """Return whether content is a file for models; some texts begin like one, but PDFs are not always binary."""
+    media_type = media_type_of(content)
+    return media_type == "application/pdf" or (media_type is not None and is_binary(content))
+
+
+def _media(content: bytes, name: str) -> File:
+    """Return a file for the model, without its name if the extension is that of another type; raises ToolError."""
+    with suppress(RequestError):
+        return File.from_bytes(content, name=name)
+    try:
+        return File.from_bytes(content)
+    except RequestError as error:
+        raise ToolError(error.message) from None
+
+
+def _first_lines(content: bytes, size: int) -> list[str]:
     if is_binary(content):
         raise ToolError(f"the file is binary ({format_size(size)}), not text: it cannot be read")
     if size > len(content) and b"\n" in content:
         content = content[: content.rindex(b"\n") + 1]
     lines = content.decode("utf-8-sig", "replace").replace("\r\n", "\n").split("\n")
-    return (lines[:-1] if lines[-1] == "" else lines), size
+    return lines[:-1] if lines[-1] == "" else lines
