@@ -34,6 +34,10 @@ class Provider:
     base_url: str | None = None
     """None for the SDK's default."""
     api: ApiFormat = "openai"
+    url_variable: str = ""
+    """Environment variable of the base URL, for a provider where each customer has a server of its own."""
+    version_variable: str = ""
+    """Environment variable of the API's version, for a provider that requires one."""
 
 
 PROVIDERS = (
@@ -46,6 +50,12 @@ PROVIDERS = (
     Provider("mistral", ("MISTRAL_API_KEY",), "https://api.mistral.ai/v1"),
     Provider("groq", ("GROQ_API_KEY",), "https://api.groq.com/openai/v1"),
     Provider("ollama", (), "http://127.0.0.1:11434/v1"),
+    Provider(
+        "azure",
+        ("AZURE_OPENAI_API_KEY",),
+        url_variable="AZURE_OPENAI_ENDPOINT",
+        version_variable="OPENAI_API_VERSION",
+    ),
 )
 
 
@@ -83,14 +93,17 @@ def create_client(
     key = _key(provider, name, api_key, environ, needed=base_url is None)
     if not _is_installed(SDKS[provider.api]):
         raise ConfigError(f"{name} needs the SDK of {provider.name}: pip install 'agentsd[{provider.api}]'")
-    url = provider.base_url if base_url is None else _normalized(name, base_url)
+    url = _url(provider, name, base_url, environ)
     if provider.api == "anthropic":
         return AnthropicModel(model, api_key=key, base_url=url, capabilities=capabilities)
     if provider.api == "gemini":
         return GeminiModel(model, api_key=key, base_url=url, capabilities=capabilities)
     api = chosen_api(name, base_url=base_url, api=api, capabilities=capabilities)
     kind = ResponsesModel if api == "responses" else OpenAIModel
-    return kind(provider.name, model, api_key=key, base_url=url, capabilities=capabilities)
+    version = _required(provider.version_variable, name, "the version of the API", environ)
+    return kind(
+        provider.name, model, api_key=key, base_url=url, capabilities=capabilities, azure_version=version or None
+    )
 
 
 def api_format(name: str) -> ApiFormat | None:
@@ -132,6 +145,21 @@ def _key(provider: Provider, name: str, api_key: str | None, environ: Mapping[st
             f"the API key for {name} contains characters that are not allowed: copy {variables or 'it'} again"
         )
     return key
+
+
+def _url(provider: Provider, name: str, base_url: str | None, environ: Mapping[str, str]) -> str | None:
+    """Return the base URL, which the environment contains for some providers."""
+    if base_url is None and provider.url_variable:
+        base_url = _required(provider.url_variable, name, "the URL of your resource", environ)
+    return provider.base_url if base_url is None else _normalized(name, base_url)
+
+
+def _required(variable: str, name: str, what: str, environ: Mapping[str, str]) -> str:
+    """Return the value of a variable that the provider requires; empty if there is no such variable."""
+    value = environ.get(variable, "").strip() if variable else ""
+    if variable and not value:
+        raise ConfigError(f"{name} needs {what}: set {variable}")
+    return value
 
 
 def _normalized(name: str, base_url: str) -> str:

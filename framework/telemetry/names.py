@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 TRACER = "agentsd"
 
-PROVIDER_NAMES = MappingProxyType({"gemini": "gcp.gemini", "mistral": "mistral_ai"})
+PROVIDER_NAMES = MappingProxyType({"gemini": "gcp.gemini", "mistral": "mistral_ai", "azure": "azure.ai.openai"})
 """Provider names of the conventions, where they differ from those in model names."""
 
 OPERATION = "gen_ai.operation.name"

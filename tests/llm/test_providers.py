@@ -29,13 +29,14 @@ def test_offline_needs_no_configuration() -> None:
 
 @pytest.mark.parametrize("provider", PROVIDERS, ids=lambda provider: provider.name)
 def test_every_provider_accepts_each_of_its_key_variables(provider: Provider) -> None:
+    required = {provider.url_variable: "https://example.com", provider.version_variable: "1"}
     for variable in provider.key_variables or ("",):
-        model = create_client(f"{provider.name}/some/model", environ={variable: "k"})
+        model = create_client(f"{provider.name}/some/model", environ={**required, variable: "k"})
 
     assert isinstance(model, CLIENTS[provider.api])
     assert model.info.name == f"{provider.name}/some/model"
     if isinstance(model, OpenAIModel):
-        assert (model.info.server_address is None) == (provider.base_url is None)
+        assert (model.info.server_address is None) == (provider.base_url is None and not provider.url_variable)
 
 
 @pytest.mark.parametrize("provider", KEYED, ids=lambda provider: provider.name)
@@ -56,7 +57,7 @@ def test_a_missing_key_is_one_line_that_names_the_variable(provider: Provider, k
         (
             "zzz/m",
             "model 'zzz/m': unknown provider 'zzz'; "
-            "there are: anthropic, deepseek, gemini, groq, mistral, ollama, openai, openrouter, qwen",
+            "there are: anthropic, azure, deepseek, gemini, groq, mistral, ollama, openai, openrouter, qwen",
         ),
         ("gpt-5", "model 'gpt-5' is incomplete: write PROVIDER/MODEL, such as openai/gpt-5.4-mini, or offline"),
         ("openai/", "model 'openai/' is incomplete: write PROVIDER/MODEL, such as openai/gpt-5.4-mini, or offline"),

@@ -59,6 +59,7 @@ class WireServer:
     """Request bodies, in order."""
     headers: list[dict[str, str]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
+    queries: list[dict[str, str]] = field(default_factory=list)
     ports: list[int] = field(default_factory=list)
     """Ports of the client, one for each connection."""
     request_received: asyncio.Event = field(default_factory=asyncio.Event)
@@ -71,6 +72,7 @@ class WireServer:
         self.requests.append(body)
         self.headers.append(dict(request.headers))
         self.paths.append(request.path)
+        self.queries.append(dict(request.query))
         self.request_received.set()
         self.ports.append(request.transport.get_extra_info("peername")[1] if request.transport else 0)
         answer = self._next(body)
@@ -87,12 +89,18 @@ class WireServer:
         return self.answers[place] if place < len(self.answers) else failed(500, "the script has no more answers")
 
 
+_PATHS = (
+    *("/v1/chat/completions", "/v1/responses", "/v1/messages", "/{version}/models/{call}"),
+    *("/openai/deployments/{deployment}/chat/completions", "/openai/responses"),
+)
+
+
 @asynccontextmanager
 async def wire_server(answers: Answers) -> AsyncIterator[WireServer]:
     """Serve `answers`, one for each request, on a free port of 127.0.0.1."""
     server = WireServer(answers)
     app = web.Application(client_max_size=1 << 24)
-    for path in ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/{version}/models/{call}"):
+    for path in _PATHS:
         app.router.add_post(path, server.handle)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
     await runner.setup()

@@ -71,7 +71,7 @@ class OpenAIModel(OpenAIExchange[StreamAssembler]):
         names, supported = self._toolsets.get(request.tools).wire_names, self._info.capabilities
         body = {"model": self._info.model, **settings_to_chat(request.settings)}
         body.update(_thinking(request.settings.reasoning, supported))
-        if "max_tokens" in body and self._info.provider == "openai" and self._base_url is None:
+        if "max_tokens" in body and (self._azure_version or (self._info.provider == "openai" and not self._base_url)):
             # OpenAI's reasoning models reject the old name; most other servers know only that one.
             body["max_completion_tokens"] = body.pop("max_tokens")
         may_set_format = supported.json_with_tools or not request.tools  # most servers accept one of the two

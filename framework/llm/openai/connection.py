@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 import orjson
-from openai import AsyncOpenAI, AsyncStream, RequestOptions, omit
+from openai import AsyncAzureOpenAI, AsyncOpenAI, AsyncStream, Omit, RequestOptions, omit
 
 from framework.llm.capabilities import OpenAIApi
 from framework.llm.http_client import create_http_client
@@ -39,8 +40,8 @@ class Connection:
     """
 
     def __init__(self, api_key: str, base_url: str | None, timeout: float, api: OpenAIApi) -> None:
-        self._sdk = AsyncOpenAI(
-            # Never empty: the SDK would send the key in its own environment variable to any server.
+        # Never empty: the SDK would send the key in its own environment variable to any server.
+        self._sdk = self._create_sdk(
             api_key=api_key or "none",
             base_url=base_url,
             max_retries=0,
@@ -60,6 +61,9 @@ class Connection:
             "timeout": timeout,
             "security": {"bearer_auth": True},
         }
+
+    def _create_sdk(self, **options: Any) -> AsyncOpenAI:
+        return AsyncOpenAI(**options)
 
     async def post(self, body: bytes) -> Any:
         """Return the response's JSON, or its text if it declares another content type.
@@ -107,3 +111,31 @@ class Connection:
         return await create(
             model=fields.pop("model"), **required, extra_body=fields, extra_headers=self._options["headers"]
         )
+
+
+class AzureConnection(Connection):
+    """A connection to a deployment of a model in Azure OpenAI. The key is sent as `api-key`.
+
+    Args:
+        api_key: key of the resource.
+        base_url: the resource's URL, such as `https://example.openai.azure.com`.
+        timeout: seconds without a byte.
+        api: the API to which requests are sent.
+        deployment: name of the deployment.
+        version: `api-version` of each request.
+    """
+
+    def __init__(
+        self, api_key: str, base_url: str, timeout: float, api: OpenAIApi, deployment: str, version: str
+    ) -> None:
+        root = base_url.removesuffix("/openai")
+        # Azure has chat completions for each deployment; the Responses API finds it by the model in the request.
+        path = f"/openai/deployments/{quote(deployment, safe='')}" if api == "chat" else "/openai"
+        self._version = version
+        super().__init__(api_key, root + path, timeout, api)
+        # Set here, so that the SDK does not send a token from its own environment variable instead.
+        headers: dict[str, str | Omit] = {**self._options["headers"], "api-key": api_key, "Authorization": omit}
+        self._options["headers"] = headers
+
+    def _create_sdk(self, **options: Any) -> AsyncOpenAI:
+        return AsyncAzureOpenAI(api_version=self._version, **options)

@@ -51,8 +51,9 @@ class OpenAIExchange(ABC, Generic[A]):
         provider: the first part of the model name.
         model: the model's name on the server.
         api_key: empty for a server that requires none.
-        base_url: the URL up to and including `/v1`; None for the SDK's default.
+        base_url: the URL up to and including `/v1`; None for the SDK's default. The resource's URL for Azure.
         capabilities: override the known ones.
+        azure_version: version of Azure's API; None for all other servers.
     """
 
     api: OpenAIApi
@@ -67,6 +68,7 @@ class OpenAIExchange(ABC, Generic[A]):
         api_key: str,
         base_url: str | None = None,
         capabilities: Capabilities | None = None,
+        azure_version: str | None = None,
     ) -> None:
         configured = (capabilities or Capabilities()).model_copy(update={"api": self.api})
         info = served_model(provider, model, base_url, configured, media_types=self.media_types)
@@ -74,7 +76,9 @@ class OpenAIExchange(ABC, Generic[A]):
         self._info = replace(info, any_schema=is_declared)
         self._api_key = api_key
         self._base_url = base_url
-        self._errors = ProviderErrors(self._info.name, api_key, base_url, usual_path="/v1", api=self.api)
+        self._azure_version = azure_version
+        usual_path = "" if azure_version else "/v1"
+        self._errors = ProviderErrors(self._info.name, api_key, base_url, usual_path=usual_path, api=self.api)
         self._connection: Connection | None = None
         self._toolsets = ToolsetCache(self._encoded_tools)
 
@@ -164,8 +168,11 @@ class OpenAIExchange(ABC, Generic[A]):
         return self._connection
 
     def _connect(self) -> Connection:
-        from framework.llm.openai.connection import Connection
+        from framework.llm.openai.connection import AzureConnection, Connection
 
+        if self._azure_version and self._base_url:
+            deployment, version = self._info.model, self._azure_version
+            return AzureConnection(self._api_key, self._base_url, SDK_TIMEOUT, self.api, deployment, version)
         return Connection(self._api_key, self._base_url, SDK_TIMEOUT, self.api)
 
     async def _guard(self, call: Awaitable[T]) -> T:
