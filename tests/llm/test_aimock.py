@@ -1,4 +1,4 @@
-"""The three clients on a third-party server: both sides interpret the formats in the same way."""
+"""All clients on a third-party server: both sides interpret the formats in the same way."""
 
 from __future__ import annotations
 

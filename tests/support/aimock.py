@@ -1,4 +1,4 @@
-"""A third-party model server: aimock, an npm package that supports all three formats with one configuration."""
+"""A third-party model server: aimock, an npm package that supports all formats with one configuration."""
 
 from __future__ import annotations
 
