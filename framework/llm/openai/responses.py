@@ -115,12 +115,13 @@ class ResponsesModel(OpenAIExchange[ResponsesAssembler]):
 
     def _body(self, request: ModelRequest, settings: dict[str, Any], *, streamed: bool) -> bytes:
         tools = self._toolsets.get(request.tools)
-        encoded = request.scratch.messages_for(f"{self._info.provider}/{self._source}")
+        provider, source, base64 = self._info.provider, self._source, request.scratch.files.placeholder
+        encoded = request.scratch.messages_for(f"{provider}/{source}")
 
         def encode(position: int) -> bytes:
-            message, base64 = request.messages[position], request.scratch.files.placeholder
-            origin = {"provider": self._info.provider, "source": self._source}
-            return encode_json(message_to_items(message, tools.wire_names, base64=base64, **origin))[1:-1]
+            message = request.messages[position]
+            items = message_to_items(message, tools.wire_names, provider=provider, source=source, base64=base64)
+            return encode_json(items)[1:-1]
 
         fields = {"input": encoded.chunks(request.messages, encode)}
         if request.tools:

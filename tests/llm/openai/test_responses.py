@@ -20,6 +20,7 @@ from framework.types.errors import ModelError, ModelRefused
 from framework.types.messages import Message, Reasoning, ToolCall
 from framework.types.spec import ModelSettings
 from tests.support.formats import (
+    OPENAI,
     RESPONSES,
     SIGNATURE,
     ScriptedReply,
@@ -142,24 +143,22 @@ def test_the_strictest_text_format_is_sent() -> None:
     assert "text" not in with_tools, "most servers accept a format or tools"
 
 
-def test_messages_are_encoded_once_for_each_server() -> None:
+def test_messages_are_encoded_once_for_each_api() -> None:
+    call = Message(role="assistant", tool_calls=(ToolCall(id="c", tool="docs.search"),))
+    result = Message(role="tool", content="x", tool_call_id="c")
+
     async def run() -> list[Any]:
         first = request(messages=(SYSTEM, USER))
-        second = request(
-            messages=(*first.messages, Message(role="assistant", content="a"), USER), scratch=first.scratch
-        )
-        async with wire_server(lambda _: says(RESPONSES, "ok")) as server:
-            client = ResponsesModel("openai", "m", api_key=KEY, base_url=server.url)
-            await deltas(client, first)
-            await deltas(client, second)
-            chat = OpenAIModel("openai", "m", api_key=KEY, base_url=server.url)
-            with pytest.raises(ModelError):
-                await deltas(chat, second)
+        second = request(messages=(*first.messages, call, result), scratch=first.scratch)
+        async with wire_server(lambda body: says(RESPONSES if "input" in body else OPENAI, "ok")) as server:
+            for client, asked in ((ResponsesModel, first), (ResponsesModel, second), (OpenAIModel, second)):
+                await deltas(client("openai", "m", api_key=KEY, base_url=server.url), asked)
             return [body.get("input") or body["messages"] for body in server.requests]
 
     one, two, chat = asyncio.run(run())
-    assert two[: len(one)] == one
-    assert [item["role"] for item in two] == [item["role"] for item in chat] == ["system", "user", "assistant", "user"]
+    assert two[:2] == one == chat[:2]
+    assert [item["type"] for item in two[2:]] == ["function_call", "function_call_output"]
+    assert [message["role"] for message in chat[2:]] == ["assistant", "tool"]
 
 
 # --- replies
