@@ -142,6 +142,8 @@ def reason_for_no_answer(result: RunResult) -> str | None:
         case "stopped" if result.stopped_by and result.stopped_by.budget:
             reason = LimitExceeded.of(result.stopped_by).message
             return f"stopped after {counted(result.steps, 'step')}: {reason}"
+        case "stopped" if result.finish_reason == "length":
+            return "stopped because the output limit cut this answer (on_truncation: stop)"
         case "stopped":
             return f"stopped by {result.finish_reason} after {result.steps} steps"
         case "paused":

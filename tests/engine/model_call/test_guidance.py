@@ -31,12 +31,13 @@ async def look(n: int = 0) -> str:
 
 
 def sent_systems(body: dict[str, Any]) -> list[str]:
-    """Return the texts of the system messages in a request's body, in any of the three formats."""
+    """Return the texts of the system messages in a request's body, in any of the formats."""
     if "contents" in body:
         instruction = body.get("systemInstruction") or {"parts": []}
         return [part["text"] for part in instruction["parts"]]
     own = [block["text"] for block in body.get("system", [])]
-    return own + [message["content"] for message in body["messages"] if message["role"] == "system"]
+    messages = body.get("messages") or body["input"]
+    return own + [message["content"] for message in messages if message.get("role") == "system"]
 
 
 def wire_systems(root: Path, form: Format, *, stream: bool = False) -> list[list[str]]:

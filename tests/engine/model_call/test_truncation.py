@@ -393,7 +393,7 @@ def test_the_command_line_reports_it_after_the_answer_and_by_exit_code(tmp_path:
     assert (result["truncated"], result["finish_reason"], events[-1]["truncated"]) == (True, "final", True)
     code, output, errors, result, events = asyncio.run(main("stop"))
     assert (code, output) == (1, "half an\n")
-    assert errors.splitlines()[-1] == "stopped by length after 1 steps"
+    assert errors.splitlines()[-1] == "stopped because the output limit cut this answer (on_truncation: stop)"
     assert (result["truncated"], result["finish_reason"], events[-1]["finish_reason"]) == (True, "length", "length")
 
 
