@@ -36,7 +36,7 @@ def export_case(record: RunState, events: Sequence[Mapping[str, Any]]) -> dict[s
     Raises:
         RequestError: the run failed before a model replied, so a case cannot repeat it.
     """
-    message = record.messages[0].content
+    message = record.messages[0].description
     numbers: dict[str, str] = {}
     script = list(_script(record, numbers))
     if record.status == "failed" and not script:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -20,6 +22,7 @@ from framework.types.case import Case, ScriptedAnswer, to_decision
 from framework.types.confirmation_kinds import subject_of
 from framework.types.errors import AgentsdError, ModelError
 from framework.types.events import Event
+from framework.types.file import File
 from framework.types.messages import ToolCall
 from framework.types.plan import PlanDraft
 from framework.types.problem import Problem
@@ -41,8 +44,11 @@ class CaseRun(Protocol):
 class CaseRuntime(Protocol):
     """The part of a runtime that a case uses; the engine implements it."""
 
+    root: Path
+    """The project's folder."""
+
     def stream(
-        self, message: str, *, agent: str, conversation: str, inputs: Mapping[str, Any]
+        self, message: str | Sequence[str | File], *, agent: str, conversation: str, inputs: Mapping[str, Any]
     ) -> AbstractAsyncContextManager[CaseRun]:
         """Start a run and stream its events."""
         ...
@@ -174,7 +180,9 @@ async def _run_messages(runtime: CaseRuntime, case: Case, agent: str, evidence: 
     """
     for number, message in enumerate(case.messages, 1):
         try:
-            started = runtime.stream(message, agent=agent, conversation=_CONVERSATION, inputs=case.inputs)
+            names = case.files if number == 1 else ()
+            files = [await asyncio.to_thread(File.from_path, runtime.root / name) for name in names]
+            started = runtime.stream([*files, message], agent=agent, conversation=_CONVERSATION, inputs=case.inputs)
             result = await _watch(started, evidence)
             for _ in range(_MAX_DECISIONS):
                 if not (decisions := _decisions(case, result.pending)):

@@ -5,6 +5,7 @@ A file `agents.d/NAME.test.yaml` contains the cases of the agent `NAME`.
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -28,6 +29,13 @@ Text = Annotated[str, StringConstraints(min_length=1)]
 
 def _listed(value: Any) -> Any:
     return value if isinstance(value, list) else [value]
+
+
+def _is_below_root(path: str) -> str:
+    parts = PurePosixPath(path)
+    if parts.is_absolute() or ".." in parts.parts or path.startswith("~"):
+        raise ValueError("write a path below the project's folder, relative to it")
+    return path
 
 
 def _only_one(model: Frozen, *names: str) -> None:
@@ -188,6 +196,8 @@ class Case(Frozen):
     """Message of the user."""
     turns: Annotated[tuple[Text, ...], AfterValidator(_some)] | None = None
     """Messages of the user in one conversation, one run each."""
+    files: tuple[Annotated[Text, AfterValidator(_is_below_root)], ...] = ()
+    """Images, PDFs and audio of the first message, as paths relative to the project's folder."""
     inputs: dict[str, Any] = {}
     """Values for the variables that the agent declares."""
     model: tuple[ScriptedAnswer, ...] | None = None

@@ -1,12 +1,12 @@
 """Recognises the media type of a file by its content, checks that it is complete, and estimates its tokens.
 
-The estimates follow the providers' documentation, the higher figure where they differ, since an estimate that is too
-low lets a request fail at the provider:
+The estimates follow the providers' documentation. One that is too high would stop a run that fits its limits, and one
+that is too low is corrected by the provider's own count after the first call:
 
 | file  | tokens                             | source                                                        |
 |-------|------------------------------------|---------------------------------------------------------------|
 | image | width x height / 750, at most 1600 | Anthropic: larger images are scaled to 1568 pixels on a side  |
-| PDF   | 3000 a page                        | Anthropic: 1500 to 3000 for a page's text; Gemini: 258        |
+| PDF   | 1500 a page                        | Anthropic: 1500 to 3000 for a page's text; Gemini: 258        |
 | audio | 32 a second                        | Gemini; OpenAI's models count fewer                           |
 """
 
@@ -37,7 +37,7 @@ _STREAMED = (0, 0xFFFFFFFF)
 """Length in the header of a RIFF file whose author did not know it."""
 
 _PIXELS_PER_TOKEN, _MAX_IMAGE_TOKENS = 750, 1600
-_TOKENS_PER_PAGE, _BYTES_PER_PAGE = 3000, 50_000
+_TOKENS_PER_PAGE, _BYTES_PER_PAGE, _MAX_ASSUMED_PAGES = 1500, 100_000, 10
 _MAX_PAGES, _MAX_SEGMENTS = 10_000, 1000
 """Pages of a PDF that are counted, and segments of a JPEG that are skipped: hostile files have millions."""
 _TOKENS_PER_SECOND = 32
@@ -68,9 +68,8 @@ def estimated_tokens(data: bytes, media_type: str) -> int:
         tokens = ceil(width * height / _PIXELS_PER_TOKEN) or _MAX_IMAGE_TOKENS
         return min(tokens, _MAX_IMAGE_TOKENS)
     if media_type == "application/pdf":
-        pages = sum(1 for _ in islice(_PAGE.finditer(data), _MAX_PAGES)) or ceil(
-            len(data) / _BYTES_PER_PAGE
-        )  # lists can be compressed
+        counted = sum(1 for _ in islice(_PAGE.finditer(data), _MAX_PAGES))  # 0 if the list of pages is compressed
+        pages = counted or min(ceil(len(data) / _BYTES_PER_PAGE), _MAX_ASSUMED_PAGES)
         return pages * _TOKENS_PER_PAGE
     stated = int.from_bytes(data[28:32], "little") if media_type == "audio/wav" else 0
     return ceil(len(data) / (stated or _BYTES_PER_SECOND[media_type])) * _TOKENS_PER_SECOND

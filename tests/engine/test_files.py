@@ -386,7 +386,7 @@ def test_the_oldest_files_are_described_when_a_request_is_full(tmp_path: Path, m
 
 
 def test_tokens_of_files_count_towards_the_context_window(tmp_path: Path) -> None:
-    model = Model("never", context_window=5000)
+    model = Model("never", context_window=3000)
     model._info = replace(model._info, stand_in=False)
     pages = File.from_bytes(pdf(2), name="two.pdf")
     (result,) = once(project(tmp_path), model, ["Read", pages])

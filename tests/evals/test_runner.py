@@ -14,6 +14,7 @@ from framework.evals.rates import rates
 from framework.evals.runner import Attempt, CaseRunner
 from framework.evals.suite import Suite, default_agent, read_suite
 from framework.types.case import CaseFile
+from tests.support.media import png
 from tests.support.projects import agent, write
 
 SHOP = """
@@ -229,6 +230,19 @@ def test_a_plan_that_is_always_sent_back_ends_with_its_script(tmp_path: Path) ->
     plan = "{plan: {goal: g, steps: [{id: a, description: a}]}}"
     failed = failures(root, case("{}", f"[{plan}, {plan}]", decisions="{plan: {respond: shorter}}"))
     assert failed[0] == "the script has only 2 answers, but the model is called again"
+
+
+def test_files_of_a_case_are_sent_with_its_first_message(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png())
+    shop(tmp_path)
+    sent = case("{output: '1 file received'}", files="[a.png]", message="hello")
+    assert failures(tmp_path, sent) == []
+    unread = "{output: '1 file received', status: completed}"
+    lost = case(unread, files="[gone.png]", message="hello")
+    assert failures(tmp_path, lost)[0].startswith(f"cannot read {tmp_path / 'gone.png'}: No such file")
+    for outside in ("../a.png", "/etc/a.png", "~/a.png"):
+        with pytest.raises(ParseError, match="write a path below the project's folder, relative to it"):
+            parse("x.test.yaml", case(files=f"[{outside}]").encode(), CaseFile)
 
 
 def test_turns_are_one_conversation(tmp_path: Path) -> None:

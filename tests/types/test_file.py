@@ -76,7 +76,9 @@ def test_tokens_follow_the_documented_formulas() -> None:
     assert File.from_bytes(png(width=750, height=100)).part.tokens == 100
     assert File.from_bytes(jpeg(width=300, height=50)).part.tokens == 20
     assert File.from_bytes(png(width=5000, height=4000)).part.tokens == 1600
-    assert File.from_bytes(pdf(3)).part.tokens == 9000
+    assert File.from_bytes(pdf(3)).part.tokens == 4500
+    assert File.from_bytes(pdf(0) + bytes(4000)).part.tokens == 1500
+    assert File.from_bytes(b"%PDF-1.7" + bytes(5_000_000) + b"%%EOF").part.tokens == 15_000
     assert File.from_bytes(wav(2)).part.tokens == 3 * 32  # its header counts as well
 
 
