@@ -46,6 +46,8 @@ class ModelInfo:
     server_port: int | None = None
     media_types: frozenset[str] = _ALL_MEDIA_TYPES
     """Media types of the files that the provider's API can express."""
+    max_files: int | None = None
+    """Files that the provider accepts in one request; None if it documents no limit."""
     capabilities: Capabilities = field(default_factory=Capabilities)
 
     def accepts(self, file: MediaPart) -> bool | None:

@@ -33,12 +33,14 @@ async def with_files(run: RunContext, request: ModelRequest, primary: NamedClien
     own = run.state.messages[0]
     require_accepted(own.media, primary.name, primary.info)
     refused = {part for part in _files(request.messages, but=own) if primary.info.accepts(part) is False}
-    excess = set(_excess_files(request.messages, own, refused))
+    excess = set(_excess_files(request.messages, own, refused, primary.info.max_files))
     messages = tuple(_without(message, refused | excess, but=own) for message in request.messages)
     kept = [part for message in messages for part in message.media]
     media = await run.services.media.load({part.digest for part in kept})
     deleted = [part for part in kept if part.digest not in media]
     limit = file_size(MAX_REQUEST_MEDIA_BYTES)
+    if primary.info.max_files is not None:
+        limit += f", and at most {primary.info.max_files},"
     for reason, files in (
         (f"{primary.name} does not accept it", refused),
         (f"a request can have {limit} of files, and newer ones need them", excess),
@@ -49,8 +51,10 @@ async def with_files(run: RunContext, request: ModelRequest, primary: NamedClien
     return replace(request, messages=messages, media=media)
 
 
-def require_accepted(files: Iterable[MediaPart], model: str, info: ModelInfo) -> None:
-    """Raise RequestError if a model is known not to accept one of the files."""
+def require_accepted(files: Sequence[MediaPart], model: str, info: ModelInfo) -> None:
+    """Raise RequestError if a model is known not to accept one of the files, or not so many."""
+    if info.max_files is not None and len(files) > info.max_files:
+        raise RequestError(f"the message has {len(files)} files; {model} accepts at most {info.max_files}: send fewer")
     for part in files:
         if info.accepts(part) is False:
             what = (
@@ -85,13 +89,16 @@ def _files(messages: Iterable[Message], *, but: Message | None = None) -> Iterat
             yield from message.media
 
 
-def _excess_files(messages: Sequence[Message], own: Message, refused: Collection[MediaPart]) -> Iterator[MediaPart]:
-    """Yield the files beyond the size limit of a request. The run's own files and the newest ones come first."""
-    remaining = MAX_REQUEST_MEDIA_BYTES - sum(part.size for part in own.media)
+def _excess_files(
+    messages: Sequence[Message], own: Message, refused: Collection[MediaPart], max_files: int | None
+) -> Iterator[MediaPart]:
+    """Yield the files beyond the limits of a request. The run's own files and the newest ones come first."""
+    size = sum(part.size for part in own.media)
+    count = len(own.media)
     for part in dict.fromkeys(_files(reversed(messages), but=own)):
         if part not in refused:
-            remaining -= part.size
-            if remaining < 0:
+            size, count = size + part.size, count + 1
+            if size > MAX_REQUEST_MEDIA_BYTES or (max_files is not None and count > max_files):
                 yield part
 
 

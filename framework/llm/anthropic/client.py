@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from framework.llm.anthropic.format import (
     ANTHROPIC_MEDIA_TYPES,
     content_to_message,
+    max_files,
     parse_usage,
     request_to_body,
     thinking_stamp,
@@ -64,7 +65,7 @@ class AnthropicModel:
         self, model: str, *, api_key: str, base_url: str | None = None, capabilities: Capabilities | None = None
     ) -> None:
         served = served_model("anthropic", model, base_url, capabilities, media_types=ANTHROPIC_MEDIA_TYPES)
-        self._info = replace(served, answer_tool=True)
+        self._info = replace(served, answer_tool=True, max_files=max_files(served.capabilities))
         self._api_key = api_key
         self._base_url = base_url.rstrip("/").removesuffix("/v1") if base_url else None
         self._errors = ProviderErrors(self._info.name, api_key, base_url)

@@ -31,6 +31,7 @@ ANSWER_TOOL = "agentsd.answer"
 _ANSWER_DESCRIPTION = "Give your final answer: call this, and nothing else, once you have all you need."
 ANTHROPIC_MEDIA_TYPES = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"))
 """Media types of files that the API accepts."""
+_MAX_FILES, _MAX_FILES_IN_SMALL_WINDOW, _SMALL_WINDOW = 600, 100, 200_000
 _EMPTY_TEXT = "(empty)"
 """Replaces an empty text, which the API rejects."""
 
@@ -76,6 +77,11 @@ def request_to_body(request: ModelRequest, info: ModelInfo) -> dict[str, Any]:
     ):  # these control sampling
         body |= {"extra_body": sampling, "extra_headers": {"anthropic-version": _SAMPLING_VERSION}}
     return body
+
+
+def max_files(supported: Capabilities) -> int:
+    """Return how many files a request can have, which depends on the context window: see `build-with-claude/vision`."""
+    return _MAX_FILES if (supported.context_window or 0) > _SMALL_WINDOW else _MAX_FILES_IN_SMALL_WINDOW
 
 
 def thinking_stamp(model: str, system: Sequence[_Block], tools: Sequence[_Block]) -> str:
