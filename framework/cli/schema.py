@@ -66,6 +66,7 @@ def names_of(project: Project | Runtime) -> ProjectNames:
         agents={name: agent.spec.description for name, agent in generation.agents.items()},
         models={OFFLINE, *project.settings.models, *(f"{provider.name}/" for provider in PROVIDERS)},
         executors=[*BUILTIN_EXECUTORS, *_executors(generation)],
+        budgets={name: one.budget.describe() for name, one in generation.budgets.items()},
         templates=[path.removeprefix(PROMPTS + "/") for path in project.catalog.snapshot().files_in(PROMPTS)],
     )
 

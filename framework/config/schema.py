@@ -48,6 +48,8 @@ class ProjectNames:
     """All executors: no other name is valid."""
     templates: Collection[str] = ()
     """Paths below `prompts/`."""
+    budgets: Mapping[str, str] = field(default_factory=dict)
+    """Descriptions of the shared budgets by name."""
 
 
 def agent_schema(names: ProjectNames) -> EditorSchema:
@@ -73,6 +75,7 @@ def agent_schema(names: ProjectNames) -> EditorSchema:
     conversation["compress_model"] = _offer(conversation["compress_model"], dict.fromkeys(names.models, ""))
     agent["fallback_models"] = _offer(agent["fallback_models"], dict.fromkeys(names.models, ""))
     agent["sub_agents"] = _offer(agent["sub_agents"], names.agents)
+    agent["budgets"] = _offer(agent["budgets"], names.budgets)
     if names.executors:
         agent["executor"]["enum"] = sorted(names.executors)
     return schema

@@ -33,6 +33,7 @@ class PaidModel:
         usage: Callable[[], tuple[int, float]],
         *,
         max_output: int | None = None,
+        is_priced: bool = True,
     ) -> None:
         """Create a model.
 
@@ -40,8 +41,10 @@ class PaidModel:
             script: its replies.
             usage: returns tokens and US dollars of the next call.
             max_output: declared length of its longest answer, in tokens.
+            is_priced: whether it declares prices.
         """
-        can = Capabilities(prices=Prices(input=1000, output=1000), max_output=max_output)
+        prices = Prices(input=1000, output=1000) if is_priced else None
+        can = Capabilities(prices=prices, max_output=max_output)
         self.info = ModelInfo(provider="paid", model="m", typed=True, capabilities=can)
         self._scripted = script if isinstance(script, ScriptedModel) else ScriptedModel(script=script)
         self._usage = usage

@@ -34,11 +34,16 @@ _EXPECTED: Mapping[str, str] = {
     **dict.fromkeys(("tuple_type", "list_type"), "a list"),
 }
 """The expected kind of value, by pydantic's error type."""
-_ALLOW_ALL = 'list the allowed tools, or write `allow: ["*"]` to allow all'
+_MISSING = {
+    "allow": 'list the allowed tools, or write `allow: ["*"]` to allow all',
+    "per": "write what has a limit of its own, such as `per: day` or `per: [tenant, day]`",
+}
+"""Hints on missing keys."""
 
 
 _LITERAL_SECRET = re.compile(
-    r"(?:key|token|secret|password|authorization|cookie)s?['\"]?\s*+:\s*+(?!['\"]?(?:Bearer |Basic )?\$\{)",
+    r"(?:key|(?<!max_total_)token|secret|password|authorization|cookie)s?['\"]?\s*+:\s*+"
+    r"(?!['\"]?(?:Bearer |Basic )?\$\{)",
     re.IGNORECASE,
 )
 
@@ -135,7 +140,7 @@ def _problem(path: KeyPath, detail: ErrorDetails, document: Document, model: typ
                 path, f"unknown key {shorten(last, MAX_SHOWN_CHARS)!r}", hint=hint, at_key=True, fix=fix
             )
         case "missing":
-            hint = _ALLOW_ALL if last == "allow" else None
+            hint = _MISSING.get(last)
             return document.problem(path, f"the key {last!r} is missing", hint=hint, at_key=True)
         case "literal_error" | "enum":
             expected = str(detail["ctx"].get("expected", ""))

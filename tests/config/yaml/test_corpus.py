@@ -38,6 +38,7 @@ def test_the_corpus_is_a_valid_project(tmp_path: Path) -> None:
     (tmp_path / "agents.d").mkdir()
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts/system.j2").write_text("{{ tone }} {{ customer }} {{ limit }}")
+    (tmp_path / "agentsd.yaml").write_text("budgets: {team: {max_cost_usd: 5, per: day}}\n")
     for path in FILES:
         (tmp_path / "agents.d" / path.name).write_bytes(path.read_bytes())
 

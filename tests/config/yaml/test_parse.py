@@ -255,9 +255,9 @@ agents.d/bad.yaml:14:49: must be greater than 0
 agents.d/bad.yaml:15:1: unknown key 'colour'
    15 | colour: red
       | ^
-      = valid keys: version, name, description, model, fallback_models, model_settings, protocol, instructions, \
-inputs, examples, routing, executor, skill_policy, mcp_policy, runtime_policy, plan, sub_agents, conversation, \
-output_schema, hooks, telemetry"""
+      = valid keys: version, name, description, model, fallback_models, model_settings, on_truncation, protocol, \
+instructions, guidance, inputs, examples, routing, executor, skill_policy, mcp_policy, runtime_policy, budgets, \
+plan, sub_agents, conversation, output_schema, hooks, telemetry"""
 
 
 def test_all_errors_of_a_file_are_printed_in_order() -> None:

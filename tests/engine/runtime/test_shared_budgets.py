@@ -258,6 +258,20 @@ def test_a_run_without_budgets_reads_and_writes_no_counter(tmp_path: Path) -> No
     asyncio.run(main())
 
 
+def test_a_shared_cost_limit_needs_the_price_of_every_model_that_is_called(tmp_path: Path) -> None:
+    async def main() -> None:
+        unpriced = PaidModel(done, cents, is_priced=False)
+        async with opened(project(tmp_path, "{team: {max_cost_usd: 1, per: day}}"), unpriced) as runtime:
+            result = await runtime.run("go")
+            assert result.error is not None
+            assert result.error.code == "config_invalid"
+            assert "max_cost_usd (agentsd.yaml:1) cannot be enforced" in result.error.message
+            assert "unknown_ok" not in result.error.message
+            assert unpriced.calls == 0
+
+    asyncio.run(main())
+
+
 # --- edits
 
 
