@@ -103,7 +103,7 @@ def test_explain_lists_the_budgets_of_an_agent(tmp_path: Path) -> None:
 
 def test_cases_and_replays_use_no_budget_and_are_not_stopped(tmp_path: Path) -> None:
     project(tmp_path)
-    case = "version: 1\ncases: [{name: adds, message: what is 1 + 1?, expect: {called: [calculator]}}]\n"
+    case = "version: 1\ncases: [{name: adds, message: what is 1 + 1?, expect: {status: completed}}]\n"
     write(tmp_path, {"agents.d/one.test.yaml": case})
     stopped = agentsd_in_process("run", "what is 12 * 7?", cwd=tmp_path)
     before = agentsd_in_process("budgets", "--json", cwd=tmp_path).stdout

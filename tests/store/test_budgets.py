@@ -89,12 +89,12 @@ def test_concurrent_uses_of_two_connections_are_all_counted(store_url: str) -> N
 
     async def body(store: Store) -> None:
         other = await SqlStore.open(store_url, Path("/"))
-        both = [use("a", cost=0.1), use("b", cost=0.1)]
+        both = [use(f"b{n}", cost=0.1) for n in range(30)]
         async with asyncio.TaskGroup() as group:
             for one in (store, other) * 20:
                 group.create_task(one.count_use(both))
                 group.create_task(one.count_use(both[::-1]))
-        assert await counters(store) == {use(name).key: (80, 8.0) for name in "ab"}
+        assert await counters(store) == {one.key: (80, 8.0) for one in both}
         await other.close()
 
     with_store(body, store_url)
