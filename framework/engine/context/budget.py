@@ -51,7 +51,7 @@ class Budget:
 
     @property
     def cost_limit(self) -> CostLimit | None:
-        """The cost limit that applies, one that needs prices before one that does not; None without a limit."""
+        """The cost limit of a model call, one that needs prices before one that does not; None without a limit."""
         lenient = None
         for budget in self._chain():
             if budget.limits.max_cost_usd is not None:
@@ -59,7 +59,8 @@ class Budget:
                 if limit.needs_prices:
                     return limit
                 lenient = lenient or limit
-        place = self.ledger.cost_limit(self.shared) if self.ledger and self.shared else None
+        ledger = self.ledger
+        place = ledger.cost_limit(self.state.path) if ledger is not None and ledger.calls else None
         return lenient if place is None else CostLimit(place, needs_prices=True, shared=True)
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from framework.config.agents.budgets import Budgets, DefinedBudget
@@ -38,11 +38,15 @@ class ExpectedUse:
 class AdmittedCall:
     """A model call in progress."""
 
-    budgets: tuple[tuple[DefinedBudget, CounterKey], ...]
-    """The budgets that pay for it, each with its counter."""
-    counters: dict[CounterKey, BudgetUse]
-    """The counters when the call was admitted, plus what it has used since."""
+    names: Collection[str]
+    """Names of the budgets that pay for it."""
     expected: ExpectedUse
+    budgets: tuple[tuple[DefinedBudget, CounterKey], ...] = ()
+    """The budgets that pay for its current attempt, each with its counter."""
+    counters: dict[CounterKey, BudgetUse] = field(default_factory=dict)
+    """The counters when the attempt was admitted, plus what it has used since."""
+    is_sent: bool = False
+    """Whether an attempt is in progress; otherwise the call waits for the next one."""
 
 
 @dataclass(slots=True)
@@ -56,16 +60,17 @@ class BudgetLedger:
     clock: Callable[[], float] = time.time
     """Returns Unix time. It decides in which day or month a call counts."""
     calls: dict[tuple[str, ...], AdmittedCall] = field(default_factory=dict)
-    """Calls in progress that shared budgets pay for, by path of the run or sub-run, which makes one at a time."""
+    """Calls in progress that shared budgets pay for, by path of the run or sub-run: one call for each."""
     _released: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set, and replaced, when a call ends."""
+    """Set, and replaced, when an attempt ends."""
 
-    def cost_limit(self, names: Iterable[str]) -> str | None:
-        """Return the place of a cost limit among these budgets; None without one."""
-        places = (one.places.get("max_cost_usd") for one, _ in self._in_force(names))
+    def cost_limit(self, path: tuple[str, ...]) -> str | None:
+        """Return the place of a cost limit of the call in progress; None without one."""
+        call = self.calls.get(path)
+        places = (one.places.get("max_cost_usd") for one, _ in call.budgets) if call else iter(())
         return next((place for place in places if place), None)
 
-    async def admit(self, path: tuple[str, ...], names: Iterable[str], expected: ExpectedUse) -> None:
+    async def admit(self, path: tuple[str, ...], names: Collection[str], expected: ExpectedUse) -> None:
         """Wait until a model call may be sent.
 
         Args:
@@ -78,25 +83,14 @@ class BudgetLedger:
             ConfigError: a budget is not defined.
             StoreError: the counters cannot be read.
         """
-        budgets = self._in_force(names)
-        empty = {key: BudgetUse(budget=key[0], scope=key[1], period=key[2]) for _, key in budgets}
-        while True:
-            released = self._released
-            stored = {use.key: use for use in await self.store.budget_uses(empty.keys())}
-            if released.is_set():  # a call of this run ended meanwhile, and what it used may be missing
-                continue
-            call = AdmittedCall(budgets, empty | stored, expected)
-            _check(call)
-            if self._fits(call):
-                break
-            await released.wait()
-        self.calls[path] = call
+        await self._admit(path, AdmittedCall(names, expected))
 
     async def readmit(self, path: tuple[str, ...]) -> None:
-        """Check the budgets again before another attempt at the call in progress; raises like `admit`."""
+        """Wait until another attempt at the call in progress may be sent; raises like `admit`."""
         if (call := self.calls.get(path)) is not None:
-            self.release(path)
-            await self.admit(path, dict.fromkeys(one.name for one, _ in call.budgets), call.expected)
+            call.is_sent = False
+            self._report_end()
+            await self._admit(path, call)
 
     def count(self, path: tuple[str, ...], usage: Usage) -> bool:
         """Count usage of the call in progress, for the run's next write. Return False if no budget pays for it."""
@@ -115,8 +109,7 @@ class BudgetLedger:
     def release(self, path: tuple[str, ...]) -> None:
         """End the call in progress of a run or sub-run, if there is one."""
         if self.calls.pop(path, None) is not None:
-            self._released.set()
-            self._released = asyncio.Event()
+            self._report_end()
 
     def new_warnings(self, path: tuple[str, ...]) -> Iterator[str]:
         """Yield a message for each budget of the call in progress of which 80 % are used, once per run."""
@@ -130,6 +123,21 @@ class BudgetLedger:
                     yield f"{mark}: {_reached(one, key, limit).describe(used, allowed)} ({one.places[limit]})"
 
     # --- inside
+
+    async def _admit(self, path: tuple[str, ...], call: AdmittedCall) -> None:
+        call.budgets = self._in_force(call.names)
+        empty = {key: BudgetUse(budget=key[0], scope=key[1], period=key[2]) for _, key in call.budgets}
+        while True:
+            released = self._released
+            stored = {use.key: use for use in await self.store.budget_uses(empty.keys())}
+            if released.is_set():  # an attempt of this run ended meanwhile, and what it used may be missing
+                continue
+            call.counters = empty | stored
+            _check(call)
+            if self.calls.get(path, call) is call and self._fits(call):
+                break
+            await released.wait()
+        self.calls[path], call.is_sent = call, True
 
     def _in_force(self, names: Iterable[str]) -> tuple[tuple[DefinedBudget, CounterKey], ...]:
         """Return the definitions of budgets, with their counters. An edit during a run can add a stricter one."""
@@ -152,14 +160,20 @@ class BudgetLedger:
         return one.name, scope, budget.period(self.clock())
 
     def _fits(self, call: AdmittedCall) -> bool:
-        """Return whether a call fits next to the calls in progress that share its counters, whatever they use."""
+        """Return whether a call fits next to the attempts in progress that share its counters, whatever they use."""
         for one, key in call.budgets:
-            others = [other.expected for other in self.calls.values() if key in other.counters]
+            sent = [other for other in self.calls.values() if other.is_sent and other is not call]
+            others = [other.expected for other in sent if key in other.counters]
             for limit, allowed in one.budget.limits():
                 most = sum(expected.most[limit] for expected in (*others, call.expected))
                 if others and call.counters[key].of(limit) + most > allowed:
                     return False
         return True
+
+    def _report_end(self) -> None:
+        """Wake the calls that wait for the end of an attempt."""
+        self._released.set()
+        self._released = asyncio.Event()
 
     def _add(self, keys: Iterable[CounterKey], usage: Usage) -> None:
         self.root.uncounted += [

@@ -77,3 +77,38 @@ def test_a_budget_that_nothing_defines_is_an_error() -> None:
             await ledger.admit((), ["team"], EXPECTED)
 
     asyncio.run(main())
+
+
+def test_a_run_makes_one_call_at_a_time_also_if_its_executor_makes_several_at_once() -> None:
+    async def main() -> None:
+        store, root = MemoryStore(), RunState(agent="one")
+        ledger = BudgetLedger(root, store, lambda: ({"team": TEAM}, {}))
+        await ledger.admit((), ["team"], EXPECTED)
+        second = asyncio.create_task(ledger.admit((), ["team"], EXPECTED))
+        for cost in (0.1, 0.2):
+            await asyncio.sleep(0)
+            assert second.done() == (cost == 0.2)
+            assert ledger.count((), Usage(total_tokens=1, cost_usd=cost))
+            ledger.release(())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        assert sum(use.cost_usd for use in root.uncounted) == pytest.approx(0.3)
+
+    asyncio.run(main())
+
+
+def test_two_calls_that_wait_for_their_next_attempt_do_not_wait_for_each_other() -> None:
+    async def main() -> None:
+        ledger = BudgetLedger(RunState(agent="one"), MemoryStore(), lambda: ({"team": TEAM}, {}))
+        half = ExpectedUse(0, {"max_total_tokens": 10, "max_cost_usd": 0.5})
+        for path in ("a", "b"):
+            await ledger.admit((path,), ["team"], half)
+            ledger.count((path,), Usage(total_tokens=1, cost_usd=0.3))
+        await ledger.store.count_use(ledger.root.uncounted)
+        retries = {path: asyncio.create_task(ledger.readmit((path,))) for path in ("a", "b")}
+        await asyncio.wait(retries.values(), return_when=asyncio.FIRST_COMPLETED)
+        (first,) = (path for path, retry in retries.items() if retry.done())
+        ledger.release((first,))
+        await asyncio.wait(retries.values())
+
+    asyncio.run(main())
