@@ -17,6 +17,7 @@ from framework.llm.client import ModelClient, ModelReply, ModelRequest
 from framework.llm.instructor_client import request_typed_output
 from framework.llm.json_protocol.client import JsonProtocol
 from framework.llm.openai.client import OpenAIModel
+from framework.llm.openai.responses import ResponsesModel
 from framework.types.messages import Message, ToolDefinition
 from framework.types.plan import PlanDraft
 from framework.types.spec import ModelSettings
@@ -122,6 +123,34 @@ def test_a_tool_loop_calls_the_tool_and_answers_from_its_result(tmp_path: Path, 
         assert {call.status for call in result.tool_calls} == {"success"}
         assert result.steps >= 2
         assert result.output.endswith(".")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_its_responses_api_accepts_a_conversation_with_calls_texts_and_results(
+    llama_cpp: LlamaCpp, stream: bool
+) -> None:
+    async def main() -> None:
+        model = ResponsesModel("openai", "tiny", api_key="", base_url=llama_cpp.url)
+        forced = ModelSettings(tool_choice="required", max_tokens=3000)
+        earlier = (
+            Message(role="system", content="Be brief."),
+            *USER,
+            Message(role="assistant", content="hello"),
+            *USER,
+        )
+        try:
+            first = await reply(model, ModelRequest(earlier, (look.definition,), settings=forced, stream=stream))
+            assert first.finish_reason == "tool_calls"
+            results = [Message(role="tool", content="sunny", tool_call_id=call.id) for call in first.message.tool_calls]
+            second = await reply(model, ModelRequest((*earlier, first.message, *results), stream=stream))
+        finally:
+            await model.close()
+        assert {call.tool for call in first.message.tool_calls} == {"look"}
+        assert all(call.arguments.keys() >= {"city"} for call in first.message.tool_calls)
+        assert second.message.content
+        assert min(first.usage.prompt_tokens, second.usage.completion_tokens) > 0
 
     asyncio.run(main())
 

@@ -48,7 +48,10 @@ def files_in(form: str, body: Mapping[str, Any]) -> list[Sent]:
         parts = (gemini.Content.model_validate(content, extra="forbid").parts for content in body["contents"])
         return [sent for of_turn in parts for part in of_turn or () for sent in _in_gemini(part)]
     if form == "responses":
-        items: Any = _RESPONSES.validate_python(body["input"])
+        # The types require an id and a status of the assistant's messages; the API does not.
+        known = {"id": "msg_1", "status": "completed"}
+        given = [known | item if item.get("type") == "message" else item for item in body["input"]]
+        items: Any = _RESPONSES.validate_python(given)
         return [sent for item in items for sent in _in_item(item.get("content") or item.get("output"))]
     turns: Any = (_CHAT if form == "openai" else _CLAUDE).validate_python(body["messages"])
     return [sent for turn in turns for sent in (_in_chat if form == "openai" else _in_claude)(turn["content"])]

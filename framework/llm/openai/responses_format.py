@@ -95,7 +95,7 @@ def message_to_items(
     calls = [_call_item(call, names) for call in message.tool_calls]
     outline = _outline(message.reasoning, provider, source)
     items = _by_outline(outline, message.content, calls) if outline else _plain(message.content, calls)
-    return items or [{"role": "assistant", "content": message.content}]
+    return items or [_message_item(message.content)]
 
 
 def _input(part: MessagePart, base64: Base64) -> _Item | None:
@@ -112,7 +112,7 @@ def _input(part: MessagePart, base64: Base64) -> _Item | None:
 
 
 def _plain(content: str, calls: Sequence[_Item]) -> list[_Item]:
-    return [*([{"role": "assistant", "content": content}] if content else []), *calls]
+    return [*([_message_item(content)] if content else []), *calls]
 
 
 def _call_item(call: ToolCall, names: Mapping[str, str]) -> _Item:
@@ -140,7 +140,9 @@ def _by_outline(outline: Sequence[_Item], content: str, calls: Sequence[_Item]) 
             case "reasoning":
                 items.append(entry)
             case "message" if texts and (text := texts.pop(0)):
-                items.append(_message_item(entry, text))
+                items.append(
+                    {**_message_item(text), "status": "completed", **_named("id", entry), **_named("phase", entry)}
+                )
             case "function_call" if call := next((c for c in remaining if c["call_id"] == entry.get("call_id")), None):
                 remaining.remove(call)
                 items.append({**call, **_named("id", entry)})
@@ -150,10 +152,10 @@ def _by_outline(outline: Sequence[_Item], content: str, calls: Sequence[_Item]) 
     return items
 
 
-def _message_item(entry: Mapping[str, Any], text: str) -> _Item:
+def _message_item(text: str) -> _Item:
+    """Return a message of the assistant. llama.cpp rejects one whose content is a string."""
     content = [{"type": "output_text", "text": text, "annotations": []}]
-    known = {**_named("id", entry), **_named("phase", entry)}
-    return {"type": "message", "role": "assistant", "status": "completed", "content": content, **known}
+    return {"type": "message", "role": "assistant", "content": content}
 
 
 def _split(content: str, lengths: Sequence[int]) -> list[str]:

@@ -75,6 +75,12 @@ def responded(*items: Any, end: str = "stop", **changes: Any) -> Answer:
     )
 
 
+def plain(text: str) -> dict[str, Any]:
+    """Return the input item of an assistant's message without an id."""
+    content = [{"type": "output_text", "text": text, "annotations": []}]
+    return {"type": "message", "role": "assistant", "content": content}
+
+
 def message(text: str, number: int = 1, **more: Any) -> oai.ResponseOutputMessage:
     part = oai.ResponseOutputText(type="output_text", text=text, annotations=[])
     return oai.ResponseOutputMessage(
@@ -350,8 +356,8 @@ def test_reasoning_is_sent_back_unchanged_with_the_ids_of_its_items() -> None:
 def test_reasoning_of_another_model_is_not_sent(provider: str, model: str) -> None:
     body = sent(request(messages=(USER, thought(provider, model), RESULT)))
 
-    plain = {"type": "function_call", "call_id": "call_1", "name": "docs__search", "arguments": "{}"}
-    assert body["input"][1:3] == [{"role": "assistant", "content": "wait"}, plain]
+    call = {"type": "function_call", "call_id": "call_1", "name": "docs__search", "arguments": "{}"}
+    assert body["input"][1:3] == [plain("wait"), call]
     assert SIGNATURE not in json.dumps(body)
 
 
@@ -374,7 +380,7 @@ def test_reasoning_of_another_server_is_not_sent() -> None:
 def test_data_in_another_form_is_not_sent(data: dict[str, Any]) -> None:
     old = Message(role="assistant", content="a", reasoning=Reasoning(text="hm", provider="openai", data=data))
 
-    assert sent(request(messages=(USER, old, USER)))["input"][1] == {"role": "assistant", "content": "a"}
+    assert sent(request(messages=(USER, old, USER)))["input"][1] == plain("a")
 
 
 def test_chat_completions_leave_out_encrypted_reasoning() -> None:
@@ -408,7 +414,7 @@ def test_changed_texts_and_calls_keep_the_reasoning_that_still_leads_to_somethin
     replaced = items(message.model_copy(update={"tool_calls": (another,)}))
     assert [item["type"] for item in replaced] == ["reasoning", "message", "function_call"]
     assert "id" not in replaced[-1], "an id belongs to its call"
-    assert kinds(message.model_copy(update={"content": "", "tool_calls": ()})) == ["assistant"], "nothing follows"
+    assert kinds(message.model_copy(update={"content": "", "tool_calls": ()})) == ["message"], "nothing follows"
 
 
 def test_reasoning_that_cannot_be_sent_back_is_kept_as_text() -> None:
@@ -418,7 +424,7 @@ def test_reasoning_that_cannot_be_sent_back_is_kept_as_text() -> None:
     received = items_to_message([unsaved, said], {}, provider="openai", source=SOURCE)
 
     assert received.reasoning == Reasoning(text="hm", provider="openai")
-    assert items(received) == [{"role": "assistant", "content": "a"}], "the server keeps nothing under that id"
+    assert items(received) == [plain("a")], "the server keeps nothing under that id"
 
 
 def test_reasoning_as_text_of_a_local_server_is_sent_back() -> None:
