@@ -26,6 +26,7 @@ async def _choose_executor(run: Run) -> str:
     model = run.services.generation.settings.routing.model
     name = run.agent.name
     try:
+        await run.model_caller.probe(model)
         primary = run.model_caller.primary(model)
         call = partial(call_model, run, primary=primary)
         choice = await choose_agent(run.state.messages[0].description, {name: run.agent}, primary.info, call)

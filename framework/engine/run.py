@@ -93,6 +93,7 @@ class Run(RunContext):
             LimitExceeded: a limit is reached.
         """
         request = turns.build_request(self, instructions, tools=self.agent.toolset.definitions, output=output)
+        await self.model_caller.probe(model)
         primary = self.model_caller.primary(model)
         answer = await typed_reply(primary.info, partial(self._call_model, primary=primary), request, output)
         self.state.typed.append(answer.model_dump_json(by_alias=True))

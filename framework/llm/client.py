@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel
 
@@ -182,4 +182,18 @@ class ModelClient(Protocol):
 
     async def close(self) -> None:
         """Close the connections."""
+        ...
+
+
+@runtime_checkable
+class ProbingClient(ModelClient, Protocol):
+    """A client whose server may be asked what its model can do, before `info` is used."""
+
+    @property
+    def needs_probe(self) -> bool:
+        """Whether the server should be asked."""
+        ...
+
+    async def probe(self) -> None:
+        """Ask the server, and add what it says to `info`. A failure changes nothing."""
         ...

@@ -133,7 +133,8 @@ def test_no_request_is_sent_on_a_connection_that_is_closed_already(form: Format,
 
 def test_a_run_on_a_server_that_closes_after_each_answer_has_no_warning(tmp_path: Path) -> None:
     with closing_server(OPENAI.answer(HELLO), "answer", "close", "answer", "reset", streamed=False) as server:
-        alias = f"{{model: openai/m, base_url: '{server.url}', api_key: k}}"
+        known = "{context_window: 10000, json_schema: false}"  # so that the server is asked for answers only
+        alias = f"{{model: openai/m, base_url: '{server.url}', api_key: k, capabilities: {known}}}"
         settings = f"models: {{wire: {alias}}}\nmodel_calls: {{max_retries: 0}}\n"
         root = write(tmp_path, {"agents.d/one.yaml": agent("one", model="wire"), "agentsd.yaml": settings})
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -67,6 +67,17 @@ class WireServer:
     disconnected: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a client disconnects during a response."""
 
+    pages: Mapping[str, Any] = field(default_factory=dict)
+    """JSON of other URLs, by path and query; they are not found otherwise."""
+    pages_read: list[str] = field(default_factory=list)
+    """Paths and queries that were requested besides the API's."""
+
+    async def page(self, request: web.Request) -> web.StreamResponse:
+        self.pages_read.append(request.path_qs)
+        if request.path_qs not in self.pages:
+            return web.json_response({"error": "not found"}, status=404)
+        return web.json_response(self.pages[request.path_qs])
+
     async def handle(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.requests.append(body)
@@ -96,12 +107,13 @@ _PATHS = (
 
 
 @asynccontextmanager
-async def wire_server(answers: Answers) -> AsyncIterator[WireServer]:
-    """Serve `answers`, one for each request, on a free port of 127.0.0.1."""
-    server = WireServer(answers)
+async def wire_server(answers: Answers, pages: Mapping[str, Any] | None = None) -> AsyncIterator[WireServer]:
+    """Serve `answers`, one for each request, and `pages` on a free port of 127.0.0.1."""
+    server = WireServer(answers, pages=pages or {})
     app = web.Application(client_max_size=1 << 24)
     for path in _PATHS:
         app.router.add_post(path, server.handle)
+    app.router.add_route("*", "/{path:.*}", server.page)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
     await runner.setup()
     try:

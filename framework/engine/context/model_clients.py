@@ -12,7 +12,7 @@ from framework.config.agents.models import unknown_model_message
 from framework.config.settings import SETTINGS_FILE, ModelAlias, Settings
 from framework.engine.context.budget import Budget
 from framework.engine.context.circuit_breaker import CircuitBreakers
-from framework.llm.client import ModelClient, ModelInfo, ModelRequest
+from framework.llm.client import ModelClient, ModelInfo, ModelRequest, ProbingClient
 from framework.llm.json_protocol.client import with_protocol
 from framework.llm.providers import OFFLINE, PROVIDERS, create_client
 from framework.llm.request_cache import ToolsetCache
@@ -79,6 +79,10 @@ class ModelCaller:
         name = name or self.agent.spec.model or self.settings.model
         return NamedClient(name, self.client(name))
 
+    async def probe(self, name: str | None = None) -> None:
+        """Ask the server of that model, or of the agent's own, what it can do, if it is local and has not said it."""
+        await self.clients.probe(self.settings, name or self.agent.spec.model or self.settings.model)
+
     def client(self, name: str) -> ModelClient:
         """Return the client of a model, in the agent's protocol; raises ConfigError if it is unknown or has no key."""
         return with_protocol(self.clients.get(self.settings, name), self.agent.spec.protocol)
@@ -108,6 +112,8 @@ class ModelClients:
         self._tool_tokens = ToolsetCache(tool_tokens)  # a list of tools is counted once while it is in use
         self._embedded = dict(clients)
         self._connected: dict[tuple[str, ModelAlias | None], ModelClient] = {}
+        self._unprobed: dict[ModelClient, ProbingClient] = {}
+        """Clients of local servers that have not said what their model can do."""
 
     def get(self, settings: Settings, name: str) -> ModelClient:
         """Return the client of a model; raises ConfigError if the name is unknown or the model has no key."""
@@ -116,7 +122,22 @@ class ModelClients:
         alias = settings.models.get(name)
         if (client := self._connected.get((name, alias))) is None:
             client = self._connected[name, alias] = self._connect(name, alias, settings)
+            if isinstance(client, ProbingClient) and client.needs_probe:
+                self._unprobed[client] = client
         return client
+
+    async def probe(self, settings: Settings, name: str) -> None:
+        """Ask the server of a model what it can do, if it is local and unknown. An unknown name is left to `get`."""
+        if name in self._embedded:
+            return
+        try:
+            client = self.get(settings, name)
+        except ConfigError:
+            return
+        if (unprobed := self._unprobed.get(client)) is not None:
+            await unprobed.probe()
+            if not unprobed.needs_probe:
+                self._unprobed.pop(client, None)
 
     def require_known(self, settings: Settings, name: str) -> None:
         """Raise RequestError unless an agent file could use this name."""

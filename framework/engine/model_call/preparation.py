@@ -1,4 +1,4 @@
-"""Before a run's first turn: read the agent's MCP resources and prompts, and summarize a history that is too long."""
+"""Before a run's first turn: probe a local server, read the agent's MCP context, and summarize a long history."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ _REQUEST_CHARS = 200
 
 
 async def prepare_run(run: RunContext) -> None:
-    """Read the MCP context and compact the history. Neither fails the run: problems become warnings."""
+    """Ask a local server what its model can do, read the MCP context and compact the history.
+
+    None of them fails the run: problems become warnings.
+    """
+    await run.model_caller.probe()
     await _load_mcp_context(run)
     await _fit_history(run)
 
@@ -130,6 +134,7 @@ async def _summary_text(run: RunContext, replaced: Sequence[Message]) -> str:
     messages = (*render_preamble(run), *render_summary(run), *texts_only, Message(role="user", content=prompt))
     settings = run.state.model_settings.model_copy(update={"tool_choice": None})
     request = ModelRequest(messages, settings=settings, scratch=run.request_cache)
+    await run.model_caller.probe(run.agent.spec.conversation.compress_model)
     primary = run.model_caller.primary(run.agent.spec.conversation.compress_model)
     reply = await request_valid_reply(partial(call_model, run, primary=primary), request)
     if reply.finish_reason == "length":

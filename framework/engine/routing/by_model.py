@@ -137,6 +137,7 @@ def _router(agent: Agent, model: str | None) -> Agent:
 
 async def _chosen_route(caller: ModelCaller, message: str, agents: Mapping[str, Agent]) -> Route:
     began = time_ns()
+    await caller.probe()
     primary = caller.primary()
     choice = await choose_agent(message, agents, primary.info, partial(complete_with_retries, caller, primary=primary))
     call = RoutingCall(primary.info, caller.budget.state.usage, began, time_ns())

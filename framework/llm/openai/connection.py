@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import httpx2
 import orjson
-from openai import AsyncAzureOpenAI, AsyncOpenAI, AsyncStream, Omit, RequestOptions, omit
+from openai import APIStatusError, AsyncAzureOpenAI, AsyncOpenAI, AsyncStream, Omit, RequestOptions, omit
 
 from framework.llm.capabilities import OpenAIApi
 from framework.llm.http_client import create_http_client
@@ -21,6 +21,8 @@ _TELEMETRY = (
     *("X-Stainless-Retry-Count", "X-Stainless-Read-Timeout"),
 )
 """Headers in which the SDK describes this machine to every server."""
+_MAX_PROPERTIES = 1_000_000
+"""Bytes of a server's answer about itself."""
 _ACCOUNT = ("OpenAI-Organization", "OpenAI-Project")
 """Headers that the SDK sets from environment variables, even for servers that are not OpenAI's."""
 _PATHS: dict[OpenAIApi, str] = {"chat": "chat/completions", "responses": "responses"}
@@ -96,6 +98,25 @@ class Connection:
             stream=True,
             stream_cls=AsyncStream[object],
         )
+
+    async def fetch(self, url: str, body: dict[str, Any] | None = None) -> object:
+        """Return the JSON at another URL of the server, for GET, or for POST with a body; None if there is none.
+
+        Raises OpenAIError if the server cannot be reached, httpx2.HTTPError or ValueError.
+        """
+        options: RequestOptions = {**self._options, "follow_redirects": False}
+        try:
+            if body is None:
+                response = await self._sdk.get(url, cast_to=httpx2.Response, options=options)
+            else:
+                response = await self._sdk.post(url, body=body, cast_to=httpx2.Response, options=options)
+        except APIStatusError:
+            return None
+        content = await read_content(response)
+        if len(content) > _MAX_PROPERTIES or "json" not in response.headers.get("content-type", ""):
+            return None
+        value: object = orjson.loads(content)
+        return value
 
     async def close(self) -> None:
         """Close the connections."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from framework.llm.capabilities import Capabilities, OpenAIApi
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, served_model
 from framework.llm.http_client import SDK_TIMEOUT, read_unstreamed
+from framework.llm.openai.local_server import ask_server, is_local
 from framework.llm.openai_format import tool_names, wire_names
 from framework.llm.provider_errors import ProviderErrors, message_in, parse_retry_after
 from framework.llm.request_cache import ToolsetCache, encode_json
@@ -20,6 +23,10 @@ if TYPE_CHECKING:
     from framework.llm.openai.connection import Connection
 
 T = TypeVar("T")
+_PROBE_TIMEOUT = 2.0
+"""Seconds for all requests of a probe."""
+_PROBE_INTERVAL = 60.0
+"""Seconds after which a server is asked again for what it did not say: it may load its model later."""
 
 
 class ChunkAssembler(Protocol):
@@ -81,6 +88,8 @@ class OpenAIExchange(ABC, Generic[A]):
         self._errors = ProviderErrors(self._info.name, api_key, base_url, usual_path=usual_path, api=self.api)
         self._connection: Connection | None = None
         self._toolsets = ToolsetCache(self._encoded_tools)
+        self._probing = asyncio.Lock()
+        self._next_probe = 0.0
 
     @property
     def info(self) -> ModelInfo:
@@ -115,6 +124,30 @@ class OpenAIExchange(ABC, Generic[A]):
         finally:
             await chunks.close()
         yield Delta(reply=self._reply(assembler, request))
+
+    @property
+    def needs_probe(self) -> bool:
+        """Whether the server is local and has not yet said what nobody declared."""
+        if self._azure_version:
+            return False
+        known = self._info.capabilities
+        return (known.context_window is None or known.json_schema is None) and is_local(self._base_url)
+
+    async def probe(self) -> None:
+        """Ask a local server for its context window and abilities, and add them to `info`; failures change nothing."""
+        async with self._probing:
+            if monotonic() < self._next_probe or not self.needs_probe:
+                return
+            self._next_probe = monotonic() + _PROBE_INTERVAL
+            try:
+                connection = self._connected()  # before the timeout begins, because it loads the SDK
+                async with asyncio.timeout(_PROBE_TIMEOUT):
+                    found = await self._guard(ask_server(connection.fetch, self._base_url or "", self._info.model))
+            except (ModelError, TimeoutError):
+                return  # the model call reports a server that cannot be reached
+            capabilities = self._info.capabilities.over(found)
+            any_schema = self._info.any_schema or bool(found.json_schema and capabilities.json_schema)
+            self._info = replace(self._info, capabilities=capabilities, any_schema=any_schema)
 
     async def close(self) -> None:
         """Close the connections."""
