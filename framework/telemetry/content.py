@@ -142,15 +142,22 @@ class Content:
         if message.tool_call_id is not None:
             response = self._text(message.content)
             yield {"type": "tool_call_response", "id": message.tool_call_id, "response": response}
-            yield from map(_file_part, message.media)
+            yield from map(self._file, message.media)
             return
         if message.reasoning and message.reasoning.text:
             yield {"type": "reasoning", "content": self._text(message.reasoning.text)}
         for part in message.parts or ([TextPart(text=message.content)] if message.content else ()):
-            yield {"type": "text", "content": self._text(part.text)} if isinstance(part, TextPart) else _file_part(part)
+            yield {"type": "text", "content": self._text(part.text)} if isinstance(part, TextPart) else self._file(part)
         for call in message.tool_calls:
             arguments = json.loads(self._data(call.arguments))
             yield {"type": "tool_call", "id": call.id, "name": call.tool, "arguments": arguments}
+
+    def _file(self, part: MediaPart) -> dict[str, Any]:
+        """Return a file as a `file` part of the conventions, without its bytes."""
+        modality = "document" if part.kind == "pdf" else part.kind
+        name = {"name": self._text(part.name)} if part.name else {}
+        file = {"modality": modality, "mime_type": part.media_type, "file_id": part.digest, "size": part.size}
+        return {"type": "file", **file, **name}
 
     def _text(self, text: str) -> str:
         """Mask and shorten a text. It is cut to twice the limit first, so that no secret is cut before it is masked."""
@@ -168,13 +175,6 @@ class Content:
         for secret in self.secrets:
             text = text.replace(secret, MASK)
         return text.encode("utf-8", "replace").decode()
-
-
-def _file_part(part: MediaPart) -> dict[str, Any]:
-    """Return a file as a `file` part of the conventions, without its bytes."""
-    modality = part.media_type.partition("/")[0] if part.kind != "pdf" else "document"
-    file = {"type": "file", "modality": modality, "mime_type": part.media_type, "file_id": part.digest}
-    return {**file, "size": part.size, **({"name": part.name} if part.name else {})}
 
 
 def _fit_message(message: dict[str, Any]) -> dict[str, Any]:

@@ -278,6 +278,20 @@ def test_the_model_gets_the_files_that_a_tool_returns(tmp_path: Path, kind: str,
     assert MARKER not in result.model_dump_json()
 
 
+def test_a_program_loads_the_files_that_tools_returned(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(project(tmp_path), Model(calls(("draw", {"kind": "file"})), "seen"), STORE) as runtime:
+            result = await runtime.run("draw", conversation="c")
+            (part,) = [part for message in result.messages for part in message.media]
+            file = await runtime.load_file(part)
+            assert (file.data, file.name) == (png(f"{MARKER} file"), "chart.png")
+            await runtime.store.delete_conversation("c")
+            with pytest.raises(RequestError, match=r"^\[image/png .* chart.png\] is not stored$"):
+                await runtime.load_file(part)
+
+    asyncio.run(main())
+
+
 def test_a_model_without_images_gets_descriptions_of_a_tools_files(tmp_path: Path) -> None:
     model = Model(calls(("draw", {"kind": "file"})), "seen", images=False)
     (result,) = once(project(tmp_path), model, "draw")

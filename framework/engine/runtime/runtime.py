@@ -37,6 +37,8 @@ from framework.tools.plugins.lifecycle import PluginLifecycle
 from framework.tools.tool import Tool
 from framework.types.budget import BudgetStatus, budget_statuses
 from framework.types.errors import ApprovalRequired, RequestError
+from framework.types.file import File
+from framework.types.media import MediaPart
 from framework.types.messages import Message, ToolCall, ToolResult
 from framework.types.state import Confirmation, Decision, RunResult
 from framework.types.todo import TodoItem
@@ -333,6 +335,17 @@ class Runtime:
         result = state.calls[call.id].result
         assert result is not None
         return result
+
+    async def load_file(self, part: MediaPart) -> File:
+        """Return a file of a stored message, such as a picture that a tool returned.
+
+        Raises:
+            RequestError: the file is not stored; it may have been deleted with its run.
+        """
+        contents = await self.store.load_media([part.digest])
+        if part.digest not in contents:
+            raise RequestError(f"{part.description} is not stored")
+        return File(contents[part.digest], part.media_type, part.name)
 
     async def reload(self) -> Generation:
         """Reload the files now, and return the live generation."""
