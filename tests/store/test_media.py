@@ -22,7 +22,9 @@ from framework.types.media import MessagePart, TextPart
 from framework.types.messages import Message
 from framework.types.state import RunState
 from tests.support.cases import cases
+from tests.support.halts import PATIENCE, halted
 from tests.support.media import SAMPLES, pdf, png
+from tests.support.postgres import new_database
 
 FILES = [File.from_bytes(data, name=f"file {number}") for number, data in enumerate(SAMPLES.values())]
 HOUR = 3600.0
@@ -148,6 +150,27 @@ def test_a_file_that_a_new_run_refers_to_is_not_deleted_with_an_old_one(store_ur
             assert await stored(store, shared.data) == [True]
 
     with_store(body, store_url)
+
+
+def test_a_deletion_waits_for_a_run_that_is_about_to_refer_to_the_file(tmp_path: Path, postgres: str) -> None:
+    waiting = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+
+    async def main() -> None:
+        store = await SqlStore.open(new_database(postgres), tmp_path)
+        shared = File.from_bytes(png("shared"))
+        await turn(store, shared, conversation="old")
+        with halted(store, "INSERT INTO agentsd_run_media") as halt:
+            async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
+                tasks.create_task(turn(store, shared, conversation="new"))
+                await halt.reached()
+                tasks.create_task(store.delete_conversation("old"))
+                while not await store._database.read(lambda c: c.execute(waiting).scalar_one()):
+                    pass  # the deletion has not reached the lock yet
+                halt.go()
+        assert await stored(store, shared.data) == [True]
+        await store.close()
+
+    asyncio.run(main())
 
 
 def test_a_file_is_stored_once(store_url: str) -> None:
