@@ -122,12 +122,12 @@ def test_a_file_is_encoded_once_per_run(form: Format) -> None:
     message, cache = with_files("look", PNG), RequestCache()
     answered = Message(role="assistant", content="grey")
     again = with_files("and this?", PDF)
-    emptied = {PNG.part.digest: b""}
+    unreadable: dict[str, Any] = {PNG.part.digest: None}
 
     first, second = send(
         form,
         request(message, scratch=cache),
-        request(message, answered, again, scratch=cache, media={**contents(again), **emptied}),
+        request(message, answered, again, scratch=cache, media={**contents(again), **unreadable}),
     )
 
     assert [data for _, data in files_in(form.id, first)] == [PNG.data]
