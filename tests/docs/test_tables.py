@@ -12,7 +12,7 @@ from pydantic import BaseModel
 import framework
 from framework.engine.runtime.request import RunOptions
 from framework.types import errors
-from framework.types.budget import ReachedBudget
+from framework.types.budget import CounterScope, ReachedBudget, SharedBudget
 from framework.types.errors import AgentsdError
 from framework.types.events import WIRE_NAMES, RunEvent
 from framework.types.messages import Message, ToolCall, Usage
@@ -20,7 +20,7 @@ from framework.types.outcome import OUTCOMES, Limit
 from framework.types.report import Action, CallSummary, ErrorInfo, LimitUse, ToolStat, TraceEntry
 from framework.types.spec import AgentSpec
 from framework.types.state import Confirmation, RunResult
-from framework.types.warnings import RunWarning
+from framework.types.warnings import WARNINGS, RunWarning
 from tests.support.paths import ROOT
 
 DOCS = ROOT / "docs"
@@ -123,6 +123,19 @@ def test_every_documented_default_of_an_agent_file_is_the_codes() -> None:
         "runtime_policy.confirm"
     }
     assert limits | {f"plan.{name}" for name in type(default_of("plan")).model_fields} <= table.keys()
+
+
+def test_every_key_and_counter_of_a_budget_is_documented() -> None:
+    documented = [names(row[0]) for row in rows("settings.md", "Budgets")]
+
+    assert [cell[0] for cell in documented[:3]] == list(SharedBudget.model_fields)
+    assert [name for cell in documented[3:] for name in cell] == list(get_args(CounterScope))
+
+
+def test_every_warning_is_documented_with_its_meaning() -> None:
+    table = {row[0]: row[1] for row in rows("embedding.md", "Events") if len(row) == 2}
+
+    assert table == {code: meaning.replace("|", "\\|") for code, meaning in WARNINGS.items()}
 
 
 def test_documentation_imports_only_public_names() -> None:

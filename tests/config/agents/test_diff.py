@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.config.agents.diff import diff_agent, diff_agents
+from framework.config.agents.diff import diff_agent, diff_agents, diff_settings
+from framework.config.settings import Settings
 from framework.tools.conditions import condition_matches
 from framework.types.spec import RISKS, AgentSpec
 from tests.support.cases import cases
@@ -46,6 +47,8 @@ def spec(**keys: Any) -> AgentSpec:
         ({}, {"plan": {"step_retries": 0}}, "plan.step_retries", "tightens"),
         ({}, {"plan": {"on_failure": "skip"}}, "plan.on_failure", "neutral"),
         ({}, {"sub_agents": ["b"]}, "sub_agents", "widens"),
+        ({}, {"budgets": ["b"]}, "budgets", "tightens"),
+        ({"budgets": ["b"]}, {}, "budgets", "widens"),
         ({}, {"instructions": "j"}, "instructions", "neutral"),
         ({}, {"model_settings": {"temperature": 1}}, "model_settings.temperature", "neutral"),
     ],
@@ -109,6 +112,29 @@ def test_a_bound_that_tightens_applies_to_every_value_of_the_one_before(before: 
         assert was == now
     if effects == {"widens"}:
         assert now < was
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "key", "effect"),
+    [
+        ("{}", "{team: {max_cost_usd: 5, per: day}}", "team", "neutral"),
+        ("{team: {max_cost_usd: 5, per: day}}", "{}", "team", "widens"),
+        ("{team: {max_cost_usd: 5, per: day}}", "{team: {max_cost_usd: 4, per: day}}", "team.max_cost_usd", "tightens"),
+        ("{team: {max_cost_usd: 5, per: day}}", "{team: {max_cost_usd: 6, per: day}}", "team.max_cost_usd", "widens"),
+        ("{team: {max_cost_usd: 5, per: day}}", "{team: {max_cost_usd: 5, per: month}}", "team.per", "widens"),
+        (
+            "{team: {max_cost_usd: 5, per: day}}",
+            "{team: {max_cost_usd: 5, max_total_tokens: 9, per: day}}",
+            "team.max_total_tokens",
+            "tightens",
+        ),
+        ("{max_cost_usd: {max_cost_usd: 5, per: day}}", "{}", "max_cost_usd", "widens"),
+    ],
+)
+def test_each_change_of_a_budget_has_a_direction(before: str, after: str, key: str, effect: str) -> None:
+    versions = [Settings.parse(f"budgets: {text}".encode()) for text in (before, after)]
+    (change,) = diff_settings(*versions)
+    assert (change.key, change.effect) == (f"budgets.{key}", effect)
 
 
 def test_removing_a_policy_tightens_and_removing_a_limit_restores_its_default() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,11 +14,15 @@ from framework.engine.runtime.project import Project
 from framework.llm.client import ModelRequest
 from framework.llm.scripted import Turn, calls
 from framework.store.memory import MemoryStore
+from framework.store.protocol import Blueprint, Conversation, RunRecord
 from framework.store.sql.store import SqlStore
 from framework.testing import JsonStore
 from framework.types.budget import BudgetUse
 from framework.types.errors import LimitExceeded
+from framework.types.events import Event
 from framework.types.plan import PlanDraft
+from framework.types.state import RunState
+from framework.types.trace import SpanRecord
 from tests.support.budgets import CENT, FREE_LIMITS, PaidModel, cents, done, opened, project, spent, total
 from tests.support.projects import agent, write
 
@@ -239,6 +244,61 @@ def test_a_tool_call_outside_a_run_counts(tmp_path: Path) -> None:
             first = await runtime.call_tool("one", "agent.helper", {"message": "x"})
             assert (first.status, await total(runtime.store)) == ("success", CENT)
             assert (await runtime.call_tool("one", "agent.helper", {"message": "x"})).status == "error"
+
+    asyncio.run(main())
+
+
+class SlowStore(JsonStore):
+    """A store whose writes of budgets wait for an event."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.go = asyncio.Event(), asyncio.Event()
+
+    async def begin(self, state: RunState, conversation: Conversation | None, blueprint: Blueprint | None) -> RunRecord:
+        """Save a new run."""
+        return SlowRecord(await super().begin(state, conversation, blueprint), self)
+
+
+class SlowRecord:
+    """A run of a `SlowStore`."""
+
+    cancel_requested = False
+
+    def __init__(self, record: RunRecord, store: SlowStore) -> None:
+        self._record, self._store = record, store
+
+    async def write(
+        self,
+        state: RunState,
+        events: Sequence[Event] = (),
+        spans: Sequence[SpanRecord] = (),
+        *,
+        last: bool = False,
+        uses: Sequence[BudgetUse] = (),
+    ) -> None:
+        """Save a step; the use of budgets waits."""
+        if uses:
+            self._store.reached.set()
+            await self._store.go.wait()
+        await self._record.write(state, events, spans, last=last, uses=uses)
+
+    async def release(self) -> None:
+        """Release the run."""
+        await self._record.release()
+
+
+def test_a_run_that_is_cancelled_while_its_use_is_saved_is_counted(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = SlowStore()
+        root = project(tmp_path, "{team: {max_cost_usd: 1, per: day}}")
+        async with opened(root, store=store) as runtime, runtime.stream("go") as stream:
+            await store.reached.wait()
+            stream.cancel()
+            store.go.set()
+            result = await stream.result()
+            assert (result.status, result.usage.cost_usd) == ("cancelled", CENT)
+            assert await total(store) == CENT
 
     asyncio.run(main())
 

@@ -16,6 +16,7 @@ from framework import Approve, Respond, RunResult, Runtime, StoreError, Tool, to
 from framework.llm.client import ModelRequest
 from framework.store.sql.store import SqlStore
 from framework.testing import ScriptedModel, Turn, calls
+from framework.types.budget import BudgetUse
 from framework.types.events import Routed
 from framework.types.messages import Message
 from framework.types.state import RunState
@@ -250,7 +251,7 @@ def test_a_transaction_with_a_lost_commit_reply_is_executed_once(
         state.messages.append(Message(role="assistant", content="hm"))
         state.seq = 1
         event = Routed(run_id=state.run_id, seq=1, generation=0, agent="one", reason="", confidence=1.0)
-        await cut(record.write(state, [event]))
+        await cut(record.write(state, [event], uses=[BudgetUse(budget="team", tokens=5)]))
         state.status = "paused"
         await cut(record.write(state, last=True))
         loaded = await store.load_run(state.run_id)
@@ -259,6 +260,7 @@ def test_a_transaction_with_a_lost_commit_reply_is_executed_once(
         loaded.status, loaded.finish_reason = "completed", "final"
         await cut(record.write(loaded, last=True))
         assert len(await store.events(state.run_id)) == 1
+        assert [use.tokens for use in await store.budget_uses()] == [5]
         assert [message.content for message in (await store.conversation("c")).messages] == ["go", "hm"]
         assert (await store.conversation("c")).open_run is None
         await store.close()
