@@ -12,7 +12,9 @@ CALL, JOURNAL, JOURNAL_TEST = "engine/tool_call/call", "engine/context/journal",
 RECORD, STORE_TEST = "store/sql/record", "store/test_protocol"
 CATALOG, CATALOG_TEST = "config/generations/catalog", "config/generations/test_catalog"
 PREFLIGHT, PREFLIGHT_TEST = "engine/plan/preflight", "engine/plan/test_preflight"
-WRITE = "            await self._record.write(self._state, events, spans, last=self._is_ending)\n"
+WRITE = (
+    "            await self._record.write(self._state, events, spans, last=self._is_ending, uses=self._take_uses())\n"
+)
 EMIT = "            for event in events:\n                await self._channel.put(event)\n"
 WRITTEN = "            self._written = covered\n"
 
