@@ -49,8 +49,8 @@ class ScriptedModel:
             raise turn
         message = _as_message(turn)
         if request.stream:
-            for word in message.content.split(" "):
-                yield Delta(text=word if message.content.startswith(word) else " " + word)
+            for place, word in enumerate(message.content.split(" ")):
+                yield Delta(text=f" {word}" if place else word)
         half = self._tokens // 2
         usage = Usage(prompt_tokens=self._tokens - half, completion_tokens=half, total_tokens=self._tokens)
         yield Delta(reply=ModelReply(message, "tool_calls" if message.tool_calls else "stop", usage, "scripted"))
