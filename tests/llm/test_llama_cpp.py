@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from framework import Runtime, events, tool
+from framework import RunResult, Runtime, events, tool
 from framework.llm.capabilities import Capabilities
 from framework.llm.client import ModelClient, ModelReply, ModelRequest
 from framework.llm.instructor_client import request_typed_output
@@ -155,7 +156,60 @@ def test_its_responses_api_accepts_a_conversation_with_calls_texts_and_results(
     asyncio.run(main())
 
 
+def test_four_runs_at_once_share_the_server(tmp_path: Path, llama_cpp: LlamaCpp) -> None:
+    async def main() -> list[RunResult]:
+        root = project(tmp_path, llama_cpp, skill_policy="{allow: [look]}")
+        async with Runtime.open(root, tools=[look], watch=False) as runtime, asyncio.TaskGroup() as group:
+            tasks = [group.create_task(runtime.run(f"run {number}")) for number in range(4)]
+        return [task.result() for task in tasks]
+
+    results = asyncio.run(main())
+    assert [result.status for result in results] == ["completed"] * 4
+    assert all(result.tool_calls and not result.warnings for result in results)
+
+
+def test_a_request_beyond_the_context_window_is_one_clear_error(tmp_path: Path, llama_cpp: LlamaCpp) -> None:
+    async def main() -> RunResult:
+        async with Runtime.open(project(tmp_path, llama_cpp, **BARE), watch=False) as runtime:
+            return await runtime.run("one two " * 3000)  # a token each for people, and for this model one a character
+
+    result = asyncio.run(main())
+    assert result.status == "failed"
+    assert result.error
+    assert re.search(r"exceeds the model's context window \(400\).*\(16384 tokens\)", result.error.message)
+    assert result.steps == 1
+
+
+def test_the_server_says_its_window_and_that_it_has_a_grammar(tmp_path: Path, llama_cpp: LlamaCpp) -> None:
+    async def main() -> RunResult:
+        model = client(llama_cpp, enforced=False)
+        await model.probe()
+        can = model.info.capabilities
+        await model.close()
+        assert (can.context_window, can.json_schema, can.images) == (16_384, True, False)
+        async with Runtime.open(project(tmp_path, llama_cpp, **BARE), watch=False) as runtime:
+            return await runtime.run("one two " * 8000)
+
+    assert asyncio.run(main()).finish_reason == "context_full", "known before anything is sent"
+
+
 # --- typed answers
+
+
+@pytest.mark.parametrize("tools", ["[]", "[look]"])
+def test_a_run_returns_data_in_one_answer_without_tools(tmp_path: Path, llama_cpp: LlamaCpp, tools: str) -> None:
+    async def main() -> RunResult:
+        root = project(tmp_path, llama_cpp, skill_policy=f"{{allow: {tools}}}", output_schema=TRIP)
+        async with Runtime.open(root, tools=[look], watch=False) as runtime:
+            return await runtime.run("where to?")
+
+    result = asyncio.run(main())
+    assert result.status == "completed", result.error
+    assert result.data.keys() == {"city", "days"}
+    if tools == "[]":
+        assert result.steps == 1
+    else:
+        assert {call.tool for call in result.tool_calls} == {"look"}
 
 
 @pytest.mark.parametrize("output", [Trip, Sights, PlanDraft])

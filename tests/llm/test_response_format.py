@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,16 @@ def gemini(url: str) -> GeminiModel:
     return GeminiModel("gemini-2.5-flash", api_key=KEY, base_url=url)
 
 
+CLIENTS = {
+    "openai": (openai, OPENAI),
+    "older": (older, OPENAI),
+    "local": (local, OPENAI),
+    "unknown": (unknown, OPENAI),
+    "claude": (claude, ANTHROPIC),
+    "gemini": (gemini, GEMINI),
+}
+
+
 async def run(
     root: Path, client: Any, answers: list[Answer], *, stream: bool = False, output: Any = None, **keys: str
 ) -> tuple[RunResult, WireServer, list[Event]]:
@@ -91,6 +102,22 @@ def system(body: dict[str, Any]) -> str:
 
 NO_TOOLS = {"skill_policy": "{allow: []}", "output_schema": SCHEMA}
 TOOLS = {"skill_policy": "{allow: [look]}", "output_schema": SCHEMA}
+
+
+@pytest.mark.parametrize("tools", ["[]", "[look]"])
+@pytest.mark.parametrize("output", [Trip, None], ids=["output_type", "output_schema"])
+@pytest.mark.parametrize("name", ["openai", "older", "local", "unknown", "claude", "gemini"])
+def test_a_valid_first_answer_costs_one_request_that_contains_the_schema(
+    tmp_path: Path, name: str, output: type[Trip] | None, tools: str
+) -> None:
+    client, form = CLIENTS[name]
+    answer = says(form, calls=((ANSWER, TRIP),)) if form is ANTHROPIC else says(form, TEXT)
+    keys = {"skill_policy": f"{{allow: {tools}}}"} | ({} if output else {"output_schema": SCHEMA})
+    result, server, _ = asked(tmp_path, client, answer, output=output, **keys)
+
+    assert (result.data, len(server.requests)) == (TRIP, 1)
+    sent = json.dumps(server.requests[0]).replace("\\", "")
+    assert re.search(r'"required": ?\["city", ?"days"\]', sent)
 
 
 @each_way
