@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import click
 
 from framework.cli.location import lenient_settings, locate
 from framework.cli.records import open_project_store
 from framework.cli.table import NOTHING, show_table
-from framework.types.budget import BudgetStatus, SharedBudget, budget_statuses
+from framework.types.budget import BudgetStatus, budget_statuses
 from framework.types.errors import RequestError
 from framework.types.text import did_you_mean
 
-_COLUMNS = ("budget", "per", "for", "share", "resets at (UTC)", "used")
+_COLUMNS = ("budget", "for", "share", "resets (UTC)", "used")
 
 
 @click.command("budgets")
@@ -45,20 +45,19 @@ def command(name: str | None, limit: int, project: str, as_json: bool) -> int:
     elif not found:
         click.echo("agentsd.yaml defines no budgets")
     else:
-        show_table(_COLUMNS, [_row(one, chosen) for one in found[:limit]])
-        if (more := len(found) - limit) and more > 0:
+        show_table(_COLUMNS, [_row(one) for one in found[:limit]])
+        if (more := len(found) - limit) > 0:
             click.echo(f"and {more} more: use --limit")
     return 0
 
 
-def _row(one: BudgetStatus, budgets: Mapping[str, SharedBudget]) -> list[str]:
+def _row(one: BudgetStatus) -> list[str]:
     scope = ", ".join(f"{kind} {value}" if value else f"no {kind}" for kind, value in one.scope.items())
     return [
         one.budget,
-        " and ".join(budgets[one.budget].per),
         scope or NOTHING,
         f"{one.share:.0%}",
-        f"{one.resets_at:%Y-%m-%d %H:%M}" if one.resets_at else NOTHING,
+        f"{one.resets_at:%Y-%m-%d}" if one.resets_at else "never",
         ", ".join(_amounts(one)),
     ]
 
