@@ -195,5 +195,5 @@ class ProbingClient(ModelClient, Protocol):
         ...
 
     async def probe(self) -> None:
-        """Ask the server, and add what it says to `info`. A failure changes nothing."""
+        """Ask the server, and add what it reports to `info`. A failure changes nothing."""
         ...

@@ -171,7 +171,9 @@ def test_four_runs_at_once_share_the_server(tmp_path: Path, llama_cpp: LlamaCpp)
 def test_a_request_beyond_the_context_window_is_one_clear_error(tmp_path: Path, llama_cpp: LlamaCpp) -> None:
     async def main() -> RunResult:
         async with Runtime.open(project(tmp_path, llama_cpp, **BARE), watch=False) as runtime:
-            return await runtime.run("one two " * 3000)  # a token each for people, and for this model one a character
+            return await runtime.run(
+                "one two " * 3000
+            )  # about 6,000 tokens by the estimate; for this model, each character is one
 
     result = asyncio.run(main())
     assert result.status == "failed"

@@ -80,7 +80,7 @@ class ModelCaller:
         return NamedClient(name, self.client(name))
 
     async def probe(self, name: str | None = None) -> None:
-        """Ask the server of that model, or of the agent's own, what it can do, if it is local and has not said it."""
+        """Ask the server of that model, or of the agent's own, for unknown capabilities, if it is local."""
         await self.clients.probe(self.settings, name or self.agent.spec.model or self.settings.model)
 
     def client(self, name: str) -> ModelClient:
@@ -113,7 +113,7 @@ class ModelClients:
         self._embedded = dict(clients)
         self._connected: dict[tuple[str, ModelAlias | None], ModelClient] = {}
         self._unprobed: dict[ModelClient, ProbingClient] = {}
-        """Clients of local servers that have not said what their model can do."""
+        """Clients of local servers that have not reported all capabilities of their model."""
 
     def get(self, settings: Settings, name: str) -> ModelClient:
         """Return the client of a model; raises ConfigError if the name is unknown or the model has no key."""

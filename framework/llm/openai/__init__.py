@@ -6,7 +6,7 @@ In reading order; each module imports only from those below it:
     responses         The Responses API: the same.
     responses_format  Converts messages to and from the items of the Responses API.
     exchange          What both share: the exchange with the server, and its errors.
-    local_server      What a local server says about itself: its context window and abilities.
+    local_server      What a local server reports about itself: its context window and abilities.
     connection        Sends requests that are already encoded through the openai SDK, also to Azure.
     transport         Sends the SDK's requests through aiohttp.
     pool              Pooled connections; one that the server closed before it answered is replaced.

@@ -26,7 +26,7 @@ T = TypeVar("T")
 _PROBE_TIMEOUT = 2.0
 """Seconds for all requests of a probe."""
 _PROBE_INTERVAL = 60.0
-"""Seconds after which a server is asked again for what it did not say: it may load its model later."""
+"""Seconds after which a server is asked again for what it did not report: it may load its model later."""
 
 
 class ChunkAssembler(Protocol):
@@ -127,7 +127,7 @@ class OpenAIExchange(ABC, Generic[A]):
 
     @property
     def needs_probe(self) -> bool:
-        """Whether the server is local and has not yet said what nobody declared."""
+        """Whether the server is local, and capabilities are unknown that it may report."""
         if self._azure_version:
             return False
         known = self._info.capabilities

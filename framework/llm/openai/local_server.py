@@ -1,4 +1,4 @@
-"""Reads what a local model server says about itself: its context window, and what it can do.
+"""Reads what a local model server reports about itself: its context window, and what it can do.
 
 | server       | request                            | fields                                                   |
 |--------------|------------------------------------|----------------------------------------------------------|
@@ -38,7 +38,7 @@ def is_local(base_url: str | None) -> bool:
 
 
 async def ask_server(fetch: Fetch, base_url: str, model: str) -> Capabilities:
-    """Return what the server says about a model; what it does not say is unknown.
+    """Return what the server reports about a model; the rest is unknown.
 
     Args:
         fetch: sends the requests; its errors propagate.
