@@ -176,7 +176,7 @@ def _provider(address: str) -> TracerProvider:
 def _project(path: Path, url: str) -> Path:
     (path / "agents.d").mkdir()
     (path / "agents.d/looper.yaml").write_text(AGENT, "utf-8")
-    alias = f"{{model: openai/m, base_url: '{url}', api_key: k}}"
+    alias = f"{{model: openai/m, base_url: '{url}', api_key: k, stream: false}}"
     (path / "agentsd.yaml").write_text(f"models: {{wire: {alias}}}\n", "utf-8")
     return path
 

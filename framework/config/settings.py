@@ -52,6 +52,8 @@ class ModelAlias(Frozen):
     """API of a model with OpenAI's format: `chat` (chat completions) or `responses`. Default: by the model."""
     capabilities: Capabilities | None = None
     """Features and prices of the model; overrides what agentsd knows about it."""
+    stream: bool | None = None
+    """Whether responses are always or never streamed. Default: always from a local server, else for listeners only."""
 
     @field_validator("api", "capabilities")
     @classmethod

@@ -9,7 +9,7 @@ A client sends each request once. Retries, deadlines and fallbacks belong to the
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -49,6 +49,12 @@ class ModelInfo:
     max_files: int | None = None
     """Files that the provider accepts in one request; None if it documents no limit."""
     capabilities: Capabilities = field(default_factory=Capabilities)
+    stream: bool | None = None
+    """Whether HTTP responses are always (True) or never (False) streamed; None: if `ModelRequest.stream` is set."""
+
+    def is_streamed(self, request: ModelRequest) -> bool:
+        """Return whether the HTTP response to a request is streamed, and deltas arrive while it is generated."""
+        return request.stream if self.stream is None else self.stream
 
     def accepts(self, file: MediaPart) -> bool | None:
         """Return whether the model accepts a file in a message; None if that is unknown."""
@@ -88,8 +94,12 @@ def served_model(
     base_url: str | None,
     configured: Capabilities | None,
     media_types: frozenset[str] = _ALL_MEDIA_TYPES,
+    stream: bool | None = None,
 ) -> ModelInfo:
-    """Return the info of a model on a server; `configured` capabilities override the known ones."""
+    """Return the info of a model on a server; `configured` capabilities override the known ones.
+
+    `stream` is as in `ModelInfo`; a model that supports only streamed requests is always streamed.
+    """
     capabilities = (configured or Capabilities()).over(known_capabilities(f"{provider}/{model}"))
     host, port = server_address(base_url)
     return ModelInfo(
@@ -99,6 +109,7 @@ def served_model(
         server_port=port,
         media_types=media_types,
         capabilities=capabilities,
+        stream=True if stream is None and capabilities.stream_only else stream,
     )
 
 
@@ -110,7 +121,7 @@ class ModelRequest:
     tools: tuple[ToolDefinition, ...] = ()
     settings: ModelSettings = field(default_factory=ModelSettings)
     stream: bool = False
-    """Whether to yield deltas; otherwise the HTTP response is not streamed either."""
+    """Whether to yield each piece of text as it arrives. Otherwise deltas may be merged, or only the reply yielded."""
     output: type[BaseModel] | None = None
     """The type of the reply, for a `typed` client."""
     json: Mapping[str, Any] | None = None
@@ -159,6 +170,19 @@ class Delta:
     text: str = ""
     reasoning: str = ""
     reply: ModelReply | None = None
+
+
+def merged_deltas(deltas: Sequence[Delta]) -> Iterator[Delta]:
+    """Yield one delta for several that arrived together, for a request whose text nobody reads as it arrives."""
+    if deltas:
+        yield Delta("".join([delta.text for delta in deltas]), "".join([delta.reasoning for delta in deltas]))
+
+
+def whole_reply(reply: ModelReply, request: ModelRequest) -> Iterator[Delta]:
+    """Yield the deltas of a reply that was not streamed."""
+    if request.stream:
+        yield Delta(text=reply.message.content)
+    yield Delta(reply=reply)
 
 
 SendRequest = Callable[[ModelRequest], Awaitable[ModelReply]]

@@ -14,6 +14,7 @@ from framework.llm.client import ModelClient
 from framework.llm.gemini.client import GeminiModel
 from framework.llm.offline.model import OfflineModel
 from framework.llm.openai.client import OpenAIModel
+from framework.llm.openai.local_server import is_local
 from framework.llm.openai.responses import ResponsesModel
 from framework.types.errors import ConfigError
 from framework.types.text import did_you_mean
@@ -66,6 +67,7 @@ def create_client(
     api_key: str | None = None,
     api: OpenAIApi | None = None,
     capabilities: Capabilities | None = None,
+    stream: bool | None = None,
     environ: Mapping[str, str],
 ) -> ModelClient:
     """Return the client for `provider/model`, or for `offline`. It sends nothing and loads no SDK yet.
@@ -76,6 +78,8 @@ def create_client(
         api_key: overrides the provider's environment variable.
         api: for a provider with OpenAI's API format, overrides the one in the capabilities.
         capabilities: override the known ones.
+        stream: whether responses are always or never streamed, also if nobody reads the text as it arrives. By default
+            they always are if the server is local: it notices a cancelled call only while it streams.
         environ: environment variables, which contain the keys.
 
     Raises:
@@ -94,15 +98,23 @@ def create_client(
     if not _is_installed(SDKS[provider.api]):
         raise ConfigError(f"{name} needs the SDK of {provider.name}: pip install 'agentsd[{provider.api}]'")
     url = _url(provider, name, base_url, environ)
+    if stream is None and is_local(url):
+        stream = True
     if provider.api == "anthropic":
-        return AnthropicModel(model, api_key=key, base_url=url, capabilities=capabilities)
+        return AnthropicModel(model, api_key=key, base_url=url, capabilities=capabilities, stream=stream)
     if provider.api == "gemini":
-        return GeminiModel(model, api_key=key, base_url=url, capabilities=capabilities)
+        return GeminiModel(model, api_key=key, base_url=url, capabilities=capabilities, stream=stream)
     api = chosen_api(name, base_url=base_url, api=api, capabilities=capabilities)
     kind = ResponsesModel if api == "responses" else OpenAIModel
     version = _required(provider.version_variable, name, "the version of the API", environ)
     return kind(
-        provider.name, model, api_key=key, base_url=url, capabilities=capabilities, azure_version=version or None
+        provider.name,
+        model,
+        api_key=key,
+        base_url=url,
+        capabilities=capabilities,
+        azure_version=version or None,
+        stream=stream,
     )
 
 

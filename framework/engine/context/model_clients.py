@@ -162,6 +162,7 @@ class ModelClients:
             api_key=key,
             api=alias.api,
             capabilities=alias.capabilities,
+            stream=alias.stream,
             environ=os.environ,
         )
 

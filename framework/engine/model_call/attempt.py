@@ -76,35 +76,40 @@ class _Attempt:
         """The model's properties."""
         return self.client.info
 
+    @property
+    def _is_streamed(self) -> bool:
+        return self.info.is_streamed(self.request)
+
     async def receive(self) -> ModelReply:
         """Return the reply; raises ModelError, also for a timeout."""
         limits = self.caller.budget.limits
-        first_limit = limits.first_token_timeout if self.request.stream else None
+        first_limit = limits.first_token_timeout if self._is_streamed else None
         try:
             async with asyncio.timeout(limits.model_timeout) as idle, asyncio.timeout(first_limit) as first:
                 return await self._read(first, idle)
         except TimeoutError:
             if first.expired():
                 raise self._timeout_error("did not begin to answer", "first_token_timeout", first_limit) from None
-            is_silent = self.first_at is None or not self.request.stream
+            is_silent = self.first_at is None or not self._is_streamed
             what = "did not answer" if is_silent else "did not continue its answer"
             raise self._timeout_error(what, "model_timeout", limits.model_timeout) from None
 
     async def _read(self, first: asyncio.Timeout, idle: asyncio.Timeout) -> ModelReply:
         """Read the answer. The first piece ends the timeout `first`; each piece of a stream extends `idle`."""
-        idle_limit = self.caller.budget.limits.model_timeout if self.request.stream else None
+        idle_limit = self.caller.budget.limits.model_timeout if self._is_streamed else None
         deltas = self.client.stream(self.request)
         try:
             async for delta in deltas:
                 if delta.reply is not None:
                     return delta.reply
                 self.first_at = self.first_at or perf_counter()
+                self.texts += (delta.text, delta.reasoning)
                 first.reschedule(None)
+                if delta.text and self.request.stream:
+                    idle.reschedule(None)  # a slow reader may keep the text waiting
+                    await self.caller.context.emit_text(self.message_id, delta.text)
                 if idle_limit is not None:
                     idle.reschedule(asyncio.get_running_loop().time() + idle_limit)
-                self.texts += (delta.text, delta.reasoning)
-                if delta.text and self.request.stream:
-                    await self.caller.context.emit_text(self.message_id, delta.text)
         finally:
             # Left to the garbage collector, the connection would stay open and the provider would keep generating.
             if isinstance(deltas, AsyncGenerator):

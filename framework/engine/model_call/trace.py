@@ -157,7 +157,7 @@ class _CallTrace(ModelTrace):
             names.OPERATION: "chat",
             **model_attributes(info),
             names.OUTPUT_TYPE: "json" if request.output else None,
-            names.REQUEST_STREAM: request.stream or None,
+            names.REQUEST_STREAM: info.is_streamed(request) or None,
             names.REQUEST_TEMPERATURE: settings.temperature,
             names.REQUEST_TOP_P: settings.top_p,
             names.REQUEST_MAX_TOKENS: settings.max_tokens,

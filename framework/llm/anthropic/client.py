@@ -17,7 +17,7 @@ from framework.llm.anthropic.format import (
     without_answer_tool,
 )
 from framework.llm.capabilities import Capabilities
-from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, served_model
+from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, served_model, whole_reply
 from framework.llm.file_encoding import FileInsertion
 from framework.llm.http_client import SDK_TIMEOUT, create_http_client, read_unstreamed
 from framework.llm.openai_format import tool_names
@@ -59,12 +59,21 @@ class AnthropicModel:
         api_key: empty for a server that requires none.
         base_url: a different server with the same API, without `/v1`; None for Anthropic's.
         capabilities: override the known ones.
+        stream: whether responses are always or never streamed; None to stream them if the request asks for it.
     """
 
     def __init__(
-        self, model: str, *, api_key: str, base_url: str | None = None, capabilities: Capabilities | None = None
+        self,
+        model: str,
+        *,
+        api_key: str,
+        base_url: str | None = None,
+        capabilities: Capabilities | None = None,
+        stream: bool | None = None,
     ) -> None:
-        served = served_model("anthropic", model, base_url, capabilities, media_types=ANTHROPIC_MEDIA_TYPES)
+        served = served_model(
+            "anthropic", model, base_url, capabilities, media_types=ANTHROPIC_MEDIA_TYPES, stream=stream
+        )
         self._info = replace(served, answer_tool=True, max_files=max_files(served.capabilities))
         self._api_key = api_key
         self._base_url = base_url.rstrip("/").removesuffix("/v1") if base_url else None
@@ -85,24 +94,23 @@ class AnthropicModel:
             await request.scratch.files.add(request.media)
         body = request_to_body(request, self._info)
         assembler = MessageAssembler()
-        if not request.stream and not self._info.capabilities.stream_only:
+        if not self._info.is_streamed(request):
             with self._files.during(request.scratch.files):
                 assembler.response = self._validated(await self._guard(create(**body)))
-            yield Delta(reply=without_answer_tool(self._reply(assembler, body, request)))
+            for piece in whole_reply(without_answer_tool(self._reply(assembler, body, request)), request):
+                yield piece
             return
         with self._files.during(request.scratch.files):
             events = await self._guard(create(**body, stream=True))
         try:
             if (message := await self._guard(read_unstreamed(events.response))) is not None:
                 assembler.response = self._validated(message)
-                reply = without_answer_tool(self._reply(assembler, body, request))
-                if request.stream:
-                    yield Delta(text=reply.message.content)
-                yield Delta(reply=reply)
+                for piece in whole_reply(without_answer_tool(self._reply(assembler, body, request)), request):
+                    yield piece
                 return
             while (event := await self._guard(anext(events, None))) is not None:
                 delta = assembler.add_event(as_dict(event))
-                if delta and request.stream:
+                if delta:
                     yield delta
         finally:
             await events.close()

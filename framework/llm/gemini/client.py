@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from framework.llm.capabilities import Capabilities
-from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, served_model
+from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, served_model, whole_reply
 from framework.llm.file_encoding import FileInsertion
 from framework.llm.gemini.format import GEMINI_MEDIA_TYPES, ResponseAssembler, request_to_arguments
 from framework.llm.http_client import SDK_TIMEOUT, create_http_client
@@ -59,12 +59,21 @@ class GeminiModel:
         api_key: empty for a server that requires none.
         base_url: a different server with the same API, with or without a version such as `/v1beta`; None for Google's.
         capabilities: override the known ones.
+        stream: whether responses are always or never streamed; None to stream them if the request asks for it.
     """
 
     def __init__(
-        self, model: str, *, api_key: str, base_url: str | None = None, capabilities: Capabilities | None = None
+        self,
+        model: str,
+        *,
+        api_key: str,
+        base_url: str | None = None,
+        capabilities: Capabilities | None = None,
+        stream: bool | None = None,
     ) -> None:
-        self._info = served_model("gemini", model, base_url, capabilities, media_types=frozenset(GEMINI_MEDIA_TYPES))
+        self._info = served_model(
+            "gemini", model, base_url, capabilities, media_types=frozenset(GEMINI_MEDIA_TYPES), stream=stream
+        )
         self._api_key = api_key
         self._base_url = base_url
         self._errors = ProviderErrors(self._info.name, api_key, base_url)
@@ -85,10 +94,11 @@ class GeminiModel:
             await request.scratch.files.add(request.media)
         arguments = request_to_arguments(request, self._info)
         assembler = ResponseAssembler(_FINISH_REASONS)
-        if not request.stream and not self._info.capabilities.stream_only:
+        if not self._info.is_streamed(request):
             with self._files.during(request.scratch.files):
                 assembler.add_response(await self._guard(models.generate_content(**arguments)))
-            yield Delta(reply=self._reply(assembler, request))
+            for piece in whole_reply(self._reply(assembler, request), request):
+                yield piece
             return
         chunks = await self._guard(models.generate_content_stream(**arguments))
         response = None
@@ -96,7 +106,7 @@ class GeminiModel:
             while (chunk := await self._next(chunks, request)) is not None:
                 response = response or self._responses.pop(_task(), None)
                 delta = assembler.add_response(chunk)
-                if delta and request.stream:
+                if delta:
                     yield delta
         finally:
             await chunks.aclose()

@@ -8,6 +8,7 @@ In reading order; each module imports only from those below it:
     exchange          What both share: the exchange with the server, and its errors.
     local_server      What a local server reports about itself: its context window and abilities.
     connection        Sends requests that are already encoded through the openai SDK, also to Azure.
+    event_stream      Reads the events of a streamed response from its bytes.
     transport         Sends the SDK's requests through aiohttp.
     pool              Pooled connections; one that the server closed before it answered is replaced.
 """

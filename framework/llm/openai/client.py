@@ -57,7 +57,9 @@ class OpenAIModel(OpenAIExchange[StreamAssembler]):
         if request.tools:
             fields["tools"] = (tools.json,)
         if streamed:
-            settings = {**settings, "stream": True, "stream_options": {"include_usage": True}}
+            settings = {**settings, "stream": True}
+            if self._requests_usage:
+                settings["stream_options"] = {"include_usage": True}
         return json_object(settings, **fields)
 
     def _encode(self, request: ModelRequest, position: int, names: Mapping[str, str]) -> bytes:
@@ -84,8 +86,7 @@ class OpenAIModel(OpenAIExchange[StreamAssembler]):
         return body
 
     def _must_stream(self, settings: Mapping[str, Any]) -> bool:
-        # Qwen's open models think in streamed replies only.
-        return super()._must_stream(settings) or bool(settings.get("enable_thinking"))
+        return bool(settings.get("enable_thinking"))  # Qwen's open models think in streamed replies only
 
     def _parse_body(self, body: Any, request: ModelRequest) -> ModelReply:
         if isinstance(body, str):

@@ -12,6 +12,7 @@ from openai import APIStatusError, AsyncAzureOpenAI, AsyncOpenAI, AsyncStream, O
 
 from framework.llm.capabilities import OpenAIApi
 from framework.llm.http_client import create_http_client
+from framework.llm.openai.event_stream import EventStream
 from framework.llm.openai.transport import create_direct_client, read_content
 from framework.llm.stream_assembler import as_dict
 
@@ -84,13 +85,12 @@ class Connection:
                 return content.decode(errors="replace")
             raise
 
-    async def stream(self, body: bytes) -> AsyncStream[Any]:
-        """Return the chunks of the response, for a body that requests a stream; raises the same errors as `post`."""
+    async def stream(self, body: bytes) -> EventStream:
+        """Return the events of the response, for a body that requests a stream; raises the same errors as `post`."""
         if not self._accepts_bytes:
-            chunks: AsyncStream[Any] = await self._create(body)
-            return chunks
-        # With `object` as type, chunks remain plain dicts.
-        return await self._sdk.post(
+            typed: AsyncStream[Any] = await self._create(body)
+            return EventStream(typed.response)
+        stream = await self._sdk.post(
             self._url,
             content=body,
             cast_to=object,
@@ -98,6 +98,7 @@ class Connection:
             stream=True,
             stream_cls=AsyncStream[object],
         )
+        return EventStream(stream.response)
 
     async def fetch(self, url: str, body: dict[str, Any] | None = None) -> object:
         """Return the JSON at another URL of the server, for GET, or for POST with a body; None if there is none.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from framework.llm.capabilities import Capabilities, OpenAIApi
-from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, served_model
+from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, merged_deltas, served_model, whole_reply
 from framework.llm.http_client import SDK_TIMEOUT, read_unstreamed
 from framework.llm.openai.local_server import ask_server, is_local
 from framework.llm.openai_format import tool_names, wire_names
@@ -21,8 +22,10 @@ from framework.types.messages import ToolDefinition
 
 if TYPE_CHECKING:
     from framework.llm.openai.connection import Connection
+    from framework.llm.openai.event_stream import EventStream
 
 T = TypeVar("T")
+_USAGE_OPTION = re.compile("stream_options|include_usage")
 _PROBE_TIMEOUT = 2.0
 """Seconds for all requests of a probe."""
 _PROBE_INTERVAL = 60.0
@@ -61,6 +64,7 @@ class OpenAIExchange(ABC, Generic[A]):
         base_url: the URL up to and including `/v1`; None for the SDK's default. The resource's URL for Azure.
         capabilities: override the known ones.
         azure_version: version of Azure's API; None for all other servers.
+        stream: whether responses are always or never streamed; None to stream them if the request asks for it.
     """
 
     api: OpenAIApi
@@ -76,9 +80,10 @@ class OpenAIExchange(ABC, Generic[A]):
         base_url: str | None = None,
         capabilities: Capabilities | None = None,
         azure_version: str | None = None,
+        stream: bool | None = None,
     ) -> None:
         configured = (capabilities or Capabilities()).model_copy(update={"api": self.api})
-        info = served_model(provider, model, base_url, configured, media_types=self.media_types)
+        info = served_model(provider, model, base_url, configured, media_types=self.media_types, stream=stream)
         is_declared = base_url is not None and configured.json_schema is True
         self._info = replace(info, any_schema=is_declared)
         self._api_key = api_key
@@ -87,6 +92,8 @@ class OpenAIExchange(ABC, Generic[A]):
         usual_path = "" if azure_version else "/v1"
         self._errors = ProviderErrors(self._info.name, api_key, base_url, usual_path=usual_path, api=self.api)
         self._connection: Connection | None = None
+        self._requests_usage = True
+        """Whether streams request usage; False once the server has rejected the option."""
         self._toolsets = ToolsetCache(self._encoded_tools)
         self._probing = asyncio.Lock()
         self._next_probe = 0.0
@@ -101,28 +108,25 @@ class OpenAIExchange(ABC, Generic[A]):
         if request.media:
             await request.scratch.files.add(request.media)
         settings = self._settings(request)
-        streamed = request.stream or self._must_stream(settings)
-        body = self._body(request, settings, streamed=streamed)
-        if request.scratch.files:
-            body = await request.scratch.files.insert(body)
-        if not streamed:
-            yield Delta(reply=self._parse_body(await self._guard(self._connected().post(body)), request))
+        if not (self._info.is_streamed(request) or self._must_stream(settings)):
+            body = await self._encoded(request, settings, streamed=False)
+            reply = self._parse_body(await self._guard(self._connected().post(body)), request)
+            for piece in whole_reply(reply, request):
+                yield piece
             return
-        chunks = await self._guard(self._connected().stream(body))
+        events = await self._open_stream(request, settings)
         assembler = self._assembler()
         try:
-            if (unstreamed := await self._guard(read_unstreamed(chunks.response))) is not None:
-                reply = self._parse_body(unstreamed, request)
-                if request.stream:
-                    yield Delta(text=reply.message.content)
-                yield Delta(reply=reply)
+            if (unstreamed := await self._guard(read_unstreamed(events.response))) is not None:
+                for piece in whole_reply(self._parse_body(unstreamed, request), request):
+                    yield piece
                 return
-            while (chunk := await self._guard(anext(chunks, None))) is not None:
-                delta = assembler.add_chunk(chunk)
-                if delta and request.stream:
-                    yield delta
+            while (chunks := await self._guard(events.read())) is not None:
+                deltas = [delta for chunk in chunks if (delta := assembler.add_chunk(chunk)) is not None]
+                for piece in deltas if request.stream else merged_deltas(deltas):
+                    yield piece
         finally:
-            await chunks.close()
+            await events.close()
         yield Delta(reply=self._reply(assembler, request))
 
     @property
@@ -182,7 +186,8 @@ class OpenAIExchange(ABC, Generic[A]):
         """Return the reply of a complete response; raise ModelError if it is incomplete or failed."""
 
     def _must_stream(self, settings: Mapping[str, Any]) -> bool:  # noqa: ARG002 - chat completions depend on them
-        return bool(self._info.capabilities.stream_only)
+        """Return whether the server supports these settings in streamed responses only."""
+        return False
 
     def _tool_choice(self, request: ModelRequest, names: Mapping[str, str]) -> str:
         """Return `auto`, `none`, `required` or the tool that the model must call."""
@@ -194,6 +199,22 @@ class OpenAIExchange(ABC, Generic[A]):
         return EncodedTools(encode_json([self._tool(tool) for tool in tools]), wire_names(tools), tool_names(tools))
 
     # --- the server
+
+    async def _encoded(self, request: ModelRequest, settings: dict[str, Any], *, streamed: bool) -> bytes:
+        body = self._body(request, settings, streamed=streamed)
+        return await request.scratch.files.insert(body) if request.scratch.files else body
+
+    async def _open_stream(self, request: ModelRequest, settings: dict[str, Any]) -> EventStream:
+        """Send a request for a stream; if the server rejects the option for usage, once more without it."""
+        body = await self._encoded(request, settings, streamed=True)
+        try:
+            return await self._guard(self._connected().stream(body))
+        except ModelError as error:
+            if not (self._requests_usage and _USAGE_OPTION.search(error.message)):
+                raise
+        self._requests_usage = False
+        body = await self._encoded(request, settings, streamed=True)
+        return await self._guard(self._connected().stream(body))
 
     def _connected(self) -> Connection:
         if self._connection is None:

@@ -12,7 +12,8 @@ from framework import RunResult, Runtime, events
 from tests.support.formats import OPENAI, Format, each_format
 from tests.support.formats import says as said
 from tests.support.projects import agent, write
-from tests.support.wire import Answer, calls, failed, says, wire_server
+from tests.support.wire import Answer, calls, failed, piece, says, wire_server
+from tests.support.wire import events as wire_events
 
 
 def project(root: Path, url: str, *, form: Format = OPENAI, more: str = "", **keys: str) -> Path:
@@ -39,7 +40,7 @@ def test_a_react_run_on_a_model_server(tmp_path: Path) -> None:
         assert [message["role"] for message in first["messages"]] == ["system", "user"]
         assert first["messages"][0]["content"].startswith("You are one.")
         assert {tool["function"]["name"] for tool in first["tools"]} >= {"calculator", "read_file"}
-        assert not first.get("stream")
+        assert first["stream"], "from a local server, the response is streamed although nobody listens"
         assert second["messages"][-1]["content"] == "42"
         assert second["messages"][-1]["tool_call_id"] == second["messages"][-2]["tool_calls"][0]["id"]
 
@@ -257,5 +258,64 @@ def test_an_unknown_model_name_is_one_line_that_names_the_aliases(tmp_path: Path
         assert result.error.message == (
             "there is no model 'locla': write PROVIDER/MODEL, or an alias; did you mean local?"
         )
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("more", "streamed"), [("", True), (", stream: true", True), (", stream: false", False)])
+@each_format
+def test_an_alias_decides_whether_responses_are_streamed(
+    form: Format, more: str, streamed: bool, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with wire_server([said(form, "one two"), said(form, "one two")]) as server:
+            async with Runtime.open(project(tmp_path, server.url, form=form, more=more), watch=False) as runtime:
+                unheard = await runtime.run("go")
+                async with runtime.stream("go") as stream:
+                    texts = [event.text async for event in stream if isinstance(event, events.ContentReceived)]
+                heard = await stream.result()
+            for body, path in zip(server.requests, server.paths, strict=True):
+                assert bool(body.get("stream") or path.endswith(":streamGenerateContent")) is streamed
+        assert "".join(texts) == heard.output == unheard.output == "one two"
+        assert heard.usage.total_tokens == unheard.usage.total_tokens == 15
+
+    asyncio.run(main())
+
+
+def test_a_server_that_rejects_the_option_for_usage_is_called_without_it(tmp_path: Path) -> None:
+    def reply(body: dict[str, object]) -> Answer:
+        return failed(422, "unknown field stream_options") if "stream_options" in body else says("done")
+
+    async def main() -> None:
+        async with (
+            wire_server(reply) as server,
+            Runtime.open(project(tmp_path, server.url), watch=False) as runtime,
+        ):
+            results = [await runtime.run("go") for _ in range(2)]
+        assert [(result.output, len(result.warnings)) for result in results] == [("done", 0), ("done", 0)]
+        assert ["stream_options" in body for body in server.requests] == [True, False, False], "it is remembered"
+
+    asyncio.run(main())
+
+
+def test_first_token_timeout_applies_to_a_run_that_nobody_listens_to(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with wire_server([wire_events(piece(), ending="comments"), says("at last")]) as server:
+            policy = "{first_token_timeout: 500ms, model_timeout: 50s}"
+            result = await run_once(project(tmp_path, server.url, runtime_policy=policy))
+        assert result.output == "at last", result.error
+        assert "did not begin to answer within 0.5s (runtime_policy.first_token_timeout" in result.warnings[0].message
+
+    asyncio.run(main())
+
+
+def test_model_timeout_limits_each_pause_of_a_run_that_nobody_listens_to(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with wire_server([wire_events(piece(content="so"), ending="stall"), says("at last")]) as server:
+            policy = "{first_token_timeout: 50s, model_timeout: 500ms}"
+            result = await run_once(project(tmp_path, server.url, runtime_policy=policy))
+            await server.disconnected.wait()
+        assert result.output == "at last", result.error
+        assert "did not continue its answer within 0.5s (runtime_policy.model_timeout" in result.warnings[0].message
 
     asyncio.run(main())
