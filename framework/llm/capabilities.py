@@ -51,7 +51,7 @@ def _check_price(value: Any) -> Any:
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_check_price)]
 _TOKENS_PER_PRICE = 1_000_000
 _UNSUPPORTED_SETTINGS: Mapping[str, tuple[str, ...]] = {"anthropic": ("seed",)}
-"""Settings that a provider does not support. They are rejected instead of being ignored silently."""
+"""Settings that the API of a provider does not support. They are rejected instead of being ignored silently."""
 _NOT_IN_RESPONSES = ("stop", "seed")
 """Settings that OpenAI's Responses API does not support."""
 LEVELS: tuple[ReasoningLevel, ...] = get_args(ReasoningLevel)
@@ -176,9 +176,11 @@ def unsupported_settings(
     provider: str, model: str, settings: ModelSettings, supported: Capabilities
 ) -> Iterator[UnsupportedSetting]:
     """Yield the settings that the provider, its API or the model does not support."""
-    for name in _UNSUPPORTED_SETTINGS.get(provider, ()):
+    api = listed_name(model).partition("/")[0]
+    for name in _UNSUPPORTED_SETTINGS.get(api, ()):
         if getattr(settings, name) is not None:
-            yield UnsupportedSetting(name, f"{provider} does not support {name}", "remove it from model_settings")
+            subject = provider if provider == api else model
+            yield UnsupportedSetting(name, f"{subject} does not support {name}", "remove it from model_settings")
     for name in _NOT_IN_RESPONSES if supported.api == "responses" else ():
         if getattr(settings, name) not in (None, ()):
             hint = "remove it from model_settings, or set `api: chat` at an alias of the model in agentsd.yaml"
@@ -202,9 +204,20 @@ class _Table(Frozen):
     section: tuple[_Section, ...]
 
 
+def listed_name(name: str) -> str:
+    """Return the name that the table has for `provider/model`: models in Vertex AI are listed below their own APIs."""
+    provider, _, model = name.partition("/")
+    if provider != "vertex":
+        return name
+    if not model.startswith("claude-"):
+        return f"gemini/{model}"
+    family, _, version = model.partition("@")  # a date, which Anthropic appends with a hyphen, or a word
+    return f"anthropic/{family}-{version}" if version.isdigit() else f"anthropic/{family}"
+
+
 def known_capabilities(name: str) -> Capabilities:
     """Return the known capabilities of `provider/model`. A later matching row overrides earlier ones."""
-    merged = Capabilities()
+    merged, name = Capabilities(), listed_name(name)
     for pattern, row in _known_models().get(name.partition("/")[0], ()):
         if fnmatchcase(name, pattern):
             merged = row.over(merged)

@@ -99,6 +99,7 @@ class ProviderErrors:
         base_url: the server; None for the provider's default.
         usual_path: the path that most servers' `base_url` ends with.
         api: which of OpenAI's APIs is used; None for other providers.
+        credential: what the provider authenticates, as errors call it.
     """
 
     def __init__(
@@ -109,10 +110,12 @@ class ProviderErrors:
         *,
         usual_path: str = "",
         api: OpenAIApi | None = None,
+        credential: str = "API key",
     ) -> None:
         url = urlsplit(base_url or "")
         self._name = name
         self._api = api
+        self._credential = credential
         self._key = _pattern_of(api_key) if api_key else None
         self._path_hint = f" (most end with {usual_path})" if base_url and usual_path not in url.path else ""
         # Without the user, the password and the query, which may contain a key.
@@ -127,12 +130,18 @@ class ProviderErrors:
         problem = "the client cannot be created: check base_url, the proxy variables and SSL_CERT_FILE"
         raise self.error(problem, cause, permanent=True)
 
-    async def guard(self, call: Awaitable[T], own: type[Exception], explain: Callable[[Any], ModelError | None]) -> T:
+    async def guard(
+        self,
+        call: Awaitable[T],
+        own: type[Exception] | tuple[type[Exception], ...],
+        explain: Callable[[Any], ModelError | None],
+    ) -> T:
         """Await a call of an SDK and translate whatever it raises.
 
         Args:
             call: the awaitable.
-            own: root class of the SDK's errors. SDKs also raise other errors, from bad connections and bad JSON.
+            own: root class of the SDK's errors, or several. SDKs also raise other errors, from bad connections and bad
+                JSON.
             explain: translates an SDK error; returns None if it only wraps a transport error.
 
         Raises:
@@ -170,7 +179,7 @@ class ProviderErrors:
         if status == 401 or _BAD_KEY.search(
             message
         ):  # without the provider's message, which often quotes part of the key
-            return self.error("the API key was rejected: set a valid one", permanent=True)
+            return self.error(f"the {self._credential} was rejected: set a valid one", permanent=True)
         if status == 402 or _NO_MONEY.search(message):
             return self.error("the account's quota is used up", message, permanent=True)
         if self._api == "chat" and _NEEDS_RESPONSES.search(message):
@@ -186,7 +195,7 @@ class ProviderErrors:
             return self.error(problem, message, permanent=True)
         if status == 413 or code == "context_length_exceeded" or _TOO_LONG.search(message):
             return self.error(f"the conversation exceeds the model's context window ({status}): {_SHORTEN}", message)
-        advice = ": check that the API key may use this model" if status == 403 else ""
+        advice = f": check that the {self._credential} may use this model" if status == 403 else ""
         return self.error(f"the request was rejected ({status}){advice}", message)
 
     def _needs_responses(self, message: str) -> ModelError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -16,13 +17,20 @@ from framework.llm.offline.model import OfflineModel
 from framework.llm.openai.client import OpenAIModel
 from framework.llm.openai.local_server import is_local
 from framework.llm.openai.responses import ResponsesModel
+from framework.llm.vertex import VertexClaudeModel, VertexGeminiModel
 from framework.types.errors import ConfigError
 from framework.types.text import did_you_mean
 
 OFFLINE = "offline"
 ApiFormat = Literal["openai", "anthropic", "gemini"]
-SDKS: Mapping[ApiFormat, str] = {"openai": "openai", "anthropic": "anthropic", "gemini": "google.genai"}
-"""The SDK module of each API format; all but the first are installed by the extra of the same name."""
+SDKS: Mapping[str, tuple[str, ...]] = {
+    "openai": ("openai",),
+    "anthropic": ("anthropic",),
+    "gemini": ("google.genai",),
+    "vertex": ("anthropic", "google.genai"),
+}
+"""The SDK modules of each extra; that of OpenAI is always installed."""
+_LOCATION = re.compile(r"[a-z0-9-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +47,17 @@ class Provider:
     """Environment variable of the base URL, for a provider where each customer has a server of its own."""
     version_variable: str = ""
     """Environment variable of the API's version, for a provider that requires one."""
+    project_variable: str = ""
+    """Environment variable of the project, for a provider with Google Cloud's credentials in place of a key."""
+    location_variable: str = ""
+    """Environment variable of the region; models are `global` without it."""
+    sdks: str = ""
+    """The extra with its SDKs, if it is not that of its API format."""
+
+    @property
+    def extra(self) -> str:
+        """The extra with its SDKs."""
+        return self.sdks or self.api
 
 
 PROVIDERS = (
@@ -56,6 +75,13 @@ PROVIDERS = (
         ("AZURE_OPENAI_API_KEY",),
         url_variable="AZURE_OPENAI_ENDPOINT",
         version_variable="OPENAI_API_VERSION",
+    ),
+    Provider(
+        "vertex",
+        api="gemini",  # or Anthropic's for Claude, by the name of the model
+        project_variable="GOOGLE_CLOUD_PROJECT",
+        location_variable="GOOGLE_CLOUD_LOCATION",
+        sdks="vertex",
     ),
 )
 
@@ -83,8 +109,8 @@ def create_client(
         environ: environment variables, which contain the keys.
 
     Raises:
-        ConfigError: the name is malformed, the provider is unknown, its key or its SDK is missing, or `base_url` is
-            invalid.
+        ConfigError: the name is malformed, the provider is unknown, its key, its SDK or another value that it requires
+            is missing, or `base_url` is invalid.
     """
     if name == OFFLINE:
         return OfflineModel()
@@ -95,11 +121,15 @@ def create_client(
         )
     provider = _provider(prefix, name)
     key = _key(provider, name, api_key, environ, needed=base_url is None)
-    if not _is_installed(SDKS[provider.api]):
-        raise ConfigError(f"{name} needs the SDK of {provider.name}: pip install 'agentsd[{provider.api}]'")
+    if not all(map(_is_installed, SDKS[provider.extra])):
+        raise ConfigError(f"{name} needs the SDK of {provider.name}: pip install 'agentsd[{provider.extra}]'")
     url = _url(provider, name, base_url, environ)
     if stream is None and is_local(url):
         stream = True
+    if provider.project_variable:
+        place = _vertex_place(provider, name, key, environ)
+        vertex = VertexClaudeModel if model.startswith("claude-") else VertexGeminiModel
+        return vertex(model, **place, base_url=url, capabilities=capabilities, stream=stream)
     if provider.api == "anthropic":
         return AnthropicModel(model, api_key=key, base_url=url, capabilities=capabilities, stream=stream)
     if provider.api == "gemini":
@@ -157,6 +187,18 @@ def _key(provider: Provider, name: str, api_key: str | None, environ: Mapping[st
             f"the API key for {name} contains characters that are not allowed: copy {variables or 'it'} again"
         )
     return key
+
+
+def _vertex_place(provider: Provider, name: str, key: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the project and the location of a model in Vertex AI."""
+    if key:
+        raise ConfigError(f"{name} needs no API key but credentials of Google Cloud: remove api_key from its alias")
+    project = _required(provider.project_variable, name, "the project", environ)
+    location = environ.get(provider.location_variable, "").strip() or "global"
+    if not _LOCATION.fullmatch(location):
+        problem = f"{name}: {location!r} is not a location of Vertex AI"
+        raise ConfigError(f"{problem}: set {provider.location_variable}, such as global or europe-west1")
+    return {"project": project, "location": location}
 
 
 def _url(provider: Provider, name: str, base_url: str | None, environ: Mapping[str, str]) -> str | None:

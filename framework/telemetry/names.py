@@ -6,7 +6,14 @@ from types import MappingProxyType
 
 TRACER = "agentsd"
 
-PROVIDER_NAMES = MappingProxyType({"gemini": "gcp.gemini", "mistral": "mistral_ai", "azure": "azure.ai.openai"})
+PROVIDER_NAMES = MappingProxyType(
+    {
+        "azure": "azure.ai.openai",
+        "gemini": "gcp.gemini",
+        "mistral": "mistral_ai",
+        "vertex": "gcp.vertex_ai",
+    }
+)
 """Provider names of the conventions, where they differ from those in model names."""
 
 OPERATION = "gen_ai.operation.name"

@@ -67,6 +67,10 @@ USER = Message(role="user", content="hi")
             "anthropic/claude-sonnet-5",
             {"tool_choice_required": True, "prices": Prices(input=2, output=10, cached=0.2, cache_write=2.5)},
         ),
+        ("vertex/claude-haiku-4-5@20251001", {"thinking": "thinking_budget", "max_output": 64_000}),
+        ("vertex/claude-sonnet-5@default", {"prices": Prices(input=2, output=10, cached=0.2, cache_write=2.5)}),
+        ("vertex/gemini-2.5-flash", {"tools": True, "prices": Prices(input=0.3, output=2.5, cached=0.03)}),
+        ("vertex/llama-4", {"tools": None, "prices": None}),
         ("anthropic/claude-sonnet-5-5", {"tool_choice_required": False}),
         ("anthropic/claude-opus-5-5", {"tool_choice_required": False, "context_window": 1_000_000}),
         (

@@ -29,7 +29,11 @@ def test_offline_needs_no_configuration() -> None:
 
 @pytest.mark.parametrize("provider", PROVIDERS, ids=lambda provider: provider.name)
 def test_every_provider_accepts_each_of_its_key_variables(provider: Provider) -> None:
-    required = {provider.url_variable: "https://example.com", provider.version_variable: "1"}
+    required = {
+        provider.url_variable: "https://example.com",
+        provider.version_variable: "1",
+        provider.project_variable: "p",
+    }
     for variable in provider.key_variables or ("",):
         model = create_client(f"{provider.name}/some/model", environ={**required, variable: "k"})
 
@@ -57,7 +61,7 @@ def test_a_missing_key_is_one_line_that_names_the_variable(provider: Provider, k
         (
             "zzz/m",
             "model 'zzz/m': unknown provider 'zzz'; "
-            "there are: anthropic, azure, deepseek, gemini, groq, mistral, ollama, openai, openrouter, qwen",
+            "there are: anthropic, azure, deepseek, gemini, groq, mistral, ollama, openai, openrouter, qwen, vertex",
         ),
         ("gpt-5", "model 'gpt-5' is incomplete: write PROVIDER/MODEL, such as openai/gpt-5.4-mini, or offline"),
         ("openai/", "model 'openai/' is incomplete: write PROVIDER/MODEL, such as openai/gpt-5.4-mini, or offline"),
@@ -98,14 +102,15 @@ def test_an_explicit_key_overrides_the_environment_and_is_stripped() -> None:
     assert sent_key({"OPENAI_API_KEY": "env"}, api_key="given") == "Bearer given"
 
 
-@pytest.mark.parametrize("name", ["anthropic", "gemini"])
+@pytest.mark.parametrize("name", ["anthropic", "gemini", "vertex"])
 def test_a_missing_sdk_is_one_line_with_the_package_to_install(name: str) -> None:
     program = (
         "import importlib.util, sys; real = importlib.util.find_spec;"
         "importlib.util.find_spec = lambda name: None if name in ('anthropic', 'google.genai') else real(name);"
         "from framework.llm.providers import create_client;"
-        "from framework.types.errors import ConfigError\n"
-        f"try: create_client('{name}/m', api_key='k', environ={{}})\n"
+        "from framework.types.errors import ConfigError;"
+        "keys = dict(ANTHROPIC_API_KEY='k', GEMINI_API_KEY='k', GOOGLE_CLOUD_PROJECT='p')\n"
+        f"try: create_client('{name}/m', environ=keys)\n"
         "except ConfigError as error: print(error)"
     )
 

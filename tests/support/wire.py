@@ -103,6 +103,7 @@ class WireServer:
 _PATHS = (
     *("/v1/chat/completions", "/v1/responses", "/v1/messages", "/{version}/models/{call}"),
     *("/openai/deployments/{deployment}/chat/completions", "/openai/responses"),
+    "/{version}/projects/{project}/locations/{location}/publishers/{publisher}/models/{call}",
 )
 
 

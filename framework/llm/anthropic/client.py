@@ -62,6 +62,11 @@ class AnthropicModel:
         stream: whether responses are always or never streamed; None to stream them if the request asks for it.
     """
 
+    provider = "anthropic"
+    """The first part of the model name."""
+    credential = "API key"
+    """What the server authenticates, as errors call it."""
+
     def __init__(
         self,
         model: str,
@@ -72,12 +77,12 @@ class AnthropicModel:
         stream: bool | None = None,
     ) -> None:
         served = served_model(
-            "anthropic", model, base_url, capabilities, media_types=ANTHROPIC_MEDIA_TYPES, stream=stream
+            self.provider, model, base_url, capabilities, media_types=ANTHROPIC_MEDIA_TYPES, stream=stream
         )
         self._info = replace(served, answer_tool=True, max_files=max_files(served.capabilities))
         self._api_key = api_key
         self._base_url = base_url.rstrip("/").removesuffix("/v1") if base_url else None
-        self._errors = ProviderErrors(self._info.name, api_key, base_url)
+        self._errors = ProviderErrors(self._info.name, api_key, base_url, credential=self.credential)
         self._client: AsyncAnthropic | None = None
         self._files = FileInsertion()
 
@@ -131,17 +136,19 @@ class AnthropicModel:
         return self._client
 
     def _connect(self) -> AsyncAnthropic:
-        from anthropic import AsyncAnthropic
-
-        # Never without a key: the SDK would search the environment and the disk. Its spans would duplicate ours.
-        return AsyncAnthropic(
-            api_key=self._api_key or "none",
-            base_url=self._base_url,
+        # Its spans would duplicate ours.
+        return self._create_sdk(
             max_retries=0,
             timeout=SDK_TIMEOUT,
             http_client=create_http_client(SDK_TIMEOUT, on_request=self._files),
             open_telemetry=False,
         )
+
+    def _create_sdk(self, **options: Any) -> AsyncAnthropic:
+        from anthropic import AsyncAnthropic
+
+        # Never without a key: the SDK would search the environment and the disk.
+        return AsyncAnthropic(api_key=self._api_key or "none", base_url=self._base_url, **options)
 
     def _validated(self, message: Any) -> dict[str, Any]:
         if isinstance(message, str):

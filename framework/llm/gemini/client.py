@@ -20,6 +20,7 @@ from framework.types.errors import ModelError
 if TYPE_CHECKING:
     import httpx2
     from google.genai import Client
+    from google.genai.types import HttpOptions
 
 T = TypeVar("T")
 _REFUSALS = (
@@ -62,6 +63,11 @@ class GeminiModel:
         stream: whether responses are always or never streamed; None to stream them if the request asks for it.
     """
 
+    provider = "gemini"
+    """The first part of the model name."""
+    credential = "API key"
+    """What the server authenticates, as errors call it."""
+
     def __init__(
         self,
         model: str,
@@ -71,12 +77,11 @@ class GeminiModel:
         capabilities: Capabilities | None = None,
         stream: bool | None = None,
     ) -> None:
-        self._info = served_model(
-            "gemini", model, base_url, capabilities, media_types=frozenset(GEMINI_MEDIA_TYPES), stream=stream
-        )
+        media_types = frozenset(GEMINI_MEDIA_TYPES)
+        self._info = served_model(self.provider, model, base_url, capabilities, media_types=media_types, stream=stream)
         self._api_key = api_key
         self._base_url = base_url
-        self._errors = ProviderErrors(self._info.name, api_key, base_url)
+        self._errors = ProviderErrors(self._info.name, api_key, base_url, credential=self.credential)
         self._client: Client | None = None
         self._http: httpx2.AsyncClient | None = None
         self._files = FileInsertion()
@@ -131,7 +136,6 @@ class GeminiModel:
         return self._client
 
     def _connect(self) -> Client:
-        from google.genai import Client
         from google.genai.types import HttpOptions, HttpRetryOptions
 
         # With its own HTTP client: the SDK would prefer an installed aiohttp, which has other errors and retries.
@@ -144,6 +148,11 @@ class GeminiModel:
             retry_options=HttpRetryOptions(attempts=1),
             httpx_async_client=self._http,
         )
+        return self._create_sdk(options)
+
+    def _create_sdk(self, options: HttpOptions) -> Client:
+        from google.genai import Client
+
         return Client(enterprise=False, api_key=self._api_key or "none", http_options=options)
 
     async def _remember(self, response: httpx2.Response) -> None:
