@@ -38,6 +38,8 @@ class ModelInfo:
     """Not a language model: replies come from rules, a script or a recording, and cost nothing."""
     single_call: bool = False
     """The model calls at most one tool per turn."""
+    describes_json: bool = False
+    """The client describes `ModelRequest.json` to the model in its own way: the prompt must not."""
     answer_tool: bool = False
     """Structured replies are requested as the arguments of a tool (see `ModelRequest.json_by_tool`)."""
     any_schema: bool = False

@@ -34,7 +34,7 @@ def response_schema(run: RunContext) -> Mapping[str, Any] | None:
     response_format, schema = run.state.model_settings.response_format, run.state.output_schema
     if response_format == "text" or (schema is None and response_format is None):
         return None
-    if run.model_caller.primary().info.typed:
+    if run.model_caller.primary().info.stand_in:
         return None
     if schema is None:
         return {}
@@ -42,12 +42,11 @@ def response_schema(run: RunContext) -> Mapping[str, Any] | None:
 
 
 def answer_instruction(run: RunContext) -> Iterator[str]:
-    """Yield the lines of the system message that describe the answer's schema, unless the provider enforces it."""
-    schema = response_schema(run)
-    if schema is None:
+    """Yield the lines of the system message that describe the answer's schema, unless the model learns it otherwise."""
+    schema, info = response_schema(run), run.model_caller.primary().info
+    if schema is None or info.describes_json:
         return
-    with_tools = bool(run.agent.toolset.definitions)
-    if schema and run.model_caller.primary().info.holds_schema(with_tools=with_tools):
+    if schema and info.holds_schema(with_tools=bool(run.agent.toolset.definitions)):
         return
     yield _FORM
     if schema:

@@ -83,14 +83,14 @@ class JsonProtocol:
         """The wrapped model's info; the protocol adds tools, one call per turn, and typed answers."""
         info = self._client.info
         capabilities = info.capabilities.model_copy(update={"tools": True})
-        return replace(info, typed=True, single_call=True, capabilities=capabilities)
+        return replace(info, typed=True, single_call=True, describes_json=True, capabilities=capabilities)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta, None]:
         """Send the request and yield the reply, with `ModelReply.unusable` set if it is invalid; raise ModelError."""
         instructions = (
             typed_rules(request.output)
             if request.output
-            else protocol_rules(_offered(request), must_act=_must_act(request))
+            else protocol_rules(_offered(request), must_act=_must_act(request), answer=request.json)
         )
         settings = request.settings.model_copy(update={"tool_choice": None})
         messages = to_text_messages(request.messages, instructions)
@@ -124,7 +124,7 @@ class JsonProtocol:
         """
         if not self._client.info.any_schema:
             return {}
-        return reply_schema(_offered(request), must_act=_must_act(request))
+        return reply_schema(_offered(request), must_act=_must_act(request), answer=request.json)
 
 
 def _offered(request: ModelRequest) -> tuple[ToolDefinition, ...]:
@@ -162,7 +162,7 @@ def _parse(reply: ModelReply, request: ModelRequest) -> ToolAction | FinalAnswer
         return Unusable("it calls a function in another format")
     if request.output is not None:
         return _parse_typed(reply.message.content, request.output)
-    answer = parse_answer(reply.message.content)
+    answer = parse_answer(reply.message.content, as_object=request.json is not None)
     if isinstance(answer, ToolAction) and not _offered(request):
         return Unusable('no tool can be called now: answer with a "final"')
     if isinstance(answer, FinalAnswer) and _must_act(request):

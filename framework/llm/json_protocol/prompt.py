@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -26,6 +26,7 @@ _FINAL = """\
 # How to answer
 Your answer is exactly one JSON object and nothing else, no text before or after it:
 {"type":"final","answer":"TEXT"}"""
+_TEXT_ANSWER, _OBJECT_ANSWER = '"answer":"TEXT"', '"answer":{…}'
 _MUST_ACT = "You must call a tool now: answer with an action."
 _EXAMPLES = """\
 # Examples, with a tool `add` that you may not have
@@ -49,12 +50,24 @@ MAX_QUOTED_CHARS = 2000
 """Limit of an invalid reply that is quoted to the model."""
 
 
-def protocol_rules(tools: Sequence[ToolDefinition], *, must_act: bool = False) -> str:
-    """Return the instructions about the protocol and the tools."""
+def protocol_rules(
+    tools: Sequence[ToolDefinition], *, must_act: bool = False, answer: Mapping[str, Any] | None = None
+) -> str:
+    """Return the instructions about the protocol and the tools.
+
+    Args:
+        tools: the tools that may be called.
+        must_act: a tool must be called now.
+        answer: schema of the final answer, an object; None for text.
+    """
+    form = _ACTION if tools else _FINAL
+    if answer is not None:
+        form = f"{form.replace(_TEXT_ANSWER, _OBJECT_ANSWER)}\n{_object_answer(answer)}"
     if not tools:
-        return _FINAL
+        return form
     tool_list = "\n".join(("# Tools", *(_tool_text(tool) for tool in tools)))
-    return "\n\n".join((_ACTION, *([_MUST_ACT] if must_act else []), tool_list, _EXAMPLES))
+    examples = (_EXAMPLES,) if answer is None else ()  # their answers are texts
+    return "\n\n".join((form, *([_MUST_ACT] if must_act else []), tool_list, *examples))
 
 
 def typed_rules(output: type[BaseModel]) -> str:
@@ -117,6 +130,11 @@ def _merged(first: Message, second: Message) -> Message:
 
 def _user(text: str) -> Message:
     return Message(role="user", content=text)
+
+
+def _object_answer(schema: Mapping[str, Any]) -> str:
+    fits = f" that fits this JSON Schema: {_compact(schema)}" if schema else ""
+    return f"The answer is a JSON object{fits}"
 
 
 def _tool_text(tool: ToolDefinition) -> str:

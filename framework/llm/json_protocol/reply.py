@@ -25,6 +25,8 @@ _KEYS: Mapping[str, Mapping[str, tuple[type, str]]] = {
     "final": {"answer": (str, "text")},
 }
 """Keys of each kind of reply in addition to `type`, with their types."""
+_OBJECT_KEYS = {**_KEYS, "final": {"answer": (str, "an object")}}
+"""The same if the answer is an object, which has been converted to its JSON text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +44,17 @@ class FinalAnswer:
     answer: str
 
 
-def parse_answer(text: str) -> ToolAction | FinalAnswer | Unusable:
-    """Return the action, the final answer or the error in any text."""
+def parse_answer(text: str, *, as_object: bool = False) -> ToolAction | FinalAnswer | Unusable:
+    """Return the action, the final answer or the error in any text.
+
+    With `as_object`, the answer is an object, which becomes JSON text; the text of one is accepted as well.
+    """
     value = parse_object(text)
     if isinstance(value, Unusable):
         return value
-    if reason := _shape_error(value):
+    if as_object and isinstance(value.get("answer"), dict):
+        value["answer"] = json.dumps(value["answer"], ensure_ascii=False)
+    if reason := _shape_error(value, _OBJECT_KEYS if as_object else _KEYS):
         return Unusable(reason)
     return FinalAnswer(value["answer"]) if value["type"] == "final" else ToolAction(value["tool"], value["args"])
 
@@ -92,12 +99,12 @@ def _syntax_error(error: json.JSONDecodeError, body: str) -> Unusable:
     return Unusable(f"it is not JSON: {error.msg} at {position}", near)
 
 
-def _shape_error(value: Mapping[str, Any]) -> str:
+def _shape_error(value: Mapping[str, Any], allowed: Mapping[str, Mapping[str, tuple[type, str]]]) -> str:
     """Return why an object is neither an action nor a final answer, or an empty string."""
     kind = value.get("type")
-    if not isinstance(kind, str) or kind not in _KEYS:
+    if not isinstance(kind, str) or kind not in allowed:
         return 'its "type" must be "action" or "final"'
-    expected = _KEYS[kind]
+    expected = allowed[kind]
     keys = ", ".join(f'"{key}"' for key in ("type", *expected))
     for key, (value_type, type_name) in expected.items():
         if key not in value:

@@ -14,16 +14,19 @@ from framework.types.messages import ToolDefinition
 _TYPES = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
 
 
-def reply_schema(tools: Sequence[ToolDefinition], *, must_act: bool) -> dict[str, Any]:
+def reply_schema(
+    tools: Sequence[ToolDefinition], *, must_act: bool, answer: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Return the JSON Schema of a reply: an action with the arguments of its tool, or a final answer.
 
     Args:
         tools: the tools that may be called.
         must_act: a tool must be called now.
+        answer: schema of the final answer, an object; None for text.
     """
-    replies = [_reply("action", tool={"const": tool.name}, args=_arguments(tool.parameters)) for tool in tools]
+    replies = [_reply("action", tool={"const": tool.name}, args=_object(tool.parameters)) for tool in tools]
     if not (tools and must_act):
-        replies.append(_reply("final", answer={"type": "string"}))
+        replies.append(_reply("final", answer={"type": "string"} if answer is None else _object(answer)))
     return {"oneOf": replies} if len(replies) > 1 else replies[0]
 
 
@@ -32,7 +35,7 @@ def _reply(kind: str, **values: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
 
 
-def _arguments(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _object(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {**_simplified(schema), "type": "object"}
 
 

@@ -605,15 +605,60 @@ def test_a_plan_in_the_protocol(tmp_path: Path) -> None:
     run_on(tmp_path, answers, check, executor="plan")
 
 
-def test_a_structured_answer_in_the_protocol(tmp_path: Path) -> None:
+INTEGER_N = "{type: object, properties: {n: {type: integer}}, required: [n]}"
+
+
+@pytest.mark.parametrize("answer", [{"n": 5}, '{"n": 5}'], ids=["object", "its text"])
+@pytest.mark.parametrize("tools", ["[]", "[echo]"])
+def test_a_structured_answer_is_the_answer_of_the_first_reply(tmp_path: Path, answer: Any, tools: str) -> None:
+    def check(result: RunResult, server: WireServer) -> None:
+        assert (result.status, result.data, len(server.requests)) == ("completed", {"n": 5}, 1), result.error
+        assert json.loads(result.output) == {"n": 5}
+        (system,) = (message["content"] for message in server.requests[0]["messages"] if message["role"] == "system")
+        assert system.count('"n":{"type":"integer"}') == 1
+        assert '"answer":{…}' in system
+        assert '"answer":"' not in system, "nothing shows an answer in text"
+
+    keys = {"output_schema": INTEGER_N, "skill_policy": f"{{allow: {tools}}}"}
+    run_on(tmp_path, [says(json.dumps({"type": "final", "answer": answer}))], check, **keys)
+
+
+def test_a_server_with_json_schema_enforces_the_schema_of_the_answer(tmp_path: Path) -> None:
+    async def main() -> dict[str, Any]:
+        async with wire_server([says('{"type":"final","answer":{"n":5}}')]) as server:
+            root = project(tmp_path, server, output_schema=INTEGER_N)
+            alias = f"{{model: openai/test, base_url: '{server.url}', capabilities: {{json_schema: true}}}}"
+            write(root, {"agentsd.yaml": f"models: {{local: {alias}}}\n"})
+            async with Runtime.open(root, watch=False) as runtime:
+                assert (await runtime.run("go")).data == {"n": 5}
+            form: dict[str, Any] = server.requests[0]["response_format"]["json_schema"]["schema"]
+            return form
+
+    final = asyncio.run(main())["oneOf"][-1]
+    assert final["properties"]["answer"] == {
+        "type": "object",
+        "properties": {"n": {"type": "integer"}},
+        "required": ["n"],
+    }
+
+
+def test_response_format_json_makes_the_answer_any_object(tmp_path: Path) -> None:
+    def check(result: RunResult, server: WireServer) -> None:
+        assert (json.loads(result.output), len(server.requests)) == ({"any": [1]}, 2)
+        assert "must be an object" in server.requests[1]["messages"][-1]["content"]
+
+    answers = [says('{"type":"final","answer":3}'), says('{"type":"final","answer":{"any":[1]}}')]
+    run_on(tmp_path, answers, check, model_settings="{response_format: json}")
+
+
+def test_an_answer_in_text_is_requested_again_with_the_schema(tmp_path: Path) -> None:
     def check(result: RunResult, server: WireServer) -> None:
         assert result.status == "completed", result.error
         assert result.data == {"n": 5}
         assert '"n":{"type":"integer"}' in server.requests[1]["messages"][0]["content"]
 
     answers = [says('{"type":"final","answer":"It is five."}'), says('{"n": "five"}'), says('{"n": 5}')]
-    schema = "{type: object, properties: {n: {type: integer}}, required: [n]}"
-    run_on(tmp_path, answers, check, output_schema=schema)
+    run_on(tmp_path, answers, check, output_schema=INTEGER_N)
 
 
 def test_a_stream_shows_the_answer_and_never_the_protocol(tmp_path: Path) -> None:
