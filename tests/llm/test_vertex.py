@@ -19,11 +19,14 @@ from framework.llm.client import Delta, ModelRequest
 from framework.llm.providers import create_client
 from framework.types.errors import ConfigError, ModelError
 from framework.types.messages import Message
+from tests.support.file_requests import contents, files_in, sample, with_files
 from tests.support.formats import ANTHROPIC, GEMINI, Format, each_way, says
+from tests.support.media import SAMPLES
 from tests.support.projects import agent, write
 from tests.support.wire import Answer, WireServer, wire_server
 
 TOKEN = "ya29.geheim-token"
+USER = Message(role="user", content="hi")
 ENVIRON = {"GOOGLE_CLOUD_PROJECT": "my-project", "GOOGLE_CLOUD_LOCATION": "europe-west1"}
 MODELS = {"claude-sonnet-4-5@20250929": ANTHROPIC, "gemini-2.5-flash": GEMINI}
 each_model = pytest.mark.parametrize(("model", "form"), MODELS.items(), ids=["claude", "gemini"])
@@ -80,13 +83,19 @@ async def issuer(file: Path, status: int = 200) -> AsyncIterator[list[str]]:
 
 
 def ask(
-    model: str, answers: Sequence[Answer], file: Path | None, *, stream: bool = False, issued: int = 200
+    model: str,
+    answers: Sequence[Answer],
+    file: Path | None,
+    *,
+    message: Message = USER,
+    stream: bool = False,
+    issued: int = 200,
 ) -> tuple[list[list[Delta]], WireServer, list[str]]:
     """Send one request for each answer with the credentials of a service account, if there is a file for them."""
 
     async def send(server: WireServer) -> list[list[Delta]]:
         client = create_client(f"vertex/{model}", base_url=server.url, stream=stream, environ=ENVIRON)
-        request = ModelRequest(messages=(Message(role="user", content="hi"),), stream=stream)
+        request = ModelRequest(messages=(message,), media=contents(message), stream=stream)
         try:
             return [[delta async for delta in client.stream(request)] for _ in answers]
         finally:
@@ -130,6 +139,16 @@ def test_requests_name_project_and_location_and_have_a_token(
     assert {headers["Authorization"] for headers in server.headers} == {f"Bearer {TOKEN}"}
     assert grants == ["urn:ietf:params:oauth:grant-type:jwt-bearer"], "the token is used again"
     assert "geheim" not in str(server.headers).replace(TOKEN, "")
+
+
+@each_way
+@each_model
+def test_files_are_sent(model: str, form: Format, stream: bool, account: Path) -> None:
+    message = with_files("what is this?", sample("image/png"))
+
+    _, server, _ = ask(model, [says(form, "a picture")], account, message=message, stream=stream)
+
+    assert files_in(form.name, server.requests[0]) == [("image/png", SAMPLES["image/png"])]
 
 
 @each_model
