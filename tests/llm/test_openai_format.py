@@ -161,14 +161,13 @@ def test_a_tool_definition_survives_conversion_to_the_api_and_back() -> None:
 
 
 def test_only_settings_that_are_set_are_sent() -> None:
-    chosen = ModelSettings(temperature=0, max_tokens=9, stop=("END",), reasoning="low", tool_choice="required")
+    chosen = ModelSettings(temperature=0, max_tokens=9, stop=("END",), tool_choice="required")
 
     assert settings_to_chat(ModelSettings()) == {}
     assert settings_to_chat(chosen) == {
         "temperature": 0,
         "max_tokens": 9,
         "stop": ["END"],
-        "reasoning_effort": "low",
     }
 
 

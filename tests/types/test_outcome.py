@@ -29,5 +29,5 @@ def test_each_finish_reason_has_one_meaning_on_every_interface(
 
 
 def test_a_limit_is_named_by_its_key_in_the_agent_file() -> None:
-    later = {"max_replans", "context_full", "length", "refused"}
+    later = {"max_replans", "context_full", "length", "budget", "refused"}
     assert {reason for reason in LIMIT_REASONS if reason not in Limits.model_fields} == later

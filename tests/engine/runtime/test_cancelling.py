@@ -16,6 +16,7 @@ from framework.engine.runtime import resume as resuming
 from framework.store.protocol import Blueprint, Conversation, RunRecord
 from framework.store.sql.store import SqlStore
 from framework.testing import ScriptedModel, calls
+from framework.types.budget import BudgetUse
 from framework.types.events import Event
 from framework.types.messages import Message
 from framework.types.state import Decision, RunState
@@ -68,12 +69,18 @@ class Late:
         return self.record.cancel_requested
 
     async def write(
-        self, state: RunState, events: Sequence[Event] = (), spans: Sequence[SpanRecord] = (), *, last: bool = False
+        self,
+        state: RunState,
+        events: Sequence[Event] = (),
+        spans: Sequence[SpanRecord] = (),
+        *,
+        last: bool = False,
+        uses: Sequence[BudgetUse] = (),
     ) -> None:
         if last:
             self.reached.set()
             await self.go.wait()
-        await self.record.write(state, events, spans, last=last)
+        await self.record.write(state, events, spans, last=last, uses=uses)
 
     async def release(self) -> None:
         await self.record.release()

@@ -18,6 +18,7 @@ from framework.store.memory import MemoryStore
 from framework.store.protocol import Blueprint, Conversation, RunRecord, Store
 from framework.store.sql.store import SqlStore
 from framework.testing import JsonStore, ScriptedModel, calls
+from framework.types.budget import BudgetUse
 from framework.types.errors import RunTaken
 from framework.types.events import Event
 from framework.types.messages import Message
@@ -83,9 +84,15 @@ class Noticed:
         return self._record.cancel_requested
 
     async def write(
-        self, state: RunState, events: Sequence[Event] = (), spans: Sequence[SpanRecord] = (), *, last: bool = False
+        self,
+        state: RunState,
+        events: Sequence[Event] = (),
+        spans: Sequence[SpanRecord] = (),
+        *,
+        last: bool = False,
+        uses: Sequence[BudgetUse] = (),
     ) -> None:
-        await self._record.write(state, events, spans, last=last)
+        await self._record.write(state, events, spans, last=last, uses=uses)
         if last:
             self._store.renewed.clear()
             async with asyncio.timeout(PATIENCE):
