@@ -9,6 +9,8 @@ from tests.support.mutants import Mutant, try_all
 POLICY, BUDGET = "engine/context/policy", "engine/context/budget"
 POLICY_TEST, BUDGET_TEST = "engine/context/test_policy", "engine/context/test_budget"
 CALL, JOURNAL, JOURNAL_TEST = "engine/tool_call/call", "engine/context/journal", "engine/context/test_journal"
+LEDGER, LEDGER_TEST = "engine/context/budget_ledger", "engine/context/test_budget_ledger"
+FILES_TEST, LOST_TEST = "engine/test_files", "llm/test_lost_connections"
 RECORD, STORE_TEST = "store/sql/record", "store/test_protocol"
 CATALOG, CATALOG_TEST = "config/generations/catalog", "config/generations/test_catalog"
 PREFLIGHT, PREFLIGHT_TEST = "engine/plan/preflight", "engine/plan/test_preflight"
@@ -74,6 +76,14 @@ MUTANTS = (
     Mutant(RECORD, "if returned is None:", "if False:", STORE_TEST),
     Mutant(RECORD, "row.version != self._version + 1 or", "False or", "store/sql/test_outage"),
     Mutant(RECORD, "self._version += 1", "self._version += 0", STORE_TEST),
+    Mutant(RECORD, "statements.counters.add(connection, self.uses)", "pass", "engine/runtime/test_shared_budgets"),
+    Mutant(LEDGER, "self.calls.get(path, call) is call and self._fits(call):", "True:", LEDGER_TEST),
+    Mutant(LEDGER, "                if others and call.counters", "                if call.counters", LEDGER_TEST),
+    Mutant("engine/model_call/retry", "failed.add(name)", "failed.discard(name)", "engine/model_call/test_retry"),
+    Mutant("engine/model_call/files", "request, messages=messages, media=media)", "request, media=media)", FILES_TEST),
+    Mutant("engine/model_call/files", "if info.accepts(part) is False:", "if False:", FILES_TEST),
+    Mutant("llm/openai/pool", "if request not in self._at_risk or _has_begun(error):", "if True:", LOST_TEST),
+    Mutant("llm/openai/pool", "if not is_repeated and not _has_input", "if not _has_input", LOST_TEST),
     Mutant(CATALOG, "if candidate.before is not self.current:", "if False:", CATALOG_TEST),
     Mutant(
         CATALOG,
