@@ -25,6 +25,7 @@ FLOORS = (
 FLOOR = {folder: floor for floor, folders in enumerate(FLOORS) for folder in folders}
 HEAVY = {
     "anthropic",
+    "botocore",
     "google.auth",
     "google.genai",
     "openai",

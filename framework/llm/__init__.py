@@ -4,6 +4,7 @@ In reading order; each module imports only from those below it:
 
     providers          Creates the client for a model name: known providers, their base URLs and API keys.
     json_protocol      Tools and typed answers for models without function calls, as JSON text.
+    bedrock            Client for Claude in Amazon Bedrock.
     vertex             Clients for Claude and Gemini in Google Cloud's Vertex AI.
     instructor_client  Typed answers from models without support for them, through Instructor.
     forms              The import path of `message_formats` in earlier versions.

@@ -6,6 +6,7 @@ accepts in general.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from datetime import date
@@ -54,6 +55,8 @@ _UNSUPPORTED_SETTINGS: Mapping[str, tuple[str, ...]] = {"anthropic": ("seed",)}
 """Settings that the API of a provider does not support. They are rejected instead of being ignored silently."""
 _NOT_IN_RESPONSES = ("stop", "seed")
 """Settings that OpenAI's Responses API does not support."""
+_IN_BEDROCK = re.compile(r"^.*\banthropic\.(?=claude-)|-v\d+(:\w+)*$")
+"""What the id of a model or an inference profile in Bedrock adds to the model's name: region, vendor and version."""
 LEVELS: tuple[ReasoningLevel, ...] = get_args(ReasoningLevel)
 THINKING_TOKENS: Mapping[ReasoningLevel, int] = {
     "none": 0,
@@ -205,8 +208,10 @@ class _Table(Frozen):
 
 
 def listed_name(name: str) -> str:
-    """Return the name that the table has for `provider/model`: models in Vertex AI are listed below their own APIs."""
+    """Return the name that the table has for `provider/model`: models in clouds are listed below their own APIs."""
     provider, _, model = name.partition("/")
+    if provider == "bedrock":
+        return f"anthropic/{_IN_BEDROCK.sub('', model)}"
     if provider != "vertex":
         return name
     if not model.startswith("claude-"):

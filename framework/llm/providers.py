@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Literal
+from typing import Any, Literal
 
 from framework.llm.anthropic.client import AnthropicModel
 from framework.llm.base_url import normalize_base_url
+from framework.llm.bedrock import BedrockModel, is_region
 from framework.llm.capabilities import Capabilities, OpenAIApi, known_capabilities
 from framework.llm.client import ModelClient
 from framework.llm.gemini.client import GeminiModel
@@ -27,10 +27,10 @@ SDKS: Mapping[str, tuple[str, ...]] = {
     "openai": ("openai",),
     "anthropic": ("anthropic",),
     "gemini": ("google.genai",),
+    "bedrock": ("anthropic", "botocore"),
     "vertex": ("anthropic", "google.genai"),
 }
 """The SDK modules of each extra; that of OpenAI is always installed."""
-_LOCATION = re.compile(r"[a-z0-9-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,8 @@ class Provider:
     """Environment variables of the API key, the first that is set is used; empty if the provider requires no key."""
     base_url: str | None = None
     """None for the SDK's default."""
+    key_required: bool = True
+    """Whether the key variables are the only credentials."""
     api: ApiFormat = "openai"
     url_variable: str = ""
     """Environment variable of the base URL, for a provider where each customer has a server of its own."""
@@ -50,7 +52,7 @@ class Provider:
     project_variable: str = ""
     """Environment variable of the project, for a provider with Google Cloud's credentials in place of a key."""
     location_variable: str = ""
-    """Environment variable of the region; models are `global` without it."""
+    """Environment variable of the region, for a provider with several."""
     sdks: str = ""
     """The extra with its SDKs, if it is not that of its API format."""
 
@@ -82,6 +84,14 @@ PROVIDERS = (
         project_variable="GOOGLE_CLOUD_PROJECT",
         location_variable="GOOGLE_CLOUD_LOCATION",
         sdks="vertex",
+    ),
+    Provider(
+        "bedrock",
+        ("AWS_BEARER_TOKEN_BEDROCK",),
+        key_required=False,  # requests are usually signed with the credentials of an AWS account
+        api="anthropic",
+        location_variable="AWS_REGION",
+        sdks="bedrock",
     ),
 )
 
@@ -120,32 +130,28 @@ def create_client(
             f"model {name!r} is incomplete: write PROVIDER/MODEL, such as openai/gpt-5.4-mini, or offline"
         )
     provider = _provider(prefix, name)
-    key = _key(provider, name, api_key, environ, needed=base_url is None)
+    key = _key(provider, name, api_key, environ, needed=base_url is None and provider.key_required)
     if not all(map(_is_installed, SDKS[provider.extra])):
         raise ConfigError(f"{name} needs the SDK of {provider.name}: pip install 'agentsd[{provider.extra}]'")
     url = _url(provider, name, base_url, environ)
     if stream is None and is_local(url):
         stream = True
+    options: dict[str, Any] = {"base_url": url, "capabilities": capabilities, "stream": stream}
     if provider.project_variable:
         place = _vertex_place(provider, name, key, environ)
         vertex = VertexClaudeModel if model.startswith("claude-") else VertexGeminiModel
-        return vertex(model, **place, base_url=url, capabilities=capabilities, stream=stream)
+        return vertex(model, **place, **options)
+    if provider.extra == "bedrock":
+        region = _location(provider, name, environ) or None
+        return BedrockModel(model, api_key=key, region=region, **options)
     if provider.api == "anthropic":
-        return AnthropicModel(model, api_key=key, base_url=url, capabilities=capabilities, stream=stream)
+        return AnthropicModel(model, api_key=key, **options)
     if provider.api == "gemini":
-        return GeminiModel(model, api_key=key, base_url=url, capabilities=capabilities, stream=stream)
+        return GeminiModel(model, api_key=key, **options)
     api = chosen_api(name, base_url=base_url, api=api, capabilities=capabilities)
     kind = ResponsesModel if api == "responses" else OpenAIModel
     version = _required(provider.version_variable, name, "the version of the API", environ)
-    return kind(
-        provider.name,
-        model,
-        api_key=key,
-        base_url=url,
-        capabilities=capabilities,
-        azure_version=version or None,
-        stream=stream,
-    )
+    return kind(provider.name, model, api_key=key, azure_version=version or None, **options)
 
 
 def api_format(name: str) -> ApiFormat | None:
@@ -194,11 +200,18 @@ def _vertex_place(provider: Provider, name: str, key: str, environ: Mapping[str,
     if key:
         raise ConfigError(f"{name} needs no API key but credentials of Google Cloud: remove api_key from its alias")
     project = _required(provider.project_variable, name, "the project", environ)
-    location = environ.get(provider.location_variable, "").strip() or "global"
-    if not _LOCATION.fullmatch(location):
-        problem = f"{name}: {location!r} is not a location of Vertex AI"
-        raise ConfigError(f"{problem}: set {provider.location_variable}, such as global or europe-west1")
-    return {"project": project, "location": location}
+    return {"project": project, "location": _location(provider, name, environ) or "global"}
+
+
+def _location(provider: Provider, name: str, environ: Mapping[str, str]) -> str:
+    """Return the region in the environment, or an empty string; raise ConfigError if it cannot be one."""
+    location = environ.get(provider.location_variable, "").strip()
+    if location and not is_region(location):
+        aws = ("region of AWS", "eu-central-1")
+        what, example = aws if provider.extra == "bedrock" else ("location of Vertex AI", "global or europe-west1")
+        problem = f"{name}: {location!r} is not a {what}"
+        raise ConfigError(f"{problem}: set {provider.location_variable}, such as {example}")
+    return location
 
 
 def _url(provider: Provider, name: str, base_url: str | None, environ: Mapping[str, str]) -> str | None:

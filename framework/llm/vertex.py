@@ -35,6 +35,7 @@ class VertexClaudeModel(AnthropicModel):
 
     provider = "vertex"
     credential = _ACCOUNT
+    sampling_version = "vertex-2023-10-16"
 
     def __init__(self, model: str, *, project: str, location: str, **options: Any) -> None:
         super().__init__(model, api_key="", **options)

@@ -9,6 +9,7 @@ TRACER = "agentsd"
 PROVIDER_NAMES = MappingProxyType(
     {
         "azure": "azure.ai.openai",
+        "bedrock": "aws.bedrock",
         "gemini": "gcp.gemini",
         "mistral": "mistral_ai",
         "vertex": "gcp.vertex_ai",

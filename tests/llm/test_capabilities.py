@@ -70,6 +70,18 @@ USER = Message(role="user", content="hi")
         ("vertex/claude-haiku-4-5@20251001", {"thinking": "thinking_budget", "max_output": 64_000}),
         ("vertex/claude-sonnet-5@default", {"prices": Prices(input=2, output=10, cached=0.2, cache_write=2.5)}),
         ("vertex/gemini-2.5-flash", {"tools": True, "prices": Prices(input=0.3, output=2.5, cached=0.03)}),
+        (
+            "bedrock/us.anthropic.claude-sonnet-4-5-20250929-v1:0",
+            {"max_output": 64_000, "prices": Prices(input=3, output=15, cached=0.3, cache_write=3.75)},
+        ),
+        ("bedrock/anthropic.claude-opus-4-6-v1", {"context_window": 1_000_000}),
+        ("bedrock/anthropic.claude-3-5-haiku-20241022-v1:0:48k", {"context_window": 200_000, "thinking": "none"}),
+        (
+            "bedrock/arn:aws:bedrock:eu-central-1:123456789012:inference-profile/eu.anthropic.claude-sonnet-5",
+            {"prices": Prices(input=2, output=10, cached=0.2, cache_write=2.5)},
+        ),
+        ("bedrock/arn:aws:bedrock:eu-central-1:123456789012:application-inference-profile/a1b2", {"prices": None}),
+        ("bedrock/amazon.nova-lite-v1:0", {"tools": None, "prices": None}),
         ("vertex/llama-4", {"tools": None, "prices": None}),
         ("anthropic/claude-sonnet-5-5", {"tool_choice_required": False}),
         ("anthropic/claude-opus-5-5", {"tool_choice_required": False, "context_window": 1_000_000}),

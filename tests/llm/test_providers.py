@@ -19,7 +19,7 @@ from framework.types.errors import ConfigError
 from framework.types.messages import Message
 from tests.support.wire import says, wire_server
 
-KEYED = [provider for provider in PROVIDERS if provider.key_variables]
+KEYED = [provider for provider in PROVIDERS if provider.key_variables and provider.key_required]
 CLIENTS = {"openai": OpenAIModel, "anthropic": AnthropicModel, "gemini": GeminiModel}
 
 
@@ -61,7 +61,8 @@ def test_a_missing_key_is_one_line_that_names_the_variable(provider: Provider, k
         (
             "zzz/m",
             "model 'zzz/m': unknown provider 'zzz'; "
-            "there are: anthropic, azure, deepseek, gemini, groq, mistral, ollama, openai, openrouter, qwen, vertex",
+            "there are: anthropic, azure, bedrock, deepseek, gemini, groq, mistral, ollama, openai, openrouter, qwen, "
+            "vertex",
         ),
         ("gpt-5", "model 'gpt-5' is incomplete: write PROVIDER/MODEL, such as openai/gpt-5.4-mini, or offline"),
         ("openai/", "model 'openai/' is incomplete: write PROVIDER/MODEL, such as openai/gpt-5.4-mini, or offline"),
@@ -102,11 +103,12 @@ def test_an_explicit_key_overrides_the_environment_and_is_stripped() -> None:
     assert sent_key({"OPENAI_API_KEY": "env"}, api_key="given") == "Bearer given"
 
 
-@pytest.mark.parametrize("name", ["anthropic", "gemini", "vertex"])
+@pytest.mark.parametrize("name", ["anthropic", "bedrock", "gemini", "vertex"])
 def test_a_missing_sdk_is_one_line_with_the_package_to_install(name: str) -> None:
+    missing = ("botocore",) if name == "bedrock" else ("anthropic", "google.genai")
     program = (
         "import importlib.util, sys; real = importlib.util.find_spec;"
-        "importlib.util.find_spec = lambda name: None if name in ('anthropic', 'google.genai') else real(name);"
+        f"importlib.util.find_spec = lambda name: None if name in {missing} else real(name);"
         "from framework.llm.providers import create_client;"
         "from framework.types.errors import ConfigError;"
         "keys = dict(ANTHROPIC_API_KEY='k', GEMINI_API_KEY='k', GOOGLE_CLOUD_PROJECT='p')\n"

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -19,6 +20,7 @@ from framework.llm.client import Delta, ModelRequest
 from framework.llm.providers import create_client
 from framework.types.errors import ConfigError, ModelError
 from framework.types.messages import Message
+from framework.types.spec import ModelSettings
 from tests.support.file_requests import contents, files_in, sample, with_files
 from tests.support.formats import ANTHROPIC, GEMINI, Format, each_way, says
 from tests.support.media import SAMPLES
@@ -90,12 +92,15 @@ def ask(
     message: Message = USER,
     stream: bool = False,
     issued: int = 200,
+    **settings: Any,
 ) -> tuple[list[list[Delta]], WireServer, list[str]]:
     """Send one request for each answer with the credentials of a service account, if there is a file for them."""
 
     async def send(server: WireServer) -> list[list[Delta]]:
         client = create_client(f"vertex/{model}", base_url=server.url, stream=stream, environ=ENVIRON)
-        request = ModelRequest(messages=(message,), media=contents(message), stream=stream)
+        request = ModelRequest(
+            messages=(message,), media=contents(message), stream=stream, settings=ModelSettings(**settings)
+        )
         try:
             return [[delta async for delta in client.stream(request)] for _ in answers]
         finally:
@@ -149,6 +154,12 @@ def test_files_are_sent(model: str, form: Format, stream: bool, account: Path) -
     _, server, _ = ask(model, [says(form, "a picture")], account, message=message, stream=stream)
 
     assert files_in(form.name, server.requests[0]) == [("image/png", SAMPLES["image/png"])]
+
+
+def test_sampling_options_use_a_version_of_the_api_that_accepts_them(account: Path) -> None:
+    _, server, _ = ask("claude-sonnet-4-5@20250929", [says(ANTHROPIC, "x")], account, temperature=0.2)
+
+    assert (server.requests[0]["temperature"], server.requests[0]["anthropic_version"]) == (0.2, "vertex-2023-10-16")
 
 
 @each_model

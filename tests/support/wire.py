@@ -57,6 +57,8 @@ class WireServer:
     """The base_url, with `/v1`."""
     requests: list[dict[str, Any]] = field(default_factory=list)
     """Request bodies, in order."""
+    bodies: list[bytes] = field(default_factory=list)
+    """The same bodies, as they were sent."""
     headers: list[dict[str, str]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     queries: list[dict[str, str]] = field(default_factory=list)
@@ -81,6 +83,7 @@ class WireServer:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.requests.append(body)
+        self.bodies.append(await request.read())
         self.headers.append(dict(request.headers))
         self.paths.append(request.path)
         self.queries.append(dict(request.query))
@@ -104,6 +107,7 @@ _PATHS = (
     *("/v1/chat/completions", "/v1/responses", "/v1/messages", "/{version}/models/{call}"),
     *("/openai/deployments/{deployment}/chat/completions", "/openai/responses"),
     "/{version}/projects/{project}/locations/{location}/publishers/{publisher}/models/{call}",
+    "/model/{model}/{call}",
 )
 
 

@@ -28,6 +28,7 @@ from framework.types.errors import ModelError
 from framework.types.text import fix_surrogates
 
 if TYPE_CHECKING:
+    import httpx2
     from anthropic import AsyncAnthropic
 
 T = TypeVar("T")
@@ -47,6 +48,7 @@ _PERMANENT_ERRORS = {
     "not_found_error": 404,
     "permission_error": 403,
     "request_too_large": 413,
+    "validationException": 400,  # of Bedrock
 }
 """Error types inside streams, mapped to the HTTP status of the same error before a stream. A retry does not help."""
 
@@ -66,6 +68,8 @@ class AnthropicModel:
     """The first part of the model name."""
     credential = "API key"
     """What the server authenticates, as errors call it."""
+    sampling_version = ""
+    """For a server that has the API's version in the body: the last one that accepts `temperature` and `top_p`."""
 
     def __init__(
         self,
@@ -93,11 +97,11 @@ class AnthropicModel:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta, None]:
         """Send the request and yield the reply's deltas; raise ModelError if it fails."""
-        create: Any = self._connected().messages.create
+        create: Any = (await self._connected()).messages.create
         request = with_answer_tool(request)
         if request.media:
             await request.scratch.files.add(request.media)
-        body = request_to_body(request, self._info)
+        body = self._body(request)
         assembler = MessageAssembler()
         if not self._info.is_streamed(request):
             with self._files.during(request.scratch.files):
@@ -131,7 +135,7 @@ class AnthropicModel:
             await self._client.close()
             self._client = None
 
-    def _connected(self) -> AsyncAnthropic:
+    async def _connected(self) -> AsyncAnthropic:
         self._client = self._client or self._errors.create_client(self._connect)
         return self._client
 
@@ -140,15 +144,24 @@ class AnthropicModel:
         return self._create_sdk(
             max_retries=0,
             timeout=SDK_TIMEOUT,
-            http_client=create_http_client(SDK_TIMEOUT, on_request=self._files),
+            http_client=create_http_client(SDK_TIMEOUT, on_request=self._before_sending),
             open_telemetry=False,
         )
+
+    async def _before_sending(self, request: httpx2.Request) -> None:
+        await self._files(request)
 
     def _create_sdk(self, **options: Any) -> AsyncAnthropic:
         from anthropic import AsyncAnthropic
 
         # Never without a key: the SDK would search the environment and the disk.
         return AsyncAnthropic(api_key=self._api_key or "none", base_url=self._base_url, **options)
+
+    def _body(self, request: ModelRequest) -> dict[str, Any]:
+        body = request_to_body(request, self._info)
+        if self.sampling_version and (sampling := body.get("extra_body")):
+            body["extra_body"] = {**sampling, "anthropic_version": self.sampling_version}
+        return body
 
     def _validated(self, message: Any) -> dict[str, Any]:
         if isinstance(message, str):

@@ -1,0 +1,188 @@
+"""Client for Claude in Amazon Bedrock: another address, signed requests, and event streams of AWS.
+
+botocore finds and renews credentials, for which it reads files and may send requests, always in a thread. Requests are
+signed here and not by the SDK, because the signature covers the files that are inserted last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from framework.llm.anthropic.client import AnthropicModel
+from framework.llm.provider_errors import message_in
+from framework.types.errors import ModelError
+
+if TYPE_CHECKING:
+    import httpx2
+    from anthropic import AsyncAnthropic
+
+T = TypeVar("T")
+_SET_CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or run: aws sso login"
+_SET_REGION = "set AWS_REGION, such as eu-central-1"
+_SIGNED_HEADERS = ("authorization", "x-amz-date", "x-amz-security-token")
+"""The headers that a signature adds."""
+_REGION = re.compile(r"[a-z0-9-]+")
+_ERROR_TYPE = re.compile(r"[A-Za-z]{1,60}")
+
+
+class BedrockModel(AnthropicModel):
+    """A Claude model in Amazon Bedrock.
+
+    Args:
+        model: the id of the model or of an inference profile, such as
+            `eu.anthropic.claude-sonnet-4-5-20250929-v1:0`.
+        api_key: an API key of Bedrock; empty to sign requests with the credentials of an AWS account.
+        region: the region of AWS; None for that of the AWS profile.
+        options: `base_url`, `capabilities` and `stream`, as of `AnthropicModel`.
+    """
+
+    provider = "bedrock"
+    credential = "AWS account"
+    sampling_version = "bedrock-2023-05-31"
+
+    def __init__(self, model: str, *, api_key: str, region: str | None, **options: Any) -> None:
+        super().__init__(model, api_key=api_key, **options)
+        self._region = region
+        self._account: _Account | None = None
+        self._is_rejected = False
+
+    async def _connected(self) -> AsyncAnthropic:
+        if self._account is None or self._is_rejected:
+            self._account = await self._guard(asyncio.to_thread(_load_account, self._region, signs=not self._api_key))
+            self._is_rejected = False
+        return await super()._connected()
+
+    def _create_sdk(self, **options: Any) -> AsyncAnthropic:
+        from anthropic import AsyncAnthropicBedrock
+
+        # With a key, the SDK neither signs requests nor searches for credentials.
+        sdk: Any = AsyncAnthropicBedrock(
+            api_key=self._api_key or "none",
+            aws_region=self._account.region if self._account else self._region,
+            base_url=self._base_url,
+            **options,
+        )
+        return sdk  # type: ignore[no-any-return]  # has the same methods, but no common base class
+
+    async def _before_sending(self, request: httpx2.Request) -> None:
+        await super()._before_sending(request)
+        if self._account is not None and self._account.credentials is not None:
+            request.headers.update(await asyncio.to_thread(self._account.sign, request))
+
+    async def _guard(self, call: Awaitable[T]) -> T:
+        from anthropic import AnthropicError
+
+        return await self._errors.guard(call, (AnthropicError, _AccountError), self._explain)
+
+    def _explain(self, error: Exception) -> ModelError | None:
+        from anthropic import PermissionDeniedError
+
+        # The SDK wraps the error of a signature.
+        problem = error if isinstance(error, _AccountError) else error.__cause__
+        if isinstance(problem, _AccountError):
+            return self._errors.error(str(problem), retryable=problem.retryable, permanent=not problem.retryable)
+        if isinstance(error, PermissionDeniedError) and (name := _rejected_credentials(error)):
+            self._is_rejected = True  # the next request loads them again, which may have been repaired
+            return self._errors.error(f"AWS rejected the credentials ({name}): {_SET_CREDENTIALS}", permanent=True)
+        return super()._explain(error)
+
+
+class _AccountError(Exception):
+    """Credentials or a region that cannot be used. It does not quote botocore, whose messages may contain secrets."""
+
+    def __init__(self, message: str, *, retryable: bool = False) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+
+
+class _Account:
+    """A region, and the credentials that sign requests: None to sign none."""
+
+    def __init__(self, region: str, credentials: Any) -> None:
+        self.region = region
+        self.credentials = credentials
+
+    def sign(self, request: httpx2.Request) -> dict[str, str]:
+        """Return the headers with the signature of a request. Renews expired credentials, which blocks.
+
+        Raises:
+            _AccountError: the credentials cannot be renewed.
+        """
+        from botocore.auth import SigV4Auth
+        from botocore.awsrequest import AWSRequest
+
+        body = b"".join(request.stream)  # type: ignore[arg-type]  # of bytes; `request.content` has no files
+        # Proxies change other headers.
+        headers = {"content-type": request.headers["content-type"]}
+        signed = AWSRequest(method=request.method, url=str(request.url), headers=headers, data=body)
+        try:
+            SigV4Auth(self.credentials.get_frozen_credentials(), "bedrock", self.region).add_auth(signed)
+        except Exception as error:  # noqa: BLE001 - botocore raises errors of any class
+            failure = _translated(error)
+        else:
+            return {name: value for name, value in signed.headers.items() if name.lower() in _SIGNED_HEADERS}
+        raise failure
+
+
+def is_region(text: str) -> bool:
+    """Return whether the text may be the name of a region, which becomes part of a host name."""
+    return _REGION.fullmatch(text) is not None
+
+
+def _load_account(region: str | None, *, signs: bool) -> _Account:
+    """Find the region and the credentials: the environment, the AWS profile, or the machine's role. Blocks.
+
+    Raises:
+        _AccountError: one of them is missing or unreadable.
+    """
+    import botocore.session
+
+    try:
+        session = botocore.session.Session()
+        region = region or session.get_config_variable("region")
+        credentials = session.get_credentials() if signs else None
+    except Exception as error:  # noqa: BLE001 - botocore raises errors of any class
+        failure = _translated(error)
+    else:
+        if not region:
+            failure = _AccountError(f"the region of AWS is unknown: {_SET_REGION}")
+        elif not is_region(region):
+            failure = _AccountError(f"{region!r} is not a region of AWS: {_SET_REGION}")
+        elif signs and credentials is None:
+            failure = _AccountError(f"the credentials of AWS are missing: {_SET_CREDENTIALS}")
+        else:
+            _load_stream_decoder()
+            return _Account(region, credentials)
+    raise failure  # outside the except block, so without context
+
+
+def _load_stream_decoder() -> None:
+    """Load the tables of event streams, which takes 70 ms, before the first event does it in the event loop."""
+    with suppress(ImportError):  # a private module, which other versions of the SDK may lack
+        from anthropic.lib.bedrock._stream_decoder import get_response_stream_shape
+
+        get_response_stream_shape()
+
+
+def _translated(error: Exception) -> _AccountError:
+    from botocore.exceptions import CredentialRetrievalError, HTTPClientError, MetadataRetrievalError
+
+    # Servers of a machine's role, of single sign-on or of tokens, which may answer later.
+    retryable = isinstance(error, (CredentialRetrievalError, HTTPClientError, MetadataRetrievalError))
+    name = type(error).__name__
+    return _AccountError(f"the credentials of AWS cannot be loaded ({name}): {_SET_CREDENTIALS}", retryable=retryable)
+
+
+def _rejected_credentials(error: Any) -> str:
+    """Return the type of an error about the credentials; empty if the account lacks a permission.
+
+    The message of such an error is not quoted: it may contain the signed headers.
+    """
+    name = str(error.response.headers.get("x-amzn-errortype", "")).partition(":")[0]
+    if "signature" in message_in(error.body).lower():
+        return name if _ERROR_TYPE.fullmatch(name) else "invalid signature"
+    return name if _ERROR_TYPE.fullmatch(name) and name != "AccessDeniedException" else ""
