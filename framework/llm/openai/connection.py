@@ -103,7 +103,7 @@ class Connection:
     async def fetch(self, url: str, body: dict[str, Any] | None = None) -> object:
         """Return the JSON at another URL of the server, for GET, or for POST with a body; None if there is none.
 
-        Raises OpenAIError if the server cannot be reached, httpx2.HTTPError or ValueError.
+        Raises OpenAIError if the server fails or cannot be reached, httpx2.HTTPError or ValueError.
         """
         options: RequestOptions = {**self._options, "follow_redirects": False}
         try:
@@ -111,7 +111,9 @@ class Connection:
                 response = await self._sdk.get(url, cast_to=httpx2.Response, options=options)
             else:
                 response = await self._sdk.post(url, body=body, cast_to=httpx2.Response, options=options)
-        except APIStatusError:
+        except APIStatusError as error:
+            if error.status_code >= 500:  # it may be loading its model
+                raise
             return None
         content = await read_content(response)
         if len(content) > _MAX_PROPERTIES or "json" not in response.headers.get("content-type", ""):

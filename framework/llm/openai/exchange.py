@@ -7,6 +7,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -132,7 +133,7 @@ class OpenAIExchange(ABC, Generic[A]):
     @property
     def needs_probe(self) -> bool:
         """Whether the server is local, and capabilities are unknown that it may report."""
-        if self._azure_version:
+        if self._azure_version or self._next_probe == inf:
             return False
         known = self._info.capabilities
         return (known.context_window is None or known.json_schema is None) and is_local(self._base_url)
@@ -149,6 +150,9 @@ class OpenAIExchange(ABC, Generic[A]):
                     found = await self._guard(ask_server(connection.fetch, self._base_url or "", self._info.model))
             except (ModelError, TimeoutError):
                 return  # the model call reports a server that cannot be reached
+            if found is None:
+                self._next_probe = inf
+                return
             capabilities = self._info.capabilities.over(found)
             any_schema = self._info.any_schema or bool(found.json_schema and capabilities.json_schema)
             self._info = replace(self._info, capabilities=capabilities, any_schema=any_schema)

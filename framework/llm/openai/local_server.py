@@ -37,8 +37,8 @@ def is_local(base_url: str | None) -> bool:
         return bool(host) and ("." not in host or host.endswith(_LOCAL_DOMAINS))
 
 
-async def ask_server(fetch: Fetch, base_url: str, model: str) -> Capabilities:
-    """Return what the server reports about a model; the rest is unknown.
+async def ask_server(fetch: Fetch, base_url: str, model: str) -> Capabilities | None:
+    """Return what the server reports about a model; the rest is unknown. None if it is none of these servers.
 
     Args:
         fetch: sends the requests; its errors propagate.
@@ -52,7 +52,7 @@ async def ask_server(fetch: Fetch, base_url: str, model: str) -> Capabilities:
         return await _ask_llama_cpp(fetch, root, model, listed)
     if window := _tokens(listed.get("max_model_len")):
         return Capabilities(context_window=window, json_schema=True if owner in ("vllm", "sglang") else None)
-    return await _ask_lm_studio(fetch, root, model) or await _ask_ollama(fetch, root, model) or Capabilities()
+    return await _ask_lm_studio(fetch, root, model) or await _ask_ollama(fetch, root, model)
 
 
 async def _ask_llama_cpp(fetch: Fetch, root: str, model: str, listed: Mapping[str, Any]) -> Capabilities:

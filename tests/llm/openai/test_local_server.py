@@ -66,7 +66,7 @@ OLLAMA: Pages = {
 }
 
 
-def found(pages: Pages, model: str = "m", base_url: str = f"{ROOT}/v1") -> Capabilities:
+def found(pages: Pages, model: str = "m", base_url: str = f"{ROOT}/v1") -> Capabilities | None:
     async def fetch(url: str, body: dict[str, Any] | None) -> object:
         assert (body is not None) is url.endswith("/api/show")
         return pages.get(url.removeprefix(ROOT))
@@ -102,11 +102,11 @@ def found(pages: Pages, model: str = "m", base_url: str = f"{ROOT}/v1") -> Capab
             {"/api/show": {"model_info": {"qwen3.context_length": 40960}}},
             Capabilities(json_schema=True),
         ),
-        ({"/v1/models": {"data": [{"id": "m"}]}}, Capabilities()),
-        ({}, Capabilities()),
+        ({"/v1/models": {"data": [{"id": "m"}]}}, None),
+        ({}, None),
     ],
 )
-def test_each_server_says_what_it_can_do(pages: Pages, can: Capabilities, base_url: str) -> None:
+def test_each_server_says_what_it_can_do(pages: Pages, can: Capabilities | None, base_url: str) -> None:
     assert found(pages, base_url=base_url) == can
 
 
@@ -116,7 +116,8 @@ def test_each_server_says_what_it_can_do(pages: Pages, can: Capabilities, base_u
 )
 def test_a_server_of_several_models_is_asked_about_this_one(model: str, window: int | None) -> None:
     entries = [{"id": "a", "max_model_len": 10}, {"id": "b", "aliases": ["b-alias"], "max_model_len": 20}]
-    assert found({"/v1/models": {"data": entries}}, model).context_window == window
+    can = found({"/v1/models": {"data": entries}}, model) or Capabilities()
+    assert can.context_window == window
 
 
 FIELDS = (
@@ -135,7 +136,7 @@ JUNK = st.recursive(
 @given(pages=st.dictionaries(st.sampled_from([*LLAMA_CPP, *LM_STUDIO, *OLDER_LM_STUDIO, *OLLAMA]), JUNK))
 def test_answers_that_make_no_sense_say_nothing(pages: Pages) -> None:
     can = found(pages)
-    assert can.context_window is None or can.context_window > 0
+    assert can is None or can.context_window is None or can.context_window > 0
 
 
 @pytest.mark.parametrize(
@@ -256,6 +257,24 @@ def test_a_server_that_says_nothing_is_used_as_before_and_not_asked_by_every_run
     assert [result.data for result in results] == [{"city": "Oslo"}] * 2
     assert server.pages_read == ["/v1/models", "/api/v1/models", "/api/v0/models/m", "/api/show"]
     assert "response_format" not in server.requests[0]
+
+
+@pytest.mark.parametrize(("status", "asked_again"), [("404 Not Found", False), ("503 Loading", True)])
+def test_only_a_server_that_may_answer_later_is_asked_again(status: str, asked_again: bool) -> None:
+    async def respond(reader: StreamReader, writer: StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".encode())
+        writer.close()
+
+    async def main() -> bool:
+        async with await asyncio.start_server(respond, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            model = OpenAIModel("openai", "m", api_key="", base_url=f"http://127.0.0.1:{port}/v1")
+            await model.probe()
+            await model.close()
+        return model.needs_probe
+
+    assert asyncio.run(main()) is asked_again
 
 
 @pytest.mark.parametrize(
