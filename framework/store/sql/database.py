@@ -195,8 +195,10 @@ class _ConnectionFailed(Exception):
 
 def _is_transient(error: BaseException | None) -> bool:
     """Return whether another attempt may succeed. Of SQLite's errors, only locks are transient."""
-    code = getattr(error, "sqlite_errorcode", None)
-    return code is None or code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    if not isinstance(error, sqlite3.Error):
+        return True
+    code = getattr(error, "sqlite_errorcode", 0)  # none: text that is not UTF-8, for example
+    return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 class _ConnectionThreads:
