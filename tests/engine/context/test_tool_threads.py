@@ -259,7 +259,7 @@ def test_an_exception_in_a_tool_ends_its_call_and_neither_its_run_nor_the_host(
 
 
 BUSY = """
-import asyncio
+import asyncio, signal
 from framework import Runtime, tool
 from framework.testing import ScriptedModel, calls
 
@@ -270,6 +270,7 @@ async def busy() -> str:
     while True:
         pass
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
 model = ScriptedModel(calls(("busy", {})), "ok")
 
 async def main():
