@@ -239,12 +239,17 @@ def usage_to_chat(usage: Usage) -> dict[str, Any]:
 
 def chat_to_usage(chat: Mapping[str, Any]) -> Usage:
     """Return token counts of the API; missing or invalid counts are 0, and a missing total is the sum."""
-    details = _mapping(chat.get("prompt_tokens_details"))
-    prompt, completion = token_count(chat.get("prompt_tokens")), token_count(chat.get("completion_tokens"))
+    return read_usage(chat, prompt="prompt_tokens", completion="completion_tokens")
+
+
+def read_usage(counts: Mapping[str, Any], *, prompt: str, completion: str) -> Usage:
+    """Return the token counts in fields with these names, which OpenAI's APIs call differently."""
+    details = _mapping(counts.get(f"{prompt}_details"))
+    prompt_tokens, completion_tokens = token_count(counts.get(prompt)), token_count(counts.get(completion))
     return Usage(
-        prompt_tokens=prompt,
-        completion_tokens=completion,
-        total_tokens=token_count(chat.get("total_tokens")) or prompt + completion,
+        prompt_tokens=prompt_tokens,
+        completion_tokens=completion_tokens,
+        total_tokens=token_count(counts.get("total_tokens")) or prompt_tokens + completion_tokens,
         cached_tokens=token_count(details.get("cached_tokens")),
         cache_write_tokens=token_count(details.get("cache_write_tokens")),
     )

@@ -4,35 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from framework.store.memory import MemoryStore
 from framework.store.protocol import Store
 from framework.store.sql.store import SqlStore
 from framework.types.budget import BudgetUse, CounterKey, CounterScope, counter_scope
 from framework.types.messages import Message
 from framework.types.state import RunState
+from tests.support.stores import with_store
 
 HOUR = 3600.0
-
-
-@pytest.fixture(params=["memory", "database"])
-def any_url(request: pytest.FixtureRequest, store_url: str) -> str | None:
-    return None if request.param == "memory" else store_url
-
-
-def with_store(body: Callable[[Store], Awaitable[None]], url: str | None) -> None:
-    async def main() -> None:
-        store = MemoryStore() if url is None else await SqlStore.open(url, Path("/"))
-        try:
-            await body(store)
-        finally:
-            await store.close()
-
-    asyncio.run(main())
 
 
 def use(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import pytest
 import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,25 +23,10 @@ from tests.support.cases import cases
 from tests.support.halts import PATIENCE, halted
 from tests.support.media import SAMPLES, pdf, png
 from tests.support.postgres import new_database
+from tests.support.stores import with_store
 
 FILES = [File.from_bytes(data, name=f"file {number}") for number, data in enumerate(SAMPLES.values())]
 HOUR = 3600.0
-
-
-@pytest.fixture(params=["memory", "database"])
-def any_url(request: pytest.FixtureRequest, store_url: str) -> str | None:
-    return None if request.param == "memory" else store_url
-
-
-def with_store(body: Callable[[Store], Awaitable[None]], url: str | None) -> None:
-    async def main() -> None:
-        store = MemoryStore() if url is None else await SqlStore.open(url, Path("/"))
-        try:
-            await body(store)
-        finally:
-            await store.close()
-
-    asyncio.run(main())
 
 
 async def turn(store: Store, *parts: MessagePart | File, conversation: str | None = None) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.store.memory import MemoryStore
 from framework.store.protocol import Blueprint, Conversation, RunQuery, Store
 from framework.store.sql.state_rows import StateDiff, assemble_state, head_json
 from framework.store.sql.store import SqlStore
@@ -23,6 +21,7 @@ from framework.types.report import Action, TraceEntry
 from framework.types.state import Approve, CallRecord, Confirmation, Decision, Edit, Reject, Respond, RunState
 from tests.support.cases import cases
 from tests.support.halts import halted
+from tests.support.stores import with_store
 
 BLUEPRINT = Blueprint("b1", {"agents.d/one.yaml": "name: one"})
 
@@ -42,22 +41,6 @@ def finished(state: RunState, call: str) -> ToolFinished:
     state.seq += 1
     head = {"run_id": state.run_id, "seq": state.seq, "generation": 1}
     return ToolFinished(**head, id=call, tool="t", status="success", result="r", elapsed_ms=1)
-
-
-def with_store(body: Callable[[Store], Awaitable[None]], url: str | None) -> None:
-    async def main() -> None:
-        store = MemoryStore() if url is None else await SqlStore.open(url, Path("/"))
-        try:
-            await body(store)
-        finally:
-            await store.close()
-
-    asyncio.run(main())
-
-
-@pytest.fixture(params=["memory", "database"])
-def any_url(request: pytest.FixtureRequest, store_url: str) -> str | None:
-    return None if request.param == "memory" else store_url
 
 
 # --- a run and its record

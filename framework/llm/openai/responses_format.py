@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from framework.llm.file_encoding import Base64, missing_file
-from framework.llm.openai_format import chat_to_call, content_text, to_wire_name, token_count
+from framework.llm.openai_format import chat_to_call, content_text, read_usage, to_wire_name, token_count
 from framework.llm.reply_check import FinishReasons
 from framework.llm.stream_assembler import as_dict, as_list
 from framework.types.media import MessagePart, TextPart
@@ -232,15 +232,7 @@ def response_status(response: Mapping[str, Any], announced: str = "") -> str:
 
 def response_usage(usage: Mapping[str, Any]) -> Usage:
     """Return the token counts of a response. Output tokens include those of reasoning."""
-    details = as_dict(usage.get("input_tokens_details"))
-    prompt, completion = token_count(usage.get("input_tokens")), token_count(usage.get("output_tokens"))
-    return Usage(
-        prompt_tokens=prompt,
-        completion_tokens=completion,
-        total_tokens=token_count(usage.get("total_tokens")) or prompt + completion,
-        cached_tokens=token_count(details.get("cached_tokens")),
-        cache_write_tokens=token_count(details.get("cache_write_tokens")),
-    )
+    return read_usage(usage, prompt="input_tokens", completion="output_tokens")
 
 
 def _call(item: Mapping[str, Any], names: Mapping[str, str]) -> ToolCall:

@@ -116,11 +116,11 @@ class Weather:
     """A tool of a server, which records its arguments."""
 
     def __init__(self) -> None:
-        self.asked: list[dict[str, Any]] = []
+        self.received: list[dict[str, Any]] = []
 
     def tool(self) -> Tool:
         async def call(arguments: dict[str, Any], context: ToolContext) -> str:
-            self.asked.append(arguments)
+            self.received.append(arguments)
             return f"sunny for {context.agent}"
 
         place = {"type": "object", "properties": {"city": {"type": "string"}, "zone": {"type": "string"}}}
@@ -137,7 +137,7 @@ class Weather:
 
 
 def run(root: Path, arguments: dict[str, Any], **keys: str) -> tuple[list[dict[str, Any]], RunResult, str]:
-    """Return what the tool received, the result, and what the model was told."""
+    """Return what the tool received, the result, and what the model received."""
     weather, model = Weather(), ScriptedModel(calls(("skill.sky.look", arguments)), "done")
     write(root, {"agents.d/one.yaml": agent("one", **keys)})
 
@@ -146,28 +146,30 @@ def run(root: Path, arguments: dict[str, Any], **keys: str) -> tuple[list[dict[s
             return await runtime.run("go")
 
     result = asyncio.run(main())
-    return weather.asked, result, model.requests[1].messages[-1].content
+    return weather.received, result, model.requests[1].messages[-1].content
 
 
 def test_the_tool_does_not_receive_them_and_the_repair_is_announced(tmp_path: Path) -> None:
     given_arguments = {"place": {"city": "Oslo", "zone": None}, "unit": None, "days": None}
-    asked, result, _ = run(tmp_path, given_arguments)
-    assert asked == [{"place": {"city": "Oslo"}, "days": None}]
+    received, result, _ = run(tmp_path, given_arguments)
+    assert received == [{"place": {"city": "Oslo"}, "days": None}]
     assert result.trace[0].repairs == ("place.zone: null omitted", "unit: null omitted")
     assert [warning.code for warning in result.warnings] == ["arguments_repaired"]
 
 
 @pytest.mark.parametrize("arguments", [{"place": {"city": None}}, {"place": None}])
 def test_null_for_a_required_argument_is_an_error_for_the_model(tmp_path: Path, arguments: dict[str, Any]) -> None:
-    asked, _, told = run(tmp_path, arguments)
-    assert asked == []
-    assert "it has the wrong type (given: null)" in told
+    received, _, answer = run(tmp_path, arguments)
+    assert received == []
+    assert "it has the wrong type (given: null)" in answer
 
 
 def test_strict_arguments_keep_them_as_errors(tmp_path: Path) -> None:
-    asked, _, told = run(tmp_path, {"place": {"city": "Oslo"}, "unit": None}, runtime_policy="{strict_arguments: true}")
-    assert asked == []
-    assert "- unit: it has the wrong type (given: null)" in told
+    received, _, answer = run(
+        tmp_path, {"place": {"city": "Oslo"}, "unit": None}, runtime_policy="{strict_arguments: true}"
+    )
+    assert received == []
+    assert "- unit: it has the wrong type (given: null)" in answer
 
 
 @pytest.mark.parametrize(("condition", "denied"), [("!= metric", True), ("*", True), ("metric", False), ("null", True)])

@@ -1,0 +1,22 @@
+"""Runs the body of a test on a store in memory or in a database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from framework.store.memory import MemoryStore
+from framework.store.protocol import Store
+from framework.store.sql.store import SqlStore
+
+
+def with_store(body: Callable[[Store], Awaitable[None]], url: str | None) -> None:
+    async def main() -> None:
+        store = MemoryStore() if url is None else await SqlStore.open(url, Path("/"))
+        try:
+            await body(store)
+        finally:
+            await store.close()
+
+    asyncio.run(main())
