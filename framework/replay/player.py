@@ -130,6 +130,7 @@ def _first_state(record: RunState, limits: Limits) -> RunState:
         metadata=record.metadata,
         limits=limits,
         model_settings=record.model_settings,
+        caller_instructions=record.caller_instructions,
         output_schema=record.output_schema,
         executor=record.executor,
         background=record.background,

@@ -144,6 +144,8 @@ class RunState(BaseModel):
     limits: Limits = Limits()
     """Effective limits: the agent's, as overridden by the caller."""
     model_settings: ModelSettings = ModelSettings()
+    caller_instructions: str = ""
+    """The caller's own instructions, which follow those of the agent."""
 
     status: Status = "running"
     finish_reason: str = ""

@@ -175,7 +175,7 @@ def _child(run: Run, step: PlanStep) -> Run:
     child = run.child(sub_run_key(step), _restricted_agent(run.agent, step), "\n\n".join(parts), run.state.inputs)
     if len(child.state.messages) == 1:  # not done before a pause or a crash
         child.record(call_messages(run, dependencies, ""))
-        child.state.output_schema = None
+        child.state.output_schema, child.state.caller_instructions = None, run.state.caller_instructions
     limits = [limit for limit in (child.state.limits.timeout, plan_settings(run).step_timeout) if limit is not None]
     child.state.limits = child.state.limits.model_copy(update={"timeout": min(limits, default=None)})
     return child

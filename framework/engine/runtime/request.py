@@ -17,8 +17,9 @@ from framework.config.generations.generation import Generation
 from framework.engine.runtime.history import GivenHistory, message_list
 from framework.engine.runtime.user_input import UserInput, input_of_message, read_input
 from framework.llm.openai_format import revalidate_call
+from framework.tools.schema.arguments import SchemaArguments
 from framework.types.confirmation_kinds import CONFIRMATION_KINDS
-from framework.types.errors import RequestError
+from framework.types.errors import ConfigError, RequestError
 from framework.types.messages import Message, ToolCall
 from framework.types.spec import Limits, ModelSettings
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond, RunState
@@ -27,6 +28,8 @@ from framework.types.transcript import MAX_MESSAGE_CHARS, is_unicode
 
 _MAX_ID_CHARS = 200
 """Length limit of a conversation id, a user and a tenant."""
+_MAX_INSTRUCTIONS_CHARS = 100_000
+"""Length limit of a caller's instructions."""
 
 
 class RunOptions(TypedDict, total=False):
@@ -47,6 +50,11 @@ class RunOptions(TypedDict, total=False):
     """Limits that replace the agent's, by key, e.g. `{"max_steps": 3}`."""
     model_settings: Mapping[str, Any] | None
     """Sampling settings that replace the agent's, e.g. `{"temperature": 0}`."""
+    default_model_settings: Mapping[str, Any] | None
+    """Sampling settings that apply where the agent's file sets none. `max_tokens` can also lower the agent's."""
+    instructions: str | None
+    """The caller's own instructions. They follow the agent's in the system message, marked as the caller's, and change
+    neither its rules nor its limits."""
     base_path: str | Path | None
     """Base directory of file tools. Default: the setting `tools.base_path`."""
     locale: str | None
@@ -59,6 +67,8 @@ class RunOptions(TypedDict, total=False):
     """The caller's own data, passed to tools unchanged."""
     output_type: type[BaseModel] | None
     """Type of the answer's data. Default: the agent's `output_schema`."""
+    output_schema: Mapping[str, Any] | None
+    """JSON Schema of an object: the answer's data. Excludes `output_type`. Default: the agent's `output_schema`."""
 
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
@@ -69,12 +79,15 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "model": (str,),
     "limits": (Mapping,),
     "model_settings": (Mapping,),
+    "default_model_settings": (Mapping,),
+    "instructions": (str,),
     "base_path": (str, PathLike),
     "locale": (str,),
     "user": (str,),
     "tenant": (str,),
     "metadata": (Mapping,),
     "output_type": (type,),
+    "output_schema": (Mapping,),
 }
 """Types accepted for each option, in addition to None."""
 
@@ -91,8 +104,9 @@ def check_request(message: object, given: Mapping[str, Any]) -> tuple[UserInput,
         if value is not None:
             require_type(name, value, *_TYPES[name])
     options = cast(RunOptions, {name: value for name, value in given.items() if value is not None})
-    _check_output_type(options.get("output_type"))
+    _check_output_type(options)
     _check_ids(options)
+    _check_instructions(options.get("instructions") or "")
     if "history" in options:
         options["history"] = message_list(options["history"])
     if message is None and options.get("history"):
@@ -118,9 +132,28 @@ def _suggestion(name: str) -> str:
     return did_you_mean(name, list(_TYPES))
 
 
-def _check_output_type(output_type: object) -> None:
+def _check_output_type(options: RunOptions) -> None:
+    output_type: object = options.get("output_type")
+    schema = options.get("output_schema")
     if output_type is not None and not (isinstance(output_type, type) and issubclass(output_type, BaseModel)):
         raise RequestError(f"output_type: expected a Pydantic model class, got {output_type!r}")
+    if schema is None:
+        return
+    if output_type is not None:
+        raise RequestError("output_type and output_schema exclude each other: pass one of them")
+    try:
+        SchemaArguments(json.loads(json.dumps(schema, allow_nan=False)))
+    except ConfigError as error:
+        raise RequestError(f"output_schema: {error.message}") from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RequestError(f"output_schema: it is not JSON data: {error}") from None
+
+
+def _check_instructions(text: str) -> None:
+    if len(text) > _MAX_INSTRUCTIONS_CHARS:
+        raise RequestError(
+            f"instructions: {len(text)} characters; at most {_MAX_INSTRUCTIONS_CHARS} are allowed: shorten them"
+        )
 
 
 def _check_ids(options: RunOptions) -> None:
@@ -135,8 +168,10 @@ T = TypeVar("T", Limits, ModelSettings)
 _MAX_INPUTS_CHARS = 256 * 1024
 """Size limit of a request's inputs as JSON. Larger than a rendered prompt, because templates may use only a part."""
 
-_STORED_OPTIONS = ("inputs", "metadata", "model_settings", "locale")
-"""Options that are stored unchanged."""
+_STORED_OPTIONS = (
+    "inputs", "metadata", "model_settings", "default_model_settings", "locale", "instructions", "output_schema"
+)  # fmt: skip
+"""Options that are stored as the caller passes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +227,9 @@ def initial_state(
         base_path=str(base_path) if base_path else None,
         model=options.get("model"),
         limits=run_limits(agent.spec.runtime_policy, options),
-        model_settings=_override(
-            agent.spec.model_settings, ModelSettings, options.get("model_settings") or {}, "model_settings"
-        ),
-        output_schema=output_type.model_json_schema() if output_type else agent.spec.output_schema,
+        model_settings=run_model_settings(agent.spec.model_settings, options),
+        caller_instructions=(options.get("instructions") or "").strip(),
+        output_schema=output_type.model_json_schema() if output_type else _given_schema(options, agent),
         history=[*history],
         messages=[message],
     )
@@ -204,6 +238,22 @@ def initial_state(
 def run_limits(policy: Limits, options: RunOptions) -> Limits:
     """Return an agent's limits with the caller's overrides applied; raises RequestError for invalid ones."""
     return _override(policy, Limits, options.get("limits") or {}, "limits")
+
+
+def run_model_settings(own: ModelSettings, options: RunOptions) -> ModelSettings:
+    """Return an agent's sampling settings with the caller's; raises RequestError for invalid ones."""
+    defaults = options.get("default_model_settings") or {}
+    given = _override(ModelSettings(), ModelSettings, defaults, "default_model_settings")
+    free = {name: getattr(given, name) for name in defaults if getattr(own, name) in (None, ())}
+    if own.max_tokens and given.max_tokens:
+        free["max_tokens"] = min(own.max_tokens, given.max_tokens)
+    changes = {**free, **(options.get("model_settings") or {})}
+    return _override(own, ModelSettings, changes, "model_settings")
+
+
+def _given_schema(options: RunOptions, agent: Agent) -> dict[str, Any] | None:
+    schema = options.get("output_schema")
+    return agent.spec.output_schema if schema is None else dict(schema)
 
 
 def _inputs(agent: Agent, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,6 +38,7 @@ _HEAD = frozenset(
         "base_path",
         "limits",
         "model_settings",
+        "caller_instructions",
         "output_schema",
     }
 )

@@ -30,6 +30,7 @@ class City(BaseModel):
         return people
 
 
+OPTION_OF = {"type": "output_type", "option": "output_schema"}
 ROME = {"city": "Rome", "people": 3}
 
 
@@ -48,10 +49,11 @@ def run(
 
 
 @pytest.mark.parametrize("text", [json.dumps(ROME), f"```json\n{json.dumps(ROME)}\n```", f"  {json.dumps(ROME)}\n"])
-@pytest.mark.parametrize("source", ["type", "schema"])
+@pytest.mark.parametrize("source", ["type", "schema", "option"])
 def test_an_answer_that_fits_the_type_needs_no_second_call(tmp_path: Path, text: str, source: str) -> None:
     keys = {"output_schema": SCHEMA} if source == "schema" else {}
-    options = {"output_type": City} if source == "type" else {}
+    given: dict[str, Any] = {"type": City, "option": City.model_json_schema()}
+    options = {OPTION_OF[source]: given[source]} if source in given else {}
     result, model = run(tmp_path, text, keys=keys, **options)
     assert (result.data, result.output, len(model.requests)) == (ROME, text, 1)
 

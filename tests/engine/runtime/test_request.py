@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from framework import Approve, RequestError, RunResult, Runtime, tool
 from framework.engine.runtime.request import RunOptions, check_request
@@ -26,6 +27,10 @@ OPTIONS = sorted(RunOptions.__annotations__)
 async def now() -> str:
     """The time."""
     return "noon"
+
+
+class Answer(BaseModel):
+    text: str
 
 
 def project(root: Path) -> Path:
@@ -51,6 +56,10 @@ async def run(root: Path, *message: Any, model: ScriptedModel | None = None, **o
         ({"limits": 3}, r"^limits: expected Mapping, got int$"),
         ({"history": 3}, r"^history: expected str or Sequence, got int$"),
         ({"output_type": dict}, r"^output_type: expected a Pydantic model class, got <class 'dict'>$"),
+        ({"output_schema": {"type": "array"}}, r"^output_schema: its schema does not describe an object"),
+        ({"output_schema": {"properties": {"a": {1, 2}}}}, r"^output_schema: it is not JSON data: Object of type set"),
+        ({"output_schema": {}, "output_type": Answer}, r"^output_type and output_schema exclude each other"),
+        ({"instructions": "x" * 100_001}, r"^instructions: 100001 characters; at most 100000 are allowed: shorten"),
     ],
 )
 def test_run_stream_and_run_sync_reject_unknown_and_mistyped_options(
@@ -69,6 +78,37 @@ def test_run_stream_and_run_sync_reject_unknown_and_mistyped_options(
         asyncio.run(stream())
     with pytest.raises(RequestError, match=problem):  # before the folder is read
         Runtime.run_sync(tmp_path / "missing", "hi", **options)
+
+
+@pytest.mark.parametrize(
+    ("own", "given", "expected"),
+    [
+        ("{}", {"temperature": 0.9, "stop": ["END"]}, {"temperature": 0.9, "stop": ("END",)}),
+        ("{temperature: 0, seed: 0, stop: [x]}", {"temperature": 1, "seed": 5, "stop": ["y"], "top_p": 0.5},
+         {"temperature": 0, "seed": 0, "stop": ("x",), "top_p": 0.5}),
+        ("{max_tokens: 100}", {"max_tokens": 50}, {"max_tokens": 50}),
+        ("{max_tokens: 100}", {"max_tokens": 500}, {"max_tokens": 100}),
+        ("{}", {"max_tokens": 500}, {"max_tokens": 500}),
+    ],
+)  # fmt: skip
+def test_default_settings_apply_only_where_the_file_sets_none(
+    tmp_path: Path, own: str, given: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    async def main() -> None:
+        model = ScriptedModel("done")
+        root = write(tmp_path, {"agents.d/clerk.yaml": agent("clerk", model_settings=own)})
+        async with Runtime.open(root, models={"scripted": model}, watch=False) as runtime:
+            await runtime.run("go", default_model_settings=given)
+        assert model.requests[0].settings.model_dump(exclude_defaults=True) == expected
+
+    asyncio.run(main())
+
+
+def test_invalid_default_settings_are_rejected(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"^default_model_settings: unknown key 'temprature'; did you mean temp"):
+        asyncio.run(run(tmp_path, "hi", default_model_settings={"temprature": 1}))
+    with pytest.raises(RequestError, match=r"^default_model_settings: temperature: Input should be less than"):
+        asyncio.run(run(tmp_path, "hi", default_model_settings={"temperature": 3}))
 
 
 VALUES = st.one_of(
