@@ -8,6 +8,7 @@ In reading order; each module imports only from those below it:
     file                Files for models: images, PDFs and audio, with their bytes.
     outcome             Outcomes of a run: status, HTTP status, exit code and span error.
     errors              Errors, by who caused them.
+    run_request         A request for a run as the caller sent it, stored until a process executes it.
     state               The persisted state of a run, pending decisions, and the result for the caller.
     plan                Plans as data: steps, their states, the scope of an approval, and state transitions.
     preflight           The check of a plan before it runs: verdicts, findings, and a cost estimate.

@@ -9,7 +9,9 @@
     │   ├── RunBusy            the run is already in progress
     │   ├── DecisionRefused    the decision was made before, or is too late
     │   ├── GenerationNotFound no stored generation with this number
-    │   └── ConversationBusy   a run of this conversation is in progress, waits for a decision or was interrupted
+    │   ├── ConversationBusy   a run of this conversation is in progress, waits for a decision or was interrupted
+    │   ├── QueueFull          too many runs of this conversation wait in the queue
+    │   └── IdempotencyConflict an idempotency key that was used for a different request
     ├── ModelError             the provider; `retryable` or not, `unavailable` or not
     │   └── ModelRefused       the model refused to answer
     ├── StepFailed             a plan step failed and was not replaced
@@ -122,6 +124,21 @@ class ConversationBusy(RequestError):
     def __init__(self, message: str, *, run_id: str = "", interrupted: bool = False) -> None:
         super().__init__(message)
         self.run_id, self.interrupted = run_id, interrupted
+
+
+class QueueFull(RequestError):
+    """Too many runs of the conversation wait in the queue."""
+
+    code = "queue_full"
+    http_status = 429
+    retryable = True
+
+
+class IdempotencyConflict(RequestError):
+    """The idempotency key was used for a different request within the last 24 hours."""
+
+    code = "idempotency_conflict"
+    http_status = 409
 
 
 class RunBusy(RequestError):

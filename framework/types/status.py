@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from typing import Literal
 
-Status = Literal["running", "completed", "stopped", "paused", "cancelled", "failed"]
+Status = Literal["queued", "running", "completed", "stopped", "paused", "cancelled", "failed"]

@@ -1,0 +1,54 @@
+"""A request for a run as the caller sent it, stored until a process executes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from pydantic import Field
+
+from framework.types.frozen import Frozen
+from framework.types.messages import Message
+from framework.types.state import RunState
+
+
+class RunRequest(Frozen):
+    """A run to execute: its message and options as they came. No agent is chosen yet, and no model called."""
+
+    run_id: str = Field(default_factory=lambda: f"run_{uuid4().hex}")
+    message: Message
+    """The user's message. The files in it are in the store."""
+    options: dict[str, Any] = {}
+    """The other options of the run as JSON data, by name."""
+    conversation_id: str | None = None
+    user: str | None = None
+    tenant: str | None = None
+    queue: bool = False
+    """Whether the run may wait for the open run of its conversation, and for those that wait already."""
+    attempts: int = 0
+    """Number of processes that claimed the run and ended before it began. Set by `Store.claim`."""
+
+    def queued_state(self) -> RunState:
+        """Return the state of the run while it waits."""
+        return RunState(
+            run_id=self.run_id,
+            agent=self.options.get("agent") or "",
+            conversation_id=self.conversation_id,
+            user=self.user,
+            tenant=self.tenant,
+            metadata=self.options.get("metadata") or {},
+            status="queued",
+            messages=[self.message],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotencyKey:
+    """A caller's key for a request: a repetition of the request returns the same run for 24 hours."""
+
+    scope: str
+    """Who sent the key, such as a tenant or the name of an API key. Equal keys in two scopes are different keys."""
+    key: str
+    digest: str
+    """Digest of the request. Another request with the same key is rejected."""
