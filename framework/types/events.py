@@ -7,6 +7,7 @@ where it happened. Content deltas have no number (`seq` is 0) and may be merged.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal
 
@@ -277,3 +278,20 @@ WIRE_NAMES: dict[type[Frozen], str] = {
 def wire(event: Event | ConfigReloaded | ConfigRejected) -> dict[str, Any]:
     """Return the event as JSON data: `{"event": NAME, …payload}`."""
     return {"event": WIRE_NAMES[type(event)], **event.model_dump(mode="json", exclude_none=True)}
+
+
+def read_event(data: Mapping[str, Any]) -> Event:
+    """Return the event of a run that `wire` converted to JSON data. Keys that a newer version added are ignored.
+
+    Raises:
+        ValueError: the data is not an event of a run.
+    """
+    name = data.get("event")
+    kind = ToolRequested if name == "tool_call" and data.get("status") == "pending" else _RUN_EVENTS.get(str(name))
+    if kind is None:
+        raise ValueError(f"not an event of a run: {name!r}; known: {', '.join(sorted(_RUN_EVENTS))}")
+    known = {key: data[key] for key in kind.model_fields if key in data}
+    return kind.model_validate(known)  # type: ignore[return-value]  # every RunEvent is an Event
+
+
+_RUN_EVENTS = {name: kind for kind, name in WIRE_NAMES.items() if issubclass(kind, RunEvent)}

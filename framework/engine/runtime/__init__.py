@@ -14,4 +14,5 @@ In reading order; each module imports only from those below it:
     user_input     A user's message as the caller passes it: text, or texts and files.
     history        Earlier messages as the caller passes them.
     agent_summary  Summaries of the agents in a generation, for lists.
+    keep_open      Keeps the context manager of an opened object alive as long as the object.
 """

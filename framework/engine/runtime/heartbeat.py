@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from contextvars import Context
 from typing import Protocol
 
@@ -14,11 +13,11 @@ from framework.types.errors import StoreError
 log = logging.getLogger(__name__)
 
 RENEWAL_SECONDS = 1.0
-"""Seconds between two lease renewals while a run is in progress."""
+"""Seconds between two lease renewals while this process holds runs."""
 
 
-class StoppableJournal(Protocol):
-    """The part of a run's journal that the heartbeat uses."""
+class HeldRun(Protocol):
+    """A run that this process holds: the journal of a run in progress, or a claimed run that is being started."""
 
     def request_cancel(self) -> None:
         """Cancel the run: a cancel request is in the store."""
@@ -29,54 +28,53 @@ class StoppableJournal(Protocol):
         ...
 
 
-class ActiveRun(Protocol):
-    """A run in progress."""
-
-    @property
-    def journal(self) -> StoppableJournal:
-        """The run's journal."""
-        ...
-
-
 class LeaseHeartbeat:
-    """One task per runtime, alive only while runs are in progress."""
+    """One task per runtime, alive only while it holds runs."""
 
-    def __init__(self, store: Store, running: Mapping[str, ActiveRun]) -> None:
-        self._store, self._running = store, running
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._held: dict[str, HeldRun] = {}
         self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
 
-    def start(self) -> None:
-        """Start the heartbeat if the store has leases and the heartbeat is not running."""
-        if self._store.durable and self._task is None:
+    def hold(self, run_id: str, run: HeldRun) -> None:
+        """Renew the lease of a run until `drop`. A run in progress replaces the claim that it was started from."""
+        self._held[run_id] = run
+        if self._store.durable and self._task is None and not self._is_closed:
             self._task = asyncio.get_running_loop().create_task(
-                self._renew_while_active(), context=Context()
+                self._renew_while_held(), context=Context()
             )  # outside any trace
+
+    def drop(self, run_id: str) -> None:
+        """Stop renewing the lease of a run."""
+        self._held.pop(run_id, None)
 
     async def close(self) -> None:
         """Stop the heartbeat."""
+        self._is_closed = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    async def _renew_while_active(self) -> None:
+    async def _renew_while_held(self) -> None:
         try:
-            while self._running:
+            while self._held:
                 await asyncio.sleep(RENEWAL_SECONDS)
                 await self._renew_leases()
         finally:
             self._task = None
 
     async def _renew_leases(self) -> None:
-        mine = dict(self._running)
+        mine = dict(self._held)
         try:
-            held = await self._store.renew(tuple(mine))
+            renewed = await self._store.renew(tuple(mine))
         except StoreError as error:  # a run fails with its next write, if the store is still unreachable then
             log.warning("the leases of %d runs were not renewed: %s", len(mine), error)
             return
         for run_id, run in mine.items():
-            if self._running.get(run_id) is not run:
+            if self._held.get(run_id) is not run:
                 continue  # it has ended since, and may have been resumed as another object
-            if run_id not in held:
-                run.journal.mark_lease_lost()
-            elif held[run_id]:
-                run.journal.request_cancel()
+            if run_id not in renewed:
+                run.mark_lease_lost()
+            elif renewed[run_id]:
+                run.request_cancel()

@@ -91,7 +91,7 @@ class Launcher:
         self._reserved = (*store.files, *database_paths(project.settings.store.url.get_secret_value(), project.root))
         self._closing, self._clock = False, clock
         self._on_pause: Callable[[RunState, bool], object] = lambda _, __: None
-        self._heartbeat = LeaseHeartbeat(store, self._running)
+        self._heartbeat = LeaseHeartbeat(store)
 
     @asynccontextmanager
     async def launch(self, prepared: PreparedRun, *, listening: bool) -> AsyncIterator[RunStream]:
@@ -115,11 +115,10 @@ class Launcher:
             run_id, channel, asyncio.create_task(self._run_and_release(run, prepared.route), name=run_id)
         )
         self._running[run_id] = _ActiveRun(stream, journal, prepared.state)
+        self._heartbeat.hold(run_id, journal)
         journal.call_on_cancel(stream.cancel)
         if self._closing:
             journal.close()
-        else:
-            self._heartbeat.start()
         return stream
 
     def ephemeral(self, state: RunState, agent: Agent, generation: Generation) -> Run:
@@ -214,6 +213,7 @@ class Launcher:
             return await _run_to_end(run, route)
         finally:
             del self._running[run.state.run_id]
+            self._heartbeat.drop(run.state.run_id)
             if run.state.status == "paused":
                 self._on_pause(run.state, run.services.journal.cancel_requested)
             else:

@@ -195,23 +195,18 @@ RUNTIME_CALLER = Caller(single_user=True)
 """The runtime itself, when it resumes interrupted runs and runs with expired confirmations."""
 
 
+def check_unrouted(message: Message, options: RunOptions) -> None:
+    """Raise RequestError for a message or options that no agent accepts."""
+    _check_message(message, options)
+    run_limits(Limits(), options)
+    run_model_settings(ModelSettings(), options)
+
+
 def initial_state(
     message: Message, agent: Agent, generation: Generation, options: RunOptions, history: Sequence[Message] = ()
 ) -> RunState:
     """Return the first state of a run; raises RequestError for a message or options that the agent does not accept."""
-    text = message.content
-    if not text.strip() and not message.parts:
-        raise RequestError("the message is empty")
-    if len(text) > MAX_MESSAGE_CHARS:
-        raise RequestError(f"the message has {len(text)} characters; at most {MAX_MESSAGE_CHARS} are allowed")
-    for name, value in {
-        "message": message.description,
-        **{name: options.get(name) for name in _STORED_OPTIONS},
-    }.items():
-        if value and not is_unicode(json.dumps(value, ensure_ascii=False, default=str, skipkeys=True)):
-            raise RequestError(f"{name} is not valid Unicode text: it contains an unpaired surrogate")
-    if options.get("history") and options.get("conversation"):
-        raise RequestError("history and conversation exclude each other: pass one of them")
+    _check_message(message, options)
     base_path, output_type = options.get("base_path"), options.get("output_type")
     return RunState(
         agent=agent.name,
@@ -254,6 +249,23 @@ def run_model_settings(own: ModelSettings, options: RunOptions) -> ModelSettings
 def _given_schema(options: RunOptions, agent: Agent) -> dict[str, Any] | None:
     schema = options.get("output_schema")
     return agent.spec.output_schema if schema is None else dict(schema)
+
+
+def _check_message(message: Message, options: RunOptions) -> None:
+    """Raise RequestError for a message that is empty, too long or not Unicode, and for such options."""
+    text = message.content
+    if not text.strip() and not message.parts:
+        raise RequestError("the message is empty")
+    if len(text) > MAX_MESSAGE_CHARS:
+        raise RequestError(f"the message has {len(text)} characters; at most {MAX_MESSAGE_CHARS} are allowed")
+    for name, value in {
+        "message": message.description,
+        **{name: options.get(name) for name in _STORED_OPTIONS},
+    }.items():
+        if value and not is_unicode(json.dumps(value, ensure_ascii=False, default=str, skipkeys=True)):
+            raise RequestError(f"{name} is not valid Unicode text: it contains an unpaired surrogate")
+    if options.get("history") and options.get("conversation"):
+        raise RequestError("history and conversation exclude each other: pass one of them")
 
 
 def _inputs(agent: Agent, values: Mapping[str, Any]) -> dict[str, Any]:

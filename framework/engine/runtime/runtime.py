@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from functools import partial, wraps
+from contextlib import asynccontextmanager, nullcontext
+from functools import partial
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
-from typing import Any, ParamSpec, Unpack
+from typing import Any, Unpack
 from uuid import uuid4
 
 from framework.config.generations.blueprint import Blueprints
@@ -21,6 +20,7 @@ from framework.config.watch import Watcher, watching
 from framework.engine.context.stream import RunStream
 from framework.engine.executors import EXECUTORS
 from framework.engine.runtime import todo_list
+from framework.engine.runtime.keep_open import keep_open
 from framework.engine.runtime.launcher import Launcher
 from framework.engine.runtime.project import Project, project_folder
 from framework.engine.runtime.request import Caller, RunOptions, check_request, initial_state, require_type
@@ -43,42 +43,8 @@ from framework.types.messages import Message, ToolCall, ToolResult
 from framework.types.state import Confirmation, Decision, RunResult
 from framework.types.todo import TodoItem
 
-P = ParamSpec("P")
 _GRACE_SECONDS = 2.0
 """How long tool calls in progress may take to end when the runtime closes."""
-
-
-class _OpenRuntime(AbstractAsyncContextManager["Runtime"]):
-    """Context manager whose runtime holds a reference to it."""
-
-    def __init__(self, context: AbstractAsyncContextManager[Runtime]) -> None:
-        self._context = context
-
-    async def __aenter__(self) -> Runtime:
-        runtime = await self._context.__aenter__()
-        runtime.context = self._context
-        return runtime
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
-        return await self._context.__aexit__(kind, error, traceback)
-
-
-def _keep_open(
-    context: Callable[P, AbstractAsyncContextManager[Runtime]],
-) -> Callable[P, AbstractAsyncContextManager[Runtime]]:
-    """Keep the context manager alive as long as its runtime.
-
-    A program that calls `__aenter__` itself may drop the context manager. The garbage collector would then close the
-    generator behind it while the runtime is in use.
-    """
-
-    @wraps(context)
-    def open_runtime(*args: P.args, **options: P.kwargs) -> AbstractAsyncContextManager[Runtime]:
-        return _OpenRuntime(context(*args, **options))
-
-    return open_runtime
 
 
 class Runtime:
@@ -111,7 +77,7 @@ class Runtime:
         return self.catalog.current.settings
 
     @classmethod
-    @_keep_open
+    @keep_open
     @asynccontextmanager
     async def open(
         cls,

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+
+from pydantic import BaseModel
 
 from framework.config.agents.compile import Agent
 from framework.config.generations.blueprint import Blueprints
@@ -16,7 +19,7 @@ from framework.engine.routing.by_model import route_by_model
 from framework.engine.routing.rules import Route, choose_route, known_route
 from framework.engine.runtime.history import GivenHistory, may_contain_files, message_list, read_history
 from framework.engine.runtime.launcher import PreparedRun
-from framework.engine.runtime.request import Caller, RunOptions, initial_state, run_limits
+from framework.engine.runtime.request import Caller, RunOptions, check_unrouted, initial_state, run_limits
 from framework.engine.runtime.user_input import UserInput
 from framework.store.protocol import Conversation, RunQuery, Store
 from framework.telemetry.metrics import RunMetrics
@@ -29,6 +32,18 @@ from framework.types.errors import (
 from framework.types.messages import Message
 from framework.types.spec import Limits
 from framework.types.state import RunState
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """A run whose agent is chosen and whose files are saved, but which is not recorded yet."""
+
+    state: RunState
+    conversation: Conversation | None
+    """The conversation that it continues, as it was loaded."""
+    generation: Generation
+    route: Route
+    output_type: type[BaseModel] | None
 
 
 class RunStarter:
@@ -54,6 +69,34 @@ class RunStarter:
             ConfigError: no agent is valid.
             StoreError: the run could not be saved.
         """
+        return await self.record(await self.prepare(content, options, generation))
+
+    async def check(self, message: Message, options: RunOptions, generation: Generation) -> None:
+        """Check whether a run could start, as far as that is known without calling a model; raises as `begin` does.
+
+        A busy conversation is no error here. Without a name, the agent is known only if it is the only one.
+        """
+        if model := options.get("model"):
+            self._models.require_known(generation.settings, model)
+        if conversation_id := options.get("conversation"):
+            self._require_access(await self._store.conversation(conversation_id), options)
+        if options.get("agent") or len(generation.agents) < 2:
+            route = select_agent(message.description, generation, explicit=options.get("agent"))
+            initial_state(message, route.agent, generation, options)
+        else:
+            check_unrouted(message, options)
+
+    async def prepare(
+        self, content: UserInput, options: RunOptions, generation: Generation, run_id: str | None = None
+    ) -> NewRun:
+        """Choose the agent of a new run and build its first state; raises as `begin` does.
+
+        Args:
+            content: the user's message.
+            options: the caller's options.
+            generation: the generation that the run begins with.
+            run_id: id of the queued run that begins. Default: a new one.
+        """
         if model := options.get("model"):
             self._models.require_known(generation.settings, model)
         conversation = await self._conversation(options)
@@ -63,6 +106,7 @@ class RunStarter:
         earlier, files = await _history(options.get("history"), route.agent)
         files |= {file.part.digest: file.data for file in content.files}
         state = initial_state(message, route.agent, generation, options, earlier)
+        state.run_id = run_id or state.run_id
         state.executor = route.executor
         state.usage, state.warnings = route.usage, [*route.warnings]
         if call := route.model_call:
@@ -73,12 +117,17 @@ class RunStarter:
         if conversation is not None:
             state.summary, state.session = conversation.summary, dict(conversation.session)
             state.history = list(conversation.messages[conversation.summary.upto if conversation.summary else 0 :])
-        blueprint = self._blueprints.of(generation, route.agent.name) if self._store.durable else None
-        state.blueprint = blueprint.digest if blueprint else ""
         if message.parts or any(earlier_message.parts for earlier_message in earlier):
             await self._save_files(files, state, route.agent, generation)
-        record = await self._store.begin(state, conversation, blueprint)
-        return PreparedRun(state, record, generation, route.agent, route, options.get("output_type"))
+        return NewRun(state, conversation, generation, route, options.get("output_type"))
+
+    async def record(self, new: NewRun) -> PreparedRun:
+        """Save a prepared run in the store; raises ConversationBusy or StoreError."""
+        agent, state = new.route.agent, new.state
+        blueprint = self._blueprints.of(new.generation, agent.name) if self._store.durable else None
+        state.blueprint = blueprint.digest if blueprint else ""
+        record = await self._store.begin(state, new.conversation, blueprint)
+        return PreparedRun(state, record, new.generation, agent, new.route, new.output_type)
 
     async def _save_files(
         self, new: Mapping[str, bytes], state: RunState, agent: Agent, generation: Generation
@@ -118,15 +167,19 @@ class RunStarter:
         if not (conversation_id := options.get("conversation")):
             return None
         conversation = await self._store.conversation(conversation_id)
-        caller = self._caller(options.get("user"), options.get("tenant"))
-        if conversation.turns and not caller.can_access(conversation.user, conversation.tenant):
-            problem = f"this user has no conversation {conversation_id!r}"
-            raise RequestError(f"{problem}: pass the user and tenant that started it")
+        self._require_access(conversation, options)
         if conversation.open_run:
-            raise await self._busy(conversation_id, conversation.open_run)
+            raise await self.busy(conversation_id, conversation.open_run)
         return conversation
 
-    async def _busy(self, conversation_id: str, run_id: str) -> ConversationBusy:
+    def _require_access(self, conversation: Conversation, options: RunOptions) -> None:
+        """Raise RequestError if the conversation belongs to another user."""
+        caller = self._caller(options.get("user"), options.get("tenant"))
+        if conversation.turns and not caller.can_access(conversation.user, conversation.tenant):
+            problem = f"this user has no conversation {conversation.id!r}"
+            raise RequestError(f"{problem}: pass the user and tenant that started it")
+
+    async def busy(self, conversation_id: str, run_id: str) -> ConversationBusy:
         """Return the error for a conversation with an open run, with the command that resolves it."""
         pending = (await self._store.load_run(run_id)).pending
         orphans = await self._store.runs(RunQuery(conversation_id=conversation_id, orphaned=True))
