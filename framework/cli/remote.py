@@ -46,7 +46,8 @@ class Remote:
                 raise RequestError(f"not the URL of a server: {url}; write it like http://127.0.0.1:8321")
             return cls(url.rstrip("/"), shown)
         server = locate(project).settings().server
-        return cls(server_url(server.host, server.port), shown or next(iter(server.api_keys), None))
+        plain = next((key for key in server.api_keys if isinstance(key, SecretStr)), None)  # of others, only the hash
+        return cls(server_url(server.host, server.port), shown or plain)
 
     def get(self, path: str, reply: type[T]) -> T:
         """Send a GET request, and validate the response.

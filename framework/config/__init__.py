@@ -9,5 +9,6 @@ In reading order; each module imports only from those below it:
     files        Reads the project's folders into snapshots and debounces changes.
     schema       Generates JSON Schemas of the project's files for editors.
     settings     Process settings from `agentsd.yaml` and `AGENTSD_*` environment variables.
+    api_keys     Keys of the HTTP server: the entries of `server.api_keys`, with what each may do.
     yaml         Parses YAML, validates it against a model, and reports problems with their positions.
 """

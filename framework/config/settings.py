@@ -12,9 +12,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, Validati
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
-from framework.config.yaml.document import Document, DocumentError, read_document
+from framework.config.api_keys import ApiKeyEntry, check_unique
+from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document
 from framework.config.yaml.environment import expand
-from framework.config.yaml.parse import mask_problems, sort_problems, validation_problems
+from framework.config.yaml.parse import data_path, mask_problems, sort_problems, validation_problems
 from framework.llm.base_url import normalize_base_url
 from framework.llm.capabilities import Capabilities, OpenAIApi
 from framework.llm.providers import api_format
@@ -32,7 +33,6 @@ T = TypeVar("T")
 
 SETTINGS_FILE = "agentsd.yaml"
 ENV_PREFIX = "AGENTSD_"
-_MIN_KEY_CHARS = 16
 API_KEY_VARIABLE = "AGENTSD_API_KEY"
 """Variable with the key that commands send to a server; the only `AGENTSD_` variable that is not a setting."""
 EMPTY_SETTINGS = b"{}"
@@ -176,15 +176,6 @@ class StoreSettings(Frozen):
     kept as long as the conversation (its agent's `conversation.ttl`)."""
 
 
-def _check_key(key: SecretStr) -> SecretStr:
-    text = key.get_secret_value()
-    if len(text) < _MIN_KEY_CHARS or not (text.isascii() and text.isprintable()) or " " in text:
-        raise ValueError(
-            f"needs {_MIN_KEY_CHARS} or more visible ASCII characters: generate a key with `openssl rand -hex 32`"
-        )
-    return key
-
-
 class ServerSettings(Frozen):
     """Address, keys and limits of `agentsd serve`."""
 
@@ -192,8 +183,9 @@ class ServerSettings(Frozen):
     """Address or name to listen on. One that other machines can reach requires `api_keys`."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8321
     """TCP port; 0 selects a free one."""
-    api_keys: tuple[Annotated[SecretStr, AfterValidator(_check_key)], ...] = ()
-    """Keys, one of which every request must send (`Authorization: Bearer …`). Default: only this machine has access."""
+    api_keys: Annotated[tuple[ApiKeyEntry, ...], AfterValidator(check_unique)] = ()
+    """Keys, one of which every request must send (`Authorization: Bearer …`): text with full access, or an object with
+    the key's hash, tenant, agents, roles and limits. Default: only this machine has access."""
     max_connections: Annotated[int, Field(ge=1)] = 500
     """Maximum of open connections. At the limit, a new one replaces the oldest that has no request in progress."""
     max_connections_per_address: Annotated[int, Field(ge=1)] = 200
@@ -303,7 +295,7 @@ def _problems(detail: ErrorDetails, document: Document) -> Iterator[Problem]:
     variables = [variable_name(loc[:length]) for length in range(len(loc), 0, -1)]
     defined = {name.upper() for name in os.environ}
     variable = next((name for name in variables if name in defined), None)
-    if variable is None and (loc in document.marks or loc[:-1] in document.marks):
+    if variable is None and _is_in_file(loc, document):
         yield from validation_problems([detail], document, Settings)
         return
     data: Any = None
@@ -312,6 +304,12 @@ def _problems(detail: ErrorDetails, document: Document) -> Iterator[Problem]:
     name = variable or variable_name(loc)
     for problem in validation_problems([detail], Document(name, b"", data, {}), Settings):
         yield Problem(path=name, message=problem.message, hint=problem.hint)
+
+
+def _is_in_file(loc: KeyPath, document: Document) -> bool:
+    """Return whether an error concerns the file. Its location may contain labels of union members."""
+    path = data_path(loc, document.data)
+    return loc in document.marks or loc[:-1] in document.marks or (path[:1] == loc[:1] and path in document.marks)
 
 
 def variable_name(loc: tuple[str | int, ...]) -> str:

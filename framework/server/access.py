@@ -3,53 +3,82 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from hashlib import sha256
+from collections.abc import Callable
 from hmac import compare_digest
 from ipaddress import ip_address
 
 from pydantic import SecretStr
+from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
 
+from framework.config.api_keys import ApiKey, key_digest, text_digest
 from framework.server.errors import AccessDenied, Unauthenticated
+from framework.server.identity import FULL_ACCESS, LOCAL, Identify, Identity
 
 _OTHER_SITE = "requests from web pages of other sites are refused; set server.api_keys, and send a key"
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9.-]+))(?::[0-9]{1,5})?")
 """A Host header: an address or a name, and a port. URL parsers accept more, and disagree with each other."""
 
-AccessCheck = Callable[[Mapping[str, str], str | None], None]
-"""Called with the headers and the client's address. Raises Unauthenticated or AccessDenied."""
+_KEY_PARAMETERS = ("key", "api_key", "apikey", "api-key", "token", "access_token")
+"""Names under which clients put keys into URLs."""
 
 
-def access_check(keys: Callable[[], Sequence[SecretStr]]) -> AccessCheck:
+def access_check(keys: Callable[[], tuple[SecretStr | ApiKey, ...]]) -> Identify:
     """Return a check that calls `keys` for each request, so that edits of the keys apply immediately."""
+    ring = _KeyRing(())
 
-    def check(headers: Mapping[str, str], client: str | None) -> None:
-        if current := keys():
-            _check_key(headers.get("authorization", ""), current)
-        else:
-            _check_local(headers, client)
+    def check(connection: HTTPConnection) -> Identity:
+        nonlocal ring
+        current = keys()
+        if not current:
+            _check_local(connection.headers, connection.client.host if connection.client else None)
+            return LOCAL
+        if ring.keys is not current:
+            ring = _KeyRing(current)
+        return ring.identity_of(connection)
 
     return check
 
 
-def _check_key(authorization: str, keys: Sequence[SecretStr]) -> None:
-    scheme, _, credential = authorization.partition(" ")
-    digest = _digest(credential.strip())
-    # All keys are compared, so that the response time does not depend on which one matches.
-    matches = [compare_digest(digest, _digest(key.get_secret_value())) for key in keys]
-    if scheme.lower() != "bearer" or not any(matches):
+class _KeyRing:
+    """The digests of all keys, with their identities."""
+
+    def __init__(self, keys: tuple[SecretStr | ApiKey, ...]) -> None:
+        self.keys = keys
+        self._identities = [
+            (key_digest(key), Identity.of_key(key) if isinstance(key, ApiKey) else FULL_ACCESS) for key in keys
+        ]
+
+    def identity_of(self, connection: HTTPConnection) -> Identity:
+        """Return the identity whose key a request sends; raise Unauthenticated if it sends none of them."""
+        sent = connection.headers.getlist("authorization")
+        if len(sent) > 1:
+            raise Unauthenticated(
+                "the request has several Authorization headers: send one, `Authorization: Bearer KEY`"
+            )
+        scheme, _, credential = (sent[0] if sent else "").partition(" ")
+        digest = text_digest(credential.strip(" "))
+        found: Identity | None = None
+        for key, identity in self._identities:  # all are compared: the time does not depend on which one matches
+            found = identity if compare_digest(digest, key) else found
+        if scheme.lower() == "bearer" and found is not None:
+            return found
+        if not sent and any(name.lower() in _KEY_PARAMETERS for name in connection.query_params):
+            raise Unauthenticated(
+                "keys in the URL are not accepted, because URLs are logged: send `Authorization: Bearer KEY`"
+            )
         raise Unauthenticated("missing or invalid key: send a key of this server as `Authorization: Bearer KEY`")
 
 
-def _check_local(headers: Mapping[str, str], client: str | None) -> None:
+def _check_local(headers: Headers, client: str | None) -> None:
     """Raise AccessDenied unless the client is a program on this machine. Web pages opened on it are refused."""
     if client is None or not is_loopback(client):
         raise AccessDenied("requests from other machines are refused because server.api_keys is not set")
     host = headers.get("host", "")
-    if not _names_loopback(host):
+    if len(headers.getlist("host")) > 1 or not _names_loopback(host):
         raise AccessDenied("the Host header names another machine; use 127.0.0.1 or localhost, or set server.api_keys")
     origin = headers.get("origin")
-    if origin is not None and origin.partition("://")[2] != host:
+    if len(headers.getlist("origin")) > 1 or (origin is not None and origin.partition("://")[2] != host):
         raise AccessDenied(_OTHER_SITE)
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):  # images and forms send no Origin
         raise AccessDenied(_OTHER_SITE)
@@ -67,7 +96,3 @@ def is_loopback(host: str) -> bool:
 def _names_loopback(host: str) -> bool:
     match = _HOST.fullmatch(host)
     return match is not None and is_loopback(match[1] or match[2])
-
-
-def _digest(text: str) -> bytes:
-    return sha256(text.encode("utf-8", "surrogateescape")).digest()

@@ -7,9 +7,9 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from framework.engine.runtime.runtime import Runtime
-from framework.server.access import AccessCheck
 from framework.server.event_feed import ConfigFeed
-from framework.server.request_handling import check_access, error_response, json_response, with_security_headers
+from framework.server.identity import Identify, check_access
+from framework.server.request_handling import error_response, json_response, with_security_headers
 from framework.server.routes import build_routes, runtime_access_check
 from framework.server.schemas import HealthResponse, ReadinessResponse, redact_problems
 from framework.types.errors import RequestError
@@ -17,7 +17,7 @@ from framework.types.errors import RequestError
 
 def create_app(runtime: Runtime, feed: ConfigFeed) -> FastAPI:
     """Create the app. It has no documentation pages, because these would load scripts from other sites."""
-    admit = runtime_access_check(runtime)
+    identify = runtime_access_check(runtime)
     app = FastAPI(
         title="agentsd",
         openapi_url=None,
@@ -27,7 +27,7 @@ def create_app(runtime: Runtime, feed: ConfigFeed) -> FastAPI:
         # Tracing would add a span to any trace that a client names, even for health checks. Logs would quote requests.
         telemetry={"tracing": False, "logs": False},
     )
-    app.include_router(build_routes(runtime, feed, admit))
+    app.include_router(build_routes(runtime, feed, identify))
 
     @app.api_route("/health", methods=["GET", "HEAD"], response_model=HealthResponse)
     async def health() -> object:
@@ -38,7 +38,7 @@ def create_app(runtime: Runtime, feed: ConfigFeed) -> FastAPI:
     async def ready(request: Request) -> object:
         """Return 200 if at least one agent is available, else 503. Clients with access also get the problems."""
         current = runtime.catalog.current
-        problems = redact_problems(runtime.catalog.problems) if _has_access(admit, request) else ()
+        problems = redact_problems(runtime.catalog.problems) if _has_access(identify, request) else ()
         readiness = ReadinessResponse(
             ready=bool(current.agents), generation=current.number, agents=len(current.agents), problems=problems
         )
@@ -51,9 +51,9 @@ def create_app(runtime: Runtime, feed: ConfigFeed) -> FastAPI:
     return app
 
 
-def _has_access(admit: AccessCheck, request: Request) -> bool:
+def _has_access(identify: Identify, request: Request) -> bool:
     try:
-        check_access(admit, request)
+        check_access(identify, request)
     except RequestError:
         return False
     return True

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 
 from framework.engine.runtime.runtime import Runtime
 from framework.server.errors import NotUsable
+from framework.server.identity import identity_of, requires
 from framework.server.request_handling import json_response
 from framework.server.schemas import CheckedConfig, ConfigHistory, LiveConfig, Rollback
 from framework.types.errors import ConfigError
@@ -19,22 +20,22 @@ def add_config_routes(routes: APIRouter, runtime: Runtime) -> None:
     """Add the `/config` routes of a runtime."""
     catalog = runtime.catalog
 
-    @routes.get("/config", response_model=LiveConfig)
+    @routes.get("/config", response_model=LiveConfig, dependencies=[requires("read", all_agents=True)])
     async def live_config() -> object:
         """Return the live generation and the problems of the files."""
         return json_response(LiveConfig.of(catalog))
 
-    @routes.get("/config/history", response_model=ConfigHistory)
+    @routes.get("/config/history", response_model=ConfigHistory, dependencies=[requires("read", all_agents=True)])
     async def config_history() -> object:
         """Return the generations in the history, the live one first."""
         return json_response(ConfigHistory.of(catalog))
 
-    @routes.post("/config/check", response_model=CheckedConfig)
+    @routes.post("/config/check", response_model=CheckedConfig, dependencies=[requires("admin", all_agents=True)])
     async def check_config() -> object:
         """Read the files and return what they would change. Nothing is published."""
         return json_response(CheckedConfig.of(await catalog.preview()))
 
-    @routes.post("/config/rollback", response_model=LiveConfig)
+    @routes.post("/config/rollback", response_model=LiveConfig, dependencies=[requires("admin", all_agents=True)])
     async def roll_back(rollback: Rollback, request: Request) -> object:
         """Publish an earlier generation again. It stays live until the files change."""
         try:
@@ -42,5 +43,6 @@ def add_config_routes(routes: APIRouter, runtime: Runtime) -> None:
         except ConfigError as error:
             raise NotUsable(error.message, error.problems) from None
         client = request.client.host if request.client else "a socket"
-        log.info("rolled back to generation %d, requested by %s", rollback.generation, client)
+        name = identity_of(request).name
+        log.info("rolled back to generation %d, requested by %s from %s", rollback.generation, name, client)
         return json_response(LiveConfig.of(catalog))

@@ -11,11 +11,9 @@ from fastapi import APIRouter, Header, Request
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from framework.server.access import AccessCheck
 from framework.server.errors import TooManyStreams
 from framework.server.event_feed import ConfigFeed, FeedEvent
-from framework.server.request_handling import check_access
-from framework.types.errors import RequestError
+from framework.server.identity import is_current, requires
 
 _KEEPALIVE_SECONDS = 15.0
 """Interval of comments on an idle stream, so that proxies do not close it."""
@@ -25,17 +23,17 @@ _RETRY_FIELD = b"retry: 1000\n\n"
 """Reconnection delay of clients, in milliseconds."""
 
 
-def add_event_routes(routes: APIRouter, feed: ConfigFeed, admit: AccessCheck) -> None:
+def add_event_routes(routes: APIRouter, feed: ConfigFeed) -> None:
     """Add `/events` for a feed. The stream of a client that loses access ends."""
 
-    @routes.get("/events", response_class=StreamingResponse)
+    @routes.get("/events", response_class=StreamingResponse, dependencies=[requires("read", all_agents=True)])
     async def events(request: Request, last_event_id: Annotated[str | None, Header()] = None) -> StreamingResponse:
         """Stream `config_reloaded` and `config_rejected`, from now on or after the id in `Last-Event-ID`."""
         if feed.listeners >= MAX_STREAMS:
             raise TooManyStreams(
                 f"too many event streams: {MAX_STREAMS} are open; retry later, or poll GET /agent/config"
             )
-        stream = _stream(feed, feed.number_of(last_event_id), lambda: check_access(admit, request))
+        stream = _stream(feed, feed.number_of(last_event_id), lambda: is_current(request))
         return _EventStream(feed, stream)
 
 
@@ -53,19 +51,19 @@ class _EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-async def _stream(feed: ConfigFeed, number: int, check: Callable[[], None]) -> AsyncIterator[bytes]:
+async def _stream(feed: ConfigFeed, number: int, is_admitted: Callable[[], bool]) -> AsyncIterator[bytes]:
     yield _RETRY_FIELD
     while not feed.closed:
         try:
             async with asyncio.timeout(_KEEPALIVE_SECONDS):
                 items = await feed.wait_after(number)
         except TimeoutError:
+            if not is_admitted():
+                return
             yield b": still here\n\n"
             continue
         for item in items:
-            try:
-                check()
-            except RequestError:
+            if not is_admitted():
                 return
             number = item.number
             yield _encoded(feed, item)

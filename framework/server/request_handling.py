@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive
 
-from framework.server.access import AccessCheck
 from framework.server.errors import BodyTooLarge, Unauthenticated, error_body, status_error_body, validation_error
+from framework.server.identity import Identify, check_access
 from framework.server.schemas import redacted_json
 from framework.telemetry.inbound import apply_inbound
 from framework.telemetry.redact import places
@@ -29,11 +29,11 @@ _MAX_BODY_BYTES = 64 * 1024
 _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
-def guarded_route(check: AccessCheck, trace_context: Callable[[], Inbound]) -> type[APIRoute]:
-    """Return a route class that checks access before each request.
+def guarded_route(identify: Identify, trace_context: Callable[[], Inbound]) -> type[APIRoute]:
+    """Return a route class that checks access before each request, and sets its identity.
 
     Args:
-        check: the access check.
+        identify: the access check.
         trace_context: returns how a request's `traceparent` is used; called for each request.
     """
 
@@ -45,7 +45,7 @@ def guarded_route(check: AccessCheck, trace_context: Callable[[], Inbound]) -> t
 
             async def handle_checked(request: Request) -> Response:
                 try:
-                    check_access(check, request)
+                    check_access(identify, request)
                     with apply_inbound(request.headers.getlist("traceparent"), trace_context()):
                         return with_security_headers(await handle(Request(request.scope, _limit_body(request))))
                 except Exception as error:  # noqa: BLE001 - sent to the client; internal errors are also logged
@@ -54,11 +54,6 @@ def guarded_route(check: AccessCheck, trace_context: Callable[[], Inbound]) -> t
             return handle_checked
 
     return GuardedRoute
-
-
-def check_access(check: AccessCheck, request: Request) -> None:
-    """Raise AccessDenied or Unauthenticated if the client of a request has no access."""
-    check(request.headers, request.client.host if request.client else None)
 
 
 def json_response(body: BaseModel, status: int = 200) -> JSONResponse:

@@ -2,49 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from fastapi import APIRouter
+from starlette.requests import HTTPConnection
 
 from framework.engine.runtime.runtime import Runtime
-from framework.server.access import AccessCheck, access_check
+from framework.server.access import access_check
 from framework.server.agents_api import add_agent_routes
 from framework.server.config_api import add_config_routes
 from framework.server.event_feed import ConfigFeed
 from framework.server.events_api import add_event_routes
+from framework.server.identity import FULL_ACCESS, Identify, Identity
 from framework.server.request_handling import guarded_route
 
 _PREFIX = "/agent"
 
 
-def router(runtime: Runtime, *, guarded: bool = True) -> APIRouter:
+def router(runtime: Runtime, *, guarded: bool = True, identify: Identify | None = None) -> APIRouter:
     """Return the routes below `/agent`, for `app.include_router`.
 
     Args:
         runtime: the runtime to serve. It must stay open as long as the app runs.
         guarded: require one of `server.api_keys` or, if there are none, a client on this machine. If False, the app
-            must check access itself.
+            must check access itself; every request that reaches the routes has full access.
+        identify: the app's own access check, in place of `guarded`: returns the `Identity` of a request, or raises
+            AccessDenied or Unauthenticated. It is called for each request, and again while a stream is open.
     """
     feed = ConfigFeed()
     runtime.catalog.subscribe(feed.add)
-    return build_routes(runtime, feed, runtime_access_check(runtime) if guarded else _allow_all)
+    return build_routes(runtime, feed, identify or (runtime_access_check(runtime) if guarded else _allow_all))
 
 
-def build_routes(runtime: Runtime, feed: ConfigFeed, admit: AccessCheck) -> APIRouter:
+def build_routes(runtime: Runtime, feed: ConfigFeed, identify: Identify) -> APIRouter:
     """Return the routes with an event feed that the caller can close."""
     router = APIRouter(
-        prefix=_PREFIX, route_class=guarded_route(admit, lambda: runtime.settings.telemetry.inbound), tags=["agentsd"]
+        prefix=_PREFIX,
+        route_class=guarded_route(identify, lambda: runtime.settings.telemetry.inbound),
+        tags=["agentsd"],
     )
     add_agent_routes(router, runtime)
     add_config_routes(router, runtime)
-    add_event_routes(router, feed, admit)
+    add_event_routes(router, feed)
     return router
 
 
-def runtime_access_check(runtime: Runtime) -> AccessCheck:
+def runtime_access_check(runtime: Runtime) -> Identify:
     """Return an access check that uses the live `server.api_keys` at each request."""
     return access_check(lambda: runtime.settings.server.api_keys)
 
 
-def _allow_all(headers: Mapping[str, str], client: str | None) -> None:
+def _allow_all(connection: HTTPConnection) -> Identity:  # noqa: ARG001 - all access checks share a signature
     """Accept every request: the app around the routes checks access."""
+    return FULL_ACCESS

@@ -15,13 +15,14 @@ from framework.config.settings import ServerSettings, Settings
 from framework.server.access import access_check, is_loopback
 from framework.server.errors import AccessDenied, Unauthenticated
 from framework.server.event_feed import MAX_EVENTS, ConfigFeed
+from framework.server.identity import FULL_ACCESS, LOCAL
 from framework.server.listen_socket import CannotListen, bind_socket, server_url
 from framework.server.schemas import redact_changes
 from framework.types.change import Change
 from framework.types.errors import ConfigError
 from framework.types.events import ConfigReloaded
 from framework.types.problem import Problem
-from tests.support.api_keys import KEY, OTHER
+from tests.support.api_keys import KEY, OTHER, request_with
 from tests.support.projects import agent, write
 from tests.support.served import PATIENCE, Served, served
 
@@ -55,7 +56,7 @@ def no_keys() -> tuple[SecretStr, ...]:
     ],
 )
 def test_without_keys_local_programs_have_access(client: str, headers: dict[str, str]) -> None:
-    access_check(no_keys)(headers, client)
+    assert access_check(no_keys)(request_with(headers, client)) == LOCAL
 
 
 @pytest.mark.parametrize(
@@ -88,22 +89,23 @@ def test_without_keys_local_programs_have_access(client: str, headers: dict[str,
 )
 def test_without_keys_other_clients_are_refused(client: str | None, headers: dict[str, str], message: str) -> None:
     with pytest.raises(AccessDenied, match=message):
-        access_check(no_keys)(headers, client)
+        assert access_check(no_keys)(request_with(headers, client)) == LOCAL
 
 
 @pytest.mark.parametrize("authorization", [f"Bearer {KEY}", f"bearer {OTHER}", f"Bearer  {KEY} "])
 def test_with_a_key_access_is_possible_from_anywhere(authorization: str) -> None:
-    admit = access_check(lambda: (SecretStr(KEY), SecretStr(OTHER)))
-    admit({"authorization": authorization, "host": "agents.example.com"}, "192.0.2.1")
+    identify = access_check(lambda: (SecretStr(KEY), SecretStr(OTHER)))
+    request = request_with({"authorization": authorization, "host": "agents.example.com"}, "192.0.2.1")
+    assert identify(request) == FULL_ACCESS
 
 
 @pytest.mark.parametrize(
     "authorization",
-    ["", "Bearer", "Bearer ", KEY, f"Basic {KEY}", f"Bearer {KEY[:-1]}", f"Bearer {KEY}x", "Bearer \udcff", "Bearer é"],
+    ["", "Bearer", "Bearer ", KEY, f"Basic {KEY}", f"Bearer {KEY[:-1]}", f"Bearer {KEY}x", "Bearer \xff", "Bearer é"],
 )
 def test_with_keys_set_requests_without_one_are_refused_even_locally(authorization: str) -> None:
     with pytest.raises(Unauthenticated):
-        access_check(lambda: (SecretStr(KEY),))({"authorization": authorization, "host": "localhost"}, "127.0.0.1")
+        access_check(lambda: (SecretStr(KEY),))(request_with({"authorization": authorization, "host": "localhost"}))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.1.2.3"])

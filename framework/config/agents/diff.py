@@ -14,6 +14,7 @@ from typing import Any, get_args
 
 from pydantic import SecretStr
 
+from framework.config.api_keys import ApiKey, permits_more
 from framework.config.settings import SETTINGS_FILE, Settings, common_folders
 from framework.types.budget import BUDGET_LIMITS
 from framework.types.change import Change, ChangeEffect
@@ -118,9 +119,12 @@ def _wider(old: Any, new: Any) -> ChangeEffect:  # noqa: ARG001 - all effect fun
     return "widens"
 
 
-def _keys(old: tuple[SecretStr, ...], new: tuple[SecretStr, ...]) -> ChangeEffect:
-    """Return `widens` for a new key, and for no keys: then every program on this machine may send requests."""
-    return "widens" if not new or (old and {*new} - {*old}) else "tightens"
+def _keys(old: tuple[Any, ...], new: tuple[Any, ...]) -> ChangeEffect:
+    """Return `widens` for more rights, and for no keys: then every program on this machine may send requests."""
+    before, after = (
+        [ApiKey.model_validate(key) if isinstance(key, dict) else key for key in keys] for keys in (old, new)
+    )
+    return "widens" if not new or (old and permits_more(before, after)) else "tightens"
 
 
 def _folders(old: tuple[str, ...] | None, new: tuple[str, ...] | None) -> ChangeEffect:

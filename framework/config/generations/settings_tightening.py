@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, SecretStr
 
+from framework.config.api_keys import ApiKey, narrow_keys
 from framework.config.settings import SETTINGS_FILE, Settings, ToolSettings, variable_name
 from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document
 from framework.config.yaml.environment import expand
@@ -56,11 +57,13 @@ def tighten_settings(live: Settings, saved: Settings) -> Settings:
     return live if settings == live else settings
 
 
-def _keys(live: tuple[SecretStr, ...], saved: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+def _keys(
+    live: tuple[SecretStr | ApiKey, ...], saved: tuple[SecretStr | ApiKey, ...]
+) -> tuple[SecretStr | ApiKey, ...]:
     """Return the keys in both. Never empty if one side has keys: without keys, local programs need none."""
     if not live or not saved:
         return live or saved
-    return tuple(key for key in live if key in saved) or (_UNUSABLE_KEY,)
+    return narrow_keys(live, saved) or (_UNUSABLE_KEY,)
 
 
 def read_settings(source: bytes, live: Settings) -> tuple[Settings, list[Problem]]:
@@ -173,7 +176,7 @@ def _value_or_default(path: KeyPath, data: Mapping[str, Any]) -> Any:
 def _same(first: Any, second: Any) -> bool:
     """Return whether two values are equal; the order of lists is ignored."""
     if isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)):
-        return {*first} == {*second}
+        return all(item in second for item in first) and all(item in first for item in second)
     return bool(first == second)
 
 

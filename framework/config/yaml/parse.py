@@ -169,11 +169,11 @@ def _place(detail: ErrorDetails, data: Any) -> KeyPath:
     """Return the path of an error in the data; for a missing key, the path it would have."""
     loc = detail["loc"]
     if detail["type"] == "missing":
-        return (*_data_path(loc[:-1], data), *loc[-1:])
-    return _data_path(loc, data)
+        return (*data_path(loc[:-1], data), *loc[-1:])
+    return data_path(loc, data)
 
 
-def _data_path(loc: KeyPath, data: Any) -> KeyPath:
+def data_path(loc: KeyPath, data: Any) -> KeyPath:
     """Return pydantic's location without its labels of union members, which do not occur in the file.
 
     A label may equal a key, so a location can be read in several ways: prefer one that reaches the last part.

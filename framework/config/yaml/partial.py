@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -12,6 +12,8 @@ from framework.config.yaml.document import KeyPath
 JsonObject = dict[str, Any]
 _MAX_ITEMS = 1000
 """Length up to which the items of an invalid list are tried one by one."""
+_MAX_COMPARED_ITEMS = 100
+"""Items of a list that are kept at most if some exclude each other: each one is validated with those before it."""
 
 
 def merge_valid(
@@ -37,15 +39,30 @@ def merge_valid(
                 base = merge(base, (*path, part), item)
             return base
         if isinstance(value, list) and len(value) <= _MAX_ITEMS and key in item_by_item:
-            valid = [_is_valid(model, _replaced(base, path, [item])) for item in value]
-            invalid.extend((*path, index) for index, fits in enumerate(valid) if not fits)
-            return _replaced(base, path, [item for item, fits in zip(value, valid, strict=True) if fits])
+
+            def fits(items: list[Any]) -> bool:
+                return _is_valid(model, _replaced(base, path, items))
+
+            kept = [index for index, item in enumerate(value) if fits([item])]
+            if not fits([value[index] for index in kept]):
+                kept = _compatible(kept, lambda indexes: fits([value[index] for index in indexes]))
+            invalid.extend((*path, index) for index in range(len(value)) if index not in {*kept})
+            return _replaced(base, path, [value[index] for index in kept])
         invalid.append(path)
         return base
 
     for key, value in data.items():
         base = merge(base, (key,), value)
     return base, invalid
+
+
+def _compatible(indexes: Sequence[int], fits: Callable[[list[int]], bool]) -> list[int]:
+    """Return the indexes of the first items that are valid together: duplicates of earlier ones are dropped."""
+    kept: list[int] = []
+    for index in indexes[:_MAX_COMPARED_ITEMS]:
+        if fits([*kept, index]):
+            kept.append(index)
+    return kept
 
 
 def get_dotted(data: Mapping[str, Any], key: str) -> Any:

@@ -17,6 +17,7 @@ from framework.config.settings import Settings
 from framework.config.yaml.partial import get_dotted
 from framework.server.access import access_check
 from framework.server.errors import Unauthenticated
+from tests.support.api_keys import request_with
 from tests.support.projects import agent, write
 
 FILE = "agentsd.yaml"
@@ -180,10 +181,10 @@ def test_when_an_invalid_file_replaces_all_keys_no_key_is_accepted(
     edit = {FILE: text("server.api_keys", [TWO, THREE], "in the same file")}
     live, problems = edited(tmp_path, text("server.api_keys", [ONE]), edit)
 
-    admit = access_check(lambda: live.settings.server.api_keys)
+    identify = access_check(lambda: live.settings.server.api_keys)
     for authorization in (f"Bearer {ONE}", f"Bearer {TWO}", "Bearer ", ""):
         with pytest.raises(Unauthenticated):
-            admit({"authorization": authorization}, "127.0.0.1")
+            identify(request_with({"authorization": authorization}))
     assert "until then the server accepts no key at all" in problems
     assert "until then the server accepts no key at all" in caplog.text
 
