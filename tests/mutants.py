@@ -9,6 +9,8 @@ from tests.support.mutants import Mutant, try_all
 POLICY, BUDGET = "engine/context/policy", "engine/context/budget"
 POLICY_TEST, BUDGET_TEST = "engine/context/test_policy", "engine/context/test_budget"
 CALL, JOURNAL, JOURNAL_TEST = "engine/tool_call/call", "engine/context/journal", "engine/context/test_journal"
+HUB, HUB_TEST = "engine/context/event_hub", "engine/context/test_event_hub"
+STREAM, STREAM_TEST = "engine/context/stream", "engine/context/test_stream"
 LEDGER, LEDGER_TEST = "engine/context/budget_ledger", "engine/context/test_budget_ledger"
 FILES_TEST, LOST_TEST = "engine/test_files", "llm/test_lost_connections"
 RECORD, STORE_TEST = "store/sql/record", "store/test_protocol"
@@ -17,7 +19,7 @@ PREFLIGHT, PREFLIGHT_TEST = "engine/plan/preflight", "engine/plan/test_preflight
 WRITE = (
     "            await self._record.write(self._state, events, spans, last=self._is_ending, uses=self._take_uses())\n"
 )
-EMIT = "            for event in events:\n                await self._channel.put(event)\n"
+EMIT = "            for event in events:\n                self._hub.put(event)\n"
 WRITTEN = "            self._written = covered\n"
 
 MUTANTS = (
@@ -64,6 +66,15 @@ MUTANTS = (
         "hostile/test_tools",
     ),
     Mutant(JOURNAL, WRITE + WRITTEN + EMIT, EMIT + WRITE + WRITTEN, JOURNAL_TEST),
+    Mutant(HUB, "self._position, item.end\n", "self._position, item.begin\n", HUB_TEST),
+    Mutant(HUB, "item.event.seq > self._after", "item.event.seq >= self._after", HUB_TEST),
+    Mutant(HUB, "                del self._in_progress[event.path]", "                pass", HUB_TEST),
+    Mutant(HUB, "            self._append(_Item())  # later", "            pass  # later", HUB_TEST),
+    Mutant(HUB, "self._built[:2] != (begin, self.end)", "self._built[0] != begin", HUB_TEST),
+    Mutant(HUB, "if self._last.text is growing:", "if self._last.text is not None:", HUB_TEST),
+    Mutant(HUB, "        self._readers -= 1\n        self._wake()", "        self._readers -= 1", HUB_TEST),
+    Mutant(STREAM, "if delivered.startswith(event.text):", "if False:", STREAM_TEST),
+    Mutant(STREAM, ".removeprefix(delivered)", "", STREAM_TEST),
     Mutant(JOURNAL, "if self.is_closing or self.lease_lost:", "if False:", JOURNAL_TEST),
     Mutant(
         JOURNAL,

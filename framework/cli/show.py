@@ -55,14 +55,43 @@ class View(Protocol):
 
 
 class Lines:
-    """Prints one line per event on standard error."""
+    """Prints one line per event on standard error, and one for a thought that arrives in deltas."""
+
+    def __init__(self) -> None:
+        self._thoughts: dict[tuple[str, ...], events.Thought] = {}
+        """Deltas that are not printed yet, joined, by path."""
 
     def show(self, event: Event) -> None:
-        if text := line(event):
-            click.echo("  " * len(event.path) + visible(text), err=True)
+        begun = self._thoughts.pop(event.path, None)
+        if isinstance(event, events.Thought):
+            joined = joined_thought(begun, event)
+            if joined is event:
+                self._print(begun)
+            if event.seq:
+                self._print(joined)
+            else:
+                self._thoughts[event.path] = joined
+            return
+        if begun and not (isinstance(event, events.Warned) and event.message_id == begun.message_id):
+            self._print(begun)
+        self._print(event)
 
     def close(self) -> None:
-        """Do nothing: every line is complete."""
+        """Print the thoughts that have not been followed by another event."""
+        for thought in self._thoughts.values():
+            self._print(thought)
+        self._thoughts.clear()
+
+    def _print(self, event: Event | None) -> None:
+        if event is not None and (text := line(event)):
+            click.echo("  " * len(event.path) + visible(text), err=True)
+
+
+def joined_thought(begun: events.Thought | None, thought: events.Thought) -> events.Thought:
+    """Return a thought with the text of its message that came before; itself if it begins a message."""
+    if begun is None or begun.message_id != thought.message_id:
+        return thought
+    return thought.model_copy(update={"text": begun.text + thought.text})
 
 
 def line(event: Event) -> str | None:

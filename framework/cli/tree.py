@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.text import Text
 from rich.tree import Tree
 
-from framework.cli.show import MARKS, arguments_text, first_line, line, visible
+from framework.cli.show import MARKS, arguments_text, first_line, joined_thought, line, visible
 from framework.types import events
 from framework.types.events import Event
 
@@ -42,6 +42,8 @@ class LiveTree:
     def __init__(self, console: Console, title: str = "…") -> None:
         self._root = Tree(Text(title, style="bold"), guide_style="dim")
         self._nodes: dict[tuple[str, ...], Tree] = {(): self._root}
+        self._thoughts: dict[tuple[str, ...], tuple[events.Thought, Tree]] = {}
+        """Last thought at each path, with its node."""
         self._console = console
         self._live: Live | None = None
 
@@ -63,21 +65,36 @@ class LiveTree:
                 node = self._nodes.get((*event.path, call)) or self._add(event.path, call)
                 node.label = _finished(str(node.label) or f"{MARKS[status]} {visible(tool)}", status, elapsed)
                 node.add(Text(first_line(result), style="dim"))
-            case events.Thought() | events.Warned() | events.ConfirmationRequested():
-                style = "italic dim" if isinstance(event, events.Thought) else "yellow"
-                self._parent(event.path).add(Text(visible(line(event) or ""), style=style))
+            case events.Thought():
+                self._think(event)
+            case events.Warned() | events.ConfirmationRequested():
+                self._parent(event.path).add(Text(visible(line(event) or ""), style="yellow"))
             case _:
                 return
-        if self._live is None:
-            self._live = Live(self._root, console=self._console, refresh_per_second=12, transient=False)
-            self._live.start()
-        self._live.refresh()
+        self._draw(now=event.seq > 0)
 
     def close(self) -> None:
         """Stop updating the tree; later output is drawn below it."""
         if self._live is not None:
             self._live.stop()
             self._live = None
+
+    def _draw(self, *, now: bool) -> None:
+        """Draw the tree, at once or at the next regular refresh."""
+        if self._live is None:
+            self._live = Live(self._root, console=self._console, refresh_per_second=12, transient=False)
+            self._live.start()
+        if now:
+            self._live.refresh()
+
+    def _think(self, event: events.Thought) -> None:
+        """Show a thought; deltas extend the node of their message."""
+        begun, node = self._thoughts.get(event.path, (None, None))
+        thought = joined_thought(begun, event)
+        if thought is event or node is None:
+            node = self._parent(event.path).add(Text(""))
+        node.label = Text(visible(line(thought) or ""), style="italic dim")
+        self._thoughts[event.path] = thought, node
 
     def _plan(self, event: events.PlanProposed) -> None:
         """Show the steps of a plan; for a later revision, new and removed steps."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from pydantic import BaseModel
@@ -49,8 +50,12 @@ class ScriptedModel:
             raise turn
         message = _as_message(turn)
         if request.stream:
-            for place, word in enumerate(message.content.split(" ")):
-                yield Delta(text=f" {word}" if place else word)
+            for word in _words(message.reasoning.text if message.reasoning else ""):
+                yield Delta(reasoning=word)
+                await asyncio.sleep(0)  # as a network would, let readers run between two deltas
+            for word in _words(message.content):
+                yield Delta(text=word)
+                await asyncio.sleep(0)
         half = self._tokens // 2
         usage = Usage(prompt_tokens=self._tokens - half, completion_tokens=half, total_tokens=self._tokens)
         yield Delta(reply=ModelReply(message, "tool_calls" if message.tool_calls else "stop", usage, "scripted"))
@@ -62,6 +67,11 @@ class ScriptedModel:
         if not self._turns:
             raise AssertionError(f"the script has ended, but the model received request {len(self.requests)}")
         return self._turns.pop(0)
+
+
+def _words(text: str) -> Iterator[str]:
+    for place, word in enumerate(text.split(" ")):
+        yield f" {word}" if place else word
 
 
 def _as_message(turn: Turn) -> Message:

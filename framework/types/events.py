@@ -1,8 +1,8 @@
 """Events of runs and configuration reloads; `wire` converts them to the JSON that every stream carries.
 
 Each event of a run contains the run's id, a sequence number, the generation, and `path`, the sub-runs that lead to
-where it happened. Content deltas have no number (`seq` is 0) and may be merged. Every stream ends with exactly one
-`RunFinished`.
+where it happened. Deltas of a text (`Thought`, `ContentReceived`) have no number (`seq` is 0) and may be merged; the
+numbered event of the same message contains the whole text. Every stream ends with exactly one `RunFinished`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RunEvent(Frozen):
     run_id: str
     """Id of the run; of the root run for events of its sub-runs."""
     seq: int
-    """Number of the event in the run, from 1; 0 for content deltas."""
+    """Number of the event in the run, from 1; 0 for deltas of a text."""
     generation: int
     """Number of the configuration generation that the run uses."""
     path: tuple[str, ...] = ()
@@ -47,10 +47,12 @@ class Routed(RunEvent):
     """Confidence of the selection, from 0 to 1."""
     executor: str | None = None
     """Executor, if a model selected it."""
+    digest: str = ""
+    """Digest of the generation's files: the same in every process. Empty in events of older versions."""
 
 
 class Thought(RunEvent):
-    """Reasoning of the model, or the text of a message that is followed by tool calls."""
+    """Reasoning of the model, and the text of a message that is followed by tool calls; a delta, or the whole text."""
 
     message_id: str
     """Id of the message that the text belongs to."""
@@ -59,7 +61,10 @@ class Thought(RunEvent):
 
 
 class ContentReceived(RunEvent):
-    """Text of the answer: a delta if the caller streams deltas, otherwise the complete text."""
+    """Text of a message that may be the answer: a delta, or the whole text of an answer.
+
+    The text of a message that turns out to request tool calls has deltas only; its numbered event is a `Thought`.
+    """
 
     message_id: str
     """Id of the message that the text belongs to."""
@@ -220,6 +225,8 @@ class RunFinished(RunEvent):
     """Tokens and cost of all model calls."""
     trace_id: str | None = None
     """Id of the trace, if one was recorded."""
+    digest: str = ""
+    """Digest of the generation's files: the same in every process. Empty in events of older versions."""
 
 
 class ConfigReloaded(Frozen):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shlex
+from io import StringIO
 from typing import Literal
 
 import pytest
+from rich.console import Console
 
 from framework.cli.confirm import ask_human
-from framework.cli.show import as_visible_json, how_to_decide, line, visible
-from framework.types.events import ToolFinished, ToolStarted
+from framework.cli.show import Lines, as_visible_json, how_to_decide, line, visible
+from framework.cli.tree import LiveTree
+from framework.types.events import Event, RunFinished, Thought, ToolFinished, ToolStarted, Warned
 from framework.types.state import Confirmation, Reject, RunResult
 
 TRICKS = "\x1b[2J\u202emoc.live\u200b\x9b\r"
@@ -39,6 +42,50 @@ def test_asi09_lines_of_a_run_stay_lines() -> None:
     for text in (started, finished):
         assert text is not None
         assert text.isprintable()
+
+
+def thought(text: str, seq: int = 0, message: str = "m") -> Thought:
+    return Thought(run_id="r", seq=seq, generation=1, message_id=message, text=text)
+
+
+DONE = RunFinished(**HEAD, status="completed", finish_reason="final", output="")
+THOUGHTS: dict[str, tuple[list[Event], list[str]]] = {
+    "left out": ([thought("I "), thought("see"), DONE], ["I see"]),
+    "with a rest": ([thought("I "), thought("see"), thought("\nLet me look", seq=1), DONE], ["I see (+1 lines)"]),
+    "whole": ([thought("I see", seq=1), DONE], ["I see"]),
+    "two messages": ([thought("one"), thought("two", message="n")], ["one", "two"]),
+    "to the end": ([thought("I "), thought("see")], ["I see"]),
+}
+
+
+@pytest.mark.parametrize("case", THOUGHTS)
+def test_a_thought_that_arrives_in_deltas_is_one_line(case: str, capsys: pytest.CaptureFixture[str]) -> None:
+    received, shown = THOUGHTS[case]
+    view = Lines()
+    for event in received:
+        view.show(event)
+    view.close()
+    assert [text.removeprefix("· ") for text in capsys.readouterr().err.splitlines()] == shown
+
+
+def test_a_thought_of_a_failed_attempt_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    view = Lines()
+    view.show(thought("void"))
+    view.show(Warned(**HEAD, code="model_retry", message="again", message_id="m"))
+    view.close()
+    assert capsys.readouterr().err == "! again\n"
+
+
+@pytest.mark.parametrize("case", THOUGHTS)
+def test_a_thought_that_arrives_in_deltas_is_one_line_of_the_tree(case: str) -> None:
+    received, shown = THOUGHTS[case]
+    screen = StringIO()
+    tree = LiveTree(Console(file=screen, width=80), "title")
+    for event in received:
+        tree.show(event)
+    tree.close()
+    texts = [text.partition("· ")[2].strip() for text in screen.getvalue().splitlines() if "· " in text]
+    assert texts[-len(shown) :] == shown
 
 
 @pytest.mark.hostile(7)

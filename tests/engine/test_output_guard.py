@@ -288,7 +288,7 @@ def test_a_hook_added_while_the_answer_streams_applies_to_the_rest(tmp_path: Pat
             return await reading
 
     seen = asyncio.run(main())
-    assert [event.text for event in seen if isinstance(event, events.ContentReceived)] == ["say", "say **** it"]
+    assert [event.text for event in seen if isinstance(event, events.ContentReceived)] == ["say", " **** it"]
 
 
 async def _all(stream: RunStream) -> list[Event]:

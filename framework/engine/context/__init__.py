@@ -11,7 +11,8 @@ In reading order; each module imports only from those below it:
     budget_ledger    Admits the model calls of a run under its shared budgets, and counts what they use.
     circuit_breaker  Suspends calls of a model that keeps failing.
     journal          Persists a run's state and events, and delivers events after they are persisted.
-    stream           Delivers events to the caller of a run.
+    stream           The events of a run as its caller reads them, with each text once.
+    event_hub        Delivers the events of a run to any number of readers, each at its own pace.
     concurrency      Runs tool calls or plan steps concurrently.
     tool_threads     Threads for tools and hooks that are not coroutines.
     trace            Span attributes of models, token usage and pending approvals.

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from framework.engine.context.stream import Channel
+from framework.engine.context.event_hub import EventHub
 from framework.store.protocol import RunRecord
 from framework.types.budget import BudgetUse
 from framework.types.events import Event, RunEvent
@@ -42,7 +42,7 @@ class Journal:
         self,
         state: RunState,
         record: RunRecord,
-        channel: Channel,
+        hub: EventHub,
         *,
         durable: bool,
         take_spans: TakeSpans = _no_spans,
@@ -52,7 +52,7 @@ class Journal:
         Args:
             state: the root run's state.
             record: writes the run to the store; holds its lease.
-            channel: receives events once they are persisted.
+            hub: receives events once they are persisted.
             durable: whether the store outlives this process.
             take_spans: returns ended spans to persist: in batches, and the rest at the end.
         """
@@ -62,7 +62,7 @@ class Journal:
         """Whether a cancellation was requested, in the store or in this process."""
         self.lease_lost = False
         """Whether the lease could not be renewed: another process may hold the run."""
-        self._state, self._record, self._channel, self._durable = state, record, channel, durable
+        self._state, self._record, self._hub, self._durable = state, record, hub, durable
         self._take_spans = take_spans
         self._on_cancel: Callable[[], object] = lambda: None
         self._outbox: list[Event] = []
@@ -80,7 +80,7 @@ class Journal:
     @property
     def has_no_readers(self) -> bool:
         """Whether events are neither persisted nor delivered."""
-        return not self._durable and self._channel.is_closed
+        return not (self._durable or self._hub.has_readers)
 
     def check(self) -> None:
         """Raise CancelledError before a step if the run is suspended, or StoreError if a write has failed."""
@@ -116,10 +116,13 @@ class Journal:
             self.lease_lost = True
             self._on_cancel()
 
-    async def append(self, event: Event) -> None:
-        """Queue an event to be persisted with the next write and then delivered; deliver it now if nothing persists."""
+    def append(self, event: Event) -> None:
+        """Queue an event to be persisted with the next write and then delivered.
+
+        If the store does not outlive this process, deliver it now, and keep it until the last write.
+        """
         if not self._durable:
-            await self._channel.put(event)
+            self._hub.put(event, keep=True)
             return
         self._outbox.append(event)
         self.schedule_flush()
@@ -145,11 +148,11 @@ class Journal:
     async def end(self, events: Sequence[Event]) -> None:
         """Persist the final state with the last events, even if the task is cancelled during the write."""
         self._is_ending = True
-        self._channel.end()
         if not self._durable:
-            await self._record.write(self._state, spans=self._take_spans(), last=True, uses=self._take_uses())
+            kept = (*self._hub.kept, *events)
+            await self._record.write(self._state, kept, self._take_spans(), last=True, uses=self._take_uses())
             for event in events:
-                await self._channel.put(event)
+                self._hub.put(event)
             return
         self._outbox.extend(events)
         self._requested += 1  # before any await: a write that begins now includes the end, and must be the last one
@@ -157,7 +160,6 @@ class Journal:
 
     async def release(self) -> None:
         """Persist the state and release the lease, so that any process can resume the run."""
-        self._channel.end()
         await _wait_shielded(asyncio.ensure_future(self._release()))
 
     async def _release(self) -> None:
@@ -200,7 +202,7 @@ class Journal:
             await self._record.write(self._state, events, spans, last=self._is_ending, uses=self._take_uses())
             self._written = covered
             for event in events:
-                await self._channel.put(event)
+                self._hub.put(event)
         except BaseException as failure:  # noqa: BLE001 - the next save raises it; no step runs unrecorded
             self._failure = failure
             if self._timer is not None:

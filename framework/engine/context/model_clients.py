@@ -12,6 +12,7 @@ from framework.config.agents.models import unknown_model_message
 from framework.config.settings import SETTINGS_FILE, ModelAlias, Settings
 from framework.engine.context.budget import Budget
 from framework.engine.context.circuit_breaker import CircuitBreakers
+from framework.engine.context.event_hub import TextKind
 from framework.llm.client import ModelClient, ModelInfo, ModelRequest, ProbingClient
 from framework.llm.json_protocol.client import with_protocol
 from framework.llm.providers import OFFLINE, PROVIDERS, create_client
@@ -32,8 +33,8 @@ class CallContext(Protocol):
         """Record a warning; with a message id, the text shown of that message is void."""
         ...
 
-    async def emit_text(self, message_id: str, text: str) -> None:
-        """Show a piece of an answer while it arrives."""
+    def emit_text(self, kind: TextKind, message_id: str, text: str) -> None:
+        """Show a piece of an answer or of its reasoning while it arrives."""
         ...
 
     def message_id(self, attempt: int) -> str:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from framework.config.agents.compile import Agent
 from framework.config.templates.prompts import PromptError
 from framework.engine.context.budget import Budget
+from framework.engine.context.event_hub import TextKind
 from framework.engine.context.journal import next_event
 from framework.engine.context.model_clients import ModelCaller
 from framework.engine.context.policy import Policy
@@ -29,7 +30,7 @@ from framework.tools.base_folder import BaseFolder
 from framework.tools.extension import Extension
 from framework.types.digest import content_digest, legacy_digest
 from framework.types.errors import AgentsdError
-from framework.types.events import ContentReceived, Event, RunEvent, Warned
+from framework.types.events import Event, RunEvent, Warned
 from framework.types.messages import Message
 from framework.types.outcome import outcome_for
 from framework.types.redact import redact
@@ -151,7 +152,7 @@ class RunContext(ABC):
         if self.services.journal.has_no_readers:
             self.services.root.seq += 1
             return
-        await self.services.journal.append(self.event(event, **payload))
+        self.services.journal.append(self.event(event, **payload))
 
     async def warn(self, code: WarningCode, message: str, *, message_id: str | None = None) -> None:
         """Record a warning in the root run's state, log its code, and emit it.
@@ -167,13 +168,11 @@ class RunContext(ABC):
             log.warning("run %s agent=%s: %s: %s", self.state.run_id, self.agent.name, code, WARNINGS[code])
         await self.emit(Warned, code=code, message=message, message_id=message_id)
 
-    async def emit_text(self, message_id: str, text: str) -> None:
-        """Send a piece of the answer to listeners without persisting it; hooks that check the output hold it back."""
-        if self.is_guarded:
-            return
-        root = self.services.root
-        head = {"run_id": root.run_id, "seq": 0, "generation": root.generation, "path": self.state.path}
-        await self.services.channel.put(ContentReceived(**head, message_id=message_id, text=text))
+    def emit_text(self, kind: TextKind, message_id: str, text: str) -> None:
+        """Send a piece of a text to readers without persisting it; hooks that check the output hold it back."""
+        if not self.is_guarded:
+            generation, path = self.services.root.generation, self.state.path
+            self.services.hub.add_text(kind, text, generation=generation, path=path, message_id=message_id)
 
     def message_id(self, attempt: int = 1) -> str:
         """Return the id, in events, of the message that an attempt at the current model turn produces.

@@ -14,10 +14,10 @@ from framework.config.agents.compile import Agent
 from framework.config.generations.generation import Generation
 from framework.config.settings import ToolSettings
 from framework.engine.context.budget_ledger import BudgetLedger
+from framework.engine.context.event_hub import EventHub
 from framework.engine.context.journal import Journal
 from framework.engine.context.media import RunMedia
 from framework.engine.context.model_clients import ModelClients
-from framework.engine.context.stream import Channel
 from framework.engine.context.tool_threads import ToolThreads
 from framework.telemetry.content import Content
 from framework.telemetry.metrics import RunMetrics
@@ -39,8 +39,8 @@ class Services:
     journal: Journal
     media: RunMedia
     """Files in messages of the run."""
-    channel: Channel
-    """Receives events that are not persisted: pieces of an answer."""
+    hub: EventHub
+    """Delivers the run's events, and text while it arrives."""
     spans: Spans
     threads: ToolThreads
     """Run tools that are not coroutines."""
@@ -53,8 +53,6 @@ class Services:
     tools: Callable[[], ToolSettings]
     """Returns limits for tools: the stricter of those when the run began and the live ones."""
     deps: Any
-    listening: bool
-    """Whether the caller reads the answer while it arrives, so that the provider has to stream it."""
     content: Content
     """How much of prompts, arguments and results the operator allows in traces."""
     meters: RunMetrics | None

@@ -1,107 +1,29 @@
-"""Delivery of a run's events: the channel that they pass through, and the stream that the caller reads."""
+"""The stream that the caller of a run reads: its events, with each text once."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator
 
-from framework.types.events import ContentReceived, Event
+from framework.engine.context.event_hub import EventReader, Path, TextKind
+from framework.types.events import ContentReceived, Event, Thought, Warned
 from framework.types.state import RunResult
-
-CHANNEL_CAPACITY = 256
-
-
-class Channel:
-    """A bounded queue of events: a slow reader slows the run down.
-
-    A full channel merges text pieces of the same message. No event is dropped. The bound is lifted when the run ends.
-    """
-
-    def __init__(self, size: int = CHANNEL_CAPACITY) -> None:
-        self._events: deque[Event] = deque()
-        self._size = size
-        self._closed = self._ending = False
-        self._changed = asyncio.Event()
-        self._capacity = asyncio.Event()
-        self._capacity.set()
-        self._order, self._waiting = asyncio.Lock(), 0
-
-    async def put(self, event: Event) -> None:
-        """Add an event, in order; wait while the channel is full and the run has not ended. No-op after `close`."""
-        if self._waiting == 0 and not self._is_full:
-            self._append(event)
-            return
-        self._waiting += 1
-        try:
-            async with self._order:
-                while self._is_full:
-                    if self._merged(event):
-                        return
-                    self._capacity.clear()
-                    await self._capacity.wait()
-                self._append(event)
-        finally:
-            self._waiting -= 1
-
-    @property
-    def _is_full(self) -> bool:
-        return len(self._events) >= self._size and not (self._closed or self._ending)
-
-    def _append(self, event: Event) -> None:
-        if not self._closed:
-            self._events.append(event)
-            self._changed.set()
-
-    def end(self) -> None:
-        """Lift the bound, because the run ends: `put` no longer waits for the reader."""
-        self._ending = True
-        self._capacity.set()
-
-    def close(self) -> None:
-        """Accept no more events; the reader still gets the remaining ones."""
-        self._closed = True
-        self._changed.set()
-        self._capacity.set()
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether new events are ignored."""
-        return self._closed
-
-    async def get(self) -> Event | None:
-        """Wait for the next event; None at the end."""
-        while not self._events:
-            if self._closed:
-                return None
-            self._changed.clear()
-            await self._changed.wait()
-        event = self._events.popleft()
-        self._capacity.set()
-        return event
-
-    def _merged(self, event: Event) -> bool:
-        last = self._events[-1]
-        if not (isinstance(event, ContentReceived) and isinstance(last, ContentReceived)):
-            return False
-        if last.seq or event.seq or last.message_id != event.message_id:
-            return False
-        self._events[-1] = last.model_copy(update={"text": last.text + event.text})
-        return True
 
 
 class RunStream:
     """A run in progress: iterate over its events, then await its `result()`."""
 
-    def __init__(self, run_id: str, channel: Channel, task: asyncio.Task[RunResult]) -> None:
+    def __init__(self, run_id: str, task: asyncio.Task[RunResult], reader: EventReader | None = None) -> None:
         self.run_id = run_id
-        self._channel = channel
-        self._task = task
+        self._task, self._reader = task, reader
+        self._once = TextOnce()
         self._is_awaited = False
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        while (event := await self._channel.get()) is not None:
-            yield event
+        if self._reader is not None:
+            async for event in self._reader:
+                if (unseen := self._once.unseen(event)) is not None:
+                    yield unseen
         self._is_awaited = True  # read to the end, so leaving does not cancel the run
 
     async def result(self) -> RunResult:
@@ -111,7 +33,7 @@ class RunStream:
             AgentsdError: the run could not be recorded.
         """
         self._is_awaited = True
-        self._channel.close()
+        self._close_reader()
         try:
             return await asyncio.shield(self._task)
         except asyncio.CancelledError:  # the caller no longer waits, so `leave` cancels the run
@@ -130,7 +52,46 @@ class RunStream:
 
     async def leave(self) -> None:
         """Stop reading. Cancel the run unless its end was awaited; return when its end is persisted."""
-        self._channel.close()
+        self._close_reader()
         if not self._is_awaited:
             self.cancel()
         await asyncio.wait([self._task])
+
+    def _close_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+
+
+class TextOnce:
+    """Leaves out of numbered events the text that has already been delivered in deltas."""
+
+    def __init__(self) -> None:
+        self._messages: dict[Path, tuple[str, dict[TextKind, list[str]]]] = {}
+        """Id and delivered deltas of the last message at each path."""
+
+    def unseen(self, event: Event) -> Event | None:
+        """Return the event without text that was delivered before; None if nothing remains of it."""
+        if isinstance(event, (ContentReceived, Thought)):
+            if event.seq:
+                return self._rest(event)
+            self._pieces(event).append(event.text)
+        elif isinstance(event, Warned) and event.message_id is not None:
+            self._messages.pop(event.path, None)
+        return event
+
+    def _pieces(self, event: ContentReceived | Thought) -> list[str]:
+        message_id, texts = self._messages.get(event.path, ("", {}))
+        if message_id != event.message_id:
+            texts = {}
+            self._messages[event.path] = event.message_id, texts
+        return texts.setdefault(type(event), [])
+
+    def _rest(self, event: ContentReceived | Thought) -> Event | None:
+        pieces = self._pieces(event)
+        delivered = "".join(pieces)
+        pieces.clear()
+        if not delivered:
+            return event
+        if delivered.startswith(event.text):
+            return None
+        return event.model_copy(update={"text": event.text.removeprefix(delivered)})

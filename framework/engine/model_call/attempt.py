@@ -10,10 +10,11 @@ from time import perf_counter
 from framework.engine.context.model_clients import ModelCaller
 from framework.engine.model_call.trace import ModelTrace
 from framework.llm.capabilities import with_cost
-from framework.llm.client import ModelClient, ModelInfo, ModelReply, ModelRequest
+from framework.llm.client import Delta, ModelClient, ModelInfo, ModelReply, ModelRequest
 from framework.llm.reply_check import require_content
 from framework.llm.tokens import estimate_tokens, message_tokens
 from framework.types.errors import ModelError
+from framework.types.events import ContentReceived, Thought
 from framework.types.messages import Usage
 
 _MAX_RETRIED_CHARS = 1000
@@ -105,9 +106,8 @@ class _Attempt:
                 self.first_at = self.first_at or perf_counter()
                 self.texts += (delta.text, delta.reasoning)
                 first.reschedule(None)
-                if delta.text and self.request.stream:
-                    idle.reschedule(None)  # a slow reader may keep the text waiting
-                    await self.caller.context.emit_text(self.message_id, delta.text)
+                if self.request.stream:
+                    self._show(delta)
                 if idle_limit is not None:
                     idle.reschedule(asyncio.get_running_loop().time() + idle_limit)
         finally:
@@ -115,6 +115,12 @@ class _Attempt:
             if isinstance(deltas, AsyncGenerator):
                 await deltas.aclose()
         raise ModelError(f"{self.info.name} closed the stream before its answer was complete", retryable=True)
+
+    def _show(self, delta: Delta) -> None:
+        if delta.reasoning:
+            self.caller.context.emit_text(Thought, self.message_id, delta.reasoning)
+        if delta.text:
+            self.caller.context.emit_text(ContentReceived, self.message_id, delta.text)
 
     def _timeout_error(self, what: str, key: str, seconds: float | None) -> ModelError:
         """Return the error for a timeout; `seconds` is None if the client's own timeout, which has no key, expired."""

@@ -31,6 +31,7 @@ from framework.llm.capabilities import unsupported_settings
 from framework.llm.client import ModelClient, ModelReply, ModelRequest
 from framework.types.backoff import backoff
 from framework.types.errors import ConfigError, ModelError
+from framework.types.events import ContentReceived
 from framework.types.messages import Usage
 
 _POLL_INTERVAL = 0.5
@@ -198,7 +199,7 @@ class _ModelCall:
         if self._attempts == 1:
             return cut.message_id
         if self._request.stream:
-            await self._context.emit_text(message_id, cut.message.content)
+            self._context.emit_text(ContentReceived, message_id, cut.message.content)
         return message_id
 
     async def _acquire_permit(self, name: str, *, is_last: bool) -> Permit:

@@ -50,7 +50,7 @@ def build_turn_request(
     run: RunContext, instructions: Sequence[Message], tools: tuple[ToolDefinition, ...]
 ) -> ModelRequest:
     """Return the request of one turn: with tools, or with the schema of the final answer where one is set."""
-    stream = run.services.listening and not run.is_guarded
+    stream = run.services.hub.has_readers and not run.is_guarded
     return build_request(run, instructions, tools=tools, stream=stream, json=response_schema(run), json_by_tool=True)
 
 
@@ -283,7 +283,7 @@ async def emit_reply(run: RunContext, message: Message, message_id: str) -> None
         reasoning = ""  # it may quote the answer, which no hook has checked yet
     if thought := "\n".join(part for part in (reasoning, message.content if message.tool_calls else "") if part):
         await run.emit(Thought, message_id=message_id, text=thought)
-    if message.content and not message.tool_calls and not (run.services.listening or run.is_guarded):
+    if message.content and not message.tool_calls and not run.is_guarded:
         await run.emit(ContentReceived, message_id=message_id, text=message.content)
     if not message.tool_calls:
         record_final_answer(run, message)

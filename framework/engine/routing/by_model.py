@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from framework.config.agents.compile import Agent
 from framework.config.settings import Settings
 from framework.engine.context.budget import Budget
+from framework.engine.context.event_hub import TextKind
 from framework.engine.context.model_clients import ModelCaller, ModelClients
 from framework.engine.model_call.retry import complete_with_retries
 from framework.engine.model_call.structured_output import typed_reply
@@ -184,7 +185,7 @@ class _RoutingContext:
             self.warnings.append(RunWarning(code=code, message=message))
             log.warning("routing.model: %s: %s", code, WARNINGS[code])
 
-    async def emit_text(self, message_id: str, text: str) -> None:
+    def emit_text(self, kind: TextKind, message_id: str, text: str) -> None:
         """Do nothing: the call is not streamed."""
 
     def message_id(self, attempt: int) -> str:

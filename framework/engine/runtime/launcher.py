@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from pydantic import BaseModel
 
@@ -17,11 +18,12 @@ from framework.config.agents.budgets import Budgets
 from framework.config.agents.compile import Agent
 from framework.config.generations.generation import Generation
 from framework.engine.context.budget_ledger import BudgetLedger
+from framework.engine.context.event_hub import EventHub, EventReader
 from framework.engine.context.journal import Journal
 from framework.engine.context.media import RunMedia
 from framework.engine.context.model_clients import ModelClients
 from framework.engine.context.services import RateLimiter, Services
-from framework.engine.context.stream import Channel, RunStream
+from framework.engine.context.stream import RunStream
 from framework.engine.context.tool_threads import ToolThreads
 from framework.engine.drive import drive
 from framework.engine.routing.rules import Route
@@ -89,31 +91,53 @@ class Launcher:
         self._threads = ToolThreads(self.meters.count_abandoned_threads)
         self._running: dict[str, _ActiveRun] = {}
         self._reserved = (*store.files, *database_paths(project.settings.store.url.get_secret_value(), project.root))
-        self._closing, self._clock = False, clock
+        self._hubs = WeakValueDictionary[str, EventHub]()
+        self._closing = self._closed = False
+        self._clock = clock
         self._on_pause: Callable[[RunState, bool], object] = lambda _, __: None
         self._heartbeat = LeaseHeartbeat(store)
 
     @asynccontextmanager
     async def launch(self, prepared: PreparedRun, *, listening: bool) -> AsyncIterator[RunStream]:
-        """Start a run and yield its stream. Leaving the context cancels the run unless its result was awaited."""
-        stream = self.start(prepared, listening=listening)
+        """Start a run and yield its stream. Leaving the context cancels the run unless its result was awaited.
+
+        Args:
+            prepared: the run.
+            listening: whether the stream is read; without, it has no events.
+        """
+        stream = self._start(prepared, self.hub(prepared.state.run_id).reader() if listening else None)
         try:
             yield stream
         finally:
             await stream.leave()
 
-    def start(self, prepared: PreparedRun, *, listening: bool) -> RunStream:
-        """Start a run in its own task and return its stream. The run continues even if nothing reads the stream."""
-        run_id, channel = prepared.state.run_id, Channel()
+    def start(self, prepared: PreparedRun) -> asyncio.Task[RunResult]:
+        """Start a run whose events are read through `hub`, at any time or never; return the task that ends with it."""
+        self.hub(prepared.state.run_id).expect_readers()
+        return self._start(prepared).end()
+
+    def hub(self, run_id: str) -> EventHub:
+        """Return the hub of a run's events; new if the run is not in progress here and nobody waits for it.
+
+        After `close`, it is closed.
+        """
+        hub = self._hubs.get(run_id)
+        if hub is None or hub.is_closed:
+            hub = self._hubs[run_id] = EventHub(run_id)
+            if self._closed:
+                hub.close()
+        return hub
+
+    def _start(self, prepared: PreparedRun, reader: EventReader | None = None) -> RunStream:
+        run_id, hub = prepared.state.run_id, self.hub(prepared.state.run_id)
         spans = self._spans(prepared)
-        journal = Journal(prepared.state, prepared.record, channel, durable=self.store.durable, take_spans=spans.drain)
-        services = self._services(prepared, channel, journal, spans, listening=listening)
+        journal = Journal(prepared.state, prepared.record, hub, durable=self.store.durable, take_spans=spans.drain)
+        services = self._services(prepared, hub, journal, spans)
         run = Run(prepared.state, prepared.agent, services, drive)
         if not self.store.durable:
             self.pinned_generations[run_id] = prepared.generation
-        stream = RunStream(
-            run_id, channel, asyncio.create_task(self._run_and_release(run, prepared.route), name=run_id)
-        )
+        task = asyncio.create_task(self._run_and_release(run, prepared.route), name=run_id)
+        stream = RunStream(run_id, task, reader)
         self._running[run_id] = _ActiveRun(stream, journal, prepared.state)
         self._heartbeat.hold(run_id, journal)
         journal.call_on_cancel(stream.cancel)
@@ -123,10 +147,9 @@ class Launcher:
 
     def ephemeral(self, state: RunState, agent: Agent, generation: Generation) -> Run:
         """Return a run that is not recorded and has no listeners, for a tool call that is part of no run."""
-        prepared, channel = PreparedRun(state, UnstoredRecord(self.store), generation, agent), Channel()
-        channel.close()
-        journal = Journal(state, prepared.record, channel, durable=False)
-        services = self._services(prepared, channel, journal, self._spans(prepared), listening=False)
+        prepared, hub = PreparedRun(state, UnstoredRecord(self.store), generation, agent), EventHub(state.run_id)
+        journal = Journal(state, prepared.record, hub, durable=False)
+        services = self._services(prepared, hub, journal, self._spans(prepared))
         return Run(state, agent, services, drive)
 
     def call_on_pause(self, callback: Callable[[RunState, bool], object]) -> None:
@@ -150,9 +173,7 @@ class Launcher:
         keep = self.store.keeps_spans and not isinstance(prepared.record, UnstoredRecord)
         return run_spans(prepared.state, prepared.generation, keep=keep)
 
-    def _services(
-        self, prepared: PreparedRun, channel: Channel, journal: Journal, spans: Spans, *, listening: bool
-    ) -> Services:
+    def _services(self, prepared: PreparedRun, hub: EventHub, journal: Journal, spans: Spans) -> Services:
         """Return the services that a run shares with its sub-runs."""
         state, generation = prepared.state, prepared.generation
         settings = generation.settings
@@ -164,7 +185,7 @@ class Launcher:
             clients=self.models,
             journal=journal,
             media=RunMedia(state, None if isinstance(prepared.record, UnstoredRecord) else self.store),
-            channel=channel,
+            hub=hub,
             spans=spans,
             content=configured_content(settings) if spans.recording else Content(),
             meters=self.meters.if_enabled(),
@@ -175,7 +196,6 @@ class Launcher:
             reserved_files=self._reserved,
             tools=lambda: settings.tools.narrowed_by(self._catalog.current.settings.tools),
             deps=self._deps,
-            listening=listening,
             output_type=prepared.output_type,
             decided=prepared.decided_ids,
         )
@@ -198,6 +218,9 @@ class Launcher:
                 await asyncio.wait(waiting, timeout=grace)
         while self._running:
             await self._stop(list(self._running.values()))
+        self._closed = True
+        for hub in list(self._hubs.values()):
+            hub.close()
         await self._heartbeat.close()
         await self.models.close()
         self._threads.close()
@@ -240,12 +263,18 @@ async def _run_to_end(run: Run, route: Route | None) -> RunResult:
                 await suspend_run(run, trace)
             return await finish_run(run, pending, trace)
     finally:
-        run.services.channel.close()
+        run.services.hub.close()
 
 
 async def _emit_route(run: Run, route: Route) -> None:
-    executor = route.executor or None
-    await run.emit(Routed, agent=route.agent.name, reason=route.reason, confidence=route.confidence, executor=executor)
+    await run.emit(
+        Routed,
+        agent=route.agent.name,
+        reason=route.reason,
+        confidence=route.confidence,
+        executor=route.executor or None,
+        digest=run.state.digest,
+    )
 
 
 def _has_calls_in_progress(state: RunState) -> bool:

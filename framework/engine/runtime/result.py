@@ -93,6 +93,7 @@ def closing_events(state: RunState, message_id: str | None = None) -> Iterator[E
         tokens_used=state.usage.total_tokens,
         usage=state.usage,
         trace_id=state.trace_id,
+        digest=state.digest,
     )
 
 

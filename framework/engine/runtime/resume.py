@@ -14,7 +14,7 @@ from framework.config.generations.blueprint import Blueprints
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
 from framework.engine.context.journal import Journal
-from framework.engine.context.stream import Channel, RunStream
+from framework.engine.context.stream import RunStream
 from framework.engine.routing.rules import choose_route
 from framework.engine.runtime.launcher import Launcher, PreparedRun
 from framework.engine.runtime.request import RUNTIME_CALLER, Caller, check_decisions, storable_decisions
@@ -226,12 +226,12 @@ class RunResumer:
         """Save the end of a run that is not resumed."""
         self._launcher.pinned_generations.pop(state.run_id, None)
         state.status, state.finish_reason, state.error, state.pending = status, finish_reason, error, []
-        channel = Channel()
-        channel.close()
-        journal = Journal(state, record, channel, durable=self._store.durable)
+        hub = self._launcher.hub(state.run_id)
+        journal = Journal(state, record, hub, durable=self._store.durable)
         ending = asyncio.ensure_future(journal.end([*closing_events(state)]))
         self._background.add(ending)
         ending.add_done_callback(self._background.discard)
+        ending.add_done_callback(lambda _: hub.close())
         await asyncio.shield(ending)  # if the caller is cancelled, `close` waits for the write instead
 
 

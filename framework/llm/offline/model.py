@@ -7,6 +7,7 @@ of them.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections import Counter
@@ -100,6 +101,7 @@ class OfflineModel:
         if request.stream:
             for piece in re.findall(r"[^\s\u4e00-\u9fff]+\s*|[\u4e00-\u9fff]{1,2}\s*|\s+", text):
                 yield Delta(text=piece)
+                await asyncio.sleep(0)  # as a network would, let readers run between two deltas
         message = Message(role="assistant", content=text, tool_calls=calls)
         usage = _usage(request.messages, message)
         yield Delta(reply=ModelReply(message, "tool_calls" if calls else "stop", usage, model="offline"))

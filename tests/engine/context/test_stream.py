@@ -1,4 +1,4 @@
-"""A reader that does not read: the run waits for it, but its end does not."""
+"""Readers that do not read: the run neither waits for them nor drops what they will read."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ from typing import Any
 import pytest
 
 from framework import RunSuspended, Runtime, ToolContext, tool
-from framework.engine.context.stream import CHANNEL_CAPACITY
+from framework.engine.context.event_hub import TextKind
+from framework.engine.context.stream import TextOnce
 from framework.store.memory import MemoryStore
 from framework.testing import JsonStore, ScriptedModel, calls
-from framework.types.events import RunFinished
+from framework.types.events import ContentReceived, Event, RunFinished, Thought, Warned
+from framework.types.messages import Message, Reasoning
 from framework.types.state import RunState
 from tests.support.projects import agent, write
+
+REPORTS = 1000
+"""Number of progress reports, each an event."""
 
 
 class Ending(MemoryStore):
@@ -29,17 +34,19 @@ class Ending(MemoryStore):
         self.has_ended.set()
 
 
-def talking(root: Path, times: int) -> tuple[dict[str, Any], asyncio.Event]:
-    """Return options for an agent whose tool reports progress `times` times, and an event set when it has finished."""
-    finished = asyncio.Event()
+def talking(root: Path, *, stays: bool = False) -> tuple[dict[str, Any], asyncio.Event]:
+    """Return options for an agent whose tool reports progress, and an event set when it has reported."""
+    reported = asyncio.Event()
 
     @tool(risk="low")
     async def talk(context: ToolContext) -> str:
         """Talk."""
         assert context.progress is not None
-        for _ in range(times):
+        for _ in range(REPORTS):
             await context.progress(0.5, "still")
-        finished.set()
+        reported.set()
+        if stays:
+            await asyncio.Event().wait()
         return "said"
 
     write(root, {"agents.d/a.yaml": agent("a")})
@@ -47,21 +54,20 @@ def talking(root: Path, times: int) -> tuple[dict[str, Any], asyncio.Event]:
         "tools": [talk],
         "models": {"scripted": ScriptedModel(calls(("talk", {})), "done")},
         "watch": False,
-    }, finished
+    }, reported
 
 
-def test_a_run_cancelled_under_a_slow_reader_still_ends(tmp_path: Path) -> None:
-    """The reader has read nothing, and the channel is full when the run is cancelled."""
-    others = 4  # route, the call's beginning and end, a piece of the answer
-
+def test_a_run_ends_while_its_reader_has_read_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         store = Ending()
-        options, _ = talking(tmp_path, CHANNEL_CAPACITY - others)
+        options, _ = talking(tmp_path)
         async with Runtime.open(tmp_path, store=store, **options) as runtime, runtime.stream("go") as stream:
             await store.has_ended.wait()
             stream.cancel()
             received = [event async for event in stream]
-            assert len(received) == CHANNEL_CAPACITY + 1, "it was full"
+            numbers = [event.seq for event in received if event.seq]
+            assert len(numbers) > REPORTS
+            assert numbers == sorted(set(numbers))
             assert [isinstance(event, RunFinished) for event in received[-2:]] == [False, True]
             assert (await stream.result()).status == "completed"
 
@@ -71,15 +77,10 @@ def test_a_run_cancelled_under_a_slow_reader_still_ends(tmp_path: Path) -> None:
 @pytest.mark.parametrize("durable", [False, True])
 def test_a_runtime_closes_even_if_a_reader_stops_reading(tmp_path: Path, durable: bool) -> None:
     async def main() -> None:
-        options, finished = talking(tmp_path, CHANNEL_CAPACITY + 100)
-        store = JsonStore() if durable else None
-        options["store"], options["grace"] = store, 0
-        async with Runtime.open(tmp_path, **options) as runtime, runtime.stream("go") as stream:
-            if durable:
-                await finished.wait()  # its events are persisted first, and then wait for the reader
-            else:
-                while len(stream._channel._events) < CHANNEL_CAPACITY:  # noqa: ASYNC110 - nothing signals it
-                    await asyncio.sleep(0)
+        options, reported = talking(tmp_path, stays=True)
+        options["store"] = JsonStore() if durable else None
+        async with Runtime.open(tmp_path, grace=0, **options) as runtime, runtime.stream("go") as stream:
+            await reported.wait()
             async with asyncio.timeout(20):
                 await runtime._close(0)
             if durable:
@@ -87,5 +88,75 @@ def test_a_runtime_closes_even_if_a_reader_stops_reading(tmp_path: Path, durable
                     await stream.result()
             else:
                 assert (await stream.result()).status == "cancelled"
+
+    asyncio.run(main())
+
+
+# --- one numbered event of each message, and its text once
+
+
+@pytest.mark.parametrize("reads", [False, True], ids=["late", "at once"])
+def test_the_stored_events_contain_the_whole_text_that_was_streamed(tmp_path: Path, reads: bool) -> None:
+    async def main() -> None:
+        store = JsonStore()
+        write(tmp_path, {"agents.d/a.yaml": agent("a")})
+        options: dict[str, Any] = {"models": {"scripted": ScriptedModel("all done now")}, "watch": False}
+        async with Runtime.open(tmp_path, store=store, **options) as runtime, runtime.stream("go") as stream:
+            if not reads:
+                await asyncio.wait([stream.end()])
+            received = [event async for event in stream]
+            pieces = [event for event in received if isinstance(event, ContentReceived)]
+            stored = [event for event in await store.events(stream.run_id) if event["event"] == "content"]
+        assert "".join(piece.text for piece in pieces) == "all done now"
+        assert [piece.seq for piece in pieces] == [0] * len(pieces)
+        assert (len(pieces) == 3) == reads, "late, they are merged"
+        assert [event["text"] for event in stored] == ["all done now"]
+        assert {event["message_id"] for event in stored} == {piece.message_id for piece in pieces}
+
+    asyncio.run(main())
+
+
+def content(text: str, seq: int = 0, message: str = "m", kind: TextKind = ContentReceived) -> Event:
+    return kind(run_id="r", seq=seq, generation=1, message_id=message, text=text)
+
+
+def void(message: str) -> Warned:
+    return Warned(run_id="r", seq=9, generation=1, code="model_retry", message="", message_id=message)
+
+
+@pytest.mark.parametrize(
+    ("received", "delivered"),
+    [
+        ([content("ab", 1)], ["ab"]),
+        ([content("", 1)], [""]),
+        ([content("a"), content("b"), content("ab", 1)], ["a", "b"]),
+        ([content("a"), content("ab", 1)], ["a", "b"]),
+        ([content("abc"), content("ab", 1)], ["abc"]),
+        ([content("a"), content("*b", 1)], ["a", "*b"]),
+        ([content("a"), content("b", message="n"), content("ab", 1)], ["a", "b", "ab"]),
+        ([content("a"), void("m"), content("ab", 1)], ["a", "ab"]),
+        ([content("a", kind=Thought), content("a", 1)], ["a", "a"]),
+        ([content("a", kind=Thought), content("b"), content("a\nb", 1, kind=Thought)], ["a", "b", "\nb"]),
+    ],
+)
+def test_text_is_delivered_once(received: list[Event], delivered: list[str]) -> None:
+    once = TextOnce()
+    unseen = [event for each in received if (event := once.unseen(each)) is not None]
+    assert [event.text for event in unseen if isinstance(event, (ContentReceived, Thought))] == delivered
+
+
+def test_thoughts_of_a_streamed_message_arrive_in_deltas_and_once(tmp_path: Path) -> None:
+    said = Message(role="assistant", content="done", reasoning=Reasoning(text="let me think"))
+
+    async def main() -> None:
+        store = JsonStore()
+        write(tmp_path, {"agents.d/a.yaml": agent("a")})
+        options: dict[str, Any] = {"models": {"scripted": ScriptedModel(said)}, "watch": False}
+        async with Runtime.open(tmp_path, store=store, **options) as runtime, runtime.stream("go") as stream:
+            received = [event async for event in stream]
+            thoughts = [event for event in received if isinstance(event, Thought)]
+            stored = [event for event in await store.events(stream.run_id) if event["event"] == "thinking"]
+        assert "".join(event.text for event in thoughts) == "let me think"
+        assert [event["text"] for event in stored] == ["let me think"]
 
     asyncio.run(main())

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from framework import Approve, RunResult, Runtime, tool
+from framework.engine.context.event_hub import EventHub
 from framework.engine.context.journal import Journal
-from framework.engine.context.stream import Channel
 from framework.store.protocol import RunRecord
 from framework.testing import JsonStore, ScriptedModel, calls
 from framework.types.messages import Message
@@ -85,7 +85,7 @@ def test_a_flush_scheduled_during_a_write_is_written_after_it() -> None:
     async def main() -> None:
         state = RunState(agent="a", messages=[Message(role="user", content="go")])
         record = Writes(await JsonStore().begin(state, None, None))
-        journal = Journal(state, record, Channel(), durable=True)
+        journal = Journal(state, record, EventHub(state.run_id), durable=True)
         journal.schedule_flush()
         await record.began.wait()
         state.steps = 1
