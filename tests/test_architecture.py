@@ -37,6 +37,7 @@ HEAVY = {
     "watchfiles",
     "opentelemetry.sdk",
     "opentelemetry.exporter",
+    "prometheus_client",
 }
 """Modules that may be imported inside a function: SDKs that not every process needs."""
 HEAVY |= {"framework.types.bounded_body", "framework.llm.reconnection"}  # with httpx2

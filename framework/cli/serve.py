@@ -17,6 +17,7 @@ from framework.cli.location import locate
 from framework.cli.schema import refresh_schemas
 from framework.cli.show import counted
 from framework.engine.runtime.runtime import Runtime
+from framework.telemetry.prometheus import collect_metrics
 from framework.types.errors import ConfigError
 
 MMAP_THRESHOLD = 128 * 1024
@@ -48,8 +49,9 @@ def command(path: str, **given: Any) -> int:
     settings = location.settings()
     listen = settings.server.model_copy(update={name: value for name, value in given.items() if value is not None})
     tune_memory()
-    with exporting(settings):
-        asyncio.run(serve(location.root, settings.model_copy(update={"server": listen}), _announce))
+    settings = settings.model_copy(update={"server": listen})
+    with exporting(settings), collect_metrics(settings.telemetry.service_name) as scrape:
+        asyncio.run(serve(location.root, settings, _announce, scrape))
     return 0
 
 

@@ -3,12 +3,15 @@
 In reading order; each module imports only from those below it:
 
     process           `agentsd serve`: runs a runtime and its HTTP server until a signal stops them.
-    app               The FastAPI app of `agentsd serve`: the routes of a runtime, `/health` and `/ready`.
+    app               The FastAPI app of `agentsd serve`: the routes of a runtime, and those for operations.
+    operations_api    `/health`, `/ready` and `/metrics`: for load balancers, orchestrators and Prometheus.
+    store_check       Checks whether the store of a server responds.
     routes            The router with all routes of a runtime, below `/agent`.
     events_api        `/events`: configuration events as server-sent events.
     config_api        `/config`: the live configuration, its history, a check of the files, and rollbacks.
     agents_api        `/agents`: the agents that are available.
     request_handling  Applies to every route: access check, size limit of request bodies, error responses.
+    request_observer  Observes each request: counts event streams and rejections, and logs requests if enabled.
     event_feed        Numbers configuration events, and keeps the last ones for clients that reconnect.
     listen_socket     Binds the socket of the server, and explains why an address is not available.
     access            Access control: requests need a key of `server.api_keys` or, without keys, must be local.

@@ -1,4 +1,4 @@
-"""The FastAPI app of `agentsd serve`: the routes of a runtime, `/health` and `/ready`."""
+"""The FastAPI app of `agentsd serve`: the routes of a runtime, and those for operations."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from starlette.exceptions import HTTPException
 
 from framework.engine.runtime.runtime import Runtime
 from framework.server.event_feed import ConfigFeed
-from framework.server.identity import Identify, check_access
-from framework.server.request_handling import error_response, json_response, with_security_headers
+from framework.server.operations_api import operation_routes
+from framework.server.request_handling import error_response, with_security_headers
+from framework.server.request_observer import RequestObserver
 from framework.server.routes import build_routes, runtime_access_check
-from framework.server.schemas import HealthResponse, ReadinessResponse, redact_problems
-from framework.types.errors import RequestError
+from framework.telemetry.prometheus import Scrape
+from framework.telemetry.server_metrics import ServerMetrics
 
 
-def create_app(runtime: Runtime, feed: ConfigFeed) -> FastAPI:
+def create_app(runtime: Runtime, feed: ConfigFeed, metrics: ServerMetrics, scrape: Scrape | None = None) -> FastAPI:
     """Create the app. It has no documentation pages, because these would load scripts from other sites."""
     identify = runtime_access_check(runtime)
     app = FastAPI(
@@ -27,33 +28,12 @@ def create_app(runtime: Runtime, feed: ConfigFeed) -> FastAPI:
         # Tracing would add a span to any trace that a client names, even for health checks. Logs would quote requests.
         telemetry={"tracing": False, "logs": False},
     )
+    app.add_middleware(RequestObserver, metrics)
     app.include_router(build_routes(runtime, feed, identify))
-
-    @app.api_route("/health", methods=["GET", "HEAD"], response_model=HealthResponse)
-    async def health() -> object:
-        """Return 200 while the process is responsive."""
-        return with_security_headers(json_response(HealthResponse()))
-
-    @app.api_route("/ready", methods=["GET", "HEAD"], response_model=ReadinessResponse)
-    async def ready(request: Request) -> object:
-        """Return 200 if at least one agent is available, else 503. Clients with access also get the problems."""
-        current = runtime.catalog.current
-        problems = redact_problems(runtime.catalog.problems) if _has_access(identify, request) else ()
-        readiness = ReadinessResponse(
-            ready=bool(current.agents), generation=current.number, agents=len(current.agents), problems=problems
-        )
-        return with_security_headers(json_response(readiness, 200 if readiness.ready else 503))
+    app.include_router(operation_routes(runtime, identify, scrape, lambda: feed.closed))
 
     @app.exception_handler(HTTPException)
     async def no_such_route(request: Request, error: HTTPException) -> Response:
         return with_security_headers(error_response(error, request))
 
     return app
-
-
-def _has_access(identify: Identify, request: Request) -> bool:
-    try:
-        check_access(identify, request)
-    except RequestError:
-        return False
-    return True

@@ -59,8 +59,9 @@ class ConnectionLimits:
 class Connections:
     """The open connections of a server, ordered by their last request, the oldest first."""
 
-    def __init__(self, limits: ConnectionLimits) -> None:
-        self.limits = limits
+    def __init__(self, limits: ConnectionLimits, count_rejected: Callable[[str], object]) -> None:
+        """Create the set of connections. `count_rejected` is called with the reason for each rejected one."""
+        self.limits, self.count_rejected = limits, count_rejected
         self._open: dict[LimitedProtocol, str] = {}
         self._counts: Counter[str] = Counter()
 
@@ -124,6 +125,7 @@ class LimitedProtocol(H11Protocol):
         if not self._connections.admit(self, client_key(self.client[0]) if self.client else ""):
             transport.write(_BUSY_RESPONSE)
             transport.close()
+            self._connections.count_rejected("too_many_connections")
             return
         self._watch()
 
@@ -140,7 +142,7 @@ class LimitedProtocol(H11Protocol):
     def pause_writing(self) -> None:
         """Start a timeout: the client does not read, so the send buffer is full."""
         super().pause_writing()
-        self._unread = self.loop.call_later(self._connections.limits.request_seconds, self.abort)
+        self._unread = self.loop.call_later(self._connections.limits.request_seconds, self._time_out, "slow_reader")
 
     def resume_writing(self) -> None:
         self._end_unread()
@@ -157,7 +159,13 @@ class LimitedProtocol(H11Protocol):
         if self.transport.is_closing() or not (self.is_idle or self.cycle.more_body):
             self._unwatch()
         elif self._deadline is None:
-            self._deadline = self.loop.call_later(self._connections.limits.request_seconds, self.abort)
+            self._deadline = self.loop.call_later(
+                self._connections.limits.request_seconds, self._time_out, "request_timeout"
+            )
+
+    def _time_out(self, reason: str) -> None:
+        self._connections.count_rejected(reason)
+        self.abort()
 
     def _unwatch(self) -> None:
         if self._deadline is not None:
@@ -181,9 +189,14 @@ def client_key(address: str) -> str:
     return str(ip.ipv4_mapped or IPv6Network((int(ip), 64), strict=False))
 
 
-def protocol_class(limits: ConnectionLimits) -> type[asyncio.Protocol]:
-    """Return the class that uvicorn instantiates for each connection of one server."""
-    connections = Connections(limits)
+def protocol_class(limits: ConnectionLimits, count_rejected: Callable[[str], object]) -> type[asyncio.Protocol]:
+    """Return the class that uvicorn instantiates for each connection of one server.
+
+    Args:
+        limits: the limits of the server.
+        count_rejected: called with the reason for each connection that is rejected or times out.
+    """
+    connections = Connections(limits, count_rejected)
 
     class Protocol(LimitedProtocol):
         """`LimitedProtocol` with the connections of this server."""

@@ -43,6 +43,13 @@ class TooManyStreams(RequestError):
     http_status = 503
 
 
+class MetricsUnavailable(RequestError):
+    """This process collects no metrics for Prometheus."""
+
+    code = "metrics_unavailable"
+    http_status = 404
+
+
 class NotUsable(ConfigError):
     """The requested resource exists, but is not usable now."""
 

@@ -18,6 +18,8 @@ from framework.server.connections import BACKLOG, ConnectionLimits, file_limit_h
 from framework.server.event_feed import ConfigFeed
 from framework.server.housekeeping import housekeeping
 from framework.server.listen_socket import bind_socket, server_url
+from framework.telemetry.prometheus import Scrape
+from framework.telemetry.server_metrics import ServerMetrics
 
 _DRAIN_SECONDS = 20
 """Time limit for requests in progress when the server stops."""
@@ -26,13 +28,14 @@ _OnStarted = Callable[[str, Runtime], None]
 """Called with the server's URL and the runtime once the server accepts requests."""
 
 
-async def serve(root: str | Path, settings: Settings, started: _OnStarted) -> None:
+async def serve(root: str | Path, settings: Settings, started: _OnStarted, scrape: Scrape | None = None) -> None:
     """Serve a project until SIGTERM or SIGINT. Then finish the requests in progress and tear down the plugins.
 
     Args:
         root: the project's folder, or its single agent file.
         settings: the address to listen on, and the store. API keys come from the live settings instead.
         started: called with the server's URL and the runtime once the server accepts requests.
+        scrape: returns the metrics of this process for `/metrics`.
 
     Raises:
         ConfigError: the settings or files are invalid, or the address is reachable from other machines without keys.
@@ -46,7 +49,7 @@ async def serve(root: str | Path, settings: Settings, started: _OnStarted) -> No
     with bind_socket(settings.server) as bound, _Stopping() as stopping:
         try:
             async with Runtime.open(root, store=store) as runtime, housekeeping(runtime, settings.store.retention):
-                await _Server(runtime, bound, limits, stopping, started).serve([bound])
+                await _Server(runtime, bound, limits, stopping, started, scrape).serve([bound])
         except asyncio.CancelledError:
             if not stopping.requested:
                 raise
@@ -80,17 +83,25 @@ class _Server(uvicorn.Server):
     """uvicorn's server without its signal handlers. Event streams do not delay its shutdown."""
 
     def __init__(
-        self, runtime: Runtime, bound: socket.socket, limits: ConnectionLimits, stopping: _Stopping, started: _OnStarted
+        self,
+        runtime: Runtime,
+        bound: socket.socket,
+        limits: ConnectionLimits,
+        stopping: _Stopping,
+        started: _OnStarted,
+        scrape: Scrape | None,
     ) -> None:
         self._bound = bound
         self._feed = ConfigFeed()
         self._unsubscribe = runtime.catalog.subscribe(self._feed.add)
         self._report_started: Callable[[], None] = lambda: started(server_url(*bound.getsockname()[:2]), runtime)
+        metrics = ServerMetrics()
         super().__init__(
             uvicorn.Config(
-                create_app(runtime, self._feed),
+                create_app(runtime, self._feed, metrics, scrape),
                 lifespan="off",
-                http=protocol_class(limits),  # h11 limits header sizes; httptools, which uvicorn prefers, does not
+                # h11 limits header sizes; httptools, which uvicorn prefers, does not
+                http=protocol_class(limits, metrics.count_rejected),
                 backlog=BACKLOG,
                 ws="none",
                 log_config=None,  # the command line configures logging
@@ -103,6 +114,7 @@ class _Server(uvicorn.Server):
 
     def _stop(self) -> None:
         self.should_exit = True
+        self._feed.close()  # immediately, not at uvicorn's next tick: `/ready` is 503 and event streams end
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -115,6 +127,5 @@ class _Server(uvicorn.Server):
         self._report_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._feed.close()
         self._unsubscribe()
         await super().shutdown(sockets)

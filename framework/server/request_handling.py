@@ -17,6 +17,7 @@ from starlette.types import Message, Receive
 
 from framework.server.errors import BodyTooLarge, Unauthenticated, error_body, status_error_body, validation_error
 from framework.server.identity import Identify, check_access
+from framework.server.request_observer import note_error
 from framework.server.schemas import redacted_json
 from framework.telemetry.inbound import apply_inbound
 from framework.telemetry.redact import places
@@ -68,6 +69,7 @@ def error_response(error: Exception, request: Request) -> Response:
     if isinstance(error, HTTPException) and isinstance(error.__cause__, BodyTooLarge):
         error = error.__cause__
     if isinstance(error, AgentsdError):
+        note_error(request, error.code)
         headers = {"www-authenticate": "Bearer"} if isinstance(error, Unauthenticated) else None
         return JSONResponse(error_body(error), error.http_status, headers)
     if isinstance(error, HTTPException):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -146,9 +146,11 @@ class HealthResponse(ResponseModel):
 
 
 class ReadinessResponse(ResponseModel):
-    """Whether at least one agent is available."""
+    """Whether the server can do its work."""
 
     ready: bool
+    not_ready: tuple[Literal["agents", "store", "server"], ...] = ()
+    """`agents`: none is available; `store`: it does not respond; `server`: it is stopping."""
     generation: int
     agents: int
     problems: tuple[Problem, ...] = ()

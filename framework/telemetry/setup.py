@@ -59,7 +59,7 @@ def export_traces(endpoint: str | None, headers: Mapping[str, str], service: str
         raise ConfigError(
             f"cannot export traces: a package is missing ({error}): run pip install 'agentsd[otlp]'"
         ) from None
-    resource = _resource(service)
+    resource = process_resource(service)
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     exporter = OTLPSpanExporter(
         endpoint=None if endpoint is None else traces_url(endpoint),
@@ -118,7 +118,7 @@ def _should_export(endpoint: str | None) -> bool:
     )
 
 
-def _resource(service: str) -> Resource:
+def process_resource(service: str) -> Resource:
     """Return the resource attributes of this process; those of OTEL_* variables take precedence."""
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 

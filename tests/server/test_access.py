@@ -35,6 +35,7 @@ ROUTES = [
     ("POST", "/agent/config/rollback"),
     ("GET", "/agent/events"),
     ("GET", "/agent/agents"),
+    ("GET", "/metrics"),
 ]
 
 

@@ -31,6 +31,7 @@ from framework.server.identity import (
     is_current,
     require,
 )
+from framework.telemetry.server_metrics import ServerMetrics
 from framework.types.errors import AgentNotFound, RequestError
 from tests.support.api_keys import KEY, OTHER, key_entry, request_with
 from tests.support.projects import agent, write
@@ -48,7 +49,7 @@ def all_routes(tmp_path: Path) -> list[ServerRoute]:
 
     async def main() -> list[ServerRoute]:
         async with Runtime.open(tmp_path, watch=False) as runtime:
-            return [*server_routes(create_app(runtime, ConfigFeed()).routes)]
+            return [*server_routes(create_app(runtime, ConfigFeed(), ServerMetrics()).routes)]
 
     return asyncio.run(main())
 

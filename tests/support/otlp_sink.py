@@ -9,24 +9,31 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 
 class Sink:
-    """Received spans and requests."""
+    """Received spans, names of metrics, and requests."""
 
     def __init__(self) -> None:
         self.url = ""
         self.spans: list[Any] = []
+        self.metrics: set[str] = set()
         self.services: set[str] = set()
         self.headers: list[dict[str, str]] = []
         self.paths: set[str] = set()
 
     def record(self, path: str, headers: dict[str, str], body: bytes) -> None:
         """Record one request."""
-        request = ExportTraceServiceRequest.FromString(body)
         self.paths.add(path)
         self.headers.append(headers)
+        if path.endswith("/v1/metrics"):
+            received = ExportMetricsServiceRequest.FromString(body)
+            scopes = (scope for resource in received.resource_metrics for scope in resource.scope_metrics)
+            self.metrics.update(metric.name for scope in scopes for metric in scope.metrics)
+            return
+        request = ExportTraceServiceRequest.FromString(body)
         for resource in request.resource_spans:
             names = [a.value.string_value for a in resource.resource.attributes if a.key == "service.name"]
             self.services.update(names)
