@@ -10,7 +10,8 @@ In reading order; each module imports only from those below it:
     events_api        `/events`: configuration events as server-sent events.
     config_api        `/config`: the live configuration, its history, a check of the files, and rollbacks.
     agents_api        `/agents`: the agents that are available.
-    request_handling  Applies to every route: access check, size limit of request bodies, error responses.
+    event_stream      A response of server-sent events: headers, heartbeats, clients that leave, errors.
+    request_handling  Applies to every route: access check, limits of request bodies, strict JSON, error responses.
     request_observer  Observes each request: counts event streams and rejections, and logs requests if enabled.
     event_feed        Numbers configuration events, and keeps the last ones for clients that reconnect.
     listen_socket     Binds the socket of the server, and explains why an address is not available.
@@ -19,7 +20,8 @@ In reading order; each module imports only from those below it:
     identity          The identity of a client: its tenant and user, its agents and roles, and its limits.
     housekeeping      Periodic work on stored runs: resumes orphaned runs, expires decisions, prunes old runs.
     schemas           The request and response bodies of the routes. Secrets are redacted before they are sent.
-    errors            The errors of the API, and their JSON: `{"error": {"code": …, "message": …}}`.
+    loopback          Recognizes addresses of this machine.
+    errors            The errors of the API, and their JSON: `{"error": {"code", "type", "message", "param"}}`.
 """
 
 from __future__ import annotations

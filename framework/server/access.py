@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from hmac import compare_digest
-from ipaddress import ip_address
 
 from pydantic import SecretStr
 from starlette.datastructures import Headers
@@ -14,6 +13,7 @@ from starlette.requests import HTTPConnection
 from framework.config.api_keys import ApiKey, key_digest, text_digest
 from framework.server.errors import AccessDenied, Unauthenticated
 from framework.server.identity import FULL_ACCESS, LOCAL, Identify, Identity
+from framework.server.loopback import is_loopback
 
 _OTHER_SITE = "requests from web pages of other sites are refused; set server.api_keys, and send a key"
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9.-]+))(?::[0-9]{1,5})?")
@@ -82,15 +82,6 @@ def _check_local(headers: Headers, client: str | None) -> None:
         raise AccessDenied(_OTHER_SITE)
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):  # images and forms send no Origin
         raise AccessDenied(_OTHER_SITE)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether an address or a name always refers to this machine."""
-    try:
-        address = ip_address(host)
-        return (getattr(address, "ipv4_mapped", None) or address).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def _names_loopback(host: str) -> bool:

@@ -27,7 +27,8 @@ _LOG_INTERVAL_SECONDS = 60.0
 """Minimum interval between log lines about a lack of open files."""
 _BUSY_RESPONSE = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\nconnection: close\r\n"
-    b'content-length: 73\r\n\r\n{"error": {"code": "too_many_connections", "message": "try again later"}}'
+    b'content-length: 112\r\n\r\n{"error": {"code": "too_many_connections", "type": "server_error", '
+    b'"message": "try again later", "param": null}}'
 )
 
 

@@ -1,18 +1,42 @@
-"""The errors of the API, and their JSON: `{"error": {"code": …, "message": …}}`."""
+"""The errors of the API, and their JSON: `{"error": {"code": …, "type": …, "message": …, "param": …}}`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Literal
 
-from framework.types.errors import AgentsdError, ConfigError, RequestError
+from pydantic import BaseModel, ConfigDict
+
+from framework.types.errors import AgentsdError, ConfigError, ConversationBusy, RequestError
+from framework.types.problem import Problem
 from framework.types.redact import redact, redact_problem
 
 _NO_ROUTE = {
-    404: "no such route; the routes are /health, /ready, /agent/agents, /agent/config and /agent/events",
+    404: "no such route; the routes are /health, /ready and those in GET /agent/openapi.json",
     405: "method not allowed for this route; see the header `Allow`",
 }
+_MAX_REPORTED = 5
+"""Number of invalid fields of a request that an error names."""
+
+ErrorType = Literal[
+    "invalid_request_error",
+    "authentication_error",
+    "permission_error",
+    "not_found_error",
+    "conflict_error",
+    "rate_limit_error",
+    "server_error",
+]
+"""The kinds of errors, as OpenAI's clients expect them."""
+_TYPES: Mapping[int, ErrorType] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    409: "conflict_error",
+    429: "rate_limit_error",
+}
+"""Kinds by HTTP status. Others are `invalid_request_error` below 500, and `server_error` from there."""
 
 
 class Unauthenticated(RequestError):
@@ -27,6 +51,13 @@ class AccessDenied(RequestError):
 
     code = "access_denied"
     http_status = 403
+
+
+class ConversationNotFound(RequestError):
+    """No conversation has this id, or it belongs to another user or tenant."""
+
+    code = "conversation_not_found"
+    http_status = 404
 
 
 class BodyTooLarge(RequestError):
@@ -57,12 +88,43 @@ class NotUsable(ConfigError):
     http_status = 409
 
 
+class ErrorDetail(BaseModel):
+    """What went wrong."""
+
+    model_config = ConfigDict(frozen=True, defer_build=True)
+
+    code: str
+    """Short, stable name of the error, such as `agent_not_found`."""
+    type: ErrorType
+    """Kind of the error, which follows from the HTTP status."""
+    message: str
+    """The cause, and what to do."""
+    param: str | None
+    """The field of the request that is at fault, if it is only one."""
+    problems: tuple[Problem, ...] = ()
+    """Problems of files, if they are the cause."""
+
+
+class ErrorResponse(BaseModel):
+    """The body of every response that reports an error."""
+
+    model_config = ConfigDict(frozen=True, defer_build=True)
+
+    error: ErrorDetail
+    run_id: str | None = None
+    """Id of the run that failed, or that keeps the conversation busy."""
+
+
 def error_body(error: AgentsdError) -> dict[str, Any]:
     """Return the response body for an error, with secrets redacted."""
-    body: dict[str, Any] = {"code": error.code, "message": redact(error.message)}
+    param = error.param if isinstance(error, RequestError) else None
+    body = _body(error.http_status, error.code, redact(error.message), param)
     if isinstance(error, ConfigError):
-        body["problems"] = [redact_problem(problem).model_dump(exclude_none=True) for problem in error.problems]
-    return {"error": body}
+        problems = [redact_problem(problem).model_dump(exclude_none=True) for problem in error.problems]
+        body["error"]["problems"] = problems
+    if isinstance(error, ConversationBusy) and error.run_id:
+        body["run_id"] = error.run_id
+    return body
 
 
 def status_error_body(status: int, message: str) -> dict[str, Any]:
@@ -70,16 +132,35 @@ def status_error_body(status: int, message: str) -> dict[str, Any]:
     if status in _NO_ROUTE and message == HTTPStatus(status).phrase:
         message = _NO_ROUTE[status]
     codes = {400: "bad_request", 404: "not_found", 405: "method_not_allowed"}
-    return {"error": {"code": codes.get(status, "error"), "message": message}}
+    return _body(status, codes.get(status, "error"), message, None)
+
+
+def _body(status: int, code: str, message: str, param: str | None) -> dict[str, Any]:
+    kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+    return {"error": {"code": code, "type": kind, "message": message, "param": param}}
 
 
 def validation_error(errors: Sequence[Mapping[str, Any]]) -> RequestError:
     """Return the error for an invalid request. `errors` are those of Pydantic."""
     messages = []
-    for error in errors:
+    for error in errors[:_MAX_REPORTED]:
+        place = _field_of(error)
         if error["type"] == "json_invalid":
             messages.append(f"the body is not JSON: {error['ctx']['error']}, at character {error['loc'][-1]}")
-            continue
-        place = ".".join(str(part) for part in error["loc"] if part != "body")
-        messages.append(f"{place}: {error['msg']}" if place else "the body must be a JSON object (application/json)")
-    return RequestError("invalid request: " + "; ".join(messages))
+        elif error["type"] == "extra_forbidden":
+            messages.append(f"unknown field {place!r}")
+        else:
+            messages.append(
+                f"{place}: {error['msg']}" if place else "the body must be a JSON object (application/json)"
+            )
+    if len(errors) > _MAX_REPORTED:
+        messages.append(f"and {len(errors) - _MAX_REPORTED} more")
+    fields = {_field_of(error) for error in errors}
+    return RequestError("invalid request: " + "; ".join(messages), param=fields.pop() if len(fields) == 1 else None)
+
+
+def _field_of(error: Mapping[str, Any]) -> str | None:
+    """Return the path of a field of the body, the query or the headers, or None for the body as a whole."""
+    if error["type"] == "json_invalid":
+        return None
+    return ".".join(str(part) for part in error["loc"][1:]) or None

@@ -1,9 +1,11 @@
-"""Applies to every route, in any app: access check, size limit of request bodies, error responses."""
+"""Applies to every route, in any app: access check, size limit of request bodies, strict JSON, error responses."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from json import JSONDecodeError
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
@@ -21,21 +23,31 @@ from framework.server.request_observer import note_error
 from framework.server.schemas import redacted_json
 from framework.telemetry.inbound import apply_inbound
 from framework.telemetry.redact import places
-from framework.types.errors import AgentsdError
+from framework.types.errors import AgentsdError, RequestError
+from framework.types.strict_json import MAX_OBJECT_VALUES, has_more_values, read_json
 from framework.types.trace import Inbound
 
 log = logging.getLogger(__name__)
 
-_MAX_BODY_BYTES = 64 * 1024
+CONFIG_BODY_BYTES = 64 * 1024
+"""Size limit of the request bodies of configuration routes."""
+CHAT_BODY_BYTES = 4 * 1024 * 1024
+"""Size limit of the request bodies of routes that take messages."""
+_THREAD_BYTES = 32 * 1024
+"""Size of a body from which it is parsed in a thread, because the event loop would wait for it."""
+_NOT_JSON = "invalid request: the body is not JSON"
 _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
-def guarded_route(identify: Identify, trace_context: Callable[[], Inbound]) -> type[APIRoute]:
+def guarded_route(
+    identify: Identify, trace_context: Callable[[], Inbound], max_body_bytes: int = CONFIG_BODY_BYTES
+) -> type[APIRoute]:
     """Return a route class that checks access before each request, and sets its identity.
 
     Args:
         identify: the access check.
         trace_context: returns how a request's `traceparent` is used; called for each request.
+        max_body_bytes: size limit of request bodies.
     """
 
     class GuardedRoute(APIRoute):
@@ -48,7 +60,7 @@ def guarded_route(identify: Identify, trace_context: Callable[[], Inbound]) -> t
                 try:
                     check_access(identify, request)
                     with apply_inbound(request.headers.getlist("traceparent"), trace_context()):
-                        return with_security_headers(await handle(Request(request.scope, _limit_body(request))))
+                        return with_security_headers(await handle(_StrictRequest(request, max_body_bytes)))
                 except Exception as error:  # noqa: BLE001 - sent to the client; internal errors are also logged
                     return with_security_headers(error_response(error, request))
 
@@ -58,24 +70,40 @@ def guarded_route(identify: Identify, trace_context: Callable[[], Inbound]) -> t
 
 
 def json_response(body: BaseModel, status: int = 200) -> JSONResponse:
-    """Return a JSON response with secrets redacted."""
+    """Return a JSON response with secrets redacted. For configuration; see `verbatim_response`."""
     return JSONResponse(redacted_json(body), status)
+
+
+def verbatim_response(body: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a JSON response without redaction: for messages, arguments and decisions, which are the caller's own."""
+    return Response(body.model_dump_json(), status, headers, "application/json")
 
 
 def error_response(error: Exception, request: Request) -> Response:
     """Return the response to a request that failed."""
-    if isinstance(error, RequestValidationError):
-        error = validation_error(error.errors())
-    if isinstance(error, HTTPException) and isinstance(error.__cause__, BodyTooLarge):
-        error = error.__cause__
+    error = _cause_of(error)
     if isinstance(error, AgentsdError):
         note_error(request, error.code)
         headers = {"www-authenticate": "Bearer"} if isinstance(error, Unauthenticated) else None
         return JSONResponse(error_body(error), error.http_status, headers)
     if isinstance(error, HTTPException):
         return JSONResponse(status_error_body(error.status_code, str(error.detail)), error.status_code, error.headers)
+    return JSONResponse(internal_error_body(error, request), 500)
+
+
+def internal_error_body(error: Exception, request: Request) -> dict[str, Any]:
+    """Log an unexpected error, and return the response body for it."""
     log.error("%s %s failed: %s", request.method, request.url.path, places(error))
-    return JSONResponse(status_error_body(500, "internal error; see the log of the server"), 500)
+    return status_error_body(500, "internal error; see the log of the server")
+
+
+def _cause_of(error: Exception) -> Exception:
+    """Return the error of this API that FastAPI's error stands for, or the error itself."""
+    if isinstance(error, RequestValidationError):
+        return validation_error(error.errors())
+    if isinstance(error, HTTPException) and isinstance(error.__cause__, RequestError):
+        return error.__cause__
+    return error
 
 
 def with_security_headers(response: Response) -> Response:
@@ -85,7 +113,35 @@ def with_security_headers(response: Response) -> Response:
     return response
 
 
-def _limit_body(request: Request) -> Receive:
+class _StrictRequest(Request):
+    """A request whose body has a size limit, and is parsed as strict JSON without delaying other requests."""
+
+    def __init__(self, request: Request, max_body_bytes: int) -> None:
+        super().__init__(request.scope, _limit_body(request, max_body_bytes))
+
+    async def json(self) -> Any:
+        """Return the body as JSON data; raises RequestError if it is not strict JSON in UTF-8."""
+        body = await self.body()
+        return await asyncio.to_thread(_parse, body) if len(body) > _THREAD_BYTES else _parse(body)
+
+
+def _parse(body: bytes) -> Any:
+    try:
+        value = read_json(body.decode())
+        if len(body) > MAX_OBJECT_VALUES and has_more_values(value, MAX_OBJECT_VALUES):
+            raise ValueError(f"it has more than {MAX_OBJECT_VALUES} values")
+    except UnicodeDecodeError as error:
+        raise RequestError(f"invalid request: the body is not UTF-8, at byte {error.start}") from None
+    except UnicodeEncodeError:
+        raise RequestError("invalid request: the body contains half of a surrogate pair (\\ud800 to \\udfff)") from None
+    except JSONDecodeError as error:
+        raise RequestError(f"{_NOT_JSON}: {error.msg}, at character {error.pos}") from None
+    except ValueError as error:
+        raise RequestError(f"{_NOT_JSON}: {error}") from None
+    return value
+
+
+def _limit_body(request: Request, max_bytes: int) -> Receive:
     """Return a receive function that raises BodyTooLarge once a body exceeds the limit."""
     size = 0
 
@@ -93,8 +149,8 @@ def _limit_body(request: Request) -> Receive:
         nonlocal size
         message = await request.receive()
         size += len(message.get("body", b""))
-        if size > _MAX_BODY_BYTES:
-            raise BodyTooLarge(f"the request body exceeds {_MAX_BODY_BYTES} bytes")
+        if size > max_bytes:
+            raise BodyTooLarge(f"the request body exceeds {max_bytes} bytes")
         return message
 
     return receive

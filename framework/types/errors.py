@@ -70,10 +70,14 @@ class ConfigError(AgentsdError):
 
 
 class RequestError(AgentsdError):
-    """An invalid request."""
+    """An invalid request. `param` names the option or the field of the request that is at fault, if it is only one."""
 
     code = "bad_request"
     http_status = 400
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
 
 
 class AgentNotFound(RequestError):
@@ -85,7 +89,7 @@ class AgentNotFound(RequestError):
     def __init__(self, name: str, known: Sequence[str], broken: Sequence[Problem] = ()) -> None:
         self.name, self.known = name, tuple(sorted(known))
         why = f" (problems in the files, the first: {broken[0].place}: {broken[0].message})" if broken else ""
-        super().__init__(f"no agent named {name!r}{did_you_mean(name, self.known)}{why}")
+        super().__init__(f"no agent named {name!r}{did_you_mean(name, self.known)}{why}", param="agent")
 
 
 class RunNotFound(RequestError):

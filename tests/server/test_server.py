@@ -131,7 +131,12 @@ def test_an_unknown_generation_is_404_with_the_available_ones(still: Served) -> 
     response = still.request("POST", "/agent/config/rollback", json={"generation": 9})
     assert response.status_code == 404
     assert response.json() == {
-        "error": {"code": "generation_not_found", "message": "generation 9 is not in the history; available: 1"}
+        "error": {
+            "code": "generation_not_found",
+            "type": "not_found_error",
+            "message": "generation 9 is not in the history; available: 1",
+            "param": "generation",
+        }
     }
 
 
@@ -211,7 +216,8 @@ def test_a_reconnecting_client_gets_the_missed_events(server: Served, tmp_path: 
         (b'{"generation": true}', "application/json", "generation: "),
         (b'{"generation": "1"}', "application/json", "generation: "),
         (b'{"generation": 0}', "application/json", "generation: "),
-        (b'{"generation": 1, "x": 1}', "application/json", "x: "),
+        (b'{"generation": 1, "x": 1}', "application/json", "unknown field 'x'"),
+        (b'{"generation": 1, "generation": 1}', "application/json", "duplicate key 'generation'"),
         (b"[" * 60_000, "application/json", ""),
         (b"\xff\xfe", "application/json", ""),
         (b"", "application/json", "must be a JSON object"),
@@ -224,8 +230,9 @@ def test_an_invalid_body_is_400_in_the_error_format(
     response = still.request("POST", "/agent/config/rollback", content=body, headers=headers)
     assert response.status_code == 400
     error = response.json()["error"]
-    assert error["code"] == "bad_request"
+    assert (error["code"], error["type"]) == ("bad_request", "invalid_request_error")
     assert message in error["message"]
+    assert error["param"] == ("generation" if message == "generation: " else "x" if "'x'" in message else None)
     assert still.get("/agent/config")["generation"] == 1
 
 

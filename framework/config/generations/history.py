@@ -139,4 +139,6 @@ class History:
             if entry.number == number:
                 return entry
         numbers = ", ".join(str(entry.number) for entry in self._entries)
-        raise GenerationNotFound(f"generation {number} is not in the history; available: {numbers or 'none'}")
+        raise GenerationNotFound(
+            f"generation {number} is not in the history; available: {numbers or 'none'}", param="generation"
+        )

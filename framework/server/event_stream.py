@@ -1,0 +1,152 @@
+"""A response of server-sent events: headers, heartbeats, and what happens when a client leaves or an error occurs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from framework.server.errors import error_body
+from framework.server.identity import is_current
+from framework.server.request_handling import internal_error_body
+from framework.types.errors import AgentsdError
+
+HEARTBEAT_SECONDS = 15.0
+"""Interval of comments on a stream, so that proxies do not close it while it is idle."""
+_HEARTBEAT = b": still here\n\n"
+_RETRY_FIELD = b"retry: 1000\n\n"
+"""Reconnection delay of clients, in milliseconds."""
+_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
+"""Proxies must neither store a stream nor collect it before they send it."""
+
+
+def encode_event(data: Mapping[str, Any], name: str, event_id: object = None) -> bytes:
+    """Encode one event with JSON data; a client that reconnects sends the last id as `Last-Event-ID`."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    number = "" if event_id is None else f"id: {event_id}\n"
+    return f"{number}event: {name}\ndata: {text}\n\n".encode()
+
+
+def encode_error(body: Mapping[str, Any]) -> bytes:
+    """Encode the body of an error response as the event `error`."""
+    return encode_event({"event": "error", **body["error"]}, "error")
+
+
+class OpenStreams:
+    """The open streams of a server. `close` ends them, so that their clients reconnect, to another process."""
+
+    def __init__(self) -> None:
+        self._ends: set[Callable[[], object]] = set()
+
+    @contextmanager
+    def add(self, end: Callable[[], object]) -> Iterator[None]:
+        """Have `close` call `end` while the context is open."""
+        self._ends.add(end)
+        try:
+            yield
+        finally:
+            self._ends.discard(end)
+
+    def close(self) -> None:
+        """End the streams that are open now."""
+        for end in [*self._ends]:
+            end()
+
+
+class EventStreamResponse(Response):
+    """Sends encoded events from a generator until it ends, an error occurs, or the client leaves or loses its access.
+
+    An error is sent as a last event, because the status has been sent already. A comment each 15 seconds keeps the
+    connection open. The generator is closed in any case.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        request: Request,
+        events: AsyncGenerator[bytes],
+        *,
+        headers: Mapping[str, str] | None = None,
+        encode_error: Callable[[Mapping[str, Any]], bytes] = encode_error,
+        on_leave: Callable[[], Awaitable[object]] | None = None,
+        streams: OpenStreams | None = None,
+        during: AbstractContextManager[object] | None = None,
+        heartbeat: float = HEARTBEAT_SECONDS,
+    ) -> None:
+        """Create a response.
+
+        Args:
+            request: the request that is answered.
+            events: the encoded events.
+            headers: headers in addition to those of every stream.
+            encode_error: encodes the body of an error response as an event.
+            on_leave: called if the client leaves before the end.
+            streams: streams that this one belongs to while it is open.
+            during: a context that is open while the stream is.
+            heartbeat: interval of comments, in seconds.
+        """
+        super().__init__(None, 200, {**_HEADERS, **(headers or {})})
+        del self.headers["content-length"]
+        self._request, self._events, self._encode_error = request, events, encode_error
+        self._on_leave, self._streams, self._during, self._heartbeat = on_leave, streams, during, heartbeat
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's signature
+        """Send the response."""
+        tasks = asyncio.ensure_future(self._send(send)), asyncio.ensure_future(_until_client_leaves(receive))
+        sending, leaving = tasks
+        with ExitStack() as stack:
+            if self._streams:
+                stack.enter_context(self._streams.add(leaving.cancel))
+            if self._during:
+                stack.enter_context(self._during)
+            try:
+                while not (done := await self._first_of(tasks)) and is_current(self._request):
+                    await send(_body(_HEARTBEAT))
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks)
+        if sending in done:
+            sending.result()
+        elif leaving in done and not leaving.cancelled():
+            if self._on_leave is not None:
+                await self._on_leave()
+            return
+        await send(_body(b"", more=False))
+
+    async def _first_of(self, tasks: Iterable[asyncio.Future[None]]) -> set[asyncio.Future[None]]:
+        """Wait for one of the tasks, but not longer than one heartbeat; return those that are done."""
+        done, _ = await asyncio.wait(tasks, timeout=self._heartbeat, return_when=asyncio.FIRST_COMPLETED)
+        return done
+
+    async def _send(self, send: Send) -> None:
+        """Send the headers and all events; an error as the last one."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send(_body(_RETRY_FIELD))
+        try:
+            async for chunk in self._events:
+                if not is_current(self._request):
+                    break
+                await send(_body(chunk))
+        except AgentsdError as error:
+            await send(_body(self._encode_error(error_body(error))))
+        except Exception as error:  # noqa: BLE001 - sent to the client, and logged
+            await send(_body(self._encode_error(internal_error_body(error, self._request))))
+        finally:
+            await self._events.aclose()
+
+
+def _body(chunk: bytes, *, more: bool = True) -> Message:
+    return {"type": "http.response.body", "body": chunk, "more_body": more}
+
+
+async def _until_client_leaves(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

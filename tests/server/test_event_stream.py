@@ -1,0 +1,203 @@
+"""Responses of server-sent events: headers, heartbeats, clients that leave, errors, and the end of the server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+
+from framework.server.event_stream import EventStreamResponse, OpenStreams, encode_event
+from framework.server.identity import LOCAL, Identity, check_access
+from framework.types.errors import StoreError
+
+NOBODY = Identity("nobody")
+SCOPE = {"type": "http", "method": "GET", "path": "/stream", "headers": []}
+
+
+class Client:
+    """The other side of a response: collects what is sent, and leaves on request."""
+
+    def __init__(self) -> None:
+        self.started: dict[str, Any] = {}
+        self.text = ""
+        self.ended = False
+        self.sent = asyncio.Condition()
+        self.left = asyncio.Event()
+
+    async def receive(self) -> dict[str, Any]:
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.started = {name.decode(): value.decode() for name, value in message["headers"]}
+            return
+        async with self.sent:
+            self.text += message["body"].decode()
+            self.ended = not message["more_body"]
+            self.sent.notify_all()
+
+    async def wait_for(self, text: str, count: int = 1) -> None:
+        async with self.sent:
+            await self.sent.wait_for(lambda: self.text.count(text) >= count)
+
+
+class Source:
+    """Events of which the last comes on request."""
+
+    def __init__(self) -> None:
+        self.go, self.closed = asyncio.Event(), False
+
+    async def events(self) -> AsyncGenerator[bytes]:
+        try:
+            yield encode_event({"text": "ü\n"}, "first", 1)
+            await self.go.wait()
+            yield encode_event({}, "last")
+        finally:
+            self.closed = True
+
+
+def respond(
+    events: AsyncGenerator[bytes], client: Client, identities: Sequence[Identity] = (LOCAL,), **options: Any
+) -> asyncio.Task[None]:
+    """Start a response. The client has the identities one after the other at each check, and keeps the last one."""
+    request, remaining = Request(dict(SCOPE)), list(identities)
+    check_access(lambda _: remaining.pop(0) if len(remaining) > 1 else remaining[0], request)
+    stream = EventStreamResponse(request, events, **options)
+    return asyncio.create_task(stream(SCOPE, client.receive, client.send))
+
+
+def test_events_are_sent_with_headers_that_keep_proxies_from_buffering() -> None:
+    async def main() -> None:
+        client, source = Client(), Source()
+        source.go.set()
+        await respond(source.events(), client, headers={"x-run": "run_1"})
+        assert client.started == {
+            "cache-control": "no-store",
+            "x-accel-buffering": "no",
+            "x-run": "run_1",
+            "content-type": "text/event-stream; charset=utf-8",
+        }
+        assert client.text == 'retry: 1000\n\nid: 1\nevent: first\ndata: {"text":"ü\\n"}\n\nevent: last\ndata: {}\n\n'
+        assert client.ended
+        assert source.closed
+
+    asyncio.run(main())
+
+
+def test_comments_keep_an_idle_stream_open() -> None:
+    async def main() -> None:
+        client, source = Client(), Source()
+        response = respond(source.events(), client, heartbeat=0.001)
+        await client.wait_for(": still here\n\n", count=3)
+        source.go.set()
+        await response
+        assert client.text.endswith("event: last\ndata: {}\n\n"), "a comment never interrupts a wait"
+
+    asyncio.run(main())
+
+
+def test_a_client_that_leaves_closes_the_source_and_is_reported() -> None:
+    async def main() -> None:
+        client, source, reported = Client(), Source(), []
+
+        async def report() -> None:
+            reported.append(source.closed)
+
+        response = respond(source.events(), client, on_leave=report)
+        await client.wait_for("first")
+        client.left.set()
+        await response
+        assert reported == [True]
+        assert not client.ended
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("identities", "received"), [((LOCAL, NOBODY), ""), ((LOCAL, LOCAL, NOBODY), "first")])
+def test_a_client_that_loses_its_access_gets_no_more_events(identities: Sequence[Identity], received: str) -> None:
+    async def main() -> None:
+        client, source = Client(), Source()
+        source.go.set()
+        await respond(source.events(), client, identities)
+        assert client.ended
+        assert source.closed
+        assert received in client.text
+        assert "last" not in client.text
+
+    asyncio.run(main())
+
+
+def test_an_idle_client_that_loses_its_access_is_disconnected() -> None:
+    async def main() -> None:
+        client, source = Client(), Source()
+        await respond(source.events(), client, (LOCAL, LOCAL, NOBODY), heartbeat=0.001)
+        assert client.ended
+        assert source.closed
+
+    asyncio.run(main())
+
+
+def test_a_stream_that_ends_reports_no_client_that_leaves() -> None:
+    async def main() -> None:
+        client, source, reported = Client(), Source(), []
+
+        async def report() -> None:
+            reported.append(1)
+
+        source.go.set()
+        await respond(source.events(), client, on_leave=report)
+        assert reported == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (StoreError("the database is gone: password=hunter2"), "store_error", "the database is gone: password=***"),
+        (ZeroDivisionError("secret"), "error", "internal error; see the log of the server"),
+    ],
+)
+def test_an_error_is_the_last_event(error: Exception, code: str, message: str) -> None:
+    async def failing() -> AsyncGenerator[bytes]:
+        yield encode_event({}, "first", 1)
+        raise error
+
+    async def main() -> None:
+        client = Client()
+        await respond(failing(), client)
+        assert client.text.endswith(
+            f'event: error\ndata: {{"event":"error","code":"{code}","type":"server_error","message":"{message}",'
+            '"param":null}\n\n'
+        )
+        assert client.ended
+
+    asyncio.run(main())
+
+
+def test_closing_all_streams_ends_each_in_order() -> None:
+    async def main() -> None:
+        streams, reported = OpenStreams(), []
+
+        async def report() -> None:
+            reported.append(1)
+
+        clients = [Client() for _ in range(3)]
+        sources = [Source() for _ in range(3)]
+        responses = [
+            respond(source.events(), client, streams=streams, on_leave=report)
+            for source, client in zip(sources, clients, strict=True)
+        ]
+        for client in clients:
+            await client.wait_for("first")
+        streams.close()
+        await asyncio.wait(responses)
+        assert all(client.ended for client in clients)
+        assert all(source.closed for source in sources)
+        assert reported == [], "the server left, not the client"
+
+    asyncio.run(main())
