@@ -170,7 +170,8 @@ class StoreSettings(Frozen):
     """Where the command line and servers store runs and conversations. Programs pass a store to `Runtime.open`."""
 
     url: SecretStr = SecretStr("sqlite:///.agentsd/state.db")
-    """SQLite file below the project's folder, or `postgresql://user@host/database` (needs the extra `postgres`)."""
+    """SQLite file below the project's folder, `postgresql://user@host/database` (needs the extra `postgres`), or
+    `memory:`, which keeps the newest 1000 runs until the process ends."""
     retention: Duration | None = Field(default=30 * 86400.0, validate_default=False)
     """How long finished runs are kept, with their events and traces; `null`: forever. Messages of a conversation are
     kept as long as the conversation (its agent's `conversation.ttl`)."""

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from framework.store.memory import MemoryStore
 from framework.store.protocol import Store
+
+MEMORY_URL = "memory:"
 
 
 async def open_store(url: str, root: Path) -> Store:
     """Open a store, and migrate its tables to the current version.
 
     Args:
-        url: `sqlite:///state.db` (relative to `root`; absolute with four slashes) or `postgresql://user@host/database`.
+        url: `sqlite:///state.db` (relative to `root`; absolute with four slashes), `postgresql://user@host/database`,
+            or `memory:` for a store that lasts as long as the process.
         root: the project folder.
 
     Raises:
@@ -19,6 +23,8 @@ async def open_store(url: str, root: Path) -> Store:
         StoreError: the database cannot be opened, or is not a store.
         StoreTooNew: a newer version of agentsd wrote it.
     """
+    if url == MEMORY_URL:
+        return MemoryStore(keep_spans=True)
     from framework.store.sql.store import SqlStore
 
     return await SqlStore.open(url, root)

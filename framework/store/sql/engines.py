@@ -35,12 +35,14 @@ def parse_store_url(url: str, root: Path) -> sa.URL:
     match parsed.get_backend_name():
         case "sqlite":
             if not parsed.database or parsed.database == ":memory:":
-                raise ConfigError("store.url: SQLite needs a file, as in sqlite:///state.db")
+                raise ConfigError(
+                    "store.url: SQLite needs a file, as in sqlite:///state.db; for a store in memory, use memory:"
+                )
             return parsed.set(database=str(root / parsed.database))
         case "postgresql" | "postgres":
             return parsed.set(drivername="postgresql+psycopg")
         case other:
-            raise ConfigError(f"store.url: {other} is not supported; use sqlite or postgresql")
+            raise ConfigError(f"store.url: {other} is not supported; use sqlite, postgresql or memory:")
 
 
 def create_engine(url: sa.URL, *, begin: str, snapshots: bool = False) -> sa.Engine:
