@@ -19,7 +19,6 @@ from framework.cli.location import Location, locate, show_problem, store_url
 from framework.cli.records import new_conversation
 from framework.cli.screen import prints_on_stderr, say
 from framework.cli.session import answer, print_result
-from framework.cli.show import visible
 from framework.cli.terminal import is_terminal, read_in_thread
 from framework.engine.routing.rules import NO_AGENTS
 from framework.engine.runtime.request import RunOptions
@@ -29,6 +28,7 @@ from framework.types.errors import AgentsdError, ConfigError, RequestError
 from framework.types.events import ConfigRejected, ConfigReloaded
 from framework.types.file import File
 from framework.types.state import RunResult, RunState
+from framework.types.text import visible
 
 SHOWN_TURNS = 10
 """Turns shown when an existing conversation continues."""

@@ -11,12 +11,12 @@ import click
 
 from framework.cli.location import locate
 from framework.cli.remote import Remote, encoded
-from framework.cli.show import visible
 from framework.config.generations.candidate import Candidate
 from framework.config.generations.generation import Generation
 from framework.config.settings import API_KEY_VARIABLE
 from framework.engine.runtime.project import Project
 from framework.server.schemas import ConfigHistory, LiveConfig, PastConfig
+from framework.types.text import visible
 
 C = TypeVar("C", bound=Callable[..., Any])
 

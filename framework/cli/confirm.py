@@ -10,11 +10,12 @@ import click
 
 from framework.cli.location import arguments_of
 from framework.cli.plan_question import ask_about_plan
-from framework.cli.show import arguments_text, as_visible_json, visible
+from framework.cli.show import arguments_text, as_visible_json
 from framework.cli.terminal import open_editor, read_in_thread
 from framework.types.confirmation_kinds import CONFIRMATION_KINDS
 from framework.types.errors import RequestError
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond
+from framework.types.text import visible
 
 _CHOICES = ("a", "e", "r", "s")
 STEP_CHOICES: Mapping[str, str] = {"r": "retry", "s": "skip", "t": "stop"}

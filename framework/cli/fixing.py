@@ -9,11 +9,11 @@ from pathlib import Path
 
 import click
 
-from framework.cli.show import visible
 from framework.cli.writing import replace_file
 from framework.config.yaml.fixes import apply_fixes
 from framework.types.errors import RequestError
 from framework.types.problem import Problem
+from framework.types.text import visible
 
 _STYLES = {"+": "green", "-": "red", "@": "cyan"}
 

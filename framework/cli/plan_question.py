@@ -8,12 +8,13 @@ import click
 from pydantic import ValidationError
 
 from framework.cli.plan_text import as_text, is_unchanged, read_text, with_problems, without
-from framework.cli.show import MARKS, arguments_text, counted, visible
+from framework.cli.show import MARKS, arguments_text, counted
 from framework.cli.terminal import open_editor
 from framework.config.yaml.parse import ParseError
 from framework.types.plan import Plan, PlanDraft, PlanStep
 from framework.types.preflight import Preflight, StepCheck
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond
+from framework.types.text import visible
 
 _CHOICES = ("a", "e", "d", "s", "r")
 _PROMPT = "[a]pprove, [e]dit, [d]rop steps, [s]ay what to change, [r]eject"

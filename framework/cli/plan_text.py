@@ -6,9 +6,9 @@ import json
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from framework.cli.show import visible
 from framework.config.yaml.parse import ParseError, parse
 from framework.types.plan import Plan, PlanDraft, StepDraft
+from framework.types.text import visible
 
 FILE = "the plan"
 HEAD = """\

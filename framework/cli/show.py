@@ -17,7 +17,7 @@ from framework.types.confirmation_kinds import CONFIRMATION_KINDS
 from framework.types.errors import LimitExceeded
 from framework.types.events import Event
 from framework.types.state import Confirmation, RunResult
-from framework.types.text import shorten
+from framework.types.text import shorten, visible
 
 VALUE_CHARS = 60
 RESULT_CHARS = 100
@@ -144,11 +144,6 @@ def first_line(text: str) -> str:
 def as_visible_json(value: Any) -> str:
     """Format a value as JSON without invisible characters."""
     return visible(json.dumps(value, ensure_ascii=False))
-
-
-def visible(text: str) -> str:
-    """Escape every character that is invisible or moves the cursor, because people decide by this text."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def counted(number: int, noun: str) -> str:

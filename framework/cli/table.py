@@ -9,7 +9,7 @@ from shutil import get_terminal_size
 
 import click
 
-from framework.cli.show import visible
+from framework.types.text import visible
 
 GAP = 2
 """Spaces between columns."""

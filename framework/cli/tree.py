@@ -10,9 +10,10 @@ from rich.live import Live
 from rich.text import Text
 from rich.tree import Tree
 
-from framework.cli.show import MARKS, arguments_text, first_line, joined_thought, line, visible
+from framework.cli.show import MARKS, arguments_text, first_line, joined_thought, line
 from framework.types import events
 from framework.types.events import Event
+from framework.types.text import visible
 
 _STYLES: Mapping[str, str] = {
     "success": "green",

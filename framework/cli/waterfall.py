@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from shutil import get_terminal_size
 from typing import TextIO
 
-from framework.cli.show import visible
 from framework.telemetry import names
-from framework.types.text import shorten
+from framework.types.text import shorten, visible
 from framework.types.trace import SpanRecord
 
 BAR_CHARS = 36

@@ -1,4 +1,4 @@
-"""Text helpers: shorten, put on one line, replace lone surrogates, suggest similar names."""
+"""Text helpers: shorten, put on one line, make characters visible, replace lone surrogates, suggest similar names."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ def shorten(text: str, max_chars: int) -> str:
 def one_line(text: str, max_chars: int) -> str:
     """Return the text on one line, each run of white space as one space, cut to `max_chars` characters."""
     return shorten(" ".join(text.split()), max_chars)
+
+
+def visible(text: str) -> str:
+    """Escape every character that is invisible or moves the cursor, because people decide by this text."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def fix_surrogates(text: str) -> str:

@@ -10,10 +10,11 @@ import pytest
 from rich.console import Console
 
 from framework.cli.confirm import ask_human
-from framework.cli.show import Lines, as_visible_json, how_to_decide, line, visible
+from framework.cli.show import Lines, as_visible_json, how_to_decide, line
 from framework.cli.tree import LiveTree
 from framework.types.events import Event, RunFinished, Thought, ToolFinished, ToolStarted, Warned
 from framework.types.state import Confirmation, Reject, RunResult
+from framework.types.text import visible
 
 TRICKS = "\x1b[2J\u202emoc.live\u200b\x9b\r"
 HEAD = {"run_id": "r", "seq": 1, "generation": 1}

@@ -12,10 +12,10 @@ import click
 from framework.cli.location import locate
 from framework.cli.records import ago, find_conversation, open_project_store
 from framework.cli.runs.list import as_data
-from framework.cli.show import visible
 from framework.llm.message_formats import exported
 from framework.store.protocol import Conversation, RunInfo, RunQuery
 from framework.types.messages import Message
+from framework.types.text import visible
 
 _SEEN_STATUSES = ("completed", "stopped")
 """Statuses of turns that models see; the others are only shown."""

@@ -13,9 +13,9 @@ import click
 from framework.cli.location import locate
 from framework.cli.project import read_project
 from framework.cli.records import find_whole_run, open_project_store
-from framework.cli.show import visible
 from framework.replay.compare import Difference
 from framework.replay.player import replay
+from framework.types.text import visible
 
 TITLES = {
     "agent": "agent",

@@ -22,7 +22,6 @@ from framework.cli.show import (
     how_to_decide,
     reason_for_no_answer,
     short_id,
-    visible,
 )
 from framework.cli.waterfall import waterfall, widths_of
 from framework.engine.runtime.result import build_result
@@ -30,6 +29,7 @@ from framework.telemetry.otlp_json import otlp_json as exported
 from framework.types.messages import REFUSED_STATUSES
 from framework.types.report import TraceEntry
 from framework.types.state import Confirmation, RunResult, RunState
+from framework.types.text import visible
 from framework.types.trace import SpanRecord
 
 
