@@ -191,6 +191,10 @@ class ServerSettings(Frozen):
     """Maximum of open connections. At the limit, a new one replaces the oldest that has no request in progress."""
     max_connections_per_address: Annotated[int, Field(ge=1)] = 200
     """The same for one client address (for IPv6, a /64 network). Clients behind a proxy share its address."""
+    max_streams: Annotated[int, Field(ge=1)] = 400
+    """Maximum of open event streams. Fewer than `max_connections`, so that other requests are accepted."""
+    max_streams_per_key: Annotated[int, Field(ge=1)] = 100
+    """The same for one key. Without keys, it applies to all local programs together."""
     request_timeout: Duration = Field(default=10.0, validate_default=False)
     """Time for a request to arrive completely, and for a client to continue reading a response; afterwards the
     connection is closed."""

@@ -17,6 +17,7 @@ In reading order; each module imports only from those below it:
     listen_socket     Binds the socket of the server, and explains why an address is not available.
     access            Access control: requests need a key of `server.api_keys` or, without keys, must be local.
     connections       Limits the number of connections, and how long each may wait for its client.
+    key_limits        Limits of each key: requests that start runs, runs in progress, and open event streams.
     identity          The identity of a client: its tenant and user, its agents and roles, and its limits.
     housekeeping      Periodic work on stored runs: resumes orphaned runs, expires decisions, prunes old runs.
     schemas           The request and response bodies of the routes. Secrets are redacted before they are sent.

@@ -81,6 +81,24 @@ class MetricsUnavailable(RequestError):
     http_status = 404
 
 
+class RateLimited(RequestError):
+    """The key has sent as many requests as it may in a period, or has as many streams open as it may have."""
+
+    code = "rate_limited"
+    http_status = 429
+
+    def __init__(self, message: str, retry_after: int) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        """Seconds after which a request may succeed."""
+
+
+class TooManyRuns(RateLimited):
+    """As many runs of the key as it may have are queued or in progress."""
+
+    code = "too_many_runs"
+
+
 class NotUsable(ConfigError):
     """The requested resource exists, but is not usable now."""
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any
@@ -36,17 +35,6 @@ class ConfigFeed:
         self._count = 0
         self._changed = asyncio.Event()
         self.closed = False
-        self.listeners = 0
-        """The number of open event streams."""
-
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Count the caller as a listener while the context is open."""
-        self.listeners += 1
-        try:
-            yield
-        finally:
-            self.listeners -= 1
 
     @property
     def count(self) -> int:

@@ -8,26 +8,22 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Request
 from fastapi.responses import StreamingResponse
 
-from framework.server.errors import TooManyStreams
 from framework.server.event_feed import ConfigFeed
 from framework.server.event_stream import EventStreamResponse, encode_event
-from framework.server.identity import requires
-
-MAX_STREAMS = 100
-"""Limit of concurrent streams; each keeps a connection open."""
+from framework.server.identity import identity_of, requires
+from framework.server.key_limits import KeyLimits
 
 
-def add_event_routes(routes: APIRouter, feed: ConfigFeed) -> None:
+def add_event_routes(routes: APIRouter, feed: ConfigFeed, limits: KeyLimits) -> None:
     """Add `/events` for a feed."""
 
     @routes.get("/events", response_class=StreamingResponse, dependencies=[requires("read", all_agents=True)])
     async def events(request: Request, last_event_id: Annotated[str | None, Header()] = None) -> EventStreamResponse:
         """Stream `config_reloaded` and `config_rejected`, from now on or after the id in `Last-Event-ID`."""
-        if feed.listeners >= MAX_STREAMS:
-            raise TooManyStreams(
-                f"too many event streams: {MAX_STREAMS} are open; retry later, or poll GET /agent/config"
-            )
-        return EventStreamResponse(request, _stream(feed, feed.number_of(last_event_id)), during=feed.listening())
+        identity = identity_of(request)
+        limits.check_streams(identity)
+        stream = _stream(feed, feed.number_of(last_event_id))
+        return EventStreamResponse(request, stream, during=limits.streaming(identity))
 
 
 async def _stream(feed: ConfigFeed, number: int) -> AsyncGenerator[bytes]:

@@ -17,7 +17,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive
 
-from framework.server.errors import BodyTooLarge, Unauthenticated, error_body, status_error_body, validation_error
+from framework.server.errors import (
+    BodyTooLarge,
+    RateLimited,
+    Unauthenticated,
+    error_body,
+    status_error_body,
+    validation_error,
+)
 from framework.server.identity import Identify, check_access
 from framework.server.request_observer import note_error
 from framework.server.schemas import redacted_json
@@ -84,8 +91,7 @@ def error_response(error: Exception, request: Request) -> Response:
     error = _cause_of(error)
     if isinstance(error, AgentsdError):
         note_error(request, error.code)
-        headers = {"www-authenticate": "Bearer"} if isinstance(error, Unauthenticated) else None
-        return JSONResponse(error_body(error), error.http_status, headers)
+        return JSONResponse(error_body(error), error.http_status, _error_headers(error))
     if isinstance(error, HTTPException):
         return JSONResponse(status_error_body(error.status_code, str(error.detail)), error.status_code, error.headers)
     return JSONResponse(internal_error_body(error, request), 500)
@@ -104,6 +110,12 @@ def _cause_of(error: Exception) -> Exception:
     if isinstance(error, HTTPException) and isinstance(error.__cause__, RequestError):
         return error.__cause__
     return error
+
+
+def _error_headers(error: AgentsdError) -> dict[str, str]:
+    if isinstance(error, Unauthenticated):
+        return {"www-authenticate": "Bearer"}
+    return {"retry-after": str(error.retry_after)} if isinstance(error, RateLimited) else {}
 
 
 def with_security_headers(response: Response) -> Response:

@@ -12,6 +12,7 @@ from framework.server.config_api import add_config_routes
 from framework.server.event_feed import ConfigFeed
 from framework.server.events_api import add_event_routes
 from framework.server.identity import FULL_ACCESS, Identify, Identity
+from framework.server.key_limits import KeyLimits
 from framework.server.request_handling import guarded_route
 
 _PREFIX = "/agent"
@@ -41,7 +42,7 @@ def build_routes(runtime: Runtime, feed: ConfigFeed, identify: Identify) -> APIR
     )
     add_agent_routes(router, runtime)
     add_config_routes(router, runtime)
-    add_event_routes(router, feed)
+    add_event_routes(router, feed, KeyLimits(runtime.store, runtime.settings.server))
     return router
 
 

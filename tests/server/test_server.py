@@ -18,8 +18,8 @@ import pytest
 from fastapi import Depends, FastAPI, HTTPException
 
 from framework import Runtime
+from framework.config.settings import ServerSettings
 from framework.server import router
-from framework.server.events_api import MAX_STREAMS
 from tests.support.commands import COMMAND, ENVIRONMENT, agentsd
 from tests.support.otlp_sink import sink
 from tests.support.paths import ROOT
@@ -271,13 +271,14 @@ def may_listen(server: Served) -> bool:
 
 def test_the_number_of_streams_is_limited_and_a_closed_one_is_free_again(still: Served) -> None:
     with ExitStack() as streams:
-        for _ in range(MAX_STREAMS):
+        for _ in range(ServerSettings().max_streams_per_key):
             stream = streams.enter_context(socket.create_connection(("127.0.0.1", still.port)))
             stream.sendall(b"GET /agent/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
             while b"retry" not in stream.recv(4096):
                 pass
         refused = still.request("GET", "/agent/events")
-        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "too_many_streams")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limited")
+        assert int(refused.headers["retry-after"]) > 0
         assert still.get("/agent/config")["generation"] == 1
     while not may_listen(still):  # the server notices the closed connections a little later
         pass

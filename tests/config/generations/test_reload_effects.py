@@ -52,6 +52,8 @@ def test_every_setting_has_a_reload_effect() -> None:
         "server.host",
         "server.max_connections",
         "server.max_connections_per_address",
+        "server.max_streams",
+        "server.max_streams_per_key",
         "server.port",
         "server.request_timeout",
     }

@@ -1,0 +1,133 @@
+"""Limits of each key: requests that start runs, runs in progress, and open event streams.
+
+Everything is counted in this process: servers that share a store limit a key separately, and a restart begins at zero.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from math import floor
+
+from framework.config.api_keys import Rate
+from framework.config.settings import ServerSettings
+from framework.server.errors import RateLimited, TooManyRuns, TooManyStreams
+from framework.server.identity import Identity
+from framework.store.protocol import RunQuery, Store
+
+_MAX_IDLE_NAMES = 1000
+"""Names for which requests are remembered, before those without a recent one are forgotten."""
+_RETRY_SECONDS = 5
+"""`Retry-After` where the end of a run or stream must be awaited, whose time is unknown."""
+
+
+class RateWindow:
+    """Admits at most `rate.count` requests in any period of `rate.seconds`."""
+
+    def __init__(self, rate: Rate, earlier: RateWindow | None = None) -> None:
+        """Create a window. `earlier` is that of another rate, whose requests count in this one too."""
+        self.rate = rate
+        self._times: deque[float] = deque(earlier._times if earlier else ())
+
+    def admit(self, now: float) -> int:
+        """Count a request and return 0, or return after how many whole seconds the next one is admitted."""
+        while self._times and self._times[0] + self.rate.seconds <= now:
+            self._times.popleft()
+        if len(self._times) < self.rate.count:
+            self._times.append(now)
+            return 0
+        return floor(self._times[len(self._times) - self.rate.count] + self.rate.seconds - now) + 1
+
+    def is_idle(self, now: float) -> bool:
+        """Return whether no request counts any more."""
+        return not self._times or self._times[-1] + self.rate.seconds <= now
+
+
+@dataclass(slots=True)
+class _Runs:
+    """The runs of one key."""
+
+    starting: int = 0
+    """Requests that are about to start a run."""
+    started: set[str] = field(default_factory=set)
+    """Runs that had not ended when they were last compared with the store."""
+
+
+class KeyLimits:
+    """Counts the requests, runs and streams of each key, by the name of its identity."""
+
+    def __init__(self, store: Store, settings: ServerSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store, self._settings, self._clock = store, settings, clock
+        self._windows: dict[str, RateWindow] = {}
+        self._runs: dict[str, _Runs] = {}
+        self._streams: Counter[str] = Counter()
+
+    def check_rate(self, identity: Identity) -> None:
+        """Count a request that starts or continues a run; raise RateLimited if the key may send none now."""
+        if identity.rate is None:
+            return
+        now, window = self._clock(), self._windows.get(identity.name)
+        if window is None or window.rate != identity.rate:
+            self._forget_idle(now)
+            window = self._windows[identity.name] = RateWindow(identity.rate, window)
+        if seconds := window.admit(now):
+            raise RateLimited(f"the key {identity.name!r} sends too many requests: retry in {seconds} s", seconds)
+
+    @asynccontextmanager
+    async def starting(self, identity: Identity) -> AsyncIterator[Callable[[str], object]]:
+        """Admit a request that starts a run. The caller passes the run's id to the function that this yields.
+
+        Raises:
+            RateLimited: the key may send no request now.
+            TooManyRuns: as many of its runs as it may have are queued or in progress.
+            StoreError: the store fails.
+        """
+        self.check_rate(identity)
+        if identity.max_running is None:
+            yield lambda run_id: None  # noqa: ARG005 - nothing counts these runs
+            return
+        runs = self._runs.setdefault(identity.name, _Runs())
+        if runs.starting + len(runs.started) >= identity.max_running:
+            await self._forget_ended(runs, identity)
+        if runs.starting + len(runs.started) >= identity.max_running:
+            raise TooManyRuns(
+                f"the key {identity.name!r} has {identity.max_running} runs queued or in progress: retry when one ends",
+                _RETRY_SECONDS,
+            )
+        runs.starting += 1
+        try:
+            yield runs.started.add
+        finally:
+            runs.starting -= 1
+
+    def check_streams(self, identity: Identity) -> None:
+        """Raise TooManyStreams if the server has as many open streams as it may have, RateLimited if the key has."""
+        if self._streams.total() >= self._settings.max_streams:
+            raise TooManyStreams(f"too many event streams: {self._settings.max_streams} are open (server.max_streams)")
+        if self._streams[identity.name] >= self._settings.max_streams_per_key:
+            message = f"the key {identity.name!r} has {self._settings.max_streams_per_key} event streams open"
+            raise RateLimited(f"{message} (server.max_streams_per_key): close one", _RETRY_SECONDS)
+
+    @contextmanager
+    def streaming(self, identity: Identity) -> Iterator[None]:
+        """Count a stream while the context is open: the response's, so that it ends with the connection."""
+        self._streams[identity.name] += 1
+        try:
+            yield
+        finally:
+            self._streams[identity.name] -= 1
+            if not self._streams[identity.name]:
+                del self._streams[identity.name]
+
+    async def _forget_ended(self, runs: _Runs, identity: Identity) -> None:
+        """Forget the runs that have ended or paused. The store knows: no counter can miss how a run ends."""
+        known = frozenset(runs.started)
+        query = RunQuery(statuses=("queued", "running"), tenant=identity.tenant)
+        runs.started -= known - {info.run_id for info in await self._store.runs(query)}
+
+    def _forget_idle(self, now: float) -> None:
+        if len(self._windows) >= _MAX_IDLE_NAMES:
+            self._windows = {name: window for name, window in self._windows.items() if not window.is_idle(now)}
