@@ -36,7 +36,14 @@ def pytest_collection_finish() -> None:
 def log_levels() -> Iterator[None]:
     """Restore the levels of loggers: the `agentsd` command, called within a test, sets them for its process."""
     loggers = [
-        logging.getLogger(name) for name in ("agentsd.runs", "framework.config.generations.catalog", "framework.server")
+        logging.getLogger(name)
+        for name in (
+            "agentsd.requests",
+            "agentsd.runs",
+            "agentsd.server",
+            "framework.config.generations.catalog",
+            "framework.server",
+        )
     ]
     levels = [logger.level for logger in loggers]
     yield

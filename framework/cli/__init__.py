@@ -32,6 +32,7 @@ In reading order; each module imports only from those below it:
     waterfall      Draws a stored trace as a waterfall.
     table          Prints rows: a table on a terminal, columns in a pipe.
     show           Formats events as text, one line per event.
+    server_log     The log of commands that serve: as text, or as JSON for log collectors.
     attachments    Finds the paths of images, PDFs and audio in what the user types.
     exporting      Sends the traces of a command to a backend.
     writing        Writes output to a file or to standard output.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
-import logging
 import os
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
@@ -15,7 +16,9 @@ import click
 from framework.cli.exporting import exporting
 from framework.cli.location import locate
 from framework.cli.schema import refresh_schemas
+from framework.cli.server_log import LOG_OPTION, ServerLog, server_log
 from framework.cli.show import counted
+from framework.config.settings import LogFormat, Settings
 from framework.engine.runtime.runtime import Runtime
 from framework.telemetry.prometheus import collect_metrics
 from framework.types.errors import ConfigError
@@ -30,29 +33,32 @@ NEEDED = "`agentsd serve` needs FastAPI and uvicorn: pip install 'agentsd[serve]
 @click.argument("path", default=".")
 @click.option("--host", help="Address to listen at. Default: server.host.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen at; 0: any free one. Default: server.port.")
-def command(path: str, **given: Any) -> int:
+@LOG_OPTION
+def command(path: str, log_format: LogFormat | None, **given: Any) -> int:
     """Serve the project at PATH (default: this folder) over HTTP. Edits of its files take effect while it runs.
 
     SIGTERM or Ctrl-C ends it after the open requests.
     Exit codes: 0 ended normally, 1 cannot listen at the address, 78 invalid files or settings.
     """
-    location = locate(path)
-    logging.getLogger("framework.config.generations.catalog").setLevel(logging.INFO)
-    logging.getLogger("framework.server").setLevel(logging.INFO)
-    logging.getLogger("agentsd.runs").setLevel(logging.INFO)
+    with server_log(log_format) as log:
+        location = locate(path)
+        settings = location.settings()
+        log.use(log_format or settings.log)
+        listen = settings.server.model_copy(update={name: value for name, value in given.items() if value is not None})
+        _serve(location.root, settings.model_copy(update={"server": listen}), log)
+    return 0
+
+
+def _serve(root: Path, settings: Settings, log: ServerLog) -> None:
     try:
         from framework.server.process import serve
     except ModuleNotFoundError as missing:
         if missing.name in {"fastapi", "uvicorn"}:
             raise ConfigError(NEEDED) from None
         raise
-    settings = location.settings()
-    listen = settings.server.model_copy(update={name: value for name, value in given.items() if value is not None})
     tune_memory()
-    settings = settings.model_copy(update={"server": listen})
     with exporting(settings), collect_metrics(settings.telemetry.service_name) as scrape:
-        asyncio.run(serve(location.root, settings, _announce, scrape))
-    return 0
+        asyncio.run(serve(root, settings, partial(_announce, log), scrape))
 
 
 def tune_memory() -> None:
@@ -69,8 +75,8 @@ def tune_memory() -> None:
             ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MMAP_THRESHOLD)
 
 
-def _announce(url: str, runtime: Runtime) -> None:
+def _announce(log: ServerLog, url: str, runtime: Runtime) -> None:
     refresh_schemas(runtime)
     current = runtime.catalog.current
     agents = counted(len(current.agents), "agent")
-    click.echo(f"agentsd serves {agents} at {url} (generation {current.number}; Ctrl-C ends it)")
+    log.announce(f"agentsd serves {agents} at {url} (generation {current.number}; Ctrl-C ends it)")

@@ -31,6 +31,8 @@ from framework.types.trace import Inbound
 
 T = TypeVar("T")
 
+LogFormat = Literal["text", "json"]
+"""Format of a log."""
 SETTINGS_FILE = "agentsd.yaml"
 ENV_PREFIX = "AGENTSD_"
 API_KEY_VARIABLE = "AGENTSD_API_KEY"
@@ -220,6 +222,8 @@ class Settings(BaseSettings):
     model_calls: ModelCallSettings = ModelCallSettings()
     locale: str = "en"
     """Language of prompts for requests that do not set one."""
+    log: LogFormat = "text"
+    """Log of servers on stderr: lines of `text`, or of `json` objects with the ids of runs, requests included."""
     routing: RoutingSettings = RoutingSettings()
     tools: ToolSettings = ToolSettings()
     budgets: dict[BudgetName, SharedBudget] = {}

@@ -7,6 +7,7 @@ In reading order; each module imports only from those below it:
     inbound         Applies the trace context of an incoming HTTP request to the runs it starts.
     spans           Opens the spans of one run.
     plugin_span     The span that plugins use; its attributes are validated.
+    json_log        Writes log records as JSON, with the ids of the run that they belong to.
     span            One span: recorded by the host's provider, in the run's stored trace, in both, or a no-op.
     content         Converts prompts, arguments and results to span attributes, as far as settings allow.
     metrics         Metrics of runs and reloads, reported to the host's MeterProvider.

@@ -36,6 +36,7 @@ from framework.llm.client import ModelClient
 from framework.store.database_files import database_paths
 from framework.store.protocol import RunRecord, Store, UnstoredRecord
 from framework.telemetry.content import Content
+from framework.telemetry.json_log import log_as_run
 from framework.telemetry.metrics import RunMetrics
 from framework.telemetry.spans import Spans
 from framework.types.events import Routed
@@ -252,6 +253,7 @@ async def _run_to_end(run: Run, route: Route | None) -> RunResult:
         RunSuspended: the runtime closed, or the lease was lost, while the run was in progress.
         StoreError: the result could not be saved.
     """
+    log_as_run(run.state.run_id)
     pending: tuple[Confirmation, ...] = ()
     try:
         with RunTrace(run, route) as trace:

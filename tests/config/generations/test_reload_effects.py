@@ -38,6 +38,7 @@ def test_every_setting_has_a_reload_effect() -> None:
     assert RELOAD_EFFECTS.keys() <= known.keys(), "no row without a setting"
     assert {key for key, effect in known.items() if effect == "restart"} == {
         "version",
+        "log",
         "reload.mode",
         "reload.gate",
         "reload.quiet",
