@@ -31,6 +31,7 @@ from framework.store.memory import MemoryStore
 from framework.store.protocol import Blueprint, Conversation, RunRecord
 from framework.types.budget import BudgetUse
 from framework.types.events import Event, wire
+from framework.types.run_request import IdempotencyKey, RunRequest
 from framework.types.state import Decision, RunState
 from framework.types.trace import SpanRecord
 
@@ -69,6 +70,14 @@ class JsonStore(MemoryStore):
         self.keep(state, ())
         return JsonRecord(record, self)
 
+    async def enqueue(self, request: RunRequest, *, idempotency: IdempotencyKey | None = None) -> str:
+        """Save a queued run as JSON."""
+        self.count()
+        run_id = await super().enqueue(request, idempotency=idempotency)
+        if run_id == request.run_id:
+            self.keep(self._runs[run_id].state, ())
+        return run_id
+
     async def take(self, state: RunState, decisions: Mapping[str, Decision], by: str | None = None) -> RunRecord:
         """Take over a run that is not held."""
         record = await super().take(state, decisions, by)
@@ -79,7 +88,9 @@ class JsonStore(MemoryStore):
         """Return the saved state as a new object; raises RunNotFound."""
         self._record(run_id)
         state = RunState.model_validate_json(self._bodies[run_id])
-        if run_id not in self._released:  # the saved state may contain an end that was not written
+        if run_id in self._queue:
+            state.status = "queued"
+        elif run_id not in self._released:  # the saved state may contain an end that was not written
             state.status, state.pending = "running", []
         return state
 
@@ -112,7 +123,7 @@ class JsonRecord:
 
     def __init__(self, record: RunRecord, store: JsonStore) -> None:
         self._record, self._store = record, store
-        self.cancel_requested = False
+        self.cancel_requested = record.cancel_requested
 
     async def write(
         self,

@@ -16,14 +16,15 @@ from framework.cli.confirm import ask_for_decisions
 from framework.cli.conversations.show import conversation_lines
 from framework.cli.exporting import exporting
 from framework.cli.location import Location, locate, show_problem, store_url
-from framework.cli.records import new_conversation
+from framework.cli.records import new_conversation, runs_of
 from framework.cli.screen import prints_on_stderr, say
 from framework.cli.session import answer, print_result
 from framework.cli.terminal import is_terminal, read_in_thread
 from framework.engine.routing.rules import NO_AGENTS
-from framework.engine.runtime.request import RunOptions
+from framework.engine.runtime.conversation import load_conversation
+from framework.engine.runtime.request import RUNTIME_CALLER, RunOptions
 from framework.engine.runtime.runtime import Runtime
-from framework.store.protocol import RunInfo, RunQuery
+from framework.store.protocol import RunInfo
 from framework.types.errors import AgentsdError, ConfigError, RequestError
 from framework.types.events import ConfigRejected, ConfigReloaded
 from framework.types.file import File
@@ -70,7 +71,7 @@ async def _chat(location: Location, options: RunOptions, output: TextIO) -> int:
             await _show_earlier_turns(runtime, conversation, output)
             return await _talk(runtime, prompt, {**options, "conversation": conversation}, output)
         finally:
-            if (await runtime.store.conversation(conversation)).turns:
+            if (await load_conversation(runtime.store, conversation, RUNTIME_CALLER)).turns:
                 click.secho(f"continue it: agentsd chat --conversation {quote(conversation)}", dim=True, err=True)
 
 
@@ -97,8 +98,8 @@ async def _talk(runtime: Runtime, prompt: _Prompt, options: RunOptions, output: 
 
 async def _show_earlier_turns(runtime: Runtime, conversation: str, output: TextIO) -> None:
     """Show the last turns, and ask for the decisions that the conversation waits for."""
-    found = await runtime.store.conversation(conversation)
-    turns = await runtime.store.runs(RunQuery(conversation_id=conversation))
+    found = await load_conversation(runtime.store, conversation, RUNTIME_CALLER)
+    turns = await runs_of(runtime.store, found)
     for line in conversation_lines(found, turns, SHOWN_TURNS) if found.turns else ():
         click.echo(line, err=True)
     if found.open_run is None:

@@ -10,6 +10,8 @@ from typing import Any
 from uuid import uuid4
 
 from framework.cli.location import Location, store_url
+from framework.engine.runtime.conversation import load_conversation
+from framework.engine.runtime.request import Caller
 from framework.store.protocol import Conversation, ConversationQuery, RunInfo, RunQuery, Store
 from framework.store.url import open_store
 from framework.types.errors import RequestError, RunNotFound
@@ -105,10 +107,20 @@ def times_as_text(data: dict[str, Any]) -> dict[str, Any]:
     return {key: moment(value) if key.endswith("_at") else value for key, value in known.items()}
 
 
-async def find_conversation(store: Store, conversation: str) -> Conversation:
-    """Load a stored conversation; raises RequestError with the closest ids."""
-    found = await store.conversation(conversation)
-    if found.turns:
+async def find_conversation(store: Store, conversation: str, tenant: str | None = None) -> Conversation:
+    """Load a stored conversation, of any tenant by default.
+
+    Raises:
+        RequestError: it does not exist, with the closest ids, or it exists in several tenants.
+    """
+    found = await load_conversation(store, conversation, Caller(tenant=tenant, single_user=True))
+    if found.is_stored:
         return found
     known = [info.id for info in await store.conversations(ConversationQuery(limit=RECENT))]
     raise RequestError(f"there is no conversation {conversation!r}{did_you_mean(conversation, known)}")
+
+
+async def runs_of(store: Store, conversation: Conversation) -> Sequence[RunInfo]:
+    """Return the runs of a conversation, oldest first."""
+    infos = await store.runs(RunQuery(conversation_id=conversation.id, tenant=conversation.tenant))
+    return [info for info in infos if info.tenant == conversation.tenant]

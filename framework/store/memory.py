@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from framework.store.memory_lists import run_info, select_conversations, select_runs
+from framework.store.memory_tables import ConversationKey, MemoryCounters, MemoryIdempotency, MemoryMedia, MemoryQueue
 from framework.store.protocol import (
     ANSWERED_STATUSES,
     OPEN_STATUSES,
-    PREVIEW_CHARS,
     Blueprint,
     Conversation,
     ConversationInfo,
@@ -21,9 +23,11 @@ from framework.store.protocol import (
     RunQuery,
     RunRecord,
 )
-from framework.types.budget import BudgetUse, CounterKey, CounterOwner
-from framework.types.errors import ConversationBusy, RequestError, RunBusy, RunNotFound
-from framework.types.events import Event
+from framework.store.queue_rules import check_queue, overtaken
+from framework.types.budget import BudgetUse, CounterKey
+from framework.types.errors import ConversationBusy, RequestError, RunBusy, RunNotFound, RunTaken
+from framework.types.events import Event, wire
+from framework.types.run_request import IdempotencyKey, RunRequest
 from framework.types.state import Decision, RunState
 from framework.types.trace import SpanRecord
 
@@ -42,18 +46,22 @@ class MemoryRecord:
     updated_at: float
     held: bool = True
     cancel_requested: bool = False
+    key: ConversationKey | None = None
+    """The conversation of the run."""
     spans: list[SpanRecord] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
 
     async def write(
         self,
         state: RunState,
-        events: Sequence[Event] = (),  # noqa: ARG002 - the protocol's
+        events: Sequence[Event] = (),
         spans: Sequence[SpanRecord] = (),
         *,
         last: bool = False,
         uses: Sequence[BudgetUse] = (),
     ) -> None:
-        """Save spans, the use of budgets, and the end of the run. The state object is shared."""
+        """Save events, spans, the use of budgets, and the end of the run. The state object is shared."""
+        self.events.extend(events)
         self.spans.extend(spans)
         self.store.add_use(uses)
         if last:
@@ -77,62 +85,8 @@ class _Times:
         return float("inf") if self.ttl is None else self.updated_at + self.ttl
 
 
-class _MemoryMedia:
-    """Files in messages by digest, and who uses them: runs, and conversations whose runs were deleted."""
-
-    def __init__(self) -> None:
-        self._files: dict[str, bytes] = {}
-        self._digests: dict[str, set[str]] = {}
-
-    def add(self, user: str, files: Mapping[str, bytes]) -> None:
-        """Keep files for a run."""
-        self._files.update({digest: body for digest, body in files.items() if digest not in self._files})
-        self._digests.setdefault(user, set()).update(files)
-
-    def get(self, digests: Collection[str]) -> Mapping[str, bytes]:
-        """Return the files with these digests."""
-        return {digest: self._files[digest] for digest in digests if digest in self._files}
-
-    def drop(self, user: str, *, still_used_by: str | None = None) -> None:
-        """Delete a user's files, except those that others use. The messages of a conversation outlive its runs."""
-        dropped = self._digests.pop(user, set())
-        if still_used_by is not None and dropped:
-            self._digests.setdefault(still_used_by, set()).update(dropped)
-        for digest in dropped.difference(*self._digests.values()):
-            del self._files[digest]
-
-
-class _MemoryCounters:
-    """The counters of shared budgets."""
-
-    def __init__(self) -> None:
-        self._uses: dict[CounterKey, BudgetUse] = {}
-        self._owned: dict[CounterOwner, set[CounterKey]] = {}
-
-    def add(self, uses: Sequence[BudgetUse]) -> None:
-        for use in uses:
-            before = self._uses.get(use.key)
-            self._uses[use.key] = before.plus(use.tokens, use.cost_usd) if before else use
-            if before is None and (owner := use.owner):
-                self._owned.setdefault(owner, set()).add(use.key)
-
-    def load(self, keys: Collection[CounterKey] | None) -> list[BudgetUse]:
-        return [self._uses[key] for key in (self._uses if keys is None else keys) if key in self._uses]
-
-    def drop(self, owner: CounterOwner) -> None:
-        """Delete the counters of a conversation or run."""
-        for key in self._owned.pop(owner, ()):
-            self._uses.pop(key, None)
-
-    def drop_ended(self, before: float | None) -> None:
-        """Delete the counters of periods that ended before a Unix time; None: none."""
-        ended = [k for k, use in self._uses.items() if before and use.resets_at and use.resets_at.timestamp() < before]
-        for key in ended:
-            del self._uses[key]
-
-
 class MemoryStore:
-    """A store in memory. It keeps the newest `keep_runs` runs, plus those that are open; events are not stored."""
+    """A store in memory. It keeps the newest `keep_runs` runs with their events, plus those that are open."""
 
     durable = False
     files: tuple[Path, ...] = ()
@@ -140,10 +94,10 @@ class MemoryStore:
     def __init__(self, keep_runs: int = 1000, *, keep_spans: bool = False) -> None:
         self.keeps_spans = keep_spans
         self._runs: dict[str, MemoryRecord] = {}
-        self._conversations: dict[str, Conversation] = {}
-        self._times: dict[str, _Times] = {}
-        self._media = _MemoryMedia()
-        self._counters = _MemoryCounters()
+        self._conversations: dict[ConversationKey, Conversation] = {}
+        self._times: dict[ConversationKey, _Times] = {}
+        self._media, self._counters = MemoryMedia(), MemoryCounters()
+        self._queue, self._idempotency = MemoryQueue(), MemoryIdempotency()
         self._keep_runs = keep_runs
         self._swept_at = 0.0
         """When expired conversations were last deleted, as Unix time."""
@@ -154,26 +108,59 @@ class MemoryStore:
         conversation: Conversation | None,
         blueprint: Blueprint | None,  # noqa: ARG002 - the agent object lives as long as the run
     ) -> RunRecord:
-        """Save a new run. The record refers to the state object."""
-        if (now := time.time()) >= self._swept_at + SWEEP_SECONDS:
-            self._swept_at = now
-            await self.prune(None, now)
+        """Save a new run, or begin a claimed one. The record refers to the state object."""
+        await self._sweep()
+        now, key = time.time(), None
+        record = self._runs.get(state.run_id) if state.run_id in self._queue else None
+        if record is not None and not record.held:
+            raise RunTaken(f"run {state.run_id} is queued, and not claimed: claim it first")
         turn = 0
         if conversation is not None:
-            current = await self.conversation(conversation.id)
-            if current.open_run or current.turns != conversation.turns:
-                raise ConversationBusy(f"conversation {conversation.id!r} is busy: another run of it began first")
+            key = conversation.tenant, conversation.id
+            current = await self.conversation(conversation.id, conversation.tenant)
+            is_overtaken = current.waiting > 0 and record is None
+            if current.open_run or current.turns != conversation.turns or is_overtaken:
+                raise overtaken(conversation)
             turn = current.turns + 1
-            user, tenant = (current.user, current.tenant) if current.turns else (state.user, state.tenant)
-            opened = replace(current, open_run=state.run_id, turns=turn, user=user, tenant=tenant)
-            self._conversations[current.id] = opened
-        record = self._runs[state.run_id] = MemoryRecord(state, self, turn, now, now)
-        if len(self._runs) > self._keep_runs:
-            ended = (run_id for run_id, kept in self._runs.items() if kept.state.status not in OPEN_STATUSES)
-            if oldest := next(ended, None):
-                self._media.drop(oldest, still_used_by=self._runs.pop(oldest).state.conversation_id)
-                self._counters.drop(("run", oldest))
-        return record
+            user = current.user if current.is_stored else state.user
+            self._conversations[key] = replace(current, open_run=state.run_id, turns=turn, user=user, waiting=0)
+        if record is not None:
+            self._queue.remove(state.run_id, key)
+            record.state, record.turn, record.updated_at = state, turn, now
+            return record
+        return self._add(MemoryRecord(state, self, turn, now, now, key=key))
+
+    async def enqueue(self, request: RunRequest, *, idempotency: IdempotencyKey | None = None) -> str:
+        """Save a queued run."""
+        if idempotency is not None and (earlier := self._idempotency.find(idempotency)) is not None:
+            return earlier
+        await self._sweep()
+        now, key = time.time(), None
+        if request.conversation_id is not None:
+            key = request.tenant, request.conversation_id
+            conversation = await self.conversation(request.conversation_id, request.tenant)
+            check_queue(request, conversation.open_run, conversation.waiting)
+            if not conversation.is_stored:
+                self._conversations[key] = replace(conversation, user=request.user)
+        if idempotency is not None:
+            self._idempotency.add(idempotency, request.run_id)
+        self._queue.add(request, key)
+        self._add(MemoryRecord(request.queued_state(), self, 0, now, now, held=False, key=key))
+        return request.run_id
+
+    async def claim(self, limit: int, *, run_id: str | None = None) -> Sequence[RunRequest]:
+        """Claim queued runs. No other process can claim them."""
+        able = (one for one in self._queue if run_id in (None, one.run_id) and self._can_begin(one.run_id))
+        claimed = list(islice(able, limit))
+        for request in claimed:
+            self._runs[request.run_id].held = True
+        return claimed
+
+    async def unclaim(self, run_ids: Collection[str]) -> None:
+        """Release claims."""
+        for run_id in run_ids:
+            if run_id in self._queue:
+                self._runs[run_id].held = False
 
     async def take(self, state: RunState, decisions: Mapping[str, Decision], by: str | None = None) -> RunRecord:  # noqa: ARG002 - the protocol's
         """Claim a run that is not held."""
@@ -189,14 +176,15 @@ class MemoryStore:
 
     async def runs(self, query: RunQuery | None = None) -> Sequence[RunInfo]:
         """Return the matching runs, by default oldest first."""
-        query = query or RunQuery()
-        infos = [info for info in map(_info, self._runs.values()) if _matches(info, query)]
-        return (infos[::-1] if query.newest_first else infos)[: query.limit]
+        infos = (
+            run_info(one.state, one.turn, (one.created_at, one.updated_at), held=one.held)
+            for one in self._runs.values()
+        )
+        return select_runs(infos, query or RunQuery())
 
-    async def events(self, run_id: str, after: int = 0) -> Sequence[Mapping[str, Any]]:  # noqa: ARG002 - the protocol's
-        """Return nothing: events are not stored."""
-        self._record(run_id)
-        return ()
+    async def events(self, run_id: str, after: int = 0) -> Sequence[Mapping[str, Any]]:
+        """Return the events that were written."""
+        return [wire(event) for event in self._record(run_id).events if event.seq > after]
 
     async def spans(self, run_id: str) -> Sequence[SpanRecord]:
         """Return the run's spans, if traces are stored."""
@@ -225,38 +213,34 @@ class MemoryStore:
         """Return the stored files with these digests."""
         return self._media.get(digests)
 
-    async def conversation(self, conversation_id: str) -> Conversation:
+    async def conversation(self, conversation_id: str, tenant: str | None = None) -> Conversation:
         """Return a conversation. For an unknown id, or one that has expired, return a new, empty one."""
-        if self._has_expired(conversation_id, time.time()):
-            self._delete_with_runs(conversation_id)
-        return self._conversations.get(conversation_id, Conversation(conversation_id))
+        key = tenant, conversation_id
+        if self._has_expired(key, time.time()):
+            self._delete_with_runs(key)
+        stored = self._conversations.get(key) or Conversation(conversation_id, tenant=tenant)
+        return replace(stored, waiting=waiting) if (waiting := self._queue.waiting(key)) else stored
 
     async def conversations(self, query: ConversationQuery | None = None) -> Sequence[ConversationInfo]:
         """Return the matching conversations, latest turn first."""
-        query = query or ConversationQuery()
-        filters = {name: value for name in ("agent", "user", "tenant") if (value := getattr(query, name)) is not None}
-        infos = [
-            info
-            for info in map(self._conversation_info, self._conversations.values())
-            if all(getattr(info, name) == value for name, value in filters.items())
-            and (query.before is None or info.updated_at < query.before)
-        ]
-        return sorted(infos, key=lambda info: -info.updated_at)[: query.limit]
+        infos = (self._conversation_info(key, one) for key, one in self._conversations.items())
+        return select_conversations(infos, query or ConversationQuery())
 
     async def replace_session(self, conversation: Conversation) -> None:
         """Save the session values; raises ConversationBusy."""
-        current = await self.conversation(conversation.id)
+        current = await self.conversation(conversation.id, conversation.tenant)
         if current.open_run is not None or current.turns != conversation.turns:
-            raise ConversationBusy(f"conversation {conversation.id!r} is busy: another run of it began first")
-        self._conversations[current.id] = replace(current, session=dict(conversation.session))
+            raise overtaken(conversation)
+        self._conversations[conversation.tenant, conversation.id] = replace(current, session=dict(conversation.session))
 
-    async def delete_conversation(self, conversation_id: str) -> int:
+    async def delete_conversation(self, conversation_id: str, tenant: str | None = None) -> int:
         """Delete a conversation with its runs."""
-        if conversation_id not in self._conversations:
+        key = tenant, conversation_id
+        if key not in self._conversations:
             raise RequestError(f"there is no conversation {conversation_id!r}")
-        if any(record.held for record in self._turns(conversation_id)):
+        if any(record.held for record in self._turns(key)):
             raise ConversationBusy(f"conversation {conversation_id!r} is busy: a run of it is in progress")
-        return self._delete_with_runs(conversation_id)
+        return self._delete_with_runs(key)
 
     async def prune(self, before: float | None, now: float, *, dry_run: bool = False) -> Pruned:
         """Delete old runs and expired conversations."""
@@ -271,9 +255,9 @@ class MemoryStore:
             for key in expired:
                 self._delete_with_runs(key)
             for run_id in runs & self._runs.keys():
-                self._media.drop(run_id, still_used_by=self._runs.pop(run_id).state.conversation_id)
-                self._counters.drop(("run", run_id))
+                self._drop(run_id)
             self._counters.drop_ended(before)
+            self._idempotency.drop_expired(now)
         return Pruned(len(runs), len(expired))
 
     async def count_use(self, uses: Sequence[BudgetUse]) -> None:
@@ -293,38 +277,76 @@ class MemoryStore:
 
     def record_end(self, state: RunState) -> None:
         """Close the conversation's open turn. Add its messages if the run completed or was stopped by a limit."""
-        if state.conversation_id is None or state.status == "paused":
+        key = self._runs[state.run_id].key
+        self._queue.remove(state.run_id, key)
+        if key is None or state.status == "paused":
             return
-        conversation = self._conversations[state.conversation_id]
+        conversation = self._conversations[key]
+        if conversation.open_run != state.run_id:  # the run never began
+            if not conversation.turns and not self._queue.waiting(key):
+                self._delete_conversation(key)
+            return
         if state.status in ANSWERED_STATUSES:
             messages, session = (*conversation.messages, *state.messages), dict(state.session)
             conversation = replace(conversation, messages=messages, agent=state.agent, session=session)
         summary = state.summary or conversation.summary
-        self._conversations[conversation.id] = replace(conversation, open_run=None, summary=summary)
-        self._times[conversation.id] = _Times(time.time(), state.conversation_ttl)
+        self._conversations[key] = replace(conversation, open_run=None, summary=summary)
+        self._times[key] = _Times(time.time(), state.conversation_ttl)
 
-    def _turns(self, conversation_id: str) -> list[MemoryRecord]:
-        return [record for record in self._runs.values() if record.state.conversation_id == conversation_id]
+    async def _sweep(self) -> None:
+        """Delete expired conversations, once a minute."""
+        if (now := time.time()) >= self._swept_at + SWEEP_SECONDS:
+            self._swept_at = now
+            await self.prune(None, now)
 
-    def _has_expired(self, conversation_id: str, now: float) -> bool:
-        times, kept = self._times.get(conversation_id), self._conversations.get(conversation_id)
-        return times is not None and kept is not None and not kept.open_run and times.expires_at <= now
+    def _add(self, record: MemoryRecord) -> MemoryRecord:
+        """Add a run, and delete the oldest one that has ended if there are too many."""
+        self._runs[record.state.run_id] = record
+        if len(self._runs) > self._keep_runs:
+            ended = (run_id for run_id, kept in self._runs.items() if kept.state.status not in OPEN_STATUSES)
+            if oldest := next(ended, None):
+                self._drop(oldest)
+        return record
 
-    def _delete_with_runs(self, conversation_id: str) -> int:
-        self._times.pop(conversation_id, None)
-        del self._conversations[conversation_id]
-        turns = [record.state.run_id for record in self._turns(conversation_id)]
+    def _drop(self, run_id: str) -> None:
+        """Delete a run that has ended. Its messages stay in its conversation."""
+        self._media.drop(run_id, still_used_by=self._runs.pop(run_id).key)
+        self._counters.drop(("run", run_id, None))
+        self._idempotency.drop(run_id)
+
+    def _can_begin(self, run_id: str) -> bool:
+        record = self._runs[run_id]
+        if record.held or record.key is None:
+            return not record.held
+        return self._queue.is_first(run_id, record.key) and not self._conversations[record.key].open_run
+
+    def _turns(self, key: ConversationKey) -> list[MemoryRecord]:
+        return [record for record in self._runs.values() if record.key == key]
+
+    def _has_expired(self, key: ConversationKey, now: float) -> bool:
+        times, kept = self._times.get(key), self._conversations.get(key)
+        if times is None or kept is None or kept.open_run or self._queue.waiting(key):
+            return False
+        return times.expires_at <= now
+
+    def _delete_with_runs(self, key: ConversationKey) -> int:
+        turns = [record.state.run_id for record in self._turns(key)]
         for run_id in turns:
-            del self._runs[run_id]
-            self._media.drop(run_id)
-            self._counters.drop(("run", run_id))
-        self._media.drop(conversation_id)
-        self._counters.drop(("conversation", conversation_id))
+            self._queue.remove(run_id, key)
+            self._drop(run_id)
+        self._delete_conversation(key)
         return len(turns)
 
-    def _conversation_info(self, conversation: Conversation) -> ConversationInfo:
-        turns = self._turns(conversation.id)
-        times = self._times.get(conversation.id) or _Times(turns[-1].updated_at if turns else 0.0, None)
+    def _delete_conversation(self, key: ConversationKey) -> None:
+        tenant, conversation_id = key
+        self._times.pop(key, None)
+        del self._conversations[key]
+        self._media.drop(key)
+        self._counters.drop(("conversation", conversation_id, tenant))
+
+    def _conversation_info(self, key: ConversationKey, conversation: Conversation) -> ConversationInfo:
+        turns = self._turns(key)
+        times = self._times.get(key) or _Times(turns[-1].updated_at if turns else 0.0, None)
         return ConversationInfo(
             id=conversation.id,
             agent=conversation.agent,
@@ -342,42 +364,3 @@ class MemoryStore:
             return self._runs[run_id]
         except KeyError:
             raise RunNotFound(f"there is no run {run_id!r}") from None
-
-
-def _info(record: MemoryRecord) -> RunInfo:
-    state = record.state
-    expiries = [one.expires_at.timestamp() for one in state.pending if one.expires_at]
-    return RunInfo(
-        run_id=state.run_id,
-        status=state.status,
-        finish_reason=state.finish_reason,
-        agent=state.agent,
-        generation=state.generation,
-        digest=state.digest,
-        message=state.messages[0].description[:PREVIEW_CHARS],
-        created_at=record.created_at,
-        updated_at=record.updated_at,
-        conversation_id=state.conversation_id,
-        turn=record.turn,
-        user=state.user,
-        tenant=state.tenant,
-        trace_id=state.trace_id,
-        steps=state.steps,
-        tokens=state.usage.total_tokens,
-        expires_at=min(expiries, default=None),
-        held=record.held,
-    )
-
-
-def _matches(info: RunInfo, query: RunQuery) -> bool:
-    return all(_conditions(info, query))
-
-
-def _conditions(info: RunInfo, query: RunQuery) -> Iterator[bool]:
-    yield not query.statuses or info.status in query.statuses
-    yield not query.orphaned or info.orphaned
-    if query.expired_at is not None:
-        yield info.status == "paused" and info.expires_at is not None and info.expires_at <= query.expired_at
-    for name in ("conversation_id", "agent", "user", "tenant"):
-        value = getattr(query, name)
-        yield value is None or getattr(info, name) == value

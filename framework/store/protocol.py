@@ -11,15 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from framework.store.paging import ConversationCursor
 from framework.types.budget import BudgetUse, CounterKey
 from framework.types.events import Event
 from framework.types.messages import Message
+from framework.types.run_request import IdempotencyKey, RunRequest
 from framework.types.state import Decision, RunState
 from framework.types.status import Status
 from framework.types.trace import SpanRecord
 from framework.types.transcript import Summary
 
-OPEN_STATUSES: tuple[Status, ...] = ("paused", "running")
+OPEN_STATUSES: tuple[Status, ...] = ("queued", "paused", "running")
 ANSWERED_STATUSES: tuple[Status, ...] = ("completed", "stopped")
 """Statuses of runs whose messages become part of their conversation."""
 PREVIEW_CHARS = 200
@@ -31,6 +33,7 @@ class Conversation:
     """The messages and session values of a conversation so far."""
 
     id: str
+    """Unique within its tenant: equal ids of two tenants are two conversations."""
     messages: tuple[Message, ...] = ()
     """Messages of the turns that completed or were stopped by a limit. They are the history of the next run."""
     agent: str | None = None
@@ -46,6 +49,13 @@ class Conversation:
     """User and tenant of its first run, which own the conversation."""
     summary: Summary | None = None
     """Summary that replaces the beginning of the messages in requests to a model."""
+    waiting: int = 0
+    """Number of its runs that wait in the queue."""
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether a run of it began or waits. Otherwise it is new, and has no owner."""
+        return self.turns > 0 or self.waiting > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +74,25 @@ class ConversationInfo:
     user: str | None = None
     tenant: str | None = None
 
+    @property
+    def cursor(self) -> str:
+        """Position in a list of conversations: pass it as `ConversationQuery.cursor` to get the next page."""
+        return ConversationCursor(self.updated_at, self.id, self.tenant).encode()
+
 
 @dataclass(frozen=True, slots=True)
 class ConversationQuery:
     """Filter for a list of conversations, sorted by latest turn first. Unset fields match everything."""
 
+    id: str | None = None
+    """Several conversations may have this id, each of another tenant."""
     agent: str | None = None
     user: str | None = None
     tenant: str | None = None
     before: float | None = None
-    """Only conversations whose latest turn is older than this Unix time. Used for paging."""
+    """Only conversations whose latest turn is older than this Unix time."""
+    cursor: str | None = None
+    """Only conversations after the one with this `ConversationInfo.cursor`. Used for paging."""
     limit: int | None = None
 
 
@@ -147,6 +166,9 @@ class RunQuery:
     expired_at: float | None = None
     """Only paused runs with a confirmation that expires by this Unix time."""
     newest_first: bool = False
+    before: str | None = None
+    """Only runs that were added before the run with this id, which must match `user` and `tenant`. Used for paging,
+    with `newest_first`."""
     limit: int | None = None
 
 
@@ -198,18 +220,58 @@ class Store(Protocol):
     async def begin(self, state: RunState, conversation: Conversation | None, blueprint: Blueprint | None) -> RunRecord:
         """Save a new run with the user's message, before any of its work begins.
 
+        If the run is queued and claimed by this store, it leaves the queue.
+
         Args:
             state: the first state.
             conversation: the conversation as loaded; the run becomes its next turn.
             blueprint: the files of the agent; only durable stores need them.
 
+        Returns:
+            Its record. If `cancel_requested` is set, which only a queued run can have, the caller must end the run.
+
         Raises:
-            ConversationBusy: another run of the conversation is open, or began since it was loaded.
+            ConversationBusy: another run of the conversation is open, or began since it was loaded. Runs that are not
+                queued also wait for those in the queue.
+            RunTaken: the run is queued, and this store has no claim on it.
         """
+        ...
+
+    async def enqueue(self, request: RunRequest, *, idempotency: IdempotencyKey | None = None) -> str:
+        """Save a request as a queued run, and return the run's id.
+
+        Args:
+            request: the request. Its conversation exists, and belongs to its user and tenant, from now on.
+            idempotency: if a request with the same scope, key and digest is stored already, nothing is saved, and the
+                id of the earlier run is returned.
+
+        Raises:
+            ConversationBusy: a run of the conversation is open or waits, and `request.queue` is not set.
+            QueueFull: too many runs of the conversation wait.
+            IdempotencyConflict: the key was used for a different request.
+        """
+        ...
+
+    async def claim(self, limit: int, *, run_id: str | None = None) -> Sequence[RunRequest]:
+        """Claim queued runs that can begin, oldest first. Renew their leases, and begin or unclaim each run.
+
+        A run can begin if no living process holds it, and if it is the first of its conversation and no run of the
+        conversation is open. If a process ends before it begins a run, the run can be claimed again.
+
+        Args:
+            limit: the maximum number of runs.
+            run_id: claim only this run, if it can begin.
+        """
+        ...
+
+    async def unclaim(self, run_ids: Collection[str]) -> None:
+        """Release claims of this store, so that any process can claim the runs. Runs that have begun are skipped."""
         ...
 
     async def take(self, state: RunState, decisions: Mapping[str, Decision], by: str | None = None) -> RunRecord:
         """Claim a paused or orphaned run that has not changed since it was loaded, and save decisions.
+
+        A queued run can be taken too, to end it: it stays queued until its last write.
 
         Args:
             state: the state that `load_run` returned.
@@ -226,11 +288,11 @@ class Store(Protocol):
         ...
 
     async def load_run(self, run_id: str) -> RunState:
-        """Return the last saved state of a run; raises RunNotFound."""
+        """Return the last saved state of a run; raises RunNotFound. A queued run has its message, but no history."""
         ...
 
     async def runs(self, query: RunQuery | None = None) -> Sequence[RunInfo]:
-        """Return the matching runs, by default oldest first."""
+        """Return the matching runs, by default oldest first; raises RequestError if `before` names no such run."""
         ...
 
     async def events(self, run_id: str, after: int = 0) -> Sequence[Mapping[str, Any]]:
@@ -242,11 +304,14 @@ class Store(Protocol):
         ...
 
     async def request_cancel(self, run_id: str) -> bool:
-        """Request cancellation from the holder of a run. Return False if no process holds it; raises RunNotFound."""
+        """Request cancellation from the holder of a run. Return False if no process holds it; raises RunNotFound.
+
+        A queued run is held while it is claimed.
+        """
         ...
 
     async def renew(self, run_ids: Collection[str]) -> Mapping[str, bool]:
-        """Renew the leases of this store's runs.
+        """Renew the leases of this store's runs, and of those that it claimed.
 
         Returns:
             Whether a cancel request exists, by run id. Contains only runs that this store still holds: a run that is
@@ -270,12 +335,12 @@ class Store(Protocol):
         """Return the stored files with these digests, by digest. Those that are not stored are missing."""
         ...
 
-    async def conversation(self, conversation_id: str) -> Conversation:
-        """Return a conversation. For an unknown id, or one that has expired, return a new, empty one."""
+    async def conversation(self, conversation_id: str, tenant: str | None = None) -> Conversation:
+        """Return a tenant's conversation. For an unknown id, or one that has expired, return a new, empty one."""
         ...
 
     async def conversations(self, query: ConversationQuery | None = None) -> Sequence[ConversationInfo]:
-        """Return the matching conversations, latest turn first."""
+        """Return the matching conversations, latest turn first; raises RequestError for an invalid cursor."""
         ...
 
     async def replace_session(self, conversation: Conversation) -> None:
@@ -286,12 +351,12 @@ class Store(Protocol):
         """
         ...
 
-    async def delete_conversation(self, conversation_id: str) -> int:
-        """Delete a conversation with all its runs and their data, and return the number of runs.
+    async def delete_conversation(self, conversation_id: str, tenant: str | None = None) -> int:
+        """Delete a tenant's conversation with all its runs, also those that wait, and return the number of runs.
 
         Raises:
             RequestError: the conversation does not exist.
-            ConversationBusy: a run of it is in progress.
+            ConversationBusy: a run of it is in progress, or about to begin.
         """
         ...
 
@@ -308,7 +373,7 @@ class Store(Protocol):
         ...
 
     async def prune(self, before: float | None, now: float, *, dry_run: bool = False) -> Pruned:
-        """Delete old runs and expired conversations, and return how much was deleted.
+        """Delete old runs, expired conversations and idempotency keys, and return how much was deleted.
 
         Args:
             before: delete runs that ended before this Unix time, with their events and traces. If a run is a turn of a
@@ -322,28 +387,3 @@ class Store(Protocol):
     async def close(self) -> None:
         """Close the store's connections and files."""
         ...
-
-
-class UnstoredRecord:
-    """Record of a run that is not stored. Only its use of shared budgets is."""
-
-    cancel_requested = False
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    async def write(
-        self,
-        state: RunState,  # noqa: ARG002 - the protocol's
-        events: Sequence[Event] = (),  # noqa: ARG002 - the protocol's
-        spans: Sequence[SpanRecord] = (),  # noqa: ARG002 - the protocol's
-        *,
-        last: bool = False,  # noqa: ARG002 - the protocol's
-        uses: Sequence[BudgetUse] = (),
-    ) -> None:
-        """Count the use of shared budgets."""
-        if uses:
-            await self._store.count_use(uses)
-
-    async def release(self) -> None:
-        """Do nothing."""

@@ -21,8 +21,8 @@ _UNITS: Mapping[BudgetLimit, str] = {"max_total_tokens": "tokens", "max_cost_usd
 
 CounterKey = tuple[str, str, str]
 """Budget, scope and period of a counter; see `BudgetUse`."""
-CounterOwner = tuple[Literal["conversation", "run"], str]
-"""The conversation or run with which a counter is deleted, by kind and id."""
+CounterOwner = tuple[Literal["conversation", "run"], str, str | None]
+"""The conversation or run with which a counter is deleted: its kind, its id, and the tenant of a conversation."""
 
 
 def _as_list(value: Any) -> Any:
@@ -110,7 +110,8 @@ class BudgetUse(Frozen):
         """The conversation or run that the counter is for, and is deleted with; None if it is for more than one."""
         kinds: tuple[Literal["conversation", "run"], ...] = ("conversation", "run")
         scope: dict[str, str] = json.loads(self.scope)
-        return next(((kind, scope[kind]) for kind in kinds if kind in scope), None)
+        tenant = scope.get("tenant") if "conversation" in scope else None
+        return next(((kind, scope[kind], tenant) for kind in kinds if kind in scope), None)
 
     def of(self, limit: BudgetLimit) -> float:
         """Return how much of a limit is used."""
@@ -169,11 +170,12 @@ def counter_scope(
 ) -> str:
     """Return the scope of a run's counter. A run outside a conversation counts as a conversation of its own.
 
-    A user belongs to a tenant: equal user names in two tenants have two counters.
+    Users and conversations belong to a tenant: equal names or ids in two tenants have two counters.
     """
     scope: dict[str, str | None] = {}
     if "conversation" in per:
         scope |= {"run": run_id} if conversation is None else {"conversation": conversation}
+        scope |= {"tenant": tenant} if conversation is not None and tenant is not None else {}
     if "tenant" in per or "user" in per:
         scope["tenant"] = tenant
     if "user" in per:
@@ -212,11 +214,13 @@ def budget_statuses(
 
 
 def _counts_for(budget: SharedBudget, use: BudgetUse, now: float) -> bool:
-    sample = counter_scope(budget.per, tenant=None, user=None, conversation=None, run_id="")
-    names = {"conversation" if name == "run" else name for name in json.loads(use.scope)}
-    return use.period == budget.period(now) and names == {
-        "conversation" if name == "run" else name for name in json.loads(sample)
-    }
+    scope = json.loads(use.scope)
+    samples = (
+        counter_scope(budget.per, tenant=tenant, user=None, conversation=conversation, run_id="")
+        for tenant in (None, "")
+        for conversation in (None, "")
+    )
+    return use.period == budget.period(now) and any(scope.keys() == json.loads(sample).keys() for sample in samples)
 
 
 def _status(budget: SharedBudget, use: BudgetUse) -> BudgetStatus:

@@ -14,11 +14,12 @@ from framework.cli.show import counted
 
 @click.command("delete")
 @click.argument("conversation")
+@click.option("-t", "--tenant", help="The tenant it belongs to. Needed only if several tenants have this id.")
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was deleted as JSON.")
-def command(conversation: str, project: str, as_json: bool) -> int:
+def command(conversation: str, tenant: str | None, project: str, as_json: bool) -> int:
     """Delete CONVERSATION with all of its runs, their events and traces. This cannot be undone."""
-    runs = asyncio.run(_delete(project, conversation))
+    runs = asyncio.run(_delete(project, conversation, tenant))
     if as_json:
         click.echo(json.dumps({"conversation": conversation, "runs": runs}))
     else:
@@ -26,7 +27,7 @@ def command(conversation: str, project: str, as_json: bool) -> int:
     return 0
 
 
-async def _delete(project: str, conversation: str) -> int:
+async def _delete(project: str, conversation: str, tenant: str | None) -> int:
     async with open_project_store(locate(project)) as store:
-        await find_conversation(store, conversation)
-        return await store.delete_conversation(conversation)
+        found = await find_conversation(store, conversation, tenant)
+        return await store.delete_conversation(found.id, found.tenant)

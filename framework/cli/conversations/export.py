@@ -18,18 +18,19 @@ from framework.store.protocol import Conversation
 @click.argument("conversation")
 @click.option("-f", "--format", "form", type=click.Choice(FORMS), default="messages", show_default=True, help="Format.")
 @click.option("-o", "--output", metavar="FILE", help="Write to this file instead of standard output.")
+@click.option("-t", "--tenant", help="The tenant it belongs to. Needed only if several tenants have this id.")
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
-def command(conversation: str, form: Form, output: str | None, project: str) -> int:
+def command(conversation: str, form: Form, output: str | None, tenant: str | None, project: str) -> int:
     """Write all messages of CONVERSATION as JSON: in our own format (`messages`) or in that of a provider's API.
 
     Images, PDFs and audio are contained in base64.
     """
-    found, files = asyncio.run(_load(project, conversation))
+    found, files = asyncio.run(_load(project, conversation, tenant))
     write_out(as_json_text(exported(found.messages, form, files=files)), output)
     return 0
 
 
-async def _load(project: str, conversation: str) -> tuple[Conversation, Mapping[str, bytes]]:
+async def _load(project: str, conversation: str, tenant: str | None) -> tuple[Conversation, Mapping[str, bytes]]:
     async with open_project_store(locate(project)) as store:
-        found = await find_conversation(store, conversation)
+        found = await find_conversation(store, conversation, tenant)
         return found, await load_files(store, found.messages)

@@ -11,6 +11,7 @@ import click
 from framework.cli.location import Location, locate
 from framework.cli.project import find_agent, read_project
 from framework.cli.records import new_conversation, open_project_store
+from framework.engine.runtime.request import Caller
 from framework.llm.message_formats import FORMS, Form, imported_with_files
 from framework.types.errors import RequestError
 from framework.types.state import RunState
@@ -24,20 +25,30 @@ MAX_BYTES = 128 * 1024 * 1024
 @click.option("-c", "--conversation", help="Its id. Default: a new one, which is printed.")
 @click.option("-a", "--agent", required=True, help="The agent that continues it.")
 @click.option("-u", "--user", help="The user it belongs to.")
+@click.option("-t", "--tenant", help="The tenant it belongs to.")
 @click.option("-f", "--format", "form", type=click.Choice(FORMS), default="messages", show_default=True, help="Format.")
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
-def command(file: str, conversation: str | None, agent: str, user: str | None, form: Form, project: str) -> int:
+def command(
+    file: str,
+    conversation: str | None,
+    agent: str,
+    user: str | None,
+    tenant: str | None,
+    form: Form,
+    project: str,
+) -> int:
     """Read a conversation from FILE, in the format of `export` or of a provider's API, and print its id.
 
     System messages are omitted: the agent has its own instructions.
     """
     made = conversation or new_conversation()
-    asyncio.run(_import(locate(project), file, made, agent, user, form))
+    owner = Caller(user=user, tenant=tenant)
+    asyncio.run(_import(locate(project), file, made, agent, owner, form))
     click.echo(made)
     return 0
 
 
-async def _import(location: Location, file: str, conversation: str, agent: str, user: str | None, form: Form) -> None:
+async def _import(location: Location, file: str, conversation: str, agent: str, owner: Caller, form: Form) -> None:
     project = await read_project(location)
     known = find_agent(project.catalog.current, agent)
     read, files = imported_with_files(_read(file), form, known.toolset.definitions, what=file)
@@ -48,7 +59,8 @@ async def _import(location: Location, file: str, conversation: str, agent: str, 
         agent=known.name,
         conversation_id=conversation,
         conversation_ttl=known.spec.conversation.ttl,
-        user=user,
+        user=owner.user,
+        tenant=owner.tenant,
         messages=messages,
         metadata={"imported": True},
     )
@@ -58,8 +70,8 @@ async def _import(location: Location, file: str, conversation: str, agent: str, 
 async def _store(location: Location, conversation: str, state: RunState, files: Mapping[str, bytes]) -> None:
     """Store all messages as one completed turn."""
     async with open_project_store(location) as store:
-        existing = await store.conversation(conversation)
-        if existing.turns:
+        existing = await store.conversation(conversation, state.tenant)
+        if existing.is_stored:
             raise RequestError(f"conversation {conversation!r} already exists")
         if files:
             await store.save_media(state.run_id, files)

@@ -14,18 +14,20 @@ from framework.cli.records import ago, open_project_store, times_as_text
 from framework.cli.table import show_table
 from framework.store.protocol import ConversationInfo, ConversationQuery
 
-_COLUMNS = ("conversation", "turns", "agent", "last turn", "user", "waits with")
+_COLUMNS = ("conversation", "turns", "agent", "last turn", "user", "tenant", "waits with")
 
 
 @click.command("list")
 @click.option("-a", "--agent", help="Only those whose last turn this agent answered.")
 @click.option("-u", "--user", help="Only those of this user.")
+@click.option("-t", "--tenant", help="Only those of this tenant.")
 @click.option("-n", "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Maximum number.")
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
-def command(agent: str | None, user: str | None, limit: int, project: str, as_json: bool) -> int:
+def command(agent: str | None, user: str | None, tenant: str | None, limit: int, project: str, as_json: bool) -> int:
     """List the stored conversations, the one with the latest turn first."""
-    found = asyncio.run(_conversations(project, ConversationQuery(agent=agent, user=user, limit=limit)))
+    query = ConversationQuery(agent=agent, user=user, tenant=tenant, limit=limit)
+    found = asyncio.run(_conversations(project, query))
     if as_json:
         click.echo(json.dumps([times_as_text(asdict(info)) for info in found], ensure_ascii=False, indent=2))
     elif not found:
@@ -41,4 +43,5 @@ async def _conversations(project: str, query: ConversationQuery) -> Sequence[Con
 
 
 def _row(info: ConversationInfo) -> list[str]:
-    return [info.id, str(info.turns), info.agent or "-", ago(info.updated_at), info.user or "-", info.open_run or "-"]
+    owner = (info.user or "-", info.tenant or "-")
+    return [info.id, str(info.turns), info.agent or "-", ago(info.updated_at), *owner, info.open_run or "-"]

@@ -10,10 +10,10 @@ from itertools import pairwise
 import click
 
 from framework.cli.location import locate
-from framework.cli.records import ago, find_conversation, open_project_store
+from framework.cli.records import ago, find_conversation, open_project_store, runs_of
 from framework.cli.runs.list import as_data
 from framework.llm.message_formats import exported
-from framework.store.protocol import Conversation, RunInfo, RunQuery
+from framework.store.protocol import Conversation, RunInfo
 from framework.types.messages import Message
 from framework.types.text import visible
 
@@ -23,14 +23,16 @@ _SEEN_STATUSES = ("completed", "stopped")
 
 @click.command("show")
 @click.argument("conversation")
+@click.option("-t", "--tenant", help="The tenant it belongs to. Needed only if several tenants have this id.")
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
-def command(conversation: str, project: str, as_json: bool) -> int:
+def command(conversation: str, tenant: str | None, project: str, as_json: bool) -> int:
     """Show the messages of CONVERSATION, turn by turn, with the generation that answered each."""
-    found, runs = asyncio.run(_load(project, conversation))
+    found, runs = asyncio.run(_load(project, conversation, tenant))
     if as_json:
         data = {
             "id": found.id,
+            "tenant": found.tenant,
             "agent": found.agent,
             "open_run": found.open_run,
             "turns": [as_data(info) for info in runs],
@@ -44,10 +46,10 @@ def command(conversation: str, project: str, as_json: bool) -> int:
     return 0
 
 
-async def _load(project: str, conversation: str) -> tuple[Conversation, Sequence[RunInfo]]:
+async def _load(project: str, conversation: str, tenant: str | None) -> tuple[Conversation, Sequence[RunInfo]]:
     async with open_project_store(locate(project)) as store:
-        found = await find_conversation(store, conversation)
-        return found, await store.runs(RunQuery(conversation_id=found.id))
+        found = await find_conversation(store, conversation, tenant)
+        return found, await runs_of(store, found)
 
 
 def conversation_lines(conversation: Conversation, runs: Sequence[RunInfo], last: int | None = None) -> Iterator[str]:

@@ -10,6 +10,7 @@ In reading order; each module imports only from those below it:
     result         Ends a root run: saves the final state, emits the closing events, and builds the result.
     project        Loads a project: its settings, tools and agents.
     todo_list      Reads and replaces the to-do list of a conversation.
+    conversation   Loads conversations for their callers.
     request        A caller's request: its options, decisions and identity, and the first state of a run.
     user_input     A user's message as the caller passes it: text, or texts and files.
     history        Earlier messages as the caller passes them.

@@ -34,7 +34,8 @@ from framework.engine.runtime.project import Project
 from framework.engine.runtime.result import finish_run, suspend_run
 from framework.llm.client import ModelClient
 from framework.store.database_files import database_paths
-from framework.store.protocol import RunRecord, Store, UnstoredRecord
+from framework.store.protocol import RunRecord, Store
+from framework.store.unstored import UnstoredRecord
 from framework.telemetry.content import Content
 from framework.telemetry.json_log import log_as_run
 from framework.telemetry.metrics import RunMetrics

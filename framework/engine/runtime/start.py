@@ -17,6 +17,7 @@ from framework.engine.context.model_clients import ModelClients
 from framework.engine.model_call.files import require_accepted
 from framework.engine.routing.by_model import route_by_model
 from framework.engine.routing.rules import Route, choose_route, known_route
+from framework.engine.runtime.conversation import load_conversation
 from framework.engine.runtime.history import GivenHistory, may_contain_files, message_list, read_history
 from framework.engine.runtime.launcher import PreparedRun
 from framework.engine.runtime.request import Caller, RunOptions, check_unrouted, initial_state, run_limits
@@ -79,7 +80,7 @@ class RunStarter:
         if model := options.get("model"):
             self._models.require_known(generation.settings, model)
         if conversation_id := options.get("conversation"):
-            self._require_access(await self._store.conversation(conversation_id), options)
+            await self._load_conversation(conversation_id, options)
         if options.get("agent") or len(generation.agents) < 2:
             route = select_agent(message.description, generation, explicit=options.get("agent"))
             initial_state(message, route.agent, generation, options)
@@ -107,6 +108,8 @@ class RunStarter:
         files |= {file.part.digest: file.data for file in content.files}
         state = initial_state(message, route.agent, generation, options, earlier)
         state.run_id = run_id or state.run_id
+        if conversation is not None:
+            state.tenant = conversation.tenant  # a single user may continue any tenant's conversation
         state.executor = route.executor
         state.usage, state.warnings = route.usage, [*route.warnings]
         if call := route.model_call:
@@ -166,18 +169,15 @@ class RunStarter:
         """Return the conversation that the run continues, if any; raises RequestError, ConversationBusy."""
         if not (conversation_id := options.get("conversation")):
             return None
-        conversation = await self._store.conversation(conversation_id)
-        self._require_access(conversation, options)
+        conversation = await self._load_conversation(conversation_id, options)
         if conversation.open_run:
             raise await self.busy(conversation_id, conversation.open_run)
         return conversation
 
-    def _require_access(self, conversation: Conversation, options: RunOptions) -> None:
-        """Raise RequestError if the conversation belongs to another user."""
+    async def _load_conversation(self, conversation_id: str, options: RunOptions) -> Conversation:
+        """Return a conversation, or a new one; raises RequestError if it belongs to another user."""
         caller = self._caller(options.get("user"), options.get("tenant"))
-        if conversation.turns and not caller.can_access(conversation.user, conversation.tenant):
-            problem = f"this user has no conversation {conversation.id!r}"
-            raise RequestError(f"{problem}: pass the user and tenant that started it")
+        return await load_conversation(self._store, conversation_id, caller)
 
     async def busy(self, conversation_id: str, run_id: str) -> ConversationBusy:
         """Return the error for a conversation with an open run, with the command that resolves it."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from framework.engine.runtime.conversation import load_conversation
 from framework.engine.runtime.request import Caller
 from framework.store.protocol import Conversation, Store
 from framework.tools.builtin.notes import MAX_TODO_ITEMS, TODO
@@ -52,7 +53,7 @@ async def replace_todo(
 
 
 async def _conversation(store: Store, conversation_id: str, caller: Caller) -> Conversation:
-    conversation = await store.conversation(conversation_id)
-    if not conversation.turns or not caller.can_access(conversation.user, conversation.tenant):
+    conversation = await load_conversation(store, conversation_id, caller)
+    if not conversation.turns:
         raise RequestError(f"this user has no conversation {conversation_id!r}")
     return conversation

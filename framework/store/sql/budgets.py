@@ -10,7 +10,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from framework.store.sql.database import Database
 from framework.store.sql.prepared_statement import PreparedStatement
 from framework.store.sql.schema import budget_counters
-from framework.types.budget import BudgetUse, CounterKey, CounterOwner
+from framework.store.sql.texts import conversation_key
+from framework.types.budget import BudgetUse, CounterKey
 
 _KEY = [column.name for column in budget_counters.primary_key]
 _USE = [budget_counters.c[name] for name in (*_KEY, "tokens", "cost_usd")]
@@ -48,20 +49,24 @@ def delete_ended_counters(connection: sa.Connection, before: float) -> None:
 
 
 def delete_counters(connection: sa.Connection, kind: str, ids: Collection[str]) -> None:
-    """Delete the counters that belong to these conversations or runs."""
+    """Delete the counters that belong to these runs, or to the conversations with these keys."""
     owners = [f"{kind}:{one}" for one in ids]
     connection.execute(sa.delete(budget_counters).where(budget_counters.c.owner.in_(owners)))
 
 
 def _row(use: BudgetUse) -> dict[str, object]:
-    owner: CounterOwner | None = use.owner
+    owner = use.owner and _owner(*use.owner)
     return {
         **dict(zip(_KEY, use.key, strict=True)),
-        "owner": owner and ":".join(owner),
+        "owner": owner,
         "tokens": use.tokens,
         "cost_usd": use.cost_usd,
         "ends_at": use.resets_at and use.resets_at.timestamp(),
     }
+
+
+def _owner(kind: str, one: str, tenant: str | None) -> str:
+    return f"{kind}:{one if kind == 'run' else conversation_key(one, tenant)}"
 
 
 def _use(budget: str, scope: str, period: str, tokens: int, cost_usd: float) -> BudgetUse:

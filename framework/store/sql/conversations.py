@@ -9,7 +9,9 @@ from collections.abc import Iterable, Iterator
 import sqlalchemy as sa
 from pydantic import TypeAdapter
 
+from framework.store.paging import ConversationCursor
 from framework.store.protocol import OPEN_STATUSES, Conversation, ConversationInfo, ConversationQuery, Pruned
+from framework.store.queue_rules import overtaken
 from framework.store.sql import runs as sql_runs
 from framework.store.sql.budgets import delete_counters
 from framework.store.sql.database import Database
@@ -21,12 +23,15 @@ from framework.store.sql.schema import (
     conversations,
     decisions,
     events,
+    has_status,
+    idempotency_keys,
     messages,
     packed,
     parts,
     runs,
     spans,
 )
+from framework.store.sql.texts import conversation_id_of, conversation_key, has_id, to_sql_text
 from framework.types.errors import ConversationBusy, RequestError
 from framework.types.messages import Message
 from framework.types.transcript import Summary
@@ -38,14 +43,17 @@ UNUSED_BLUEPRINT_SECONDS = 3600.0
 """An unused blueprint is deleted this long after it was last written: a run may be about to begin with it."""
 
 
-def load_conversation(connection: sa.Connection, conversation_id: str) -> Conversation | None:
+def select_conversation(connection: sa.Connection, conversation_id: str, tenant: str | None) -> Conversation | None:
     """Return a conversation with the messages of its answered turns, or None if it has expired."""
-    row = connection.execute(sa.select(conversations).where(conversations.c.id == conversation_id)).one_or_none()
+    key = conversation_key(conversation_id, tenant)
+    waiting = sa.select(sa.func.count()).where(runs.c.conversation_id == key, has_status("queued")).scalar_subquery()
+    select = sa.select(conversations, waiting.label("waiting")).where(conversations.c.id == key)
+    row = connection.execute(select).one_or_none()
     if row is None:
-        return Conversation(conversation_id)
-    if row.expires_at is not None and row.expires_at <= time.time() and row.open_run is None:
+        return Conversation(conversation_id, tenant=tenant)
+    if row.expires_at is not None and row.expires_at <= time.time() and row.open_run is None and not row.waiting:
         return None
-    bodies = sql_runs.load_history(connection, conversation_id)
+    bodies = sql_runs.load_history(connection, key)
     return Conversation(
         conversation_id,
         tuple(_MESSAGES.validate_json(f"[{','.join(bodies)}]")),
@@ -54,29 +62,20 @@ def load_conversation(connection: sa.Connection, conversation_id: str) -> Conver
         session=json.loads(row.session),
         turns=row.turns,
         user=row.user_id,
-        tenant=row.tenant,
+        tenant=tenant,
+        waiting=row.waiting,
         summary=Summary.model_validate_json(row.summary) if row.summary else None,
     )
 
 
 def list_conversations(connection: sa.Connection, query: ConversationQuery) -> list[ConversationInfo]:
-    """Return the matching conversations, latest turn first."""
+    """Return the matching conversations, latest turn first; raises RequestError for an invalid cursor."""
     columns = [column for column in conversations.c if column.name not in ("session", "summary", "summary_upto")]
     select = sa.select(*columns).order_by(conversations.c.updated_at.desc(), conversations.c.id)
-    filters = {
-        conversations.c.agent: query.agent,
-        conversations.c.user_id: query.user,
-        conversations.c.tenant: query.tenant,
-    }
-    for column, value in filters.items():
-        if value is not None:
-            select = select.where(column == value)
-    if query.before is not None:
-        select = select.where(conversations.c.updated_at < query.before)
-    rows = connection.execute(select.limit(query.limit))
+    rows = connection.execute(select.where(*_conditions(query, connection.dialect.name)).limit(query.limit))
     return [
         ConversationInfo(
-            id=row.id,
+            id=conversation_id_of(row.id),
             agent=row.agent,
             turns=row.turns,
             created_at=row.created_at,
@@ -90,37 +89,61 @@ def list_conversations(connection: sa.Connection, query: ConversationQuery) -> l
     ]
 
 
+def _conditions(query: ConversationQuery, dialect: str) -> Iterator[sa.ColumnElement[bool]]:
+    if query.id is not None and query.tenant is not None:
+        yield conversations.c.id == conversation_key(query.id, query.tenant)
+    elif query.id is not None:
+        yield has_id(conversations.c.id, query.id, dialect)
+    filters = {"agent": query.agent, "user_id": query.user, "tenant": query.tenant}
+    for name, value in filters.items():
+        if value is not None:
+            yield conversations.c[name] == to_sql_text(value)
+    if query.before is not None:
+        yield conversations.c.updated_at < query.before
+    if query.cursor is not None:
+        last = ConversationCursor.decode(query.cursor)
+        key = conversation_key(last.id, last.tenant)
+        is_tie = sa.and_(conversations.c.updated_at == last.updated_at, conversations.c.id > key)
+        yield sa.or_(conversations.c.updated_at < last.updated_at, is_tie)
+
+
 def replace_session(connection: sa.Connection, conversation: Conversation) -> None:
     """Save session values; raises ConversationBusy if a run is open, or began since the conversation was loaded."""
+    key = conversation_key(conversation.id, conversation.tenant)
     is_unchanged = (conversations.c.open_run.is_(None), conversations.c.turns == conversation.turns)
-    update = sa.update(conversations).where(conversations.c.id == conversation.id, *is_unchanged)
+    update = sa.update(conversations).where(conversations.c.id == key, *is_unchanged)
     if not connection.execute(update.values(session=json.dumps(conversation.session))).rowcount:
-        raise ConversationBusy(f"conversation {conversation.id!r} is busy: another run of it began first")
+        raise overtaken(conversation)
 
 
-def delete_conversation(connection: sa.Connection, database: Database, leases: RunLeases, conversation_id: str) -> int:
+def delete_conversation(
+    connection: sa.Connection, database: Database, leases: RunLeases, conversation_id: str, tenant: str | None
+) -> int:
     """Delete a conversation and its runs, and return their number; raises RequestError, ConversationBusy."""
-    is_turn = runs.c.conversation_id == conversation_id
+    key = conversation_key(conversation_id, tenant)
+    is_turn = runs.c.conversation_id == key
     owned = sa.select(runs.c.id).where(is_turn, runs.c.owner.is_not(None))
     owners = [find_owner(connection, database, leases, run_id) for run_id in connection.execute(owned).scalars()]
     if any(owner.is_held for owner in owners if owner is not None):
         raise ConversationBusy(f"conversation {conversation_id!r} is busy: a run of it is in progress")
-    deleted = connection.execute(sa.delete(conversations).where(conversations.c.id == conversation_id))
+    deleted = connection.execute(sa.delete(conversations).where(conversations.c.id == key))
     if not deleted.rowcount:
         raise RequestError(f"there is no conversation {conversation_id!r}")
     ids = list(connection.execute(sa.select(runs.c.id).where(is_turn)).scalars())
     _delete_runs(connection, ids)
-    delete_counters(connection, "conversation", [conversation_id])
+    delete_counters(connection, "conversation", [key])
     return len(ids)
 
 
-def delete_expired(connection: sa.Connection, now: float, conversation_id: str | None = None) -> Pruned:
-    """Delete a batch of expired conversations with their runs, or the one with this id if it has expired."""
+def delete_expired(connection: sa.Connection, now: float, key: str | None = None) -> Pruned:
+    """Delete a batch of expired conversations with their runs, or the one with this key if it has expired."""
     batch = sa.select(conversations.c.id).where(_expired(now)).limit(BATCH_SIZE)
-    selected = conversations.c.id.in_(batch) if conversation_id is None else conversations.c.id == conversation_id
+    selected = conversations.c.id.in_(batch) if key is None else conversations.c.id == key
     # Checked again by the DELETE itself, in case a new run has begun.
     delete = sa.delete(conversations).where(selected, _expired(now)).returning(conversations.c.id)
     ids = list(connection.execute(delete).scalars())
+    if not ids:
+        return Pruned()
     turns = list(connection.execute(sa.select(runs.c.id).where(runs.c.conversation_id.in_(ids))).scalars())
     _delete_runs(connection, turns)
     delete_counters(connection, "conversation", ids)
@@ -134,6 +157,14 @@ def delete_ended(connection: sa.Connection, before: float) -> Pruned:
     turns = list(connection.execute(sa.select(runs.c.id).where(*_turns(before)).limit(BATCH_SIZE)).scalars())
     _strip_runs(connection, turns)
     return Pruned(len(single) + len(turns))
+
+
+def delete_without_turns(connection: sa.Connection, key: str) -> None:
+    """Delete a conversation of which no run ever began and none waits, after a queued run has ended."""
+    # Locked first: the DELETE then sees runs that were added while this transaction waited.
+    connection.execute(sa.select(conversations.c.id).where(conversations.c.id == key).with_for_update())
+    waits = sa.exists().where(runs.c.conversation_id == key, has_status("queued"))
+    connection.execute(sa.delete(conversations).where(conversations.c.id == key, conversations.c.turns == 0, ~waits))
 
 
 def delete_unused_blueprints(connection: sa.Connection, now: float) -> None:
@@ -156,22 +187,24 @@ def count_prunable(connection: sa.Connection, before: float | None, now: float) 
 
 
 def _expired(now: float) -> sa.ColumnElement[bool]:
-    return sa.and_(conversations.c.expires_at <= now, conversations.c.open_run.is_(None))
+    waits = sa.exists().where(runs.c.conversation_id == conversations.c.id, has_status("queued"))
+    return sa.and_(conversations.c.expires_at <= now, conversations.c.open_run.is_(None), ~waits)
 
 
 def _single_runs(before: float) -> Iterator[sa.ColumnElement[bool]]:
-    yield from (runs.c.ended_at < before, runs.c.status.not_in(OPEN_STATUSES), runs.c.conversation_id.is_(None))
+    """Select runs that are no turn of a conversation: without one, or ended while they waited for it."""
+    yield from (runs.c.ended_at < before, runs.c.status.not_in(OPEN_STATUSES), runs.c.turn.is_(None))
 
 
 def _turns(before: float) -> Iterator[sa.ColumnElement[bool]]:
-    yield from (runs.c.ended_at < before, runs.c.status.not_in(OPEN_STATUSES), runs.c.conversation_id.is_not(None))
+    yield from (runs.c.ended_at < before, runs.c.status.not_in(OPEN_STATUSES), runs.c.turn.is_not(None))
     # Runs without these rows are stripped already.
     yield sa.or_(sa.exists().where(events.c.run_id == runs.c.id), sa.exists().where(packed.c.run_id == runs.c.id))
 
 
 def _delete_runs(connection: sa.Connection, ids: Iterable[str]) -> None:
     for batch in _batches([*ids]):
-        for table in (messages, parts, events, decisions, spans, packed):
+        for table in (messages, parts, events, decisions, spans, packed, idempotency_keys):
             connection.execute(sa.delete(table).where(table.c.run_id.in_(batch)))
         delete_media_of(connection, batch)
         connection.execute(sa.delete(runs).where(runs.c.id.in_(batch)))

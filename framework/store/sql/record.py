@@ -14,10 +14,12 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from framework.store.protocol import ANSWERED_STATUSES
 from framework.store.sql.budgets import CounterStatements
+from framework.store.sql.conversations import delete_without_turns
 from framework.store.sql.database import Database
 from framework.store.sql.leases import RunLease
 from framework.store.sql.packing import Packer
 from framework.store.sql.prepared_statement import PreparedStatement
+from framework.store.sql.runs import HeldRow
 from framework.store.sql.schema import conversations, events, messages, parts, runs
 from framework.store.sql.schema import spans as spans_table
 from framework.store.sql.span_rows import encode_spans
@@ -65,7 +67,7 @@ class Statements:
         released = {"owner": None, "lease_until": None, "lease_boot": None}
         self.step = prepared(step.values(**renewed, **progress))
         self.progress = prepared(step.values(**renewed, attempts=0, **progress))
-        self.end = prepared(step.values(**released, attempts=0, **progress, **ended))
+        self.end = prepared(step.values(**released, attempts=0, request=None, **progress, **ended))
         self.release = prepared(sa.update(runs).where(*_HELD_BY_ME).values(**released))
         self.packer, self.counters = Packer(database), CounterStatements(database)
         self.message, self.part = upsert(messages), upsert(parts)
@@ -123,10 +125,12 @@ class SqlRecord:
         diff: StateDiff,
         lease: RunLease,
         lease_seconds: float,
+        held: HeldRow,
     ) -> None:
-        self.cancel_requested = False
+        self.cancel_requested = held.cancel_requested
         self._database, self._statements, self._lease, self._lease_seconds = database, statements, lease, lease_seconds
-        self._run_id, self._version, self._diff = state.run_id, state.version, diff
+        self._run_id, self._version, self._diff = state.run_id, held.version, diff
+        self._conversation, self._is_queued = held.conversation, held.is_queued
 
     async def write(
         self,
@@ -192,8 +196,8 @@ class SqlRecord:
                 self._statements.spans.execute(connection, row_of_spans)
             if last and state.status != "paused":
                 self._statements.packer.pack(connection, self._run_id)
-            if last and state.conversation_id and state.status != "paused":
-                self._close_turn(connection, state, now)
+            if last and self._conversation is not None and state.status != "paused":
+                self._close_turn(connection, self._conversation, state, now)
             return cancelled
 
         self.cancel_requested = await self._database.write(work, self._committed)
@@ -231,16 +235,19 @@ class SqlRecord:
             return None
         return bool(row.cancel_requested)
 
-    def _close_turn(self, connection: sa.Connection, state: RunState, now: float) -> None:
+    def _close_turn(self, connection: sa.Connection, conversation: str, state: RunState, now: float) -> None:
+        if self._is_queued:  # no turn has begun
+            delete_without_turns(connection, conversation)
+            return
         if (summary := state.summary) is not None:
             summary_row = {
-                "conversation": state.conversation_id,
+                "conversation": conversation,
                 "text": summary.model_dump_json(),
                 "upto": summary.upto,
             }
             self._statements.save_summary.execute(connection, summary_row)
         expires = None if state.conversation_ttl is None else now + state.conversation_ttl
-        row = {"conversation": state.conversation_id, "run": self._run_id, "updated_at": now, "expires_at": expires}
+        row = {"conversation": conversation, "run": self._run_id, "updated_at": now, "expires_at": expires}
         if state.status in ANSWERED_STATUSES:
             session = json.dumps(state.session)
             self._statements.close_answered_turn.execute(connection, row | {"agent": state.agent, "session": session})

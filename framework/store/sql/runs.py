@@ -14,86 +14,124 @@ from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
-from framework.store.protocol import (
-    ANSWERED_STATUSES,
-    OPEN_STATUSES,
-    PREVIEW_CHARS,
-    Blueprint,
-    Conversation,
-    RunInfo,
-    RunQuery,
-)
+from framework.store.protocol import ANSWERED_STATUSES, OPEN_STATUSES, PREVIEW_CHARS, Blueprint, Conversation
+from framework.store.queue_rules import overtaken
 from framework.store.sql.database import Database
 from framework.store.sql.leases import RunLease, RunLeases
-from framework.store.sql.owners import find_owner, is_leased
+from framework.store.sql.owners import find_owner
 from framework.store.sql.packing import PackedRun, load_packed
-from framework.store.sql.schema import blueprints, conversations, decisions, events, messages, parts, runs, spans
+from framework.store.sql.schema import (
+    blueprints,
+    conversations,
+    decisions,
+    events,
+    has_status,
+    messages,
+    parts,
+    runs,
+    spans,
+)
 from framework.store.sql.state_rows import RowKind, assemble_state
-from framework.types.errors import ConversationBusy, DecisionRefused, RunBusy, RunNotFound, StoreError
+from framework.store.sql.texts import conversation_key, to_sql_text
+from framework.types.errors import DecisionRefused, RunBusy, RunNotFound, RunTaken, StoreError
 from framework.types.state import Decision, RunState
 
 _DECISION: TypeAdapter[Decision] = TypeAdapter(Decision)
 
 
-def to_sql_text(value: str | None) -> str | None:
-    """Replace characters that SQLite or PostgreSQL reject in text."""
-    return None if value is None else value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+@dataclass(frozen=True, slots=True)
+class HeldRow:
+    """The row of a run that this process holds."""
+
+    version: int
+    cancel_requested: bool
+    conversation: str | None
+    """Key of its conversation."""
+    is_queued: bool = False
+    """Whether it was taken out of the queue without beginning it, to end it."""
 
 
-def claim_conversation(connection: sa.Connection, conversation: Conversation, state: RunState) -> int:
-    """Make the run the conversation's next turn, and return the turn's number; raises ConversationBusy."""
-    now = time.time()
+HELD_COLUMNS = (runs.c.version, runs.c.cancel_requested, runs.c.conversation_id, runs.c.status)
+"""The columns of `held_row`."""
+
+
+def held_row(row: Any) -> HeldRow:
+    """Return a row from its columns."""
+    return HeldRow(row.version, bool(row.cancel_requested), row.conversation_id, row.status == "queued")
+
+
+def claim_conversation(
+    connection: sa.Connection, conversation: Conversation, state: RunState, *, is_queued: bool = False
+) -> int:
+    """Make the run the conversation's next turn, and return the turn's number; raises ConversationBusy.
+
+    A run that is not queued is rejected while others wait.
+    """
+    now, key = time.time(), conversation_key(conversation.id, conversation.tenant)
     if not conversation.turns:
         insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
-        owner = {"user_id": to_sql_text(state.user), "tenant": to_sql_text(state.tenant)}
-        row = insert(conversations).values(id=conversation.id, created_at=now, updated_at=now, **owner)
+        owner = {"user_id": to_sql_text(state.user), "tenant": to_sql_text(conversation.tenant)}
+        row = insert(conversations).values(id=key, created_at=now, updated_at=now, **owner)
         connection.execute(row.on_conflict_do_nothing(index_elements=["id"]))
     claimed = connection.execute(
         sa.update(conversations)
         .where(
-            conversations.c.id == conversation.id,
+            conversations.c.id == key,
             conversations.c.open_run.is_(None),
             conversations.c.turns == conversation.turns,
+            sa.true() if is_queued else ~sa.exists().where(runs.c.conversation_id == key, has_status("queued")),
         )
         .values(open_run=state.run_id, turns=conversations.c.turns + 1, updated_at=now)
         .returning(conversations.c.turns)
     ).scalar_one_or_none()
     if claimed is None:
-        raise ConversationBusy(f"conversation {conversation.id!r} is busy: another run of it began first")
+        raise overtaken(conversation)
     return int(claimed)
 
 
-def insert_run(
+def insert_run(connection: sa.Connection, state: RunState, row: Mapping[str, Any]) -> None:
+    """Insert a run. `row` contains the columns that `run_columns` does not; raises RunTaken if the run is stored."""
+    values = {"id": state.run_id, "version": 1, "created_at": time.time(), **run_columns(state), **row}
+    try:
+        connection.execute(sa.insert(runs).values(values))
+    except IntegrityError:
+        raise RunTaken(f"run {state.run_id} is stored already, and this process has not claimed it") from None
+
+
+def insert_held(
     connection: sa.Connection,
     database: Database,
     state: RunState,
     row: Mapping[str, Any],
     lease: RunLease,
     lease_seconds: float,
-) -> None:
-    """Insert a new run, held under `lease`."""
-    now = time.time()
-    connection.execute(
-        sa.insert(runs).values(
-            id=state.run_id,
-            conversation_id=state.conversation_id,
-            user_id=to_sql_text(state.user),
-            tenant=to_sql_text(state.tenant),
-            agent=state.agent,
-            generation=state.generation,
-            digest=state.digest,
-            blueprint=state.blueprint,
-            status="running",
-            version=1,
-            owner=lease.name,
-            lease_until=database.now + lease_seconds,
-            lease_boot=lease.boot_lease(lease_seconds),
-            message=to_sql_text(state.messages[0].description[:PREVIEW_CHARS]),
-            created_at=now,
-            updated_at=now,
-            **row,
-        )
-    )
+) -> HeldRow:
+    """Insert a run that begins now, held under `lease`."""
+    insert_run(connection, state, {**row, "status": "running", **lease_columns(database, lease, lease_seconds)})
+    return HeldRow(version=1, cancel_requested=False, conversation=row.get("conversation_id"))
+
+
+def lease_columns(database: Database, lease: RunLease, seconds: float) -> dict[str, Any]:
+    """Return the columns of a run that is held under a lease."""
+    return {
+        "owner": lease.name,
+        "lease_until": database.now + seconds,
+        "lease_boot": lease.boot_lease(seconds),
+    }
+
+
+def run_columns(state: RunState) -> dict[str, Any]:
+    """Return the columns of a run that are known when it begins."""
+    return {
+        "user_id": to_sql_text(state.user),
+        "tenant": to_sql_text(state.tenant),
+        "agent": to_sql_text(state.agent),
+        "generation": state.generation,
+        "digest": state.digest,
+        "blueprint": state.blueprint,
+        "message": to_sql_text(state.messages[0].description[:PREVIEW_CHARS]),
+        "updated_at": time.time(),
+    }
 
 
 def insert_blueprint(connection: sa.Connection, blueprint: Blueprint) -> None:
@@ -119,11 +157,8 @@ class Claim:
 
 def take_run(
     connection: sa.Connection, database: Database, state: RunState, decisions_json: Mapping[str, str], claim: Claim
-) -> tuple[int, bool]:
+) -> HeldRow:
     """Claim a run that is not held and has not changed since it was loaded. Insert decisions given as JSON.
-
-    Returns:
-        The run's version, and whether an open cancel request exists.
 
     Raises:
         RunBusy: the run is held, or another process took it over first.
@@ -139,15 +174,13 @@ def take_run(
         sa.update(runs)
         .where(runs.c.id == state.run_id, runs.c.version == state.version, runs.c.status.in_(OPEN_STATUSES), is_free)
         .values(
-            owner=claim.lease.name,
-            lease_until=database.now + claim.lease_seconds,
-            lease_boot=claim.lease.boot_lease(claim.lease_seconds),
+            **lease_columns(database, claim.lease, claim.lease_seconds),
             version=runs.c.version + 1,
-            status="running",
+            status=sa.case((has_status("queued"), "queued"), else_="running"),
             expires_at=None,
             attempts=runs.c.attempts + 1,
         )
-        .returning(runs.c.version, runs.c.cancel_requested)
+        .returning(*HELD_COLUMNS)
     ).one_or_none()
     if row is None:
         raise RunBusy(f"run {state.run_id} is already in progress in another process")
@@ -167,16 +200,17 @@ def take_run(
             connection.execute(sa.insert(decisions), rows)
         except IntegrityError:
             raise DecisionRefused(f"already decided: {', '.join(sorted(decisions_json))}") from None
-    return int(row[0]), bool(row[1])
+    return held_row(row)
 
 
 def load_run(connection: sa.Connection, run_id: str) -> RunState:
     """Return the last saved state of a run; raises RunNotFound, or StoreError if the rows are damaged."""
     columns = (runs.c.head, runs.c.state, runs.c.version, runs.c.status, runs.c.conversation_id, runs.c.turn)
-    row = connection.execute(sa.select(*columns).where(runs.c.id == run_id)).one_or_none()
+    row = connection.execute(sa.select(*columns).where(runs.c.id == to_sql_text(run_id))).one_or_none()
     if row is None:
         raise RunNotFound(f"there is no run {run_id!r}")
-    earlier = load_history(connection, row.conversation_id, row.turn) if row.conversation_id else []
+    is_turn = row.conversation_id is not None and row.turn is not None
+    earlier = load_history(connection, row.conversation_id, row.turn) if is_turn else []
     try:
         state = assemble_state(_parts(connection, run_id, row), earlier, row.version)
         state.decisions |= _load_decisions(connection, run_id)
@@ -208,12 +242,12 @@ def _parts(connection: sa.Connection, run_id: str, row: Any) -> Iterator[tuple[s
         yield path, kind, body
 
 
-def load_history(connection: sa.Connection, conversation_id: str, before_turn: int | None = None) -> list[str]:
+def load_history(connection: sa.Connection, key: str, before_turn: int | None = None) -> list[str]:
     """Return the messages of a conversation's answered turns as JSON, in order."""
     query = (
         sa.select(messages.c.body)
         .join(runs, runs.c.id == messages.c.run_id)
-        .where(runs.c.conversation_id == conversation_id, runs.c.status.in_(ANSWERED_STATUSES), messages.c.path == "")
+        .where(runs.c.conversation_id == key, runs.c.status.in_(ANSWERED_STATUSES), messages.c.path == "")
         .order_by(runs.c.turn, messages.c.n)
     )
     if before_turn is not None:
@@ -243,55 +277,3 @@ def _load_packed(connection: sa.Connection, run_id: str) -> PackedRun:
     if connection.execute(sa.select(runs.c.no).where(runs.c.id == run_id)).one_or_none() is None:
         raise RunNotFound(f"there is no run {run_id!r}")
     return PackedRun((), (), ())
-
-
-def list_runs(connection: sa.Connection, database: Database, leases: RunLeases, query: RunQuery) -> list[RunInfo]:
-    """Return the matching runs, by default oldest first."""
-    columns = [column for column in runs.c if column.name not in ("head", "state")]
-    select = sa.select(*columns, is_leased(database)).order_by(runs.c.no.desc() if query.newest_first else runs.c.no)
-    select = select.where(*_conditions(query))
-    if query.limit is not None and not query.orphaned:
-        select = select.limit(query.limit)
-    infos = [
-        _run_info(row, held=leases.is_held(row.owner, row.lease_boot, leased=bool(row.leased)))
-        for row in connection.execute(select)
-    ]
-    return [info for info in infos if info.orphaned][: query.limit] if query.orphaned else infos
-
-
-def _conditions(query: RunQuery) -> Iterator[sa.ColumnElement[bool]]:
-    if query.statuses:
-        yield runs.c.status.in_(sorted(query.statuses))
-    if query.orphaned:
-        yield runs.c.status == "running"
-    if query.expired_at is not None:
-        yield sa.and_(runs.c.status == "paused", runs.c.expires_at <= query.expired_at)
-    filters = {runs.c.conversation_id: query.conversation_id, runs.c.agent: query.agent}
-    filters |= {runs.c.user_id: query.user, runs.c.tenant: query.tenant}
-    for column, value in filters.items():
-        if value is not None:
-            yield column == value
-
-
-def _run_info(row: Any, *, held: bool) -> RunInfo:
-    return RunInfo(
-        run_id=row.id,
-        status=row.status,
-        finish_reason=row.finish_reason,
-        agent=row.agent,
-        generation=row.generation,
-        digest=row.digest,
-        message=row.message,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-        conversation_id=row.conversation_id,
-        turn=row.turn or 0,
-        user=row.user_id,
-        tenant=row.tenant,
-        trace_id=row.trace_id,
-        steps=row.steps,
-        tokens=row.tokens,
-        expires_at=row.expires_at,
-        held=held,
-        attempts=row.attempts,
-    )

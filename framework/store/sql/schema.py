@@ -5,13 +5,16 @@ A released migration is never changed: later changes are new migrations at the e
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
+from framework.store.sql.texts import SEPARATOR
 from framework.types.errors import StoreTooNew
+from framework.types.status import Status
 
 metadata = sa.MetaData()
 _Long = sa.BigInteger().with_variant(sa.Integer, "sqlite")
@@ -40,6 +43,7 @@ conversations = sa.Table(
     sa.Column("updated_at", sa.Double, nullable=False),
     sa.Column("expires_at", sa.Double, index=True),
 )
+"""One row per conversation. `id` contains the tenant: see `texts.conversation_key`."""
 
 runs = sa.Table(
     "agentsd_runs",
@@ -72,9 +76,12 @@ runs = sa.Table(
     sa.Column("ended_at", sa.Double, index=True),
     sa.Column("head", sa.Text, nullable=False),
     sa.Column("state", sa.Text, nullable=False),
+    sa.Column("request", sa.Text),
     sa.UniqueConstraint("conversation_id", "turn"),
 )
 """One row per run. `head` is written once, `state` with every step. The other columns are used in queries.
+
+`request` is set while the run is queued. `turn` is set when it begins.
 
 `lease_until` is on the database's clock. `lease_boot`, for SQLite only, is on the machine's monotonic clock: processes
 of the boot that `owner` names use it, because it does not depend on the time of day.
@@ -162,6 +169,41 @@ budget_counters = sa.Table(
 )
 """Use of shared budgets. `owner` is the conversation or run with which a row is deleted, `ends_at` its period's end."""
 
+idempotency_keys = sa.Table(
+    "agentsd_idempotency_keys",
+    metadata,
+    _name("key"),
+    sa.Column("digest", sa.Text, nullable=False),
+    sa.Column("run_id", sa.Text, nullable=False, index=True),
+    sa.Column("created_at", sa.Double, nullable=False, index=True),
+    sqlite_with_rowid=False,
+)
+"""Requests that were sent with an idempotency key. `key` is a digest of the key and its scope."""
+
+
+def has_status(status: Status) -> sa.ColumnElement[bool]:
+    """Return the condition that a run has a status. It is a literal, because partial indexes need one."""
+    return runs.c.status == sa.literal_column(f"'{status}'")
+
+
+def _partial_index(name: str, *columns: sa.Column[Any], where: sa.ColumnElement[bool], **options: Any) -> sa.Index:
+    return sa.Index(name, *columns, sqlite_where=where, postgresql_where=where, **options)
+
+
+_PARTIAL_INDEXES = (
+    _partial_index("ix_agentsd_runs_queued", runs.c.no, where=has_status("queued")),
+    _partial_index("ix_agentsd_runs_waiting", runs.c.conversation_id, runs.c.no, where=has_status("queued")),
+    _partial_index("ix_agentsd_runs_paused", runs.c.expires_at, where=has_status("paused")),
+    _partial_index(
+        "ix_agentsd_conversations_of_tenants",
+        conversations.c.id,
+        where=conversations.c.tenant.is_not(None),
+        postgresql_ops={"id": "text_pattern_ops"},
+    ),
+)
+"""Indexes of few rows. There is none on `lease_until`, which each step changes: a step would then update all indexes
+of its row in PostgreSQL."""
+
 Migration = Callable[[sa.Connection], None]
 
 
@@ -176,10 +218,7 @@ def _traces(connection: sa.Connection) -> None:
 
 def _packed_runs(connection: sa.Connection) -> None:
     packed.create(connection)
-    columns = {column["name"] for column in sa.inspect(connection).get_columns(runs.name)}
-    if runs.c.lease_boot.name not in columns:  # a new database has it: `_first` creates the current table
-        kind = runs.c.lease_boot.type.compile(connection.dialect)
-        connection.exec_driver_sql(f"ALTER TABLE {runs.name} ADD COLUMN {runs.c.lease_boot.name} {kind}")
+    _add_column_of_runs(connection, runs.c.lease_boot)
 
 
 def _version_4(connection: sa.Connection) -> None:
@@ -187,7 +226,47 @@ def _version_4(connection: sa.Connection) -> None:
         table.create(connection)
 
 
-MIGRATIONS: Sequence[Migration] = (_first, _traces, _packed_runs, _version_4)
+def _version_5(connection: sa.Connection) -> None:
+    _add_column_of_runs(connection, runs.c.request)
+    idempotency_keys.create(connection)
+    for index in _PARTIAL_INDEXES:
+        index.create(connection, checkfirst=True)
+    _move_conversations_to_tenants(connection)
+
+
+def _add_column_of_runs(connection: sa.Connection, column: sa.Column[Any]) -> None:
+    columns = {column["name"] for column in sa.inspect(connection).get_columns(runs.name)}
+    if column.name not in columns:  # a new database has it: `_first` creates the current table
+        kind = column.type.compile(connection.dialect)
+        connection.exec_driver_sql(f"ALTER TABLE {runs.name} ADD COLUMN {column.name} {kind}")
+
+
+def _move_conversations_to_tenants(connection: sa.Connection) -> None:
+    """Add the tenant to the ids of conversations that have one, and to the scopes of their budget counters."""
+    has_tenant = conversations.c.tenant.is_not(None)
+    tenants = sa.select(conversations.c.id, conversations.c.tenant).where(has_tenant)
+    for conversation_id, tenant in connection.execute(tenants).all():
+        _move_counters(connection, conversation_id, tenant)
+    key = conversations.c.id + SEPARATOR + conversations.c.tenant
+    is_turn = sa.and_(has_tenant, conversations.c.id == runs.c.conversation_id)
+    turns = sa.update(runs).where(sa.exists().where(is_turn))
+    connection.execute(turns.values(conversation_id=sa.select(key).where(is_turn).scalar_subquery()))
+    connection.execute(sa.update(conversations).where(has_tenant).values(id=key))
+
+
+def _move_counters(connection: sa.Connection, conversation_id: str, tenant: str) -> None:
+    owned = sa.select(budget_counters).where(budget_counters.c.owner == f"conversation:{conversation_id}")
+    for row in connection.execute(owned).all():
+        scope = json.dumps(json.loads(row.scope) | {"tenant": tenant}, ensure_ascii=False, sort_keys=True)
+        is_counter = [budget_counters.c[name] == getattr(row, name) for name in ("budget", "scope", "period")]
+        if scope != row.scope:  # a counter with this scope is of an earlier definition of the budget
+            moved = (is_counter[0], budget_counters.c.scope == scope, is_counter[2])
+            connection.execute(sa.delete(budget_counters).where(*moved))
+        values = {"scope": scope, "owner": f"conversation:{conversation_id}{SEPARATOR}{tenant}"}
+        connection.execute(sa.update(budget_counters).where(*is_counter).values(values))
+
+
+MIGRATIONS: Sequence[Migration] = (_first, _traces, _packed_runs, _version_4, _version_5)
 """The n-th migrates a database to version n. All run in one transaction."""
 
 

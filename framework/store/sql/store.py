@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +28,21 @@ from framework.store.protocol import (
 from framework.store.sql import budgets as sql_budgets
 from framework.store.sql import conversations as sql_conversations
 from framework.store.sql import media as sql_media
+from framework.store.sql import queue as sql_queue
 from framework.store.sql import runs as sql_runs
 from framework.store.sql.database import DEFAULT_RETRY_SECONDS, Database, Work
 from framework.store.sql.leases import RunLease, RunLeases
 from framework.store.sql.owners import find_owner
 from framework.store.sql.record import LEASE_SECONDS, RowBatch, SqlRecord, Statements
-from framework.store.sql.schema import blueprints, runs
+from framework.store.sql.run_lists import list_runs
+from framework.store.sql.schema import blueprints, has_status, runs
 from framework.store.sql.shrinking import shrink
 from framework.store.sql.span_rows import decode_spans
 from framework.store.sql.state_rows import StateDiff, head_json, history_rows
+from framework.store.sql.texts import conversation_key, to_sql_text
 from framework.types.budget import BudgetUse, CounterKey
-from framework.types.errors import RunNotFound, StoreError
+from framework.types.errors import RunNotFound, RunTaken, StoreError
+from framework.types.run_request import IdempotencyKey, RunRequest
 from framework.types.state import Decision, RunState
 from framework.types.status import Status
 from framework.types.trace import SpanRecord
@@ -52,6 +58,8 @@ class SqlStore:
         self.lease_seconds, self.files = lease_seconds, files
         self._database, self._statements = database, Statements(database)
         self._leases = RunLeases(local=database.is_sqlite)
+        self._claims: dict[str, RunLease] = {}
+        """Leases of the queued runs that this store has claimed, by run id."""
         self._known_blueprints: dict[str, float] = {}
         """When each blueprint was last written, by digest, in seconds on the monotonic clock."""
 
@@ -76,27 +84,39 @@ class SqlStore:
         )
 
     async def begin(self, state: RunState, conversation: Conversation | None, blueprint: Blueprint | None) -> RunRecord:
-        """Claim the conversation and insert the run with the user's message, in one transaction."""
+        """Claim the conversation and insert or begin the run with the user's message, in one transaction."""
         diff, batch = StateDiff(), RowBatch()
-        try:
+        with _serializing():
             batch.add(state.run_id, diff.changes(state))
             batch.add(state.run_id, [] if conversation else history_rows(state))
             row: dict[str, Any] = {"head": head_json(state), "state": batch.state}
-        except (PydanticSerializationError, TypeError, ValueError) as error:
-            raise StoreError(f"the run cannot be serialized as JSON: {type(error).__name__}") from None
         is_new = blueprint is not None and self._needs_blueprint_write(blueprint)
-        lease = self._leases.new()
+        claim = self._claims.get(state.run_id)
+        lease = claim or self._leases.new()
 
-        def work(connection: sa.Connection) -> tuple[int, bool]:
+        def work(connection: sa.Connection) -> sql_runs.HeldRow:
             if conversation is not None:
-                row["turn"] = sql_runs.claim_conversation(connection, conversation, state)
+                row["turn"] = sql_runs.claim_conversation(connection, conversation, state, is_queued=claim is not None)
+                row["conversation_id"] = conversation_key(conversation.id, conversation.tenant)
             if blueprint is not None and is_new:
                 sql_runs.insert_blueprint(connection, blueprint)
-            sql_runs.insert_run(connection, self._database, state, row, lease, self.lease_seconds)
+            if claim is None:
+                held = sql_runs.insert_held(connection, self._database, state, row, lease, self.lease_seconds)
+            else:
+                held = sql_queue.begin_queued(connection, self._database, state, row, lease, self.lease_seconds)
             batch.insert(connection, self._statements)
-            return 1, False
+            return held
 
-        record = await self._claim(state, diff, lease, work)
+        try:
+            record = await self._hold(state, diff, lease, work, has_status("running"))
+        except RunTaken:
+            self._claims.pop(state.run_id, lease).end()
+            raise
+        except BaseException:
+            if claim is None:
+                lease.end()  # a claim lasts until `unclaim`
+            raise
+        self._claims.pop(state.run_id, None)
         if blueprint is not None and is_new:
             self._known_blueprints[blueprint.digest] = time.monotonic()
         return record
@@ -105,16 +125,83 @@ class SqlStore:
         """Claim the run and insert the decisions, in one transaction."""
         bodies = {key: decision.model_dump_json() for key, decision in decisions.items()}
         lease = self._leases.new()
-
         claim = sql_runs.Claim(lease, self.lease_seconds, self._leases, by)
 
-        def work(connection: sa.Connection) -> tuple[int, bool]:
+        def work(connection: sa.Connection) -> sql_runs.HeldRow:
             return sql_runs.take_run(connection, self._database, state, bodies, claim)
 
         diff = StateDiff()
-        record = await self._claim(state, diff, lease, work)
+        try:
+            record = await self._hold(state, diff, lease, work, sa.true())
+        except BaseException:
+            lease.end()
+            raise
         diff.mark_written(state)
         return record
+
+    async def enqueue(self, request: RunRequest, *, idempotency: IdempotencyKey | None = None) -> str:
+        """Insert a queued run and its idempotency key, in one transaction."""
+        state, batch = request.queued_state(), RowBatch()
+        with _serializing():
+            batch.add(state.run_id, StateDiff().changes(state))
+            row = {"head": head_json(state), "state": batch.state}
+            row["request"] = request.model_dump_json(exclude={"attempts"}, exclude_defaults=True)
+
+        def work(connection: sa.Connection) -> str:
+            if idempotency is not None:
+                run_id = sql_queue.insert_key(connection, idempotency, request.run_id)
+                if run_id != request.run_id:
+                    return run_id
+            sql_queue.insert_queued(connection, request, state, row)
+            batch.insert(connection, self._statements)
+            return request.run_id
+
+        def committed(connection: sa.Connection) -> str | None:
+            return connection.execute(sa.select(runs.c.id).where(runs.c.id == request.run_id)).scalar_one_or_none()
+
+        return await self._database.write(work, committed)
+
+    async def claim(self, limit: int, *, run_id: str | None = None) -> Sequence[RunRequest]:
+        """Claim queued runs, in one transaction."""
+        search = partial(sql_queue.select_claimable, database=self._database, leases=self._leases, run_id=run_id)
+        if run_id is None and not await self._database.read(partial(search, limit=1)):
+            return ()  # without a transaction that writes, because processes look for runs every second
+        leases: dict[str, RunLease] = {}
+
+        def work(connection: sa.Connection) -> list[tuple[str, RunRequest]]:
+            claimed = []
+            for number, lease_until in search(connection, limit=limit, lock=True):
+                lease = self._leases.new()
+                leases[lease.name] = lease
+                claim = (number, lease_until, lease, self.lease_seconds)
+                if request := sql_queue.claim_queued(connection, self._database, *claim):
+                    claimed.append((lease.name, request))
+            return claimed
+
+        def committed(connection: sa.Connection) -> list[tuple[str, RunRequest]] | None:
+            return list(sql_queue.claimed_by(connection, leases)) or None
+
+        try:
+            claimed = await self._database.write(work, committed)
+        except BaseException:
+            claimed = []
+            raise
+        finally:
+            self._claims.update({request.run_id: leases.pop(name) for name, request in claimed})
+            for unused in leases.values():
+                unused.end()
+        return [request for _, request in claimed]
+
+    async def unclaim(self, run_ids: Collection[str]) -> None:
+        """Release claims, in one transaction."""
+        claims = [self._claims.pop(run_id) for run_id in set(run_ids) & self._claims.keys()]
+        names = [lease.name for lease in claims]
+        try:
+            if names:
+                await self._database.write(lambda connection: sql_queue.release_claims(connection, names))
+        finally:
+            for lease in claims:
+                lease.end()
 
     async def load_run(self, run_id: str) -> RunState:
         """Return the last saved state of a run."""
@@ -124,7 +211,7 @@ class SqlStore:
         """Return the matching runs, by default oldest first."""
         run_filter = query or RunQuery()
         return await self._database.read(
-            lambda connection: sql_runs.list_runs(connection, self._database, self._leases, run_filter)
+            lambda connection: list_runs(connection, self._database, self._leases, run_filter)
         )
 
     async def events(self, run_id: str, after: int = 0) -> Sequence[Mapping[str, Any]]:
@@ -140,12 +227,14 @@ class SqlStore:
         """Save the request for the holder of the run."""
 
         def work(connection: sa.Connection) -> bool:
+            key = to_sql_text(run_id)
             owner = find_owner(connection, self._database, self._leases, run_id)
-            if owner is None and not connection.execute(sa.select(runs.c.no).where(runs.c.id == run_id)).one_or_none():
+            if owner is None and not connection.execute(sa.select(runs.c.no).where(runs.c.id == key)).one_or_none():
                 raise RunNotFound(f"there is no run {run_id!r}")
             if owner is None or not owner.is_held:
                 return False
-            request = sa.update(runs).where(runs.c.id == run_id, runs.c.owner == owner.name, runs.c.status == "running")
+            is_active = runs.c.status.in_(("queued", "running"))
+            request = sa.update(runs).where(runs.c.id == run_id, runs.c.owner == owner.name, is_active)
             return connection.execute(request.values(cancel_requested=True)).rowcount > 0
 
         return await self._database.write(work)
@@ -177,15 +266,16 @@ class SqlStore:
         """Return the stored files with these digests."""
         return await self._database.read(lambda connection: sql_media.select_media(connection, digests))
 
-    async def conversation(self, conversation_id: str) -> Conversation:
+    async def conversation(self, conversation_id: str, tenant: str | None = None) -> Conversation:
         """Return a conversation with the messages of its answered turns. Delete it first if it has expired."""
+        key = conversation_key(conversation_id, tenant)
         while True:
             conversation = await self._database.read(
-                lambda connection: sql_conversations.load_conversation(connection, conversation_id)
+                lambda connection: sql_conversations.select_conversation(connection, conversation_id, tenant)
             )
             if conversation is not None:
                 return conversation
-            await self._database.write(lambda c: sql_conversations.delete_expired(c, time.time(), conversation_id))
+            await self._database.write(lambda c: sql_conversations.delete_expired(c, time.time(), key))
 
     async def conversations(self, query: ConversationQuery | None = None) -> Sequence[ConversationInfo]:
         """Return the matching conversations, latest turn first."""
@@ -196,11 +286,11 @@ class SqlStore:
         """Save session values, compare-and-set on the number of turns."""
         await self._database.write(lambda connection: sql_conversations.replace_session(connection, conversation))
 
-    async def delete_conversation(self, conversation_id: str) -> int:
+    async def delete_conversation(self, conversation_id: str, tenant: str | None = None) -> int:
         """Delete a conversation and its runs, in one transaction."""
         return await self._database.write(
             lambda connection: sql_conversations.delete_conversation(
-                connection, self._database, self._leases, conversation_id
+                connection, self._database, self._leases, conversation_id, tenant
             )
         )
 
@@ -226,11 +316,12 @@ class SqlStore:
             await self._database.write(lambda c: sql_budgets.delete_ended_counters(c, before))
         await self._database.write(lambda c: sql_conversations.delete_unused_blueprints(c, now))
         await self._database.write(lambda c: sql_media.delete_unused_media(c, now))
+        await self._database.write(lambda c: sql_queue.delete_expired_keys(c, now))
         return replace(pruned, freed_bytes=await shrink(self._database, self._is_idle))
 
     async def _is_idle(self) -> bool:
         """Return whether no run is in progress, so that a longer write delays none."""
-        in_progress = RunQuery(statuses=frozenset[Status](("running",)))
+        in_progress = RunQuery(statuses=frozenset[Status](("queued", "running")))
         return not any(info.held for info in await self.runs(in_progress))
 
     async def _repeat(self, delete: Work[Pruned]) -> Pruned:
@@ -249,24 +340,33 @@ class SqlStore:
         written = self._known_blueprints.get(blueprint.digest)
         return written is None or time.monotonic() > written + sql_conversations.UNUSED_BLUEPRINT_SECONDS / 4
 
-    async def _claim(
-        self, state: RunState, diff: StateDiff, lease: RunLease, work: Work[tuple[int, bool]]
+    async def _hold(
+        self,
+        state: RunState,
+        diff: StateDiff,
+        lease: RunLease,
+        work: Work[sql_runs.HeldRow],
+        has_changed: sa.ColumnElement[bool],
     ) -> SqlRecord:
-        """Execute a transaction that claims a run, and return the run's record.
+        """Execute a transaction that makes this process the holder of a run, and return the run's record.
 
-        `work` returns the run's version, and whether a cancel request exists. If it fails, the lease ends.
+        After a lost connection, the transaction was committed if the run is held under the lease and `has_changed`.
         """
 
-        def committed(connection: sa.Connection) -> tuple[int, bool] | None:
-            columns = sa.select(runs.c.version, runs.c.cancel_requested)
-            row = connection.execute(columns.where(runs.c.id == state.run_id, runs.c.owner == lease.name)).one_or_none()
-            return row and (row[0], bool(row[1]))
+        def committed(connection: sa.Connection) -> sql_runs.HeldRow | None:
+            select = sa.select(*sql_runs.HELD_COLUMNS).where(runs.c.id == state.run_id, runs.c.owner == lease.name)
+            row = connection.execute(select.where(has_changed)).one_or_none()
+            return row and sql_runs.held_row(row)
 
-        try:
-            state.version, cancelled = await self._database.write(work, committed)
-        except BaseException:
-            lease.end()
-            raise
-        record = SqlRecord(self._database, self._statements, state, diff, lease, self.lease_seconds)
-        record.cancel_requested = cancelled
-        return record
+        held = await self._database.write(work, committed)
+        state.version = held.version
+        return SqlRecord(self._database, self._statements, state, diff, lease, self.lease_seconds, held)
+
+
+@contextmanager
+def _serializing() -> Iterator[None]:
+    """Raise StoreError if a run cannot be serialized."""
+    try:
+        yield
+    except (PydanticSerializationError, TypeError, ValueError) as error:
+        raise StoreError(f"the run cannot be serialized as JSON: {type(error).__name__}") from None

@@ -113,6 +113,10 @@ def test_a_postgresql_store_of_version_2_is_upgraded(tmp_path: Path, postgres: s
 
 def _as_version_2(connection: sa.Connection) -> None:
     for statement in (
+        "DROP TABLE agentsd_idempotency_keys",
+        "ALTER TABLE agentsd_runs DROP COLUMN request",
+        "DROP INDEX ix_agentsd_runs_queued, ix_agentsd_runs_waiting, ix_agentsd_runs_paused",
+        "DROP INDEX ix_agentsd_conversations_of_tenants",
         "DROP TABLE agentsd_budget_counters",
         "DROP TABLE agentsd_run_media",
         "DROP TABLE agentsd_media",

@@ -1,0 +1,79 @@
+"""Lists of the runs and conversations of a store in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from framework.store.paging import ConversationCursor, unknown_position
+from framework.store.protocol import PREVIEW_CHARS, ConversationInfo, ConversationQuery, RunInfo, RunQuery
+from framework.types.state import RunState
+
+
+def run_info(state: RunState, turn: int, times: tuple[float, float], *, held: bool) -> RunInfo:
+    """Return a run as shown in lists. `times`: when it was added and last changed, as Unix times."""
+    expiries = [one.expires_at.timestamp() for one in state.pending if one.expires_at]
+    return RunInfo(
+        run_id=state.run_id,
+        status=state.status,
+        finish_reason=state.finish_reason,
+        agent=state.agent,
+        generation=state.generation,
+        digest=state.digest,
+        message=state.messages[0].description[:PREVIEW_CHARS],
+        created_at=times[0],
+        updated_at=times[1],
+        conversation_id=state.conversation_id,
+        turn=turn,
+        user=state.user,
+        tenant=state.tenant,
+        trace_id=state.trace_id,
+        steps=state.steps,
+        tokens=state.usage.total_tokens,
+        expires_at=min(expiries, default=None),
+        held=held,
+    )
+
+
+def select_runs(infos: Iterable[RunInfo], query: RunQuery) -> list[RunInfo]:
+    """Return the matching runs of those given, oldest first; raises RequestError."""
+    found = [info for info in infos if all(_matches_owner(info, query))]
+    if query.before is not None:
+        place = next((n for n, info in enumerate(found) if info.run_id == query.before), None)
+        if place is None:
+            raise unknown_position(query.before)
+        found = found[:place]
+    matching = [info for info in found if all(_conditions(info, query))]
+    return (matching[::-1] if query.newest_first else matching)[: query.limit]
+
+
+def select_conversations(infos: Iterable[ConversationInfo], query: ConversationQuery) -> list[ConversationInfo]:
+    """Return the matching conversations of those given; raises RequestError."""
+    filters = {name: value for name in ("id", "agent", "user", "tenant") if (value := getattr(query, name)) is not None}
+    after = None if query.cursor is None else _position(ConversationCursor.decode(query.cursor))
+    matching = [
+        info
+        for info in infos
+        if all(getattr(info, name) == value for name, value in filters.items())
+        and (query.before is None or info.updated_at < query.before)
+        and (after is None or _position(info) > after)
+    ]
+    return sorted(matching, key=_position)[: query.limit]
+
+
+def _position(one: ConversationInfo | ConversationCursor) -> tuple[float, str, str]:
+    return -one.updated_at, one.id, one.tenant or ""
+
+
+def _matches_owner(info: RunInfo, query: RunQuery) -> Iterator[bool]:
+    yield query.user is None or info.user == query.user
+    yield query.tenant is None or info.tenant == query.tenant
+
+
+def _conditions(info: RunInfo, query: RunQuery) -> Iterator[bool]:
+    yield not query.statuses or info.status in query.statuses
+    yield not query.orphaned or info.orphaned
+    if query.expired_at is not None:
+        yield info.status == "paused" and info.expires_at is not None and info.expires_at <= query.expired_at
+    for name in ("conversation_id", "agent"):
+        value = getattr(query, name)
+        yield value is None or getattr(info, name) == value

@@ -1,0 +1,39 @@
+"""Texts as columns contain them: without characters that a database rejects, and ids of conversations with tenant."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+SEPARATOR = "\x1f"
+"""Ids and tenants are printable, so neither contains this control character."""
+_NEXT = " "
+"""The character after the separator."""
+
+
+def to_sql_text(value: str | None) -> str | None:
+    """Replace characters that SQLite or PostgreSQL reject in text."""
+    return None if value is None else _storable(value)
+
+
+def conversation_key(conversation_id: str, tenant: str | None) -> str:
+    """Return the text that identifies a conversation in the database: its id, and its tenant if it has one."""
+    parts = (conversation_id,) if tenant is None else (conversation_id, tenant)
+    return SEPARATOR.join(_storable(part).replace(SEPARATOR, "\ufffd") for part in parts)
+
+
+def conversation_id_of(key: str) -> str:
+    """Return the id of a conversation from its key."""
+    return key.partition(SEPARATOR)[0]
+
+
+def has_id(column: sa.ColumnElement[str], conversation_id: str, dialect: str) -> sa.ColumnElement[bool]:
+    """Return the condition that a column contains the key of a conversation with this id, of any tenant."""
+    key = conversation_key(conversation_id, None)
+    # Compared byte by byte: by the rules of a language, PostgreSQL would ignore the separator.
+    least, below = (">=", "<") if dialect == "sqlite" else ("~>=~", "~<~")
+    first, last = f"{key}{SEPARATOR}", f"{key}{_NEXT}"
+    return sa.or_(column == key, sa.and_(column.op(least)(first), column.op(below)(last)))
+
+
+def _storable(value: str) -> str:
+    return value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
