@@ -11,6 +11,7 @@ In reading order; each module imports only from those below it:
     check          `agentsd check`: reports all problems of a project's files.
     explain        `agentsd explain`: shows what an agent may do, and which line decides.
     run            `agentsd run`: sends one message to an agent and prints the answer.
+    keys           `agentsd keys`: creates keys of the HTTP server.
     serve          `agentsd serve`: serves a project over HTTP, while its files are watched.
     test           `agentsd test`: runs the test cases of agents.
     tools          `agentsd tools`: lists the tools, calls one, accepts changed ones.

@@ -18,6 +18,8 @@ ROLES: tuple[Role, ...] = get_args(Role)
 """`chat`: start, read and cancel runs. `decide`: answer confirmations. `read`: lists, traces and the configuration.
 `admin`: check and roll back the configuration, delete conversations."""
 
+KEY_PREFIX = "agentsd_"
+"""Beginning of generated keys, by which scanners and `types/redact` recognize them."""
 _MIN_KEY_CHARS = 16
 _MAX_ID_CHARS = 200
 _RATE = re.compile(r"([1-9][0-9]{0,4})/([smhd])")
@@ -113,7 +115,7 @@ def _check_text(key: SecretStr) -> SecretStr:
     text = key.get_secret_value()
     if len(text) < _MIN_KEY_CHARS or not (text.isascii() and text.isprintable()) or " " in text:
         raise ValueError(
-            f"needs {_MIN_KEY_CHARS} or more visible ASCII characters: generate a key with `openssl rand -hex 32`"
+            f"needs {_MIN_KEY_CHARS} or more visible ASCII characters: generate a key with `agentsd keys new`"
         )
     return key
 

@@ -31,12 +31,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from framework.server.errors import AccessDenied, Unauthenticated
+    from framework.server.identity import Identity
     from framework.server.routes import router
 
-__all__ = ["router"]
+__all__ = ["AccessDenied", "Identity", "Unauthenticated", "router"]
+
+_MODULES = {"AccessDenied": "errors", "Identity": "identity", "Unauthenticated": "errors", "router": "routes"}
 
 
 def __getattr__(name: str) -> Any:
-    if name != "router":
+    if name not in _MODULES:
         raise AttributeError(f"module 'framework.server' has no attribute {name!r}")
-    return import_module("framework.server.routes").router
+    return getattr(import_module(f"framework.server.{_MODULES[name]}"), name)

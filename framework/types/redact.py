@@ -39,6 +39,7 @@ _SHAPES = re.compile(
       | (?:LTAI|AKID)[A-Za-z0-9]{12,}                          # Alibaba Cloud, Tencent Cloud
       | SG\.[\w-]{16,}(?:\.[\w-]{16,})? | key-[a-f0-9]{32} | SK[a-f0-9]{32}  # SendGrid, Mailgun, Twilio
       | hv[sbr]\.[\w-]{12,} | dapi[a-f0-9]{32} | AT(?:ATT|CTT)3[\w=+/-]{16,}  # Vault, Databricks, Atlassian
+      | agentsd_[\w-]{40,}                                    # keys of `agentsd keys new`
       | [0-9]{8,10}:AA[\w-]{30,} | AGE-SECRET-KEY-1[0-9A-Z]{20,}  # Telegram, age
     )
     | (?<![\w-])(?:[\w-]{0,64}?(?<![A-Za-z0-9]))?eyJ[\w-]{10,}+\.[\w-]{10,}+(?:\.[\w-]*){1,3}  # JSON web tokens
@@ -55,7 +56,7 @@ _SHAPE_HINTS = (
     *("xox", "xapp-", "xai-", "hf_", "r8_", "npm_", "ntn_", "glsa_", "lin_api_", "tvly-", "pplx-", "nvapi-", "GOCSPX-"),
     *("PMAK-", "pypi-", "figd", "whsec_", "dckr_pat_", "lsv2_", "_v1_", "shpat_", "shpss_", "shpca_", "shppa_", "sq0"),
     *("AKIA", "ASIA", "ABSK", "AIza", "ya29.", "1//0", "LTAI", "AKID", "SG.", "key-", "SK", "hvs.", "hvb.", "hvr."),
-    *("dapi", "ATATT3", "ATCTT3", ":AA", "eyJ", "hooks.slack", "@", "PRIVATE KEY", "AGE-SECRET-KEY-1"),
+    *("agentsd_", "dapi", "ATATT3", "ATCTT3", ":AA", "eyJ", "hooks.slack", "@", "PRIVATE KEY", "AGE-SECRET-KEY-1"),
 )
 """Each match of `_SHAPES` contains one of these."""
 _NOT_MASKED = r"(?!\*\*\*|\$\{)"

@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 import framework
+from framework.config.api_keys import ROLES, ApiKey
 from framework.engine.runtime.request import RunOptions
 from framework.types import errors
 from framework.types.budget import CounterScope, ReachedBudget, SharedBudget
@@ -130,6 +131,13 @@ def test_every_key_and_counter_of_a_budget_is_documented() -> None:
 
     assert [cell[0] for cell in documented[:3]] == list(SharedBudget.model_fields)
     assert [name for cell in documented[3:] for name in cell] == list(get_args(CounterScope))
+
+
+def test_every_key_and_role_of_a_server_key_is_documented_with_its_default() -> None:
+    documented = {names(row[0])[0]: row[1] for row in rows("serving.md", "Keys")}
+
+    assert list(documented) == [*ApiKey.model_fields, *ROLES]
+    assert documented["roles"] == f"`[{', '.join(ApiKey.model_fields['roles'].default)}]`"
 
 
 def test_every_warning_is_documented_with_its_meaning() -> None:

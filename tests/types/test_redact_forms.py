@@ -21,6 +21,7 @@ FORMS = {
     "stripe": f"sk_live_{LETTERS}",
     "stripe restricted": f"rk_test_{LETTERS}",
     "stripe webhook": f"whsec_{LETTERS}",
+    "agentsd": f"agentsd_{LETTERS}aB3-E5_H7jK",
     "tavily": f"tvly-{LETTERS}",
     "tavily dev": f"tvly-dev-{LETTERS}",
     "groq": f"gsk_{LETTERS}",
