@@ -49,9 +49,13 @@ GROUPS = {
     35: "endless runs: the same call, many calls, invalid plans, exhausted budgets",
     36: "tools of servers whose definition has changed since it was accepted",
     37: "servers that die, hang, print garbage, flood or send requests",
+    38: "missing, doubled, malformed and removed keys, and keys without the role",
+    39: "ids and names of other tenants, users and agents, in any spelling",
+    41: "requests to the server that are huge, slow, incomplete or not text",
+    42: "requests of web pages and of other machines",
 }
 ELSEWHERE = {
-    **dict.fromkeys(range(38, 44), "the HTTP API, which does not exist yet"),
+    **dict.fromkeys((40, 43), "the HTTP API of runs, which does not exist yet"),
 }
 """Groups without a test, and why."""
 
