@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from framework.engine.run import Run
+    from framework.engine.runtime.queue import Submitted
     from framework.engine.runtime.runtime import Runtime
     from framework.tools.extension import executor, hook
     from framework.tools.http.client import HttpClient
@@ -24,9 +25,11 @@ if TYPE_CHECKING:
         ConfigError,
         ConversationBusy,
         DecisionRefused,
+        IdempotencyConflict,
         LimitExceeded,
         ModelError,
         PolicyDenied,
+        QueueFull,
         Refused,
         RequestError,
         RunBusy,
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     )
     from framework.types.file import File
     from framework.types.messages import ToolCall, ToolResult
+    from framework.types.run_request import IdempotencyKey
     from framework.types.state import Approve, Edit, Reject, Respond, RunResult
 
 __all__ = [
@@ -49,10 +53,13 @@ __all__ = [
     "Edit",
     "File",
     "HttpClient",
+    "IdempotencyConflict",
+    "IdempotencyKey",
     "LimitExceeded",
     "ModelError",
     "PluginContext",
     "PolicyDenied",
+    "QueueFull",
     "Refused",
     "Reject",
     "RequestError",
@@ -64,6 +71,7 @@ __all__ = [
     "RunSuspended",
     "Runtime",
     "StoreError",
+    "Submitted",
     "Tool",
     "ToolCall",
     "ToolContext",
@@ -80,6 +88,7 @@ _MODULES = {
     "PluginContext": "framework.tools.plugins.lifecycle",
     "Run": "framework.engine.run",
     "Runtime": "framework.engine.runtime.runtime",
+    "Submitted": "framework.engine.runtime.queue",
     "HttpClient": "framework.tools.http.client",
     "Tool": "framework.tools.tool",
     "ToolCall": "framework.types.messages",
@@ -92,6 +101,7 @@ _MODULES = {
     "Approve": "framework.types.state",
     "Edit": "framework.types.state",
     "File": "framework.types.file",
+    "IdempotencyKey": "framework.types.run_request",
     "Reject": "framework.types.state",
     "Respond": "framework.types.state",
     "RunResult": "framework.types.state",

@@ -139,6 +139,12 @@ def store_url(new_store: Callable[[], str]) -> str:
     return new_store()
 
 
+@pytest.fixture(params=["memory", "database"])
+def any_url(request: pytest.FixtureRequest, store_url: str) -> str | None:
+    """URL of an empty database; None for a store in memory."""
+    return None if request.param == "memory" else store_url
+
+
 def tree(spans: tuple[ReadableSpan, ...]) -> str:
     """Draw finished spans as indented names, in the order of their start."""
     span_ids = {span.context.span_id for span in spans}

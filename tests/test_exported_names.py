@@ -11,10 +11,10 @@ def test_the_public_names() -> None:
     assert sorted(framework.__all__) == framework.__all__
     assert set(framework.__all__) == {
         "AgentNotFound", "AgentsdError", "Approve", "ConfigError", "ConversationBusy", "DecisionRefused", "Edit",
-        "File", "HttpClient", "LimitExceeded", "ModelError", "PluginContext", "PolicyDenied", "Refused", "Reject",
-        "RequestError", "Respond", "Run", "RunBusy", "RunNotFound", "RunResult", "RunSuspended", "Runtime",
-        "StoreError", "Tool", "ToolCall", "ToolContext", "ToolError", "ToolResult", "events", "executor",
-        "filter_tools", "hook", "tool",
+        "File", "HttpClient", "IdempotencyConflict", "IdempotencyKey", "LimitExceeded", "ModelError", "PluginContext",
+        "PolicyDenied", "QueueFull", "Refused", "Reject", "RequestError", "Respond", "Run", "RunBusy", "RunNotFound",
+        "RunResult", "RunSuspended", "Runtime", "StoreError", "Submitted", "Tool", "ToolCall", "ToolContext",
+        "ToolError", "ToolResult", "events", "executor", "filter_tools", "hook", "tool",
     }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from framework.config.generations.blueprint import Blueprints
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
 from framework.engine.executors import EXECUTORS
+from framework.engine.runtime.background import BackgroundWork
 from framework.engine.runtime.launcher import Launcher, PreparedRun
 from framework.engine.runtime.project import Project
 from framework.engine.runtime.request import RUNTIME_CALLER
@@ -88,7 +89,8 @@ async def _replay_with(root: Path, record: RunState, generation: Generation, lim
     catalog, store = Catalog(root, tools=(), executors=(), models=()), MemoryStore()
     catalog.set_live(_recorded_generation(generation, record, recording))
     launcher = Launcher(Project(root, catalog), store, {RECORDED: RecordedModel(recording)}, None)
-    resumer = RunResumer(catalog, launcher, Blueprints(EXECUTORS))
+    background = BackgroundWork()
+    resumer = RunResumer(catalog, launcher, Blueprints(EXECUTORS), background)
     questions: dict[str, None] = {}
     still_open = {question.id for question in record.pending}
     try:
@@ -109,7 +111,8 @@ async def _replay_with(root: Path, record: RunState, generation: Generation, lim
                 result = await stream.result()
     finally:
         await launcher.close(0)
-        await resumer.close()
+        resumer.close()
+        await background.close()
         await catalog.close()
     return ReplayedRun(state, recording.first_requests, list(questions), recording.missing)
 

@@ -1,4 +1,4 @@
-"""Periodic work on stored runs: resumes orphaned runs, expires decisions, prunes old runs."""
+"""Periodic work on stored runs: begins queued runs, resumes orphaned ones, expires decisions, prunes old runs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from framework.types.errors import AgentsdError
 
 log = logging.getLogger(__name__)
 
+_QUEUE_INTERVAL_SECONDS = 1.0
 _RECOVERY_INTERVAL_SECONDS = 10.0
 _PRUNE_INTERVAL_SECONDS = 3600.0
 
@@ -26,6 +27,7 @@ async def housekeeping(runtime: Runtime, retention: float | None = None) -> Asyn
         retention: seconds to keep runs after they have ended; None keeps them forever.
     """
     tasks = [
+        asyncio.create_task(_repeat(_QUEUE_INTERVAL_SECONDS, lambda: _start_queued(runtime))),
         asyncio.create_task(_repeat(_RECOVERY_INTERVAL_SECONDS, lambda: _recover_runs(runtime))),
         asyncio.create_task(_repeat(_PRUNE_INTERVAL_SECONDS, lambda: _prune(runtime, retention))),
     ]
@@ -46,6 +48,10 @@ async def _repeat(interval: float, job: Callable[[], Awaitable[None]]) -> None:
         except Exception:
             log.exception("housekeeping failed")
         await asyncio.sleep(interval)
+
+
+async def _start_queued(runtime: Runtime) -> None:
+    await runtime.start_queued()
 
 
 async def _recover_runs(runtime: Runtime) -> None:

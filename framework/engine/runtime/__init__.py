@@ -2,18 +2,23 @@
 
 In reading order; each module imports only from those below it:
 
-    runtime        The embeddable runtime: opens a project, and starts, resumes and cancels its runs.
-    resume         Resumes runs after a pause or a crash, and ends runs that are not resumed.
-    start          Turns a message into a run: its conversation, agent, first state and store record.
-    launcher       Starts each root run in its own task, drives it to its end, and stops all runs on close.
-    heartbeat      Renews the leases of this process's runs, and reacts to cancel requests and lost leases.
-    result         Ends a root run: saves the final state, emits the closing events, and builds the result.
-    project        Loads a project: its settings, tools and agents.
-    todo_list      Reads and replaces the to-do list of a conversation.
-    conversation   Loads conversations for their callers.
-    request        A caller's request: its options, decisions and identity, and the first state of a run.
-    user_input     A user's message as the caller passes it: text, or texts and files.
-    history        Earlier messages as the caller passes them.
-    agent_summary  Summaries of the agents in a generation, for lists.
-    keep_open      Keeps the context manager of an opened object alive as long as the object.
+    runtime         The embeddable runtime: opens a project, and starts, resumes and cancels its runs.
+    queue           Queued runs: saves requests, claims those that can begin, and starts them.
+    queued_request  A caller's request as the store contains it until its run begins.
+    follow          Follows a run, wherever it is in progress: its stored events, then live ones.
+    resume          Resumes runs after a pause or a crash, and ends runs that are not resumed.
+    single_call     Calls one tool under an agent's policy, outside any run and without a model.
+    start           Turns a message into a run: its conversation, agent, first state and store record.
+    launcher        Starts each root run in its own task, drives it to its end, and stops all runs on close.
+    heartbeat       Renews the leases of this process's runs, and reacts to cancel requests and lost leases.
+    result          Ends a root run: saves the final state, emits the closing events, and builds the result.
+    project         Loads a project: its settings, tools and agents.
+    todo_list       Reads and replaces the to-do list of a conversation.
+    conversation    Loads conversations for their callers.
+    request         A caller's request: its options, decisions and identity, and the first state of a run.
+    user_input      A user's message as the caller passes it: text, or texts and files.
+    history         Earlier messages as the caller passes them.
+    background      Work on runs that nobody awaits.
+    agent_summary   Summaries of the agents in a generation, for lists.
+    keep_open       Keeps the context manager of an opened object alive as long as the object.
 """

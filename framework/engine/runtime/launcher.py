@@ -29,7 +29,7 @@ from framework.engine.drive import drive
 from framework.engine.routing.rules import Route
 from framework.engine.run import Run
 from framework.engine.run_trace import RunTrace, configured_content, run_spans
-from framework.engine.runtime.heartbeat import LeaseHeartbeat
+from framework.engine.runtime.heartbeat import HeldRun, LeaseHeartbeat
 from framework.engine.runtime.project import Project
 from framework.engine.runtime.result import finish_run, suspend_run
 from framework.llm.client import ModelClient
@@ -97,6 +97,9 @@ class Launcher:
         self._closing = self._closed = False
         self._clock = clock
         self._on_pause: Callable[[RunState, bool], object] = lambda _, __: None
+        self._on_end: Callable[[str], object] = lambda _: None
+        self._claims: dict[str, HeldRun] = {}
+        """The queued runs that this process has claimed, and not started yet."""
         self._heartbeat = LeaseHeartbeat(store)
 
     @asynccontextmanager
@@ -115,8 +118,19 @@ class Launcher:
 
     def start(self, prepared: PreparedRun) -> asyncio.Task[RunResult]:
         """Start a run whose events are read through `hub`, at any time or never; return the task that ends with it."""
-        self.hub(prepared.state.run_id).expect_readers()
+        hub = self.hub(prepared.state.run_id)  # without readers, only this reference keeps it
+        hub.expect_readers()
         return self._start(prepared).end()
+
+    def hold(self, run_id: str, claim: HeldRun) -> None:
+        """Renew the lease of a claimed run, and pass cancel requests to the claim, until it starts or `drop`."""
+        self._claims[run_id] = claim
+        self._heartbeat.hold(run_id, claim)
+
+    def drop(self, run_id: str) -> None:
+        """Stop renewing the lease of a claimed run that does not start here."""
+        if self._claims.pop(run_id, None) is not None:
+            self._heartbeat.drop(run_id)
 
     def hub(self, run_id: str) -> EventHub:
         """Return the hub of a run's events; new if the run is not in progress here and nobody waits for it.
@@ -141,6 +155,7 @@ class Launcher:
         task = asyncio.create_task(self._run_and_release(run, prepared.route), name=run_id)
         stream = RunStream(run_id, task, reader)
         self._running[run_id] = _ActiveRun(stream, journal, prepared.state)
+        self._claims.pop(run_id, None)
         self._heartbeat.hold(run_id, journal)
         journal.call_on_cancel(stream.cancel)
         if self._closing:
@@ -158,12 +173,29 @@ class Launcher:
         """Set the callback for paused runs. Arguments: the state, and whether cancellation was requested."""
         self._on_pause = callback
 
+    def call_on_end(self, callback: Callable[[str], object]) -> None:
+        """Set the callback for runs that have ended or paused in this process. Argument: the run id."""
+        self._on_end = callback
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether all runs were stopped, and no more events follow."""
+        return self._closed
+
+    def task(self, run_id: str) -> asyncio.Task[RunResult] | None:
+        """Return the task of a run that is in progress in this process."""
+        active = self._running.get(run_id)
+        return active.stream.end() if active else None
+
     def is_running(self, run_id: str) -> bool:
         """Return whether the run is in progress in this process."""
         return run_id in self._running
 
     def cancel(self, run_id: str) -> bool:
-        """Cancel a run that this process is executing. Return False if no such run exists, or its lease was lost."""
+        """Cancel a run that this process executes or begins. Return False if there is none, or its lease was lost."""
+        if run_id in self._claims:
+            self._claims[run_id].request_cancel()
+            return True
         active = self._running.get(run_id)
         if active is None or active.journal.lease_lost:
             return False
@@ -243,6 +275,7 @@ class Launcher:
                 self._on_pause(run.state, run.services.journal.cancel_requested)
             else:
                 self.pinned_generations.pop(run.state.run_id, None)
+            self._on_end(run.state.run_id)
 
 
 async def _run_to_end(run: Run, route: Route | None) -> RunResult:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 
 from framework.config.agents.extensions import BUILTIN_EXECUTORS
 from framework.config.generations.admission import Gate
 from framework.config.generations.catalog import Catalog
 from framework.config.settings import Settings
+from framework.engine.runtime.request import require_type
 from framework.llm.providers import OFFLINE, PROVIDERS
 from framework.tools.builtin import BUILTIN_TOOLS
 from framework.tools.declaration import short_repr
@@ -99,6 +101,16 @@ def _with_builtin(tools: Iterable[Tool]) -> list[Tool]:
     all_tools = [*(tool for tool in BUILTIN_TOOLS if tool.name not in names), *own]
     index_tools(all_tools)
     return all_tools
+
+
+def check_arguments(root: object, settings: object, models: object, store: object) -> None:
+    """Raise RequestError if an argument of `Runtime.open` has the wrong type."""
+    require_type("root", root, str, PathLike)
+    for name, value, expected in (("settings", settings, Settings), ("models", models, Mapping)):
+        if value is not None:
+            require_type(name, value, expected)
+    if store is not None and not isinstance(store, str) and not hasattr(store, "load_run"):
+        raise RequestError(f"store: expected a store or its URL, got {type(store).__name__}")
 
 
 def project_folder(root: str | Path) -> Path:

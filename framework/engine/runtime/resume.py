@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 from framework.config.generations.blueprint import Blueprints
 from framework.config.generations.catalog import Catalog
@@ -16,35 +14,31 @@ from framework.config.generations.generation import Generation
 from framework.engine.context.journal import Journal
 from framework.engine.context.stream import RunStream
 from framework.engine.routing.rules import choose_route
+from framework.engine.runtime.background import BackgroundWork
 from framework.engine.runtime.launcher import Launcher, PreparedRun
 from framework.engine.runtime.request import RUNTIME_CALLER, Caller, check_decisions, storable_decisions
 from framework.engine.runtime.result import closing_events
-from framework.store.protocol import RunInfo, RunQuery, RunRecord
-from framework.types.errors import AgentsdError, ConfigError, DecisionRefused, RequestError, RunBusy, RunNotFound
+from framework.store.protocol import OPEN_STATUSES, RunInfo, RunQuery, RunRecord
+from framework.types.errors import ConfigError, DecisionRefused, RequestError, RunBusy, RunNotFound
 from framework.types.report import ErrorInfo
 from framework.types.state import Confirmation, Decision, Reject, RunState
 from framework.types.status import Status
 
-log = logging.getLogger(__name__)
-
 _EXPIRED_REASON = "no decision was made in time"
 MAX_RESUME_ATTEMPTS = 3
 """A run that was resumed this often without saving another step is failed: it probably crashes its processes."""
-MAX_LOGGED_ERRORS = 1000
-"""Number of runs whose last logged error is remembered, so that it is logged once."""
 
 
 class RunResumer:
     """Resumes and cancels runs of a store."""
 
-    def __init__(self, catalog: Catalog, launcher: Launcher, blueprints: Blueprints) -> None:
+    def __init__(
+        self, catalog: Catalog, launcher: Launcher, blueprints: Blueprints, background: BackgroundWork
+    ) -> None:
         self._catalog, self._launcher, self._blueprints = catalog, launcher, blueprints
-        self._store = launcher.store
-        self._background: set[asyncio.Task[None]] = set()
+        self._store, self._background = launcher.store, background
         self._timers: dict[str, asyncio.TimerHandle] = {}
         """Timers of the runs that paused in this process with confirmations that expire, by run id."""
-        self._logged_errors: dict[str, str] = {}
-        """Last logged error of each run that could not be resumed, by run id."""
         launcher.call_on_pause(self._on_pause)
 
     async def load(self, run_id: str, caller: Caller) -> RunState:
@@ -57,6 +51,24 @@ class RunResumer:
     @asynccontextmanager
     async def stream(self, run_id: str, decisions: Mapping[str, Decision], caller: Caller) -> AsyncIterator[RunStream]:
         """Resume a run with decisions; see `Runtime.resume`."""
+        async with (
+            self._decided(run_id, decisions, caller) as prepared,
+            self._launcher.launch(prepared, listening=True) as stream,
+        ):
+            yield stream
+
+    async def decide(self, run_id: str, decisions: Mapping[str, Decision], caller: Caller) -> None:
+        """Save decisions, and resume the run in the background; see `Runtime.decide`."""
+        resumed = asyncio.get_running_loop().create_future()
+        resumed.add_done_callback(lambda future: future.cancelled() or future.exception())  # the caller may have left
+        self._background.start(f"run {run_id}", self._resume(run_id, decisions, caller, resumed))
+        await asyncio.shield(resumed)
+
+    @asynccontextmanager
+    async def _decided(
+        self, run_id: str, decisions: Mapping[str, Decision], caller: Caller
+    ) -> AsyncIterator[PreparedRun]:
+        """Take a run and save decisions. Its generation's plugins stay set up while the context is open."""
         decisions = storable_decisions(decisions)
         with await self._catalog.reacquire_lease(
             self._launcher.pinned_generations.get(run_id, self._catalog.current)
@@ -74,9 +86,26 @@ class RunResumer:
                 raise DecisionRefused(f"run {run_id} was cancelled: cancellation had already been requested")
             state.decisions.update(decided)
             state.pending = []
-            prepared = PreparedRun(state, record, generation, agent, decided_ids=frozenset(decided))
-            async with self._launcher.launch(prepared, listening=True) as stream:
-                yield stream
+            yield PreparedRun(state, record, generation, agent, decided_ids=frozenset(decided))
+
+    async def _resume(
+        self,
+        run_id: str,
+        decisions: Mapping[str, Decision],
+        caller: Caller,
+        resumed: asyncio.Future[None] | None = None,
+    ) -> None:
+        """Resume a run and wait for its end or pause. `resumed` gets a result, or the error, once it is in progress."""
+        try:
+            async with self._decided(run_id, decisions, caller) as prepared:
+                run = self._launcher.start(prepared)
+                if resumed is not None:
+                    resumed.set_result(None)
+                await run
+        except Exception as error:
+            if resumed is None or resumed.done():
+                raise
+            resumed.set_exception(error)
 
     async def cancel(self, run_id: str, caller: Caller) -> None:
         """Cancel a run that is in progress in any process, paused or interrupted; see `Runtime.cancel`."""
@@ -84,7 +113,7 @@ class RunResumer:
             state = await self.load(run_id, caller)
             if self._launcher.cancel(run_id):
                 return
-            if state.status not in ("running", "paused") or await self._store.request_cancel(run_id):
+            if state.status not in OPEN_STATUSES or await self._store.request_cancel(run_id):
                 return
             with suppress(RunBusy):  # another process has just resumed it: request cancellation from that process
                 await self._end_inactive(state, "cancelled", "cancelled")
@@ -112,12 +141,17 @@ class RunResumer:
             self._resume_in_background(run_id)
         return run_ids
 
-    async def close(self) -> None:
-        """Stop the timers and wait for background work, which ends when the launcher closes."""
+    async def fail_queued(self, run_id: str, error: ErrorInfo) -> None:
+        """Fail a queued run that cannot begin, unless another process has claimed it."""
+        with suppress(RunBusy, RunNotFound):
+            state = await self._store.load_run(run_id)
+            if state.status == "queued":
+                await self._end_inactive(state, "failed", error.code, error)
+
+    def close(self) -> None:
+        """Stop the timers."""
         for timer in self._timers.values():
             timer.cancel()
-        if self._background:
-            await asyncio.wait(self._background)
 
     async def _expired_confirmations(
         self, state: RunState, decisions: Mapping[str, Decision]
@@ -170,7 +204,7 @@ class RunResumer:
         requested while its pause was being saved is cancelled now.
         """
         if cancel_requested:
-            self._in_background(state.run_id, self.cancel(state.run_id, RUNTIME_CALLER))
+            self._background.start(f"run {state.run_id}", self.cancel(state.run_id, RUNTIME_CALLER))
             return
         expiries = [one.expires_at for one in state.pending if one.expires_at is not None]
         if expiries:
@@ -181,30 +215,7 @@ class RunResumer:
 
     def _resume_in_background(self, run_id: str) -> None:
         self._timers.pop(run_id, None)
-
-        async def resume() -> None:
-            async with self.stream(run_id, {}, RUNTIME_CALLER) as stream:
-                await stream.result()
-
-        self._in_background(run_id, resume())
-
-    def _in_background(self, run_id: str, work: Coroutine[Any, Any, None]) -> None:
-        async def log_errors() -> None:
-            try:
-                await work
-            except AgentsdError as error:
-                if len(self._logged_errors) >= MAX_LOGGED_ERRORS:
-                    self._logged_errors.clear()
-                if self._logged_errors.get(run_id) != str(error):  # retried every few seconds
-                    self._logged_errors[run_id] = str(error)
-                    level = logging.INFO if isinstance(error, RequestError) else logging.WARNING
-                    log.log(level, "run %s: %s", run_id, error)
-            else:
-                self._logged_errors.pop(run_id, None)
-
-        task = asyncio.create_task(log_errors(), name=f"resume {run_id}")
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        self._background.start(f"run {run_id}", self._resume(run_id, {}, RUNTIME_CALLER))
 
     async def _fail_crashed(self, info: RunInfo) -> None:
         message = f"{info.attempts} processes in a row ended during the next step of the run"
@@ -230,7 +241,6 @@ class RunResumer:
         journal = Journal(state, record, hub, durable=self._store.durable)
         ending = asyncio.ensure_future(journal.end([*closing_events(state)]))
         self._background.add(ending)
-        ending.add_done_callback(self._background.discard)
         ending.add_done_callback(lambda _: hub.close())
         await asyncio.shield(ending)  # if the caller is cancelled, `close` waits for the write instead
 

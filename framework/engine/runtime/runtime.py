@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
-from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack
-from uuid import uuid4
 
 from framework.config.generations.blueprint import Blueprints
 from framework.config.generations.catalog import Catalog
@@ -20,13 +18,17 @@ from framework.config.watch import Watcher, watching
 from framework.engine.context.stream import RunStream
 from framework.engine.executors import EXECUTORS
 from framework.engine.runtime import todo_list
+from framework.engine.runtime.background import BackgroundWork
+from framework.engine.runtime.follow import RunFollower, wait_for_result
 from framework.engine.runtime.keep_open import keep_open
 from framework.engine.runtime.launcher import Launcher
-from framework.engine.runtime.project import Project, project_folder
-from framework.engine.runtime.request import Caller, RunOptions, check_request, initial_state, require_type
+from framework.engine.runtime.project import Project, check_arguments, project_folder
+from framework.engine.runtime.queue import RunQueue, Submitted
+from framework.engine.runtime.request import Caller, RunOptions, check_request
 from framework.engine.runtime.result import limit_error
 from framework.engine.runtime.resume import RunResumer
-from framework.engine.runtime.start import RunStarter, select_agent
+from framework.engine.runtime.single_call import call_one_tool
+from framework.engine.runtime.start import RunStarter
 from framework.engine.runtime.user_input import UserMessage
 from framework.evals.runner import case_gate
 from framework.llm.client import ModelClient
@@ -36,10 +38,12 @@ from framework.store.url import open_store
 from framework.tools.plugins.lifecycle import PluginLifecycle
 from framework.tools.tool import Tool
 from framework.types.budget import BudgetStatus, budget_statuses
-from framework.types.errors import ApprovalRequired, RequestError
+from framework.types.errors import RequestError
+from framework.types.events import Event
 from framework.types.file import File
 from framework.types.media import MediaPart
-from framework.types.messages import Message, ToolCall, ToolResult
+from framework.types.messages import ToolResult
+from framework.types.run_request import IdempotencyKey
 from framework.types.state import Confirmation, Decision, RunResult
 from framework.types.todo import TodoItem
 
@@ -66,10 +70,11 @@ class Runtime:
         self.context: object = None
         """Context manager that yielded this runtime, kept alive by this reference."""
         self._caller, self._clock = partial(Caller, single_user=single_user), clock
-        blueprints = Blueprints(EXECUTORS)
-        self._launcher = Launcher(project, store, models, deps, clock)
-        self._starter = RunStarter(store, blueprints, self._launcher.models, self._launcher.meters, self._caller, clock)
-        self._resumer = RunResumer(project.catalog, self._launcher, blueprints)
+        blueprints, self._background = Blueprints(EXECUTORS), BackgroundWork()
+        self._launcher = launcher = Launcher(project, store, models, deps, clock)
+        self._starter = starter = RunStarter(store, blueprints, launcher.models, launcher.meters, self._caller, clock)
+        self._resumer = RunResumer(project.catalog, launcher, blueprints, self._background)
+        self._queue = RunQueue(project.catalog, launcher, starter, self._resumer, self._background)
 
     @property
     def settings(self) -> Settings:
@@ -113,7 +118,7 @@ class Runtime:
             ConfigError: the settings are invalid. Broken agents do not raise: see `catalog.current.problems`.
             StoreError: the store cannot be opened.
         """
-        _check_arguments(root, settings, models, store)
+        check_arguments(root, settings, models, store)
         clients = dict(models or {})
         gate = case_gate(partial(cls.over, project_folder(root), deps))
         project = await Project.read(
@@ -174,6 +179,73 @@ class Runtime:
         async with self._start(message, options, listening=True) as stream:
             yield stream
 
+    async def submit(
+        self,
+        message: UserMessage | None = None,
+        *,
+        queue: bool = False,
+        idempotency: IdempotencyKey | None = None,
+        **options: Unpack[RunOptions],
+    ) -> Submitted:
+        """Save a request and return at once: its run begins in the background, and does not depend on the caller.
+
+        A durable store keeps the request if this process ends: the next one that calls `start_queued` begins the run.
+
+        Args:
+            message: see `run`.
+            queue: in a busy conversation, wait for the open run and for those that wait already.
+            idempotency: the caller's key for this request. A repetition within 24 hours returns the same run.
+            options: see `RunOptions`; they must be JSON data. Without `conversation` and `history`, a conversation is
+                created.
+
+        Raises:
+            RequestError: the run cannot begin, as far as that is known without calling a model (ConversationBusy,
+                QueueFull, IdempotencyConflict), or an option cannot be stored. Later problems fail the run.
+        """
+        content, checked = check_request(message, options)
+        return await self._queue.submit(content, checked, queue=queue, idempotency=idempotency)
+
+    async def start_queued(self) -> Sequence[str]:
+        """Begin, in the background, the queued runs that can begin and that no process holds; return their ids.
+
+        A run that three processes claimed without beginning it is failed instead (`crashed`).
+        """
+        return await self._queue.claim()
+
+    def follow(
+        self,
+        run_id: str,
+        after: int = 0,
+        *,
+        user: str | None = None,
+        tenant: str | None = None,
+        through_pauses: bool = False,
+    ) -> AsyncGenerator[Event, None]:
+        """Yield a run's events, stored and live, wherever it is in progress. Leaving does not affect the run.
+
+        It ends after `RunFinished` of a run that has ended or is paused, and without it when this runtime closes. Texts
+        arrive as deltas (`seq` is 0), which begin with the text so far, and then whole in a numbered event.
+
+        Args:
+            run_id: the id of the run.
+            after: number of the last event that the caller has.
+            user: the run's user.
+            tenant: the run's tenant.
+            through_pauses: wait while the run is paused.
+
+        Raises:
+            RunNotFound: no such run exists, or it belongs to another user.
+        """
+        follower = RunFollower(self._launcher, self._resumer, run_id, self._caller(user, tenant))
+        return follower.events(after, through_pauses=through_pauses)
+
+    async def result(self, run_id: str, *, user: str | None = None, tenant: str | None = None) -> RunResult:
+        """Wait until a run has ended or is paused, and return its result.
+
+        Raises RunNotFound; StoreError; RunSuspended if this runtime closes first.
+        """
+        return await wait_for_result(self._launcher, self._resumer, run_id, self._caller(user, tenant))
+
     @classmethod
     def run_sync(cls, root: str | Path, message: UserMessage | None = None, **options: Unpack[RunOptions]) -> RunResult:
         """Open a runtime, run once, and close it. For programs without an event loop. See `run`."""
@@ -217,6 +289,12 @@ class Runtime:
         async with self._resumer.stream(run_id, decisions, self._caller(user, tenant)) as stream:
             yield stream
 
+    async def decide(
+        self, run_id: str, decisions: Mapping[str, Decision], *, user: str | None = None, tenant: str | None = None
+    ) -> None:
+        """Save decisions and resume the run in the background, whether or not the caller stays. See `resume`."""
+        await self._resumer.decide(run_id, decisions, self._caller(user, tenant))
+
     async def pending(
         self, run_id: str, *, user: str | None = None, tenant: str | None = None
     ) -> tuple[Confirmation, ...]:
@@ -241,8 +319,7 @@ class Runtime:
 
         Args:
             conversation: the id of the conversation.
-            items: the complete list. An item keeps its id and times if an existing one has the same id, or the same
-                task.
+            items: the complete list. An item with the id, or the task, of an existing one keeps its id and times.
             user: the conversation's user.
             tenant: the conversation's tenant.
 
@@ -253,10 +330,9 @@ class Runtime:
         return await todo_list.replace_todo(self.store, conversation, items, self._caller(user, tenant))
 
     async def cancel(self, run_id: str, *, user: str | None = None, tenant: str | None = None) -> None:
-        """Cancel a run that is in progress in any process, or paused. Does nothing if the run has ended.
+        """Cancel a run that is queued, in progress in any process, or paused; raises RunNotFound.
 
-        Raises:
-            RunNotFound: no such run exists, or it belongs to another user.
+        Does nothing if the run has ended.
         """
         await self._resumer.cancel(run_id, self._caller(user, tenant))
 
@@ -283,30 +359,13 @@ class Runtime:
         return await self._resumer.expire(time.time())
 
     async def call_tool(self, agent: str, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """Call one tool under an agent's policy, without a model.
-
-        Raises:
-            AgentNotFound: no agent has that name.
-            ApprovalRequired: the call needs approval.
-        """
-        call = ToolCall(id=f"call_{uuid4().hex}", tool=name, arguments=dict(arguments))
-        with self.catalog.lease() as generation:
-            route = select_agent("", generation, explicit=agent)
-            message = Message(role="user", content=f"call {name}")
-            state = initial_state(message, route.agent, generation, {})
-            run = self._launcher.ephemeral(state, route.agent, generation)
-            confirmations = await run.call_tool(call)
-        if confirmations:
-            raise ApprovalRequired(f"{name} needs approval: {confirmations[0].reason or confirmations[0].rule}")
-        result = state.calls[call.id].result
-        assert result is not None
-        return result
+        """Call one tool under an agent's policy, without a model; raises AgentNotFound, or ApprovalRequired."""
+        return await call_one_tool(self.catalog, self._launcher, agent, name, arguments)
 
     async def load_file(self, part: MediaPart) -> File:
         """Return a file of a stored message, such as a picture that a tool returned.
 
-        Raises:
-            RequestError: the file is not stored; it may have been deleted with its run.
+        Raises RequestError if it is not stored; it may have been deleted with its run.
         """
         contents = await self.store.load_media([part.digest])
         if part.digest not in contents:
@@ -330,16 +389,8 @@ class Runtime:
                 yield stream
 
     async def _close(self, grace: float) -> None:
+        await self._queue.close()
         await self._launcher.close(grace)
-        await self._resumer.close()
+        self._resumer.close()
+        await self._background.close()
         await self.catalog.close()
-
-
-def _check_arguments(root: object, settings: object, models: object, store: object) -> None:
-    """Raise RequestError if an argument of `Runtime.open` has the wrong type."""
-    require_type("root", root, str, PathLike)
-    for name, value, expected in (("settings", settings, Settings), ("models", models, Mapping)):
-        if value is not None:
-            require_type(name, value, expected)
-    if store is not None and not isinstance(store, str) and not hasattr(store, "load_run"):
-        raise RequestError(f"store: expected a store or its URL, got {type(store).__name__}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -30,7 +30,7 @@ from framework.types.errors import (
     ConversationBusy,
     RequestError,
 )
-from framework.types.messages import Message
+from framework.types.messages import Message, ToolDefinition
 from framework.types.spec import Limits
 from framework.types.state import RunState
 
@@ -72,20 +72,24 @@ class RunStarter:
         """
         return await self.record(await self.prepare(content, options, generation))
 
-    async def check(self, message: Message, options: RunOptions, generation: Generation) -> None:
-        """Check whether a run could start, as far as that is known without calling a model; raises as `begin` does.
+    async def check(self, message: Message, options: RunOptions, generation: Generation) -> Conversation | None:
+        """Check whether a run could begin, as far as that is known without calling a model; raises as `begin` does.
 
-        A busy conversation is no error here. Without a name, the agent is known only if it is the only one.
+        A busy conversation is no error. Without a name, the agent is known only if it is the only one.
+
+        Returns:
+            The conversation that the run will continue, if any.
         """
         if model := options.get("model"):
             self._models.require_known(generation.settings, model)
-        if conversation_id := options.get("conversation"):
-            await self._load_conversation(conversation_id, options)
         if options.get("agent") or len(generation.agents) < 2:
-            route = select_agent(message.description, generation, explicit=options.get("agent"))
-            initial_state(message, route.agent, generation, options)
+            agent = select_agent(message.description, generation, explicit=options.get("agent")).agent
+            initial_state(message, agent, generation, options)
         else:
             check_unrouted(message, options)
+        await _history(options.get("history"), ())
+        conversation_id = options.get("conversation")
+        return await self._load_conversation(conversation_id, options) if conversation_id else None
 
     async def prepare(
         self, content: UserInput, options: RunOptions, generation: Generation, run_id: str | None = None
@@ -100,11 +104,11 @@ class RunStarter:
         """
         if model := options.get("model"):
             self._models.require_known(generation.settings, model)
-        conversation = await self._conversation(options)
+        conversation = await self._conversation(options, is_queued=run_id is not None)
         last = conversation.agent if conversation else None
         message = await content.to_message()
         route = await self._choose_route(message.description, generation, options, last)
-        earlier, files = await _history(options.get("history"), route.agent)
+        earlier, files = await _history(options.get("history"), route.agent.toolset.definitions)
         files |= {file.part.digest: file.data for file in content.files}
         state = initial_state(message, route.agent, generation, options, earlier)
         state.run_id = run_id or state.run_id
@@ -165,13 +169,16 @@ class RunStarter:
             message, agents, generation.settings, limits, self._models, self._meters.if_enabled()
         )
 
-    async def _conversation(self, options: RunOptions) -> Conversation | None:
+    async def _conversation(self, options: RunOptions, *, is_queued: bool) -> Conversation | None:
         """Return the conversation that the run continues, if any; raises RequestError, ConversationBusy."""
         if not (conversation_id := options.get("conversation")):
             return None
         conversation = await self._load_conversation(conversation_id, options)
         if conversation.open_run:
-            raise await self.busy(conversation_id, conversation.open_run)
+            raise await self._busy(conversation_id, conversation.open_run)
+        if conversation.waiting and not is_queued:
+            reason = f"{conversation.waiting} of its runs wait; submit this one with queue=True, and it waits too"
+            raise ConversationBusy(f"conversation {conversation_id!r} is busy: {reason}")
         return conversation
 
     async def _load_conversation(self, conversation_id: str, options: RunOptions) -> Conversation:
@@ -179,7 +186,7 @@ class RunStarter:
         caller = self._caller(options.get("user"), options.get("tenant"))
         return await load_conversation(self._store, conversation_id, caller)
 
-    async def busy(self, conversation_id: str, run_id: str) -> ConversationBusy:
+    async def _busy(self, conversation_id: str, run_id: str) -> ConversationBusy:
         """Return the error for a conversation with an open run, with the command that resolves it."""
         pending = (await self._store.load_run(run_id)).pending
         orphans = await self._store.runs(RunQuery(conversation_id=conversation_id, orphaned=True))
@@ -196,11 +203,13 @@ class RunStarter:
         )
 
 
-async def _history(given: GivenHistory | None, agent: Agent) -> tuple[list[Message], dict[str, bytes]]:
+async def _history(
+    given: GivenHistory | None, tools: Iterable[ToolDefinition]
+) -> tuple[list[Message], dict[str, bytes]]:
     """Return earlier messages, and the contents of the files in them; raises RequestError."""
     if not given:
         return [], {}
-    messages, tools = message_list(given), agent.toolset.definitions
+    messages = message_list(given)
     if may_contain_files(messages):
         return await asyncio.to_thread(read_history, messages, tools)
     return read_history(messages, tools)

@@ -67,6 +67,11 @@ def input_of_message(message: object) -> UserInput:
     return UserInput(tuple(_item(part, files) for part in read.parts) or (read.content,))
 
 
+def input_of_stored(message: Message) -> UserInput:
+    """Return the content of a message whose files are stored."""
+    return UserInput(tuple(_item(part, {}) for part in message.parts) or (message.content,))
+
+
 def _item(part: MessagePart, files: Mapping[str, bytes]) -> str | File | MediaPart:
     """Return a part as an item of a message; a file whose contents are given as a `File`."""
     if isinstance(part, TextPart):

@@ -471,7 +471,7 @@ def test_orphans_are_resumed_only_on_request(tmp_path: Path, store_url: str) -> 
 def test_the_reason_why_a_run_cannot_be_resumed_is_logged_once(
     tmp_path: Path, store_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "framework.engine.runtime.resume")
+    caplog.set_level("INFO", "framework.engine.runtime.background")
     guard = "from framework import hook\n\n@hook\ndef look(context, call):\n    return None\n"
     root, shop = write(tmp_path, {"plugins/guard.py": guard}), Shop()
     run_id = create_orphan(project(root, hooks="{before_tool: [guard.look]}"), store_url, shop, calls(("hang", {})))
@@ -480,7 +480,7 @@ def test_the_reason_why_a_run_cannot_be_resumed_is_logged_once(
     async def look(runtime: Runtime) -> None:
         for _ in range(3):
             assert await runtime.resume_orphans() == [run_id]
-            await asyncio.wait(runtime._resumer._background)
+            await runtime._background.close()
         (logged,) = [record for record in caplog.records if run_id in record.message]
         assert "guard.look" in logged.message
 

@@ -1,0 +1,51 @@
+"""Work on runs that nobody awaits: its errors are logged, and closing the runtime waits for its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from framework.types.errors import AgentsdError, RequestError
+
+log = logging.getLogger(__name__)
+
+MAX_LOGGED_ERRORS = 1000
+"""Number of names whose last logged error is remembered, so that it is logged once."""
+
+
+class BackgroundWork:
+    """The background tasks of one runtime."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Future[Any]] = set()
+        self._logged_errors: dict[str, str] = {}
+        """Last logged error of work that failed, by name."""
+
+    def start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Start work in the background. An error is logged with `name`, but the same error in a row only once."""
+        self.add(asyncio.create_task(self._log_errors(name, work), name=f"{name} in the background"))
+
+    def add(self, task: asyncio.Future[Any]) -> None:
+        """Let `close` wait for a task, which handles its errors itself."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Wait for all work to end."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _log_errors(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except AgentsdError as error:
+            if len(self._logged_errors) >= MAX_LOGGED_ERRORS:
+                self._logged_errors.clear()
+            if self._logged_errors.get(name) != str(error):  # retried every few seconds
+                self._logged_errors[name] = str(error)
+                level = logging.INFO if isinstance(error, RequestError) else logging.WARNING
+                log.log(level, "%s: %s", name, error)
+        else:
+            self._logged_errors.pop(name, None)

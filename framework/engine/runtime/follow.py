@@ -1,0 +1,136 @@
+"""Follows a run: its stored events, then live ones, whether it waits, or is in progress here or in another process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from framework.engine.context.event_hub import EventReader
+from framework.engine.runtime.launcher import Launcher
+from framework.engine.runtime.request import Caller
+from framework.engine.runtime.result import build_result
+from framework.engine.runtime.resume import RunResumer
+from framework.store.protocol import OPEN_STATUSES
+from framework.types.errors import RunSuspended, StoreError
+from framework.types.events import ContentReceived, Event, RunFinished, Thought, Warned, read_event
+from framework.types.state import RunResult
+from framework.types.status import Status
+
+POLL_SECONDS = 0.25
+"""Interval at which the store is read while the run is not in progress in this process."""
+_TEXTS = (ContentReceived, Thought)
+_BATCH = 100
+"""Number of stored events after which the event loop may do other work."""
+
+
+class RunFollower:
+    """One reader of a run's events."""
+
+    def __init__(self, launcher: Launcher, resumer: RunResumer, run_id: str, caller: Caller) -> None:
+        self._launcher, self._resumer, self._store = launcher, resumer, launcher.store
+        self._run_id, self._caller = run_id, caller
+        self._last = 0
+        """Number of the last event that the caller has."""
+        self._status: Status = "queued"
+        """Status of the run after that event."""
+        self._is_live = False
+        """Whether every event since the last one came, or will come, from the hub."""
+        self._complete: set[tuple[tuple[str, ...], str | None]] = set()
+        """Path and message id of the texts read from the store. Their deltas, which the hub may have, are left out."""
+
+    async def events(self, after: int, *, through_pauses: bool) -> AsyncGenerator[Event, None]:
+        """Yield the events after a number; see `Runtime.follow`."""
+        self._last, hub = after, self._launcher.hub(self._run_id)
+        reader = hub.reader(after)  # before the store is read, so that no event falls between the two
+        try:
+            state = await self._resumer.load(self._run_id, self._caller)
+            self._status, is_behind = state.status, state.seq > after
+            while True:
+                if is_behind:
+                    async for event in self._stored():
+                        yield event
+                if await self._is_over(through_pauses=through_pauses) or self._launcher.is_closed:
+                    return
+                while (live := await self._next(reader)) is not None:
+                    async for event in self._in_order(live):
+                        yield event
+                    if isinstance(live, RunFinished) and not (through_pauses and live.status == "paused"):
+                        return
+                is_behind, self._is_live = True, False
+                if hub.is_closed:
+                    reader.close()
+                    hub = self._launcher.hub(self._run_id)
+                    reader = hub.reader(self._last)
+        finally:
+            reader.close()
+
+    async def _next(self, reader: EventReader) -> Event | None:
+        """Wait for the next live event; None if the hub is closed, or if it is time to read the store."""
+        is_running = self._launcher.is_running(self._run_id)
+        try:
+            async with asyncio.timeout(None if is_running else POLL_SECONDS):
+                return await anext(reader)
+        except (TimeoutError, StopAsyncIteration):
+            return None
+
+    async def _in_order(self, live: Event) -> AsyncGenerator[Event, None]:
+        """Yield a live event, after those in the store that precede it; nothing if the caller has it already."""
+        if live.seq > self._last + 1 or not (live.seq or self._is_live):
+            async for event in self._stored():  # from another process, or from before this reader joined
+                yield event
+        self._is_live = True
+        if live.seq > self._last:
+            yield self._passed(live)
+        elif not live.seq and not (isinstance(live, _TEXTS) and (live.path, live.message_id) in self._complete):
+            yield live
+
+    async def _stored(self) -> AsyncGenerator[Event, None]:
+        """Yield the stored events that the caller does not have."""
+        try:
+            rows = await self._store.events(self._run_id, self._last)
+        except StoreError:
+            if self._launcher.is_closed:
+                return  # the store may be closed as well
+            raise
+        for number, row in enumerate(rows, 1):
+            event = read_event(row)
+            if isinstance(event, (*_TEXTS, Warned)):
+                self._complete.add((event.path, event.message_id))
+            yield self._passed(event)
+            if number % _BATCH == 0:
+                await asyncio.sleep(0)
+
+    def _passed(self, event: Event) -> Event:
+        """Return a numbered event, which the caller now has."""
+        self._last = event.seq
+        self._status = event.status if isinstance(event, RunFinished) else "running"
+        return event
+
+    async def _is_over(self, *, through_pauses: bool) -> bool:
+        """Return whether the run has ended or waits for a decision, so that no event follows."""
+        if self._status != "paused":
+            return self._status not in OPEN_STATUSES
+        if through_pauses or self._launcher.is_running(self._run_id):
+            return False
+        return (await self._store.load_run(self._run_id)).status == "paused"  # it may have been resumed since
+
+
+async def wait_for_result(launcher: Launcher, resumer: RunResumer, run_id: str, caller: Caller) -> RunResult:
+    """Wait until a run has ended or is paused, and return its result; see `Runtime.result`."""
+    while True:
+        state = await resumer.load(run_id, caller)
+        if (run := launcher.task(run_id)) is not None:
+            return await asyncio.shield(run)
+        if state.status not in ("queued", "running"):
+            return build_result(state)
+        if launcher.is_closed:
+            raise RunSuspended(f"run {run_id} is {state.status}, and the runtime was closed; its result comes later")
+        async with aclosing(
+            RunFollower(launcher, resumer, run_id, caller).events(state.seq, through_pauses=False)
+        ) as events:
+            async for _ in events:
+                if launcher.is_running(run_id):
+                    break
+        if launcher.is_closed:  # the store may be closed as well
+            raise RunSuspended(f"run {run_id} has not ended, and the runtime was closed; its result comes later")

@@ -1,0 +1,348 @@
+"""Followers of a run get each numbered event once and the whole text, wherever the run is, and whenever they join."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from framework import Approve, Reject, RequestError, RunNotFound, RunSuspended, Runtime, StoreError, events, tool
+from framework.llm.client import Delta, ModelRequest
+from framework.store.memory import MemoryStore
+from framework.testing import ScriptedModel, Turn, calls
+from framework.types.messages import Message, Reasoning
+from tests.support.cases import FACTOR
+from tests.support.submitted_runs import Gate, opened, project, shown_text
+
+TEXT = "a b c d e f"
+
+
+@tool(risk="low")
+async def look() -> str:
+    """Look around."""
+    return "nothing"
+
+
+def script(request: ModelRequest) -> Turn:
+    """Look around twice, then answer."""
+    done = sum(message.role == "assistant" for message in request.messages)
+    if done < 2:
+        thought = Reasoning(text="what to do")
+        return Message(
+            role="assistant",
+            content="let me look",
+            reasoning=thought,
+            tool_calls=calls(("look", {}), prefix=f"c{done}"),
+        )
+    return Message(role="assistant", content=TEXT, reasoning=Reasoning(text="that is all"))
+
+
+async def numbered(runtime: Runtime, run_id: str) -> list[events.Event]:
+    """Return all stored events of a run that has ended."""
+    return [events.read_event(event) for event in await runtime.store.events(run_id)]
+
+
+def test_events_of_a_run_are_followed_from_its_beginning(tmp_path: Path, any_url: str | None) -> None:
+    async def main() -> None:
+        async with opened(project(tmp_path), any_url, ScriptedModel(TEXT)) as runtime:
+            submitted = await runtime.submit("hi", user="ann")
+            seen = [event async for event in runtime.follow(submitted.run_id, user="ann")]
+            assert [event for event in seen if event.seq] == await numbered(runtime, submitted.run_id)
+            assert isinstance(seen[-1], events.RunFinished)
+            assert [event.text for event in seen if isinstance(event, events.ContentReceived)][-1] == TEXT
+            assert sum(isinstance(event, events.ContentReceived) for event in seen) > 1
+            again = [event async for event in runtime.follow(submitted.run_id, user="ann")]
+            assert again == await numbered(runtime, submitted.run_id)
+            assert [event async for event in runtime.follow(submitted.run_id, again[-1].seq, user="ann")] == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("user", "tenant"), [(None, None), ("bob", None), ("ann", "t")])
+def test_only_the_owner_can_follow(tmp_path: Path, user: str | None, tenant: str | None) -> None:
+    async def main() -> None:
+        async with opened(project(tmp_path), None, ScriptedModel(TEXT)) as runtime:
+            submitted = await runtime.submit("hi", user="ann")
+            for run_id in (submitted.run_id, "run_unheard_of"):
+                with pytest.raises(RunNotFound):
+                    await anext(runtime.follow(run_id, user=user, tenant=tenant))
+
+    asyncio.run(main())
+
+
+def test_a_late_follower_gets_the_text_so_far(tmp_path: Path, any_url: str | None) -> None:
+    async def main() -> None:
+        half, rest = asyncio.Event(), asyncio.Event()
+
+        class Halting(ScriptedModel):
+            async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+                async for delta in super().stream(request):
+                    yield delta
+                    if delta.text == " c":
+                        half.set()
+                        await rest.wait()
+
+        async with opened(project(tmp_path), any_url, Halting(TEXT)) as runtime:
+            submitted = await runtime.submit("hi")
+            await half.wait()
+            async with aclosing(runtime.follow(submitted.run_id)) as following:
+                seen = [await anext(following), await anext(following)]
+                (delta,) = [event for event in seen if isinstance(event, events.ContentReceived)]
+                assert (delta.seq, delta.text) == (0, "a b c")
+                rest.set()
+                seen += [event async for event in following]
+            assert list(shown_text([seen]).values()) == [TEXT]
+
+    asyncio.run(main())
+
+
+async def read_with_breaks(
+    runtime: Runtime, run_id: str, leaves: Sequence[int], turns: int
+) -> list[list[events.Event]]:
+    """Follow a run; leave after each number of events, and continue after the last numbered one."""
+    segments: list[list[events.Event]] = []
+    after = 0
+    for count in (*leaves, 1_000_000):
+        seen: list[events.Event] = []
+        segments.append(seen)
+        async with aclosing(runtime.follow(run_id, after)) as following:
+            async for number, event in enumerated(following):
+                seen.append(event)
+                after = event.seq or after
+                if number == count:
+                    break
+        for _ in range(turns):
+            await asyncio.sleep(0)
+    return segments
+
+
+async def enumerated(following: AsyncIterator[events.Event]) -> AsyncIterator[tuple[int, events.Event]]:
+    number = 0
+    async for event in following:
+        number += 1
+        yield number, event
+
+
+def test_a_reader_may_leave_at_any_event_and_continue(tmp_path: Path, any_url: str | None) -> None:
+    """It gets each numbered event once and the whole text, and the run ends the same."""
+    random = Random(7)
+
+    async def one(runtime: Runtime, case: int) -> None:
+        leaves = [1 + case % 40, *random.choices(range(1, 12), k=random.randrange(4))]
+        submitted = await runtime.submit("go")
+        segments = await read_with_breaks(runtime, submitted.run_id, leaves, random.randrange(6))
+        seen = [event for segment in segments for event in segment if event.seq]
+        assert seen == await numbered(runtime, submitted.run_id), leaves
+        assert [event.seq for event in seen] == list(range(1, len(seen) + 1))
+        assert list(shown_text(segments).values()) == [TEXT]
+        result = await runtime.result(submitted.run_id)
+        assert (result.status, result.output, len(result.tool_calls)) == ("completed", TEXT, 2)
+
+    async def main() -> None:
+        async with opened(project(tmp_path), any_url, ScriptedModel(script=script), tools=[look]) as runtime:
+            for first in range(0, 200 * FACTOR, 10):
+                async with asyncio.TaskGroup() as group:
+                    for case in range(first, first + 10):
+                        group.create_task(one(runtime, case))
+
+    asyncio.run(main())
+
+
+def test_ten_followers_see_the_same(tmp_path: Path, any_url: str | None) -> None:
+    async def follow_all(runtime: Runtime, run_id: str, turns: int) -> list[events.Event]:
+        seen = []
+        async for event in runtime.follow(run_id):
+            seen.append(event)
+            for _ in range(turns):  # each at its own pace
+                await asyncio.sleep(0)
+        return seen
+
+    async def main() -> None:
+        async with opened(project(tmp_path), any_url, ScriptedModel(script=script), tools=[look]) as runtime:
+            submitted = await runtime.submit("go")
+            following = [asyncio.create_task(follow_all(runtime, submitted.run_id, turns)) for turns in range(10)]
+            for one in following:
+                seen = await one
+                assert [event for event in seen if event.seq] == await numbered(runtime, submitted.run_id)
+                assert list(shown_text([seen]).values()) == [TEXT]
+
+    asyncio.run(main())
+
+
+def test_a_follower_that_reads_nothing_does_not_hold_the_run(tmp_path: Path, any_url: str | None) -> None:
+    async def main() -> None:
+        long = "word " * 5000
+        async with opened(project(tmp_path), any_url, ScriptedModel(long)) as runtime:
+            submitted = await runtime.submit("go")
+            async with aclosing(runtime.follow(submitted.run_id)) as following:
+                seen = [await anext(following)]
+                assert (await runtime.result(submitted.run_id)).output == long
+                seen += [event async for event in following]
+            assert len(seen) < 20  # deltas that were not read are merged
+            assert list(shown_text([seen]).values()) == [long]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("listening", [True, False])
+def test_runs_that_were_not_submitted_can_be_followed(tmp_path: Path, any_url: str | None, *, listening: bool) -> None:
+    async def main() -> None:
+        gate, model = Gate(), ScriptedModel(calls(("hold", {})), TEXT)
+        async with opened(project(tmp_path), any_url, model, tools=gate.tools()) as runtime:
+
+            async def read() -> None:
+                async with runtime.stream("go") as stream:
+                    async for _ in stream:
+                        pass
+
+            running = asyncio.create_task(read() if listening else _drop(runtime.run("go")))
+            await gate.began.wait()
+            (info,) = await runtime.store.runs()
+            following = asyncio.create_task(_collect(runtime.follow(info.run_id)))
+            await asyncio.sleep(0)
+            gate.opened.set()
+            seen = await following
+            await running
+            assert list(shown_text([seen]).values()) == [TEXT]
+            assert [type(event) for event in seen].count(events.RunFinished) == 1
+
+    asyncio.run(main())
+
+
+async def _drop(result: Awaitable[object]) -> None:
+    await result
+
+
+def test_a_follower_ends_at_a_pause_or_waits_through_it(tmp_path: Path, any_url: str | None) -> None:
+    async def main() -> None:
+        model, gate = ScriptedModel(calls(("pay", {})), calls(("pay", {}), prefix="d"), "done"), Gate()
+        async with opened(project(tmp_path), any_url, model, tools=gate.tools()) as runtime:
+            submitted = await runtime.submit("pay twice")
+            through = asyncio.create_task(_collect(runtime.follow(submitted.run_id, through_pauses=True)))
+            after, segments = 0, []
+            for _ in range(2):
+                segment = await _collect(runtime.follow(submitted.run_id, after))
+                segments.append(segment)
+                assert isinstance(segment[-1], events.RunFinished)
+                assert segment[-1].status == "paused"
+                after = segment[-1].seq
+                assert await _collect(runtime.follow(submitted.run_id, after)) == []
+                result = await runtime.result(submitted.run_id)
+                assert result.status == "paused"
+                await runtime.decide(submitted.run_id, {result.pending[0].id: Approve()})
+            segments.append(await _collect(runtime.follow(submitted.run_id, after)))
+            assert (await runtime.result(submitted.run_id)).output == "done"
+            everything = [event for segment in segments for event in segment if event.seq]
+            assert everything == await numbered(runtime, submitted.run_id)
+            assert [event for event in await through if event.seq] == everything
+            assert gate.paid == 2
+
+    asyncio.run(main())
+
+
+async def _collect(following: AsyncIterator[events.Event]) -> list[events.Event]:
+    return [event async for event in following]
+
+
+def test_a_decision_takes_effect_even_if_its_caller_leaves(tmp_path: Path, any_url: str | None) -> None:
+    async def main() -> None:
+        model, gate = ScriptedModel(calls(("pay", {})), "done"), Gate()
+        async with opened(project(tmp_path), any_url, model, tools=gate.tools()) as runtime:
+            paused = await runtime.run("pay")
+            deciding = asyncio.create_task(runtime.decide(paused.run_id, {paused.pending[0].id: Approve()}))
+            await asyncio.sleep(0)
+            deciding.cancel()
+            await asyncio.wait([deciding])
+            seen = await _collect(runtime.follow(paused.run_id, through_pauses=True))
+            assert isinstance(seen[-1], events.RunFinished)
+            assert (seen[-1].status, gate.paid) == ("completed", 1)
+            with pytest.raises(RequestError, match="no decision is pending"):
+                await runtime.decide(paused.run_id, {paused.pending[0].id: Reject()})
+
+    asyncio.run(main())
+
+
+def test_following_ends_when_the_runtime_closes(tmp_path: Path, any_url: str | None) -> None:
+    async def main() -> None:
+        gate = Gate()
+        root, model = project(tmp_path), ScriptedModel(script=lambda _: calls(("hold", {})))
+        async with opened(root, any_url, model, tools=gate.tools(), grace=0) as runtime:
+            running = await runtime.submit("hold", conversation="c")
+            waiting = await runtime.submit("next", conversation="c", queue=True)
+            await gate.began.wait()
+            followers = [
+                asyncio.create_task(_collect(runtime.follow(one.run_id, through_pauses=through)))
+                for one in (running, waiting)
+                for through in (False, True)
+            ]
+            results = [asyncio.create_task(runtime.result(one.run_id)) for one in (running, waiting)]
+            await asyncio.sleep(0)
+        seen = [await one for one in followers]
+        ends = [[type(event).__name__ for event in one][-1:] for one in seen]
+        await asyncio.wait(results)
+        outcomes = [one.exception() for one in results]
+        if any_url is None:  # runs in memory are cancelled, because they could not be resumed
+            assert ends[:2] == [["RunFinished"]] * 2
+        else:
+            assert [type(event) for one in seen for event in one if isinstance(event, events.RunFinished)] == []
+            assert isinstance(outcomes[0], RunSuspended)
+        assert isinstance(outcomes[1], RunSuspended)
+
+    asyncio.run(main())
+
+
+def test_a_run_of_another_process_is_followed_by_polling(tmp_path: Path, store_url: str) -> None:
+    """Another runtime stands for the process. The run goes back and forth between the two."""
+
+    async def main() -> None:
+        root, gate = project(tmp_path), Gate()
+        model = ScriptedModel(calls(("hold", {})), calls(("pay", {}), prefix="d"), TEXT)
+        async with (
+            opened(root, store_url, model, tools=gate.tools()) as here,
+            opened(root, store_url, model, tools=gate.tools()) as there,
+        ):
+            submitted = await there.submit("go")
+            await gate.began.wait()
+            following = asyncio.create_task(_collect(here.follow(submitted.run_id, through_pauses=True)))
+            gate.opened.set()
+            result = await here.result(submitted.run_id)
+            assert result.status == "paused"
+            await here.decide(submitted.run_id, {result.pending[0].id: Approve()})
+            seen = await following
+            assert [event for event in seen if event.seq] == await numbered(here, submitted.run_id)
+            assert (await there.result(submitted.run_id)).output == TEXT
+
+    asyncio.run(main())
+
+
+class Failing(MemoryStore):
+    """A store that becomes unreachable."""
+
+    fails = False
+
+    async def events(self, run_id: str, after: int = 0) -> Sequence[Mapping[str, Any]]:
+        if self.fails:
+            raise StoreError("the database is unreachable")
+        return await super().events(run_id, after)
+
+
+def test_a_failing_store_ends_following_with_its_error(tmp_path: Path) -> None:
+    async def main() -> None:
+        model, gate, store = ScriptedModel(calls(("pay", {})), "done"), Gate(), Failing()
+        options: dict[str, Any] = {"models": {"scripted": model}, "tools": gate.tools(), "store": store}
+        async with Runtime.open(project(tmp_path), watch=False, **options) as runtime:
+            paused = await runtime.run("pay")
+            store.fails = True
+            with pytest.raises(StoreError, match="unreachable"):
+                await _collect(runtime.follow(paused.run_id, through_pauses=True))
+            store.fails = False  # a reader that returns gets everything
+            after = (await _collect(runtime.follow(paused.run_id)))[-1].seq
+            await runtime.decide(paused.run_id, {paused.pending[0].id: Approve()})
+            assert isinstance((await _collect(runtime.follow(paused.run_id, after)))[-1], events.RunFinished)
+
+    asyncio.run(main())

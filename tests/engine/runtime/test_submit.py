@@ -1,0 +1,368 @@
+"""Submitted runs: saved at once, begun in the background, in order within a conversation."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from framework import Approve, ConversationBusy, File, RequestError, RunNotFound, events
+from framework.engine.runtime import queue
+from framework.llm.client import ModelRequest
+from framework.store.sql.store import SqlStore
+from framework.testing import ScriptedModel, Turn, calls
+from framework.types.errors import IdempotencyConflict, QueueFull
+from framework.types.messages import Message
+from framework.types.run_request import IdempotencyKey, RunRequest
+from tests.support.media import png
+from tests.support.projects import agent, write
+from tests.support.submitted_runs import PATIENCE, Gate, opened, project, statuses
+
+HOLD = calls(("hold", {}))
+
+
+def test_a_submitted_run_ends_without_its_caller(tmp_path: Path, any_url: str | None) -> None:
+    async def main() -> None:
+        async with opened(project(tmp_path), any_url, ScriptedModel("hello")) as runtime:
+            submitted = await runtime.submit("hi", agent="a", metadata={"n": [1, None, {"x": True}]}, user="ann")
+            result = await runtime.result(submitted.run_id, user="ann")
+            assert (result.status, result.output, result.run_id) == ("completed", "hello", submitted.run_id)
+            assert result.conversation_id == submitted.conversation_id
+            state = await runtime.store.load_run(submitted.run_id)
+            assert (state.metadata, state.user) == ({"n": [1, None, {"x": True}]}, "ann")
+            with pytest.raises(RunNotFound):
+                await runtime.result(submitted.run_id, user="bob")
+
+    asyncio.run(main())
+
+
+def test_a_conversation_is_created_unless_the_request_has_a_history(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(project(tmp_path), None, ScriptedModel(script=lambda _: "ok")) as runtime:
+            new = await runtime.submit("hi")
+            assert new.conversation_id is not None
+            await runtime.result(new.run_id)
+            again = await runtime.submit("and?", conversation=new.conversation_id)
+            assert again.conversation_id == new.conversation_id
+            assert len((await runtime.result(again.run_id)).messages) == 4
+            for history in ([], [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]):
+                other = await runtime.submit("hi", history=history)
+                assert other.conversation_id is None
+                assert len((await runtime.result(other.run_id)).messages) == len(history) + 2
+
+    asyncio.run(main())
+
+
+class Answer(BaseModel):
+    """A typed answer."""
+
+    number: int
+
+
+def test_all_options_reach_the_run(tmp_path: Path, any_url: str | None) -> None:
+    async def main() -> None:
+        model = ScriptedModel('{"number": 3}')
+        files = {"agents.d/a.yaml": agent("a", inputs="{name: {type: string}}"), "work/x": ""}
+        async with opened(write(tmp_path, files), any_url, model) as runtime:
+            submitted = await runtime.submit(
+                ["What is this?", File(png(), "image/png", "a.png")],
+                agent="a",
+                history=[{"role": "user", "content": "before"}, {"role": "assistant", "content": "yes"}],
+                inputs={"name": "x"},
+                limits={"max_steps": 3},
+                model_settings={"temperature": 0, "stop": ("end",)},
+                instructions="Be brief.",
+                base_path=tmp_path / "work",
+                locale="de",
+                output_type=Answer,
+            )
+            result = await runtime.result(submitted.run_id)
+            assert (result.status, result.data) == ("completed", {"number": 3})
+            state = await runtime.store.load_run(submitted.run_id)
+            assert [message.content for message in state.history] == ["before", "yes"]
+            assert (state.inputs, state.limits.max_steps, state.locale) == ({"name": "x"}, 3, "de")
+            assert (state.model_settings.temperature, state.model_settings.stop) == (0, ("end",))
+            assert state.base_path == str(tmp_path / "work")
+            assert "Be brief." in model.requests[0].messages[0].content
+            assert (await runtime.load_file(state.messages[0].media[0])).data == png()
+
+    asyncio.run(main())
+
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Opaque:
+    """An object that JSON cannot express."""
+
+
+DEEP: dict[str, Any] = {}
+for _ in range(200):
+    DEEP = {"x": DEEP}
+
+
+@pytest.mark.parametrize(
+    ("message", "options", "error"),
+    [
+        ("", {}, "the message is empty"),
+        ("x" * 1_000_001, {}, "1000001 characters; at most 1000000"),
+        ("half \ud800", {}, "message is not valid Unicode text"),
+        (None, {}, "no message: pass one"),
+        ("hi", {"deps": object()}, "unknown option 'deps'"),
+        ("hi", {"agent": "b"}, "no agent named 'b'"),
+        ("hi", {"model": "unheard/of"}, "unheard/of"),
+        ("hi", {"conversation": "c\n"}, "conversation: expected at most 200 printable"),
+        ("hi", {"conversation": "c", "history": [{"role": "user", "content": "x"}]}, "exclude each other"),
+        ("hi", {"history": [{"role": "wizard", "content": "x"}]}, "history"),
+        ("hi", {"inputs": {"nam": "x"}}, "unknown input 'nam' of agent 'a'"),
+        ("hi", {"limits": {"max_stepz": 1}}, "limits: unknown key 'max_stepz'"),
+        ("hi", {"limits": {"max_steps": -1}}, "limits: max_steps"),
+        ("hi", {"model_settings": {"temperature": "hot"}}, "model_settings: temperature"),
+        (
+            "hi",
+            {"metadata": {"a": [1, {"when": datetime(2026, 1, 1)}]}},
+            "metadata.a.1.when cannot be stored: datetime",
+        ),
+        ("hi", {"metadata": {"a": Opaque()}}, "metadata.a cannot be stored: Opaque; pass JSON data"),
+        ("hi", {"metadata": {"a": math.nan}}, "metadata.a cannot be stored: nan"),
+        ("hi", {"metadata": {"a": b"bytes"}}, "metadata.a cannot be stored: bytes"),
+        ("hi", {"metadata": {1: "a"}}, "metadata cannot be stored: its keys must be texts, not int"),
+        ("hi", {"metadata": {"a": "\ud800"}}, "metadata.a is not valid Unicode text"),
+        ("hi", {"metadata": DEEP}, "metadata nests deeper than 100 levels"),
+        ("hi", {"base_path": 3}, "base_path: expected str or PathLike, got int"),
+    ],
+)
+def test_what_cannot_succeed_is_rejected_at_once(
+    tmp_path: Path, message: str | None, options: dict[str, Any], error: str
+) -> None:
+    async def main() -> None:
+        async with opened(project(tmp_path), None, ScriptedModel()) as runtime:
+            with pytest.raises(RequestError) as rejected:
+                await runtime.submit(message, **options)
+            assert error in rejected.value.message
+            assert await runtime.store.runs() == []
+
+    asyncio.run(main())
+
+
+def test_a_conversation_of_another_user_is_not_accessible(tmp_path: Path, any_url: str | None) -> None:
+    async def main() -> None:
+        async with opened(project(tmp_path), any_url, ScriptedModel(script=lambda _: "ok")) as runtime:
+            first = await runtime.submit("hi", conversation="c", user="ann")
+            for user in ("bob", None):
+                with pytest.raises(RequestError, match="this user has no conversation 'c'"):
+                    await runtime.submit("hi", conversation="c", user=user, queue=True)
+            await runtime.result(first.run_id, user="ann")
+            with pytest.raises(RequestError, match="this user has no conversation 'c'"):
+                await runtime.submit("hi", conversation="c", user="bob", queue=True)
+            other = await runtime.submit("hi", conversation="c", user="bob", tenant="t2")  # another name space
+            assert (await runtime.result(other.run_id, user="bob", tenant="t2")).status == "completed"
+
+    asyncio.run(main())
+
+
+def echo(request: ModelRequest) -> Turn:
+    """Answer with the user's message; "hold" calls the tool first."""
+    last = request.messages[-1]
+    return HOLD if last.content.startswith("hold") else f"to {last.content}"
+
+
+def test_turns_of_a_conversation_wait_in_order(tmp_path: Path, any_url: str | None) -> None:
+    async def main() -> None:
+        gate = Gate()
+        async with opened(project(tmp_path), any_url, ScriptedModel(script=echo), tools=gate.tools()) as runtime:
+            first = await runtime.submit("hold", conversation="c")
+            await gate.began.wait()
+            with pytest.raises(ConversationBusy):
+                await runtime.submit("now", conversation="c")
+            waiting = [await runtime.submit(f"m{n}", conversation="c", queue=True) for n in range(20)]
+            with pytest.raises(QueueFull):
+                await runtime.submit("m20", conversation="c", queue=True)
+            with pytest.raises(ConversationBusy):
+                await runtime.run("now", conversation="c")
+            assert await statuses(runtime) == ["running", *["queued"] * 20]
+            gate.opened.set()
+            results = [await runtime.result(one.run_id) for one in (first, *waiting)]
+            assert [result.output for result in results] == ["to held", *(f"to m{n}" for n in range(20))]
+            assert [info.turn for info in await runtime.store.runs()] == list(range(1, 22))
+
+    asyncio.run(main())
+
+
+def test_a_waiting_turn_begins_when_a_paused_run_is_resumed(tmp_path: Path, any_url: str | None) -> None:
+    async def main() -> None:
+        model, gate = ScriptedModel(calls(("pay", {})), "paid", "second"), Gate()
+        async with opened(project(tmp_path), any_url, model, tools=gate.tools()) as runtime:
+            paused = await runtime.run("pay", conversation="c")
+            second = await runtime.submit("next", conversation="c", queue=True)
+            await runtime.start_queued()
+            assert await statuses(runtime) == ["paused", "queued"]
+            await runtime.decide(paused.run_id, {paused.pending[0].id: Approve()})
+            assert (await runtime.result(second.run_id)).output == "second"
+            assert (await runtime.result(paused.run_id)).output == "paid"
+
+    asyncio.run(main())
+
+
+def test_the_same_idempotency_key_returns_the_same_run(tmp_path: Path, any_url: str | None) -> None:
+    async def main() -> None:
+        model = ScriptedModel("once")
+        async with opened(project(tmp_path), any_url, model) as runtime:
+            key = IdempotencyKey("scope", "key", "digest")
+            first, again = [await runtime.submit("hi", idempotency=key) for _ in range(2)]
+            assert first == again
+            with pytest.raises(IdempotencyConflict):
+                await runtime.submit("ho", idempotency=IdempotencyKey("scope", "key", "another"))
+            await runtime.result(first.run_id)
+            assert await runtime.submit("hi", idempotency=key) == first
+        assert len(model.requests) == 1
+
+    asyncio.run(main())
+
+
+def test_a_queued_run_can_be_cancelled(tmp_path: Path, any_url: str | None) -> None:
+    async def main() -> None:
+        gate = Gate()
+        async with opened(project(tmp_path), any_url, ScriptedModel(script=echo), tools=gate.tools()) as runtime:
+            first = await runtime.submit("hold", conversation="c", user="ann")
+            await gate.began.wait()
+            second, third = [await runtime.submit("m", conversation="c", queue=True, user="ann") for _ in range(2)]
+            with pytest.raises(RunNotFound):
+                await runtime.cancel(second.run_id, user="bob")
+            await runtime.cancel(second.run_id, user="ann")
+            seen = [event async for event in runtime.follow(second.run_id, user="ann")]
+            assert [type(event) for event in seen] == [events.RunFinished]
+            assert (await runtime.result(second.run_id, user="ann")).status == "cancelled"
+            gate.opened.set()
+            assert (await runtime.result(third.run_id, user="ann")).output == "to m"
+            assert (await runtime.result(first.run_id, user="ann")).output == "to held"
+
+    asyncio.run(main())
+
+
+def test_a_claimed_run_that_has_not_begun_can_be_cancelled(tmp_path: Path, any_url: str | None) -> None:
+    """The router waits for a model, so the run is claimed, and not begun."""
+
+    async def main() -> None:
+        routing, answer = asyncio.Event(), asyncio.Event()
+
+        class Slow(ScriptedModel):
+            async def stream(self, request: ModelRequest) -> Any:
+                routing.set()
+                await answer.wait()
+                async for delta in super().stream(request):
+                    yield delta
+
+        files = {
+            "agents.d/a.yaml": agent("a"),
+            "agents.d/b.yaml": agent("b"),
+            "agentsd.yaml": "routing: {model: scripted}\n",
+        }
+        async with opened(write(tmp_path, files), any_url, Slow()) as runtime:
+            submitted = await runtime.submit("hi")
+            await routing.wait()
+            assert await statuses(runtime) == ["queued"]
+            await runtime.cancel(submitted.run_id)
+            result = await runtime.result(submitted.run_id)
+            assert (result.status, result.finish_reason) == ("cancelled", "cancelled")
+
+    asyncio.run(main())
+
+
+def test_a_run_that_cannot_begin_fails_with_the_usual_events(tmp_path: Path, any_url: str | None) -> None:
+    """The agent is deleted while the run waits."""
+
+    async def main() -> None:
+        root, gate = project(tmp_path), Gate()
+        write(root, {"agents.d/b.yaml": agent("b")})
+        async with opened(root, any_url, ScriptedModel(script=echo), tools=gate.tools()) as runtime:
+            await runtime.submit("hold", conversation="c", agent="a")
+            await gate.began.wait()
+            gone = await runtime.submit("m1", conversation="c", agent="b", queue=True)
+            after = await runtime.submit("m2", conversation="c", agent="a", queue=True)
+            (root / "agents.d/b.yaml").unlink()
+            await runtime.reload()
+            gate.opened.set()
+            seen = [event async for event in runtime.follow(gone.run_id)]
+            assert [type(event) for event in seen] == [events.RunFailed, events.RunFinished]
+            result = await runtime.result(gone.run_id)
+            assert (result.status, result.finish_reason) == ("failed", "agent_not_found")
+            assert result.error is not None
+            assert "no agent named 'b'" in result.error.message
+            assert (await runtime.result(after.run_id)).output == "to m2"
+
+    asyncio.run(main())
+
+
+def test_at_most_a_number_of_runs_execute_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        gate = Gate()
+        async with opened(project(tmp_path), None, ScriptedModel(script=echo), tools=gate.tools()) as runtime:
+            submitted = [await runtime.submit("hold") for _ in range(7)]
+            await gate.began.wait()
+            await runtime.start_queued()
+            assert sorted(await statuses(runtime)) == [*["queued"] * 4, *["running"] * 3]
+            gate.opened.set()
+            assert {(await runtime.result(one.run_id)).status for one in submitted} == {"completed"}
+
+    monkeypatch.setattr(queue, "MAX_CONCURRENT_RUNS", 3)
+    asyncio.run(main())
+
+
+def test_a_runtime_that_never_submitted_claims_nothing(tmp_path: Path, store_url: str) -> None:
+    async def main() -> None:
+        root, gate = project(tmp_path), Gate()
+        async with opened(root, store_url, ScriptedModel(script=echo), tools=gate.tools()) as first:
+            await first.submit("hold", conversation="c")
+            await gate.began.wait()
+            waiting = await first.submit("m", conversation="c", queue=True)
+            async with opened(root, store_url, ScriptedModel(script=echo)) as other:
+                assert (await other.run("hello")).output == "to hello"
+                assert (await other.store.load_run(waiting.run_id)).status == "queued"
+            gate.opened.set()
+            assert (await first.result(waiting.run_id)).output == "to m"
+
+    asyncio.run(main())
+
+
+def test_closing_releases_what_has_not_begun(tmp_path: Path, store_url: str) -> None:
+    async def main() -> None:
+        root, gate = project(tmp_path), Gate()
+        async with opened(root, store_url, ScriptedModel(script=echo), tools=gate.tools(), grace=0) as runtime:
+            begun = await runtime.submit("hold", conversation="c")
+            await gate.began.wait()
+            waiting = [await runtime.submit(f"m{n}", conversation="c", queue=True) for n in range(3)]
+        gate.opened.set()
+        async with opened(root, store_url, ScriptedModel(script=echo), tools=gate.tools()) as runtime:
+            assert await runtime.resume_orphans() == [begun.run_id]
+            await runtime.start_queued()
+            results = [await runtime.result(one.run_id) for one in (begun, *waiting)]
+            assert [result.output for result in results] == ["to held", "to m0", "to m1", "to m2"]
+
+    asyncio.run(main())
+
+
+def test_a_request_that_ended_three_processes_fails(tmp_path: Path, store_url: str) -> None:
+    async def main() -> None:
+        root = project(tmp_path)
+        request = RunRequest(message=Message(role="user", content="hi"))
+        for number in range(3):
+            store = await SqlStore.open(store_url, root, lease_seconds=0.05)
+            if number == 0:
+                await store.enqueue(request)
+            async with asyncio.timeout(PATIENCE):
+                while not await store.claim(1):  # noqa: ASYNC110 - until the lease of the store before has expired
+                    await asyncio.sleep(0.01)
+            await store.close()
+        async with opened(root, store_url, ScriptedModel()) as runtime:
+            while not await runtime.start_queued():  # noqa: ASYNC110 - the same
+                await asyncio.sleep(0.01)
+            result = await runtime.result(request.run_id)
+            assert (result.status, result.finish_reason) == ("failed", "crashed")
+
+    asyncio.run(main())
