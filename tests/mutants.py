@@ -66,7 +66,7 @@ MUTANTS = (
         "hostile/test_tools",
     ),
     Mutant(JOURNAL, WRITE + WRITTEN + EMIT, EMIT + WRITE + WRITTEN, JOURNAL_TEST),
-    Mutant(HUB, "self._position, item.end\n", "self._position, item.begin\n", HUB_TEST),
+    Mutant(HUB, "self._position = item.begin", "self._position = 0", HUB_TEST),
     Mutant(HUB, "item.event.seq > self._after", "item.event.seq >= self._after", HUB_TEST),
     Mutant(HUB, "                del self._in_progress[event.path]", "                pass", HUB_TEST),
     Mutant(HUB, "            self._append(_Item())  # later", "            pass  # later", HUB_TEST),

@@ -165,6 +165,8 @@ def check(script: Script, watched: Watched, *, keep: bool) -> None:
             ended.add((event.path, event.message_id))
     assert all(received[key] == script.texts[key] for key in received), "never only the rest of a text"
     assert watched.begun.keys() <= received.keys()
+    ended_before = {message for message, seq in script.finished.items() if seq <= watched.joined}
+    assert not any((path, message_id) in ended_before for path, message_id, _ in received)
     if watched is script.watched[0]:
         assert received == script.texts
 
@@ -207,6 +209,18 @@ def test_a_slow_reader_gets_merged_text_and_every_numbered_event() -> None:
         hub.put(content(2, "abcde"))
         hub.close()
         assert shown(await read(reader)) == ["abc", 1, "d", "?", "e", 2]
+
+    asyncio.run(main())
+
+
+def test_readers_at_different_places_of_a_text_get_the_whole_of_it() -> None:
+    async def main() -> None:
+        hub = EventHub("r")
+        one, two = hub.reader(), hub.reader()
+        text(hub, "a")
+        first = await anext(one)
+        text(hub, "b")
+        assert shown([first, await anext(two), await anext(one)]) == ["a", "ab", "b"]
 
     asyncio.run(main())
 
