@@ -70,7 +70,7 @@ class ScriptedModel:
 
 
 def _words(text: str) -> Iterator[str]:
-    for place, word in enumerate(text.split(" ")):
+    for place, word in enumerate(text.split(" ") if text else ()):
         yield f" {word}" if place else word
 
 

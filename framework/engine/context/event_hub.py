@@ -76,7 +76,7 @@ class EventHub:
         """Number of the last event that a later reader does not get."""
         self._readers = 0
         self._is_awaited = False
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: list[asyncio.Future[None]] = []
 
     # --- for the run
 
@@ -180,22 +180,23 @@ class EventHub:
     async def wait(self) -> None:
         """Wait for the next change."""
         future = asyncio.get_running_loop().create_future()
-        self._waiting.add(future)
+        self._waiting.append(future)
         try:
             await future
-        finally:
-            self._waiting.discard(future)
+        except asyncio.CancelledError:
+            if future in self._waiting:
+                self._waiting.remove(future)
+            raise
 
     def _append(self, item: _Item) -> None:
         self._last.next = item
         self._last = item
 
     def _wake(self) -> None:
-        if self._waiting:
-            waiting, self._waiting = self._waiting, set()
-            for future in waiting:
-                if not future.done():
-                    future.set_result(None)
+        for future in self._waiting:
+            if not future.done():
+                future.set_result(None)
+        self._waiting.clear()
 
 
 class EventReader:
