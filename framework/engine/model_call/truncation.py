@@ -12,7 +12,8 @@ from dataclasses import replace
 from framework.engine.context.run_context import RunContext
 from framework.llm.client import ModelReply, ModelRequest
 from framework.llm.tokens import estimate_tokens
-from framework.types.errors import LimitExceeded
+from framework.types.errors import AgentsdError, LimitExceeded, ModelError
+from framework.types.events import ContentReceived
 from framework.types.messages import Message
 
 MAX_CONTINUATIONS = 5
@@ -51,8 +52,8 @@ async def complete_reply(
                 cut = _joined(cut, part)
                 if not has_progress:
                     break
-        except BaseException:  # a timeout or a cancellation, too
-            _record_unfinished(run, cut)
+        except BaseException as error:  # a timeout or a cancellation, too
+            await _record_unfinished(run, cut, error)
             raise
     if cut.finish_reason == "length":
         await warn_truncated(run, continuations)
@@ -88,9 +89,13 @@ def _joined(cut: ModelReply, part: ModelReply) -> ModelReply:
     return replace(part, message=part.message.model_copy(update={"content": text, "reasoning": reasoning}))
 
 
-def _record_unfinished(run: RunContext, cut: ModelReply) -> None:
+async def _record_unfinished(run: RunContext, cut: ModelReply, error: BaseException) -> None:
     """Append the text so far to the conversation of a run that ends here; a suspended run repeats the turn instead."""
-    if not run.services.journal.is_suspended:
-        run.state.truncated = True
-        run.state.replies.append(len(run.state.messages))
-        run.state.messages.append(cut.message)
+    if run.services.journal.is_suspended:
+        return
+    run.state.truncated = True
+    run.state.replies.append(len(run.state.messages))
+    run.state.messages.append(cut.message)
+    if isinstance(error, AgentsdError) and not run.is_guarded:
+        message_id = error.message_id if isinstance(error, ModelError) else None
+        await run.emit(ContentReceived, message_id=message_id or cut.message_id, text=cut.message.content)

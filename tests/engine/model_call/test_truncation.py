@@ -212,6 +212,22 @@ def test_a_limit_ends_the_continuation_with_the_text_so_far(
     assert [message.content for message in result.messages] == ["go", "One"]
 
 
+@pytest.mark.parametrize("second", ["two", ModelError("too long")], ids=["limit", "error"])
+def test_the_text_so_far_is_one_numbered_event(tmp_path: Path, second: Turn) -> None:
+    store = JsonStore()
+    limits = {"max_steps": 1 if second == "two" else 2}
+
+    async def main() -> None:
+        options: dict[str, Any] = {"models": {"scripted": Cut("One…", second)}, "store": store, "watch": False}
+        async with Runtime.open(project(tmp_path, on_truncation="continue"), **options) as runtime:
+            result, received = await watch(runtime, limits=limits)
+            stored = [event for event in await store.events(result.run_id) if event["event"] == "content"]
+        assert [event["text"] for event in stored] == ["One"]
+        assert texts(received) == {stored[0]["message_id"]: "One"}, "once"
+
+    asyncio.run(main())
+
+
 def test_a_failed_continuation_fails_the_run_with_the_text_so_far(tmp_path: Path) -> None:
     answers = [openai_says("One", finish="length"), failed(400, "too long")]
     result, _ = on_wire(project(tmp_path, on_truncation="continue"), OPENAI, *answers)
