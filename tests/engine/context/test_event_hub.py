@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -323,5 +324,25 @@ def test_a_long_unread_list_is_released_without_recursion() -> None:
             text(hub, "x", str(number % 2), (str(number % 2),))
         reader.close()
         hub.close()
+
+    asyncio.run(main())
+
+
+def test_an_unread_text_takes_little_more_memory_than_its_characters() -> None:
+    async def main() -> None:
+        hub = EventHub("r")
+        reader = hub.reader()
+        pieces = [f"{number:060}" for number in range(20_000)]
+        tracemalloc.start()
+        try:
+            for piece in pieces:
+                text(hub, piece)
+            added, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert added < sum(map(len, pieces))
+        whole = await anext(reader)
+        assert isinstance(whole, ContentReceived)
+        assert whole.text == "".join(pieces)
 
     asyncio.run(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 
 from framework import RunSuspended, Runtime, ToolContext, tool
 from framework.engine.context.event_hub import TextKind
-from framework.engine.context.stream import TextOnce
+from framework.engine.context.stream import RunStream, TextOnce
+from framework.llm.client import Delta, ModelRequest
 from framework.store.memory import MemoryStore
-from framework.testing import JsonStore, ScriptedModel, calls
+from framework.testing import JsonStore, ScriptedModel, Turn, calls
 from framework.types.events import ContentReceived, Event, RunFinished, Thought, Warned
 from framework.types.messages import Message, Reasoning
 from framework.types.state import RunState
@@ -160,3 +162,78 @@ def test_thoughts_of_a_streamed_message_arrive_in_deltas_and_once(tmp_path: Path
         assert [event["text"] for event in stored] == ["let me think"]
 
     asyncio.run(main())
+
+
+# --- readers other than the caller
+
+
+class Halting(ScriptedModel):
+    """A scripted model that waits in the middle of its answer."""
+
+    def __init__(self, *turns: Turn) -> None:
+        super().__init__(*turns)
+        self.half, self.go = asyncio.Event(), asyncio.Event()
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        async for delta in super().stream(request):
+            yield delta
+            if delta.text == "half":
+                self.half.set()
+                await self.go.wait()
+
+
+def test_a_late_reader_gets_the_text_so_far_and_the_events_that_are_not_stored_yet(tmp_path: Path) -> None:
+    async def main() -> None:
+        write(tmp_path, {"agents.d/a.yaml": agent("a")})
+        model = Halting("half of it")
+        async with (
+            Runtime.open(tmp_path, models={"scripted": model}, watch=False) as runtime,
+            runtime.stream("go") as stream,
+        ):
+            first = asyncio.create_task(_all(stream))
+            await model.half.wait()
+            hub = runtime._launcher.hub(stream.run_id)
+            late, unread = hub.reader(), hub.reader()
+            assert hub.serves(0)
+            seen = [await anext(late) for _ in range(2)]
+            model.go.set()
+            seen += [event async for event in late]
+            await first
+            assert [event.seq for event in seen] == [1, 0, 0, 0, 2, 3]
+            texts = [event.text for event in seen if isinstance(event, ContentReceived)]
+            assert texts == ["half", " of", " it", "half of it"]
+            assert [event.seq async for event in unread] == [1, 0, 0, 2, 3]
+            stored = await runtime.store.events(stream.run_id)
+            assert [event["seq"] for event in stored] == [1, 2, 3]
+
+    asyncio.run(main())
+
+
+def test_a_run_in_memory_without_readers_creates_its_last_event_only(tmp_path: Path) -> None:
+    async def main() -> None:
+        options, _ = talking(tmp_path)
+        async with Runtime.open(tmp_path, **options) as runtime:
+            result = await runtime.run("go")
+            stored = await runtime.store.events(result.run_id)
+        assert [event["event"] for event in stored] == ["done"]
+        assert stored[0]["seq"] > REPORTS, "those that were not created are counted"
+        assert stored[0]["digest"] == result.digest
+
+    asyncio.run(main())
+
+
+def test_a_reader_may_wait_for_a_run_and_ends_when_the_runtime_closes(tmp_path: Path) -> None:
+    async def main() -> None:
+        options, _ = talking(tmp_path)
+        async with Runtime.open(tmp_path, **options) as runtime:
+            reading = asyncio.ensure_future(anext(runtime._launcher.hub("run_later").reader()))
+            await asyncio.sleep(0)
+        with pytest.raises(StopAsyncIteration):
+            await reading
+        assert runtime._launcher.hub("run_later").is_closed
+
+    asyncio.run(main())
+
+
+async def _all(stream: RunStream) -> list[Event]:
+    return [event async for event in stream]

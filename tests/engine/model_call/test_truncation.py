@@ -17,7 +17,7 @@ from framework.engine.model_call.truncation import MAX_CONTINUATIONS
 from framework.llm.client import ModelReply, ModelRequest
 from framework.replay.player import replay
 from framework.testing import Crash, JsonStore, ScriptedModel, Turn, calls
-from framework.types.errors import AgentsdError
+from framework.types.errors import AgentsdError, ModelError
 from framework.types.events import ContentReceived, Event, RunFinished, Warned
 from framework.types.messages import Message
 from tests.support.cases import cases
