@@ -21,6 +21,7 @@ import pytest
 from framework import Runtime
 from framework.config.generations.generation import Generation
 from framework.config.yaml.parse import ParseError, parse_agent
+from tests.support.config_maps import kubelet_writes
 from tests.support.paths import ROOT
 from tests.support.projects import write
 from tests.support.watched import PATIENCE, Watched, one, watched
@@ -107,26 +108,6 @@ def test_a_saved_file_is_one_generation_immediately(tmp_path: Path, save: Callab
 
 
 # --- 2: Kubernetes
-
-
-def kubelet_writes(folder: Path, files: dict[str, str], version: str) -> None:
-    """Write as Kubernetes' AtomicWriter does: files in a new folder, one renamed link to it, a link for each file."""
-    old = folder / (folder / "..data").readlink() if (folder / "..data").is_symlink() else None
-    fresh = folder / f"..2026_{version}"
-    for name, text in files.items():
-        (fresh / name).parent.mkdir(parents=True, exist_ok=True)
-        (fresh / name).write_text(text)
-    (folder / "..data_tmp").symlink_to(fresh.name)
-    (folder / "..data_tmp").rename(folder / "..data")
-    shown = {name.partition("/")[0] for name in files}
-    for name in shown:
-        if not (folder / name).is_symlink():
-            (folder / name).symlink_to(f"..data/{name}")
-    for path in folder.iterdir():
-        if path.is_symlink() and not path.name.startswith("..") and path.name not in shown:
-            path.unlink()
-    if old:
-        shutil.rmtree(old)
 
 
 @pytest.mark.conformance(2)
