@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from framework.engine.runtime.runtime import Runtime
-from framework.types.errors import AgentsdError
+from framework.telemetry.server_metrics import ServerMetrics
+from framework.types.errors import AgentsdError, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -19,17 +20,18 @@ _PRUNE_INTERVAL_SECONDS = 3600.0
 
 
 @asynccontextmanager
-async def housekeeping(runtime: Runtime, retention: float | None = None) -> AsyncIterator[None]:
+async def housekeeping(runtime: Runtime, metrics: ServerMetrics, retention: float | None = None) -> AsyncIterator[None]:
     """Run the periodic work while the context is open, starting immediately.
 
     Args:
         runtime: the runtime with the store.
+        metrics: of the runs that wait in the store, and of failures.
         retention: seconds to keep runs after they have ended; None keeps them forever.
     """
     tasks = [
-        asyncio.create_task(_repeat(_QUEUE_INTERVAL_SECONDS, lambda: _start_queued(runtime))),
-        asyncio.create_task(_repeat(_RECOVERY_INTERVAL_SECONDS, lambda: _recover_runs(runtime))),
-        asyncio.create_task(_repeat(_PRUNE_INTERVAL_SECONDS, lambda: _prune(runtime, retention))),
+        asyncio.create_task(_repeat(metrics, _QUEUE_INTERVAL_SECONDS, lambda: _start_queued(runtime))),
+        asyncio.create_task(_repeat(metrics, _RECOVERY_INTERVAL_SECONDS, lambda: _recover_runs(runtime, metrics))),
+        asyncio.create_task(_repeat(metrics, _PRUNE_INTERVAL_SECONDS, lambda: _prune(runtime, retention))),
     ]
     try:
         yield
@@ -39,11 +41,13 @@ async def housekeeping(runtime: Runtime, retention: float | None = None) -> Asyn
         await asyncio.wait(tasks)
 
 
-async def _repeat(interval: float, job: Callable[[], Awaitable[None]]) -> None:
+async def _repeat(metrics: ServerMetrics, interval: float, job: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
             await job()
         except AgentsdError as error:  # the store may be available again at the next attempt
+            if isinstance(error, StoreError):
+                metrics.count_store_error("housekeeping")
             log.warning("housekeeping failed: %s", error.message)
         except Exception:
             log.exception("housekeeping failed")
@@ -54,10 +58,11 @@ async def _start_queued(runtime: Runtime) -> None:
     await runtime.start_queued()
 
 
-async def _recover_runs(runtime: Runtime) -> None:
+async def _recover_runs(runtime: Runtime, metrics: ServerMetrics) -> None:
     if resumed := await runtime.resume_orphans():
         log.info("resumed orphaned runs: %s", ", ".join(resumed))
     await runtime.expire()
+    metrics.set_waiting(await runtime.store.count_waiting())
 
 
 async def _prune(runtime: Runtime, retention: float | None) -> None:

@@ -45,11 +45,14 @@ async def serve(root: str | Path, settings: Settings, started: _OnStarted, scrap
     store = settings.store.url.get_secret_value()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(file_limit_handler(loop))
-    limits = ConnectionLimits.of(settings.server)
+    limits, metrics = ConnectionLimits.of(settings.server), ServerMetrics()
     with bind_socket(settings.server) as bound, _Stopping() as stopping:
         try:
-            async with Runtime.open(root, store=store) as runtime, housekeeping(runtime, settings.store.retention):
-                await _Server(runtime, bound, limits, stopping, started, scrape).serve([bound])
+            async with (
+                Runtime.open(root, store=store) as runtime,
+                housekeeping(runtime, metrics, settings.store.retention),
+            ):
+                await _Server(runtime, bound, limits, stopping, started, metrics, scrape).serve([bound])
         except asyncio.CancelledError:
             if not stopping.requested:
                 raise
@@ -89,13 +92,13 @@ class _Server(uvicorn.Server):
         limits: ConnectionLimits,
         stopping: _Stopping,
         started: _OnStarted,
+        metrics: ServerMetrics,
         scrape: Scrape | None,
     ) -> None:
         self._bound = bound
         self._feed = ConfigFeed()
         self._unsubscribe = runtime.catalog.subscribe(self._feed.add)
         self._report_started: Callable[[], None] = lambda: started(server_url(*bound.getsockname()[:2]), runtime)
-        metrics = ServerMetrics()
         super().__init__(
             uvicorn.Config(
                 create_app(runtime, self._feed, metrics, scrape),

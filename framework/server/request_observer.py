@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from framework.server.identity import identity_of
 from framework.telemetry.server_metrics import ServerMetrics
-from framework.types.errors import RequestError
+from framework.types.errors import RequestError, StoreError
 
 log = logging.getLogger("agentsd.requests")
 
@@ -68,7 +68,9 @@ class RequestObserver:
 
     def _record(self, scope: Scope, started: Message, seconds: float) -> None:
         status, code = started["status"], scope.get(_ERROR_CODE)
-        if code and status in _REJECTED:
+        if code == StoreError.code:
+            self._metrics.count_store_error("request")
+        elif code and status in _REJECTED:
             self._metrics.count_rejected(code)
         route = route_of(scope)
         if not log.isEnabledFor(logging.INFO) or (route in _PROBES and status < 400):

@@ -29,6 +29,7 @@ from framework.types.errors import ConversationBusy, RequestError, RunBusy, RunN
 from framework.types.events import Event, wire
 from framework.types.run_request import IdempotencyKey, RunRequest
 from framework.types.state import Decision, RunState
+from framework.types.status import Status
 from framework.types.trace import SpanRecord
 
 SWEEP_SECONDS = 60.0
@@ -181,6 +182,11 @@ class MemoryStore:
             for one in self._runs.values()
         )
         return select_runs(infos, query or RunQuery())
+
+    async def count_waiting(self) -> Mapping[Status, int]:
+        """Count the queued and the paused runs."""
+        paused = sum(one.state.status == "paused" for one in self._runs.values())
+        return {"queued": sum(1 for _ in self._queue), "paused": paused}
 
     async def events(self, run_id: str, after: int = 0) -> Sequence[Mapping[str, Any]]:
         """Return the events that were written."""

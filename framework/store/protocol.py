@@ -295,6 +295,10 @@ class Store(Protocol):
         """Return the matching runs, by default oldest first; raises RequestError if `before` names no such run."""
         ...
 
+    async def count_waiting(self) -> Mapping[Status, int]:
+        """Return the numbers of queued and of paused runs, including those of other processes."""
+        ...
+
     async def events(self, run_id: str, after: int = 0) -> Sequence[Mapping[str, Any]]:
         """Return a run's events with a number above `after`, in their wire format; raises RunNotFound."""
         ...

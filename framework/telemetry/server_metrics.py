@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from opentelemetry import metrics
 
 from framework.telemetry import names
+from framework.types.status import Status
 
 
 class ServerMetrics:
@@ -21,9 +22,13 @@ class ServerMetrics:
         self._rejected = meter.create_counter(
             "agentsd.server.rejected", description="Rejected requests and connections, by reason."
         )
-        self._store_errors = meter.create_counter("agentsd.store.errors", description="Failed operations of the store.")
-        self._stored = meter.create_gauge(
-            "agentsd.store.runs", description="Stored runs that have not ended, of all processes, by status."
+        self._store_errors = meter.create_counter(
+            "agentsd.store.errors", description="Requests and periodic work that failed because of the store."
+        )
+        for work in ("request", "housekeeping"):
+            self._store_errors.add(0, {"work": work})  # otherwise Prometheus would not see the first error as a rise
+        self._waiting = meter.create_gauge(
+            "agentsd.store.runs", description="Runs in the store, of all processes, that are queued or paused."
         )
 
     def count_streams(self, change: int, route: str) -> None:
@@ -34,11 +39,11 @@ class ServerMetrics:
         """Count a rejected request or connection. `reason` is an error code."""
         self._rejected.add(1, {"reason": reason})
 
-    def count_store_error(self) -> None:
-        """Count an operation of the store that failed, after its retries."""
-        self._store_errors.add(1)
+    def count_store_error(self, work: str) -> None:
+        """Count work that failed because of the store: a `request`, or `housekeeping`."""
+        self._store_errors.add(1, {"work": work})
 
-    def set_open_runs(self, counts: Mapping[str, int]) -> None:
-        """Set the number of stored runs by status."""
+    def set_waiting(self, counts: Mapping[Status, int]) -> None:
+        """Set the number of runs in the store by status."""
         for status, count in counts.items():
-            self._stored.set(count, {"status": status})
+            self._waiting.set(count, {"status": status})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import sys
 from collections.abc import Iterator
@@ -23,11 +24,16 @@ from prometheus_client.parser import text_string_to_metric_families
 from framework import Runtime
 from framework.server.app import create_app
 from framework.server.event_feed import ConfigFeed
+from framework.server.housekeeping import housekeeping
 from framework.server.store_check import StoreCheck
+from framework.store.protocol import Blueprint
 from framework.store.url import open_store
 from framework.telemetry.prometheus import Scrape, collect_metrics
 from framework.telemetry.server_metrics import ServerMetrics
+from framework.types.messages import Message
+from framework.types.state import RunState
 from tests.support.otlp_sink import sink
+from tests.support.paths import ROOT
 from tests.support.postgres import new_database
 from tests.support.projects import agent, write
 from tests.support.served import PATIENCE, Served, served
@@ -140,6 +146,44 @@ def test_a_connection_that_is_too_slow_is_counted(tmp_path: Path) -> None:
         with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as silent:
             assert silent.recv(1) == b""
         assert value(samples(server), "agentsd_server_rejected_total", reason="request_timeout") == 1
+
+
+def test_runs_that_wait_and_failures_of_the_store_are_counted(tmp_path: Path, reader: InMemoryMetricReader) -> None:
+    async def main() -> None:
+        counted = ServerMetrics()
+        store = await open_store("sqlite:///state.db", tmp_path)
+        state = RunState(agent="one", blueprint="b", messages=[Message(role="user", content="hello")])
+        record = await store.begin(state, None, Blueprint("b", {}))
+        state.status = "paused"
+        await record.write(state, last=True)
+        async with Runtime.open(write(tmp_path, ONE), store=store, watch=False) as runtime:
+            async with housekeeping(runtime, counted):
+                while "agentsd.store.runs" not in (points := await asyncio.to_thread(metric_points, reader)):
+                    pass
+            assert points["agentsd.store.runs"] == [({"status": "queued"}, 0), ({"status": "paused"}, 1)]
+            assert ({"work": "housekeeping"}, 0) in points["agentsd.store.errors"]
+            await store.close()
+            async with housekeeping(runtime, counted):
+                while ({"work": "housekeeping"}, 0) in points["agentsd.store.errors"]:
+                    points = await asyncio.to_thread(metric_points, reader)
+
+    asyncio.run(main())
+
+
+def test_the_documented_metrics_are_those_of_a_server(still: Served) -> None:
+    page = (ROOT / "docs/tracing.md").read_text("utf-8").split("| metric of a server |")[1].split("\n\n")[0]
+    with still.event_stream():
+        still.request("GET", "/agent/config", headers={"origin": "https://example.com"})
+        found = {name: {label for label, _ in labels} for name, labels in samples(still)}
+    for name, labels in re.findall(r"\| `([a-z_.]+)` \|[^|]*\| (.*) \|", page):
+        prefix = name.replace(".", "_")
+        own = {one.replace(".", "_") for one in re.findall("`([^`]+)`", labels)}
+        used = set().union(*(has for key, has in found.items() if key.startswith(prefix)))
+        assert used - {"le", "error_type"} == own - {"error_type"}, name
+    server = {key for key in found if key.startswith(("agentsd_server", "agentsd_store", "http"))}
+    assert all(
+        any(key.startswith(name.replace(".", "_")) for name in re.findall(r"\| `([a-z_.]+)`", page)) for key in server
+    )
 
 
 def test_metrics_are_exported_over_otlp_and_served_at_once(tmp_path: Path) -> None:

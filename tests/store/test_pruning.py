@@ -15,6 +15,7 @@ from framework.store import memory as in_memory
 from framework.store.protocol import Pruned, Store
 from framework.store.sql import conversations as sql_conversations
 from framework.store.sql.store import SqlStore
+from framework.telemetry.server_metrics import ServerMetrics
 from framework.testing import ScriptedModel, calls
 from framework.types.messages import Message
 from framework.types.state import RunState
@@ -168,7 +169,11 @@ def test_data_without_retention_is_not_deleted(tmp_path: Path, store_url: str) -
         store = await SqlStore.open(store_url, tmp_path)
         await turn(store, None)
         await turn(store, "over", ttl=0)
-        async with opened(project(tmp_path), store) as runtime, housekeeping(runtime, None), asyncio.timeout(PATIENCE):
+        async with (
+            opened(project(tmp_path), store) as runtime,
+            housekeeping(runtime, ServerMetrics(), None),
+            asyncio.timeout(PATIENCE),
+        ):
             while await store.conversations():
                 pass
             assert len(await store.runs()) == 1

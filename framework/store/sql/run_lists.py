@@ -14,6 +14,7 @@ from framework.store.sql.leases import RunLeases
 from framework.store.sql.owners import is_leased
 from framework.store.sql.schema import has_status, runs
 from framework.store.sql.texts import conversation_id_of, conversation_key, has_id, to_sql_text
+from framework.types.status import Status
 
 _LISTED = [column for column in runs.c if column.name not in ("head", "state", "request")]
 
@@ -35,6 +36,13 @@ def list_runs(connection: sa.Connection, database: Database, leases: RunLeases, 
         for row in connection.execute(select)
     ]
     return [info for info in infos if info.orphaned][: query.limit] if query.orphaned else infos
+
+
+def count_waiting(connection: sa.Connection) -> dict[Status, int]:
+    """Return the numbers of queued and of paused runs, each from its partial index."""
+    count = sa.select(sa.func.count()).select_from(runs)
+    statuses: tuple[Status, ...] = ("queued", "paused")
+    return {status: connection.execute(count.where(has_status(status))).scalar_one() for status in statuses}
 
 
 def _owner_conditions(query: RunQuery) -> Iterator[sa.ColumnElement[bool]]:

@@ -34,7 +34,7 @@ from framework.store.sql.database import DEFAULT_RETRY_SECONDS, Database, Work
 from framework.store.sql.leases import RunLease, RunLeases
 from framework.store.sql.owners import find_owner
 from framework.store.sql.record import LEASE_SECONDS, RowBatch, SqlRecord, Statements
-from framework.store.sql.run_lists import list_runs
+from framework.store.sql.run_lists import count_waiting, list_runs
 from framework.store.sql.schema import blueprints, has_status, runs
 from framework.store.sql.shrinking import shrink
 from framework.store.sql.span_rows import decode_spans
@@ -213,6 +213,10 @@ class SqlStore:
         return await self._database.read(
             lambda connection: list_runs(connection, self._database, self._leases, run_filter)
         )
+
+    async def count_waiting(self) -> Mapping[Status, int]:
+        """Count the queued and the paused runs."""
+        return await self._database.read(count_waiting)
 
     async def events(self, run_id: str, after: int = 0) -> Sequence[Mapping[str, Any]]:
         """Return the events of a run."""
