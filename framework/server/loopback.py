@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from ipaddress import ip_address
 
 
+@lru_cache(maxsize=256)  # asked before each event of a stream
 def is_loopback(host: str) -> bool:
     """Return whether an address or a name always refers to this machine."""
     try:

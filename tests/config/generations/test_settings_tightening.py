@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from framework import Runtime
+from framework.config.api_keys import ApiKey
 from framework.config.generations.generation import Generation
 from framework.config.generations.reload_effects import RELOAD_EFFECTS
 from framework.config.generations.settings_tightening import TIGHTENABLE_KEYS
@@ -17,7 +18,7 @@ from framework.config.settings import Settings
 from framework.config.yaml.partial import get_dotted
 from framework.server.access import access_check
 from framework.server.errors import Unauthenticated
-from tests.support.api_keys import request_with
+from tests.support.api_keys import key_entry, request_with
 from tests.support.projects import agent, write
 
 FILE = "agentsd.yaml"
@@ -203,3 +204,48 @@ def test_a_setting_from_the_environment_is_not_changed(tmp_path: Path, monkeypat
 
     assert value(live.settings, "server.api_keys") == [ONE, TWO]
     assert (live.settings.tools.http.max_bytes, live.settings.tools.http.max_redirects) == (500, 1)
+
+
+def key_settings(*entries: Any) -> str:
+    return f"{yaml.safe_dump({'server': {'api_keys': list(entries)}})}"
+
+
+def test_a_key_loses_rights_beside_an_error_and_gains_none(tmp_path: Path) -> None:
+    both, chat, other = (
+        key_entry("web", ONE, roles=["chat", "admin"], rate="10/m"),
+        key_entry("web", ONE, roles=["chat", "read"], rate="5/m"),
+        key_entry("new", THREE),
+    )
+    live, problems = edited(tmp_path, key_settings(both), {FILE: key_settings(chat, other) + "locael: en\n"})
+
+    (key,) = live.settings.server.api_keys
+    assert isinstance(key, ApiKey)
+    assert (key.roles, key.rate) == (("chat",), "5/m")
+    assert "only its restrictions apply" in problems
+    assert not any(entry["sha256"] in problems for entry in (both, other))
+
+
+@pytest.mark.parametrize("change", [{"tenant": "b"}, {"user": "alice"}, {"roles": ["read"]}])
+def test_a_key_with_other_data_or_no_common_role_is_refused_until_the_file_is_valid(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    before, after = key_entry("web", ONE, tenant="a"), key_entry("web", ONE, **{"tenant": "a", **change})
+    live, problems = edited(tmp_path, key_settings(before), {FILE: key_settings(after) + "locael: en\n"})
+
+    with pytest.raises(Unauthenticated):
+        access_check(lambda: live.settings.server.api_keys)(request_with({"authorization": f"Bearer {ONE}"}))
+    assert "until then the server accepts no key at all" in problems
+
+
+def test_a_removed_key_is_refused_although_two_others_have_one_name(tmp_path: Path) -> None:
+    before = key_settings(key_entry("web", ONE), key_entry("app", TWO))
+    after = key_settings(key_entry("app", TWO), key_entry("app", THREE))
+    live, problems = edited(tmp_path, before, {FILE: after})
+
+    assert [key.name for key in live.settings.server.api_keys if isinstance(key, ApiKey)] == ["app"]
+    assert "entries 1 and 2 have the same name: app" in problems
+    identify = access_check(lambda: live.settings.server.api_keys)
+    assert identify(request_with({"authorization": f"Bearer {TWO}"})).name == "app"
+    for removed in (ONE, THREE):
+        with pytest.raises(Unauthenticated):
+            identify(request_with({"authorization": f"Bearer {removed}"}))
