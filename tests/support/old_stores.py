@@ -9,8 +9,10 @@ from pathlib import Path
 from tests.support.paths import TESTS
 from tests.support.projects import agent, write
 
-DUMPS = (TESTS / "store/sql/stores/version-2.sql", TESTS / "store/sql/stores/version-3.sql")
+DUMPS = tuple(TESTS / f"store/sql/stores/version-{number}.sql" for number in (2, 3, 4))
 """SQLite dumps of stores, by schema version, with three runs: one ended, one paused, one whose process was killed."""
+TENANTS = TESTS / "store/sql/stores/version-4-tenants.sql"
+"""Dump of a store with conversation c1 of tenant a (two turns), a paused run in c2 of tenant b, and c3 of no tenant."""
 STORE = "sqlite:///state.db"
 
 

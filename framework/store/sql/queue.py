@@ -16,7 +16,7 @@ from framework.store.sql.leases import RunLease, RunLeases
 from framework.store.sql.owners import is_leased
 from framework.store.sql.runs import HELD_COLUMNS, HeldRow, held_row, insert_run, lease_columns, run_columns
 from framework.store.sql.schema import conversations, has_status, idempotency_keys, runs
-from framework.store.sql.texts import conversation_key, to_sql_text
+from framework.store.sql.texts import conversation_key, storable, to_sql_text
 from framework.types.digest import content_digest
 from framework.types.errors import RunTaken
 from framework.types.run_request import IdempotencyKey, RunRequest
@@ -99,7 +99,7 @@ def select_claimable(
         has_status("queued"), sa.or_(runs.c.owner.is_(None), runs.c.no.in_(abandoned)), _is_next()
     )
     if run_id is not None:
-        select = select.where(runs.c.id == run_id)
+        select = select.where(runs.c.id == storable(run_id))
     if lock:
         select = select.with_for_update(skip_locked=True, of=runs)
     return [(row.no, row.lease_until) for row in connection.execute(select.order_by(runs.c.no).limit(limit))]

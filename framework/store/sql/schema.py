@@ -258,12 +258,16 @@ def _move_counters(connection: sa.Connection, conversation_id: str, tenant: str)
     owned = sa.select(budget_counters).where(budget_counters.c.owner == f"conversation:{conversation_id}")
     for row in connection.execute(owned).all():
         scope = json.dumps(json.loads(row.scope) | {"tenant": tenant}, ensure_ascii=False, sort_keys=True)
+        tokens, cost = row.tokens, row.cost_usd
         is_counter = [budget_counters.c[name] == getattr(row, name) for name in ("budget", "scope", "period")]
-        if scope != row.scope:  # a counter with this scope is of an earlier definition of the budget
-            moved = (is_counter[0], budget_counters.c.scope == scope, is_counter[2])
-            connection.execute(sa.delete(budget_counters).where(*moved))
+        if scope != row.scope:  # a counter with the new scope is of an earlier definition of the budget: add it
+            other = (is_counter[0], budget_counters.c.scope == scope, is_counter[2])
+            returned = sa.delete(budget_counters).where(*other)
+            for merged in connection.execute(returned.returning(budget_counters)).all():
+                tokens, cost = tokens + merged.tokens, cost + merged.cost_usd
         values = {"scope": scope, "owner": f"conversation:{conversation_id}{SEPARATOR}{tenant}"}
-        connection.execute(sa.update(budget_counters).where(*is_counter).values(values))
+        update = sa.update(budget_counters).where(*is_counter)
+        connection.execute(update.values(tokens=tokens, cost_usd=cost, **values))
 
 
 MIGRATIONS: Sequence[Migration] = (_first, _traces, _packed_runs, _version_4, _version_5)

@@ -39,7 +39,7 @@ from framework.store.sql.schema import blueprints, has_status, runs
 from framework.store.sql.shrinking import shrink
 from framework.store.sql.span_rows import decode_spans
 from framework.store.sql.state_rows import StateDiff, head_json, history_rows
-from framework.store.sql.texts import conversation_key, to_sql_text
+from framework.store.sql.texts import conversation_key, storable
 from framework.types.budget import BudgetUse, CounterKey
 from framework.types.errors import RunNotFound, RunTaken, StoreError
 from framework.types.run_request import IdempotencyKey, RunRequest
@@ -165,7 +165,7 @@ class SqlStore:
         """Claim queued runs, in one transaction."""
         search = partial(sql_queue.select_claimable, database=self._database, leases=self._leases, run_id=run_id)
         if run_id is None and not await self._database.read(partial(search, limit=1)):
-            return ()  # without a transaction that writes, because processes look for runs every second
+            return []  # without a transaction that writes, because processes look for runs every second
         leases: dict[str, RunLease] = {}
 
         def work(connection: sa.Connection) -> list[tuple[str, RunRequest]]:
@@ -220,25 +220,25 @@ class SqlStore:
 
     async def events(self, run_id: str, after: int = 0) -> Sequence[Mapping[str, Any]]:
         """Return the events of a run."""
-        return await self._database.read(lambda connection: sql_runs.load_events(connection, run_id, after))
+        return await self._database.read(lambda connection: sql_runs.load_events(connection, storable(run_id), after))
 
     async def spans(self, run_id: str) -> Sequence[SpanRecord]:
         """Return the spans of a run."""
-        bodies = await self._database.read(lambda connection: sql_runs.load_spans(connection, run_id))
+        bodies = await self._database.read(lambda connection: sql_runs.load_spans(connection, storable(run_id)))
         return decode_spans(bodies)
 
     async def request_cancel(self, run_id: str) -> bool:
         """Save the request for the holder of the run."""
+        key = storable(run_id)
 
         def work(connection: sa.Connection) -> bool:
-            key = to_sql_text(run_id)
-            owner = find_owner(connection, self._database, self._leases, run_id)
+            owner = find_owner(connection, self._database, self._leases, key)
             if owner is None and not connection.execute(sa.select(runs.c.no).where(runs.c.id == key)).one_or_none():
                 raise RunNotFound(f"there is no run {run_id!r}")
             if owner is None or not owner.is_held:
                 return False
             is_active = runs.c.status.in_(("queued", "running"))
-            request = sa.update(runs).where(runs.c.id == run_id, runs.c.owner == owner.name, is_active)
+            request = sa.update(runs).where(runs.c.id == key, runs.c.owner == owner.name, is_active)
             return connection.execute(request.values(cancel_requested=True)).rowcount > 0
 
         return await self._database.write(work)

@@ -10,15 +10,20 @@ _NEXT = " "
 """The character after the separator."""
 
 
-def to_sql_text(value: str | None) -> str | None:
+def storable(value: str) -> str:
     """Replace characters that SQLite or PostgreSQL reject in text."""
-    return None if value is None else _storable(value)
+    return value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def to_sql_text(value: str | None) -> str | None:
+    """Return the value of a column that may be null, without characters that SQLite or PostgreSQL reject."""
+    return None if value is None else storable(value)
 
 
 def conversation_key(conversation_id: str, tenant: str | None) -> str:
     """Return the text that identifies a conversation in the database: its id, and its tenant if it has one."""
     parts = (conversation_id,) if tenant is None else (conversation_id, tenant)
-    return SEPARATOR.join(_storable(part).replace(SEPARATOR, "\ufffd") for part in parts)
+    return SEPARATOR.join(storable(part).replace(SEPARATOR, "\ufffd") for part in parts)
 
 
 def conversation_id_of(key: str) -> str:
@@ -33,7 +38,3 @@ def has_id(column: sa.ColumnElement[str], conversation_id: str, dialect: str) ->
     least, below = (">=", "<") if dialect == "sqlite" else ("~>=~", "~<~")
     first, last = f"{key}{SEPARATOR}", f"{key}{_NEXT}"
     return sa.or_(column == key, sa.and_(column.op(least)(first), column.op(below)(last)))
-
-
-def _storable(value: str) -> str:
-    return value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,15 +13,17 @@ import pytest
 import sqlalchemy as sa
 
 from framework import Approve, RunResult, Runtime, Tool, tool
-from framework.store.protocol import Pruned, RunInfo
+from framework.store.protocol import Conversation, Pruned, RunInfo, RunQuery
 from framework.store.sql.database import Database
 from framework.store.sql.schema import MIGRATIONS
 from framework.store.sql.store import SqlStore
 from framework.testing import ScriptedModel
+from framework.types.budget import BudgetUse, counter_scope
 from framework.types.messages import Message
 from framework.types.state import RunState
-from tests.support.old_stores import DUMPS, STORE, project_with_old_store
+from tests.support.old_stores import DUMPS, STORE, TENANTS, project_with_old_store
 from tests.support.postgres import new_database
+from tests.support.projects import agent, write
 
 each_dump = pytest.mark.parametrize("dump", DUMPS, ids=lambda dump: dump.stem)
 
@@ -92,6 +95,64 @@ def test_the_runs_of_an_old_store_are_resumed_and_pruned(tmp_path: Path, dump: P
     asyncio.run(main())
 
 
+def test_the_conversations_of_an_old_store_stay_those_of_their_tenants(tmp_path: Path) -> None:
+    async def main() -> None:
+        budgets = "version: 1\nbudgets:\n  talk: {max_total_tokens: 100000, per: conversation}\n"
+        root = write(project_with_old_store(tmp_path, TENANTS), {"agentsd.yaml": budgets})
+        write(root, {"agents.d/one.yaml": agent("one", budgets="[talk]")})
+        async with opened(root, "third", "done", "new") as runtime:
+            store = runtime.store
+            turns = {(info.id, info.tenant): info.turns for info in await store.conversations()}
+            assert turns == {("c1", "a"): 2, ("c2", "b"): 1, ("c3", None): 1}
+            assert [info.conversation_id for info in await store.runs()] == ["c1", "c1", "c2", "c3"]
+            used = {tuple(json.loads(use.scope).items()): use.tokens for use in await store.budget_uses()}
+            of_c1, of_c2 = (("conversation", "c1"), ("tenant", "a")), (("conversation", "c2"), ("tenant", "b"))
+            assert used == {of_c1: 20, of_c2: 10, (("conversation", "c3"),): 10}
+            third = await runtime.run("and then?", conversation="c1", tenant="a", user="ann")
+            assert [message.content for message in third.messages[-2:]] == ["and then?", "third"]
+            assert len(third.messages) == 6
+            (of_all,) = (use.tokens for use in await store.budget_uses() if json.loads(use.scope) == dict(of_c1))
+            assert of_all == 30
+            (paused,) = await store.runs(RunQuery(statuses=["paused"]))
+            (asked,) = (await store.load_run(paused.run_id)).pending
+            done = await runtime.resume(paused.run_id, {asked.id: Approve()}, tenant="b")
+            assert done.status == "completed"
+            assert (await store.conversation("c2", "b")).open_run is None
+            other = await runtime.run("hi", conversation="c1", tenant="b")
+            assert [message.content for message in other.messages] == ["hi", "new"]
+            assert await store.delete_conversation("c1", "a") == 3
+            assert of_c1 not in {tuple(json.loads(use.scope).items()) for use in await store.budget_uses()}
+
+    asyncio.run(main())
+
+
+def test_a_postgresql_store_of_version_4_moves_its_conversations_to_their_tenants(
+    tmp_path: Path, postgres: str
+) -> None:
+    url = new_database(postgres)
+
+    async def main() -> None:
+        store = await SqlStore.open(url, tmp_path)
+        for tenant in ("a", None):
+            state = RunState(agent="one", messages=[Message(role="user", content="go")], conversation_id=f"of {tenant}")
+            await store.begin(state, Conversation(f"of {tenant}", tenant=tenant), None)
+            scope = counter_scope(["conversation"], tenant=None, user=None, conversation=f"of {tenant}", run_id="")
+            await store.count_use([BudgetUse(budget="talk", scope=scope, tokens=1)])
+        await store.close()
+        database = await Database.open(url, tmp_path)
+        await database.write(_as_version_4)
+        await database.close()
+        store = await SqlStore.open(url, tmp_path)
+        assert (await store.conversation("of a", "a")).turns == 1
+        assert (await store.conversation("of None")).turns == 1
+        assert [info.conversation_id for info in await store.runs()] == ["of a", "of None"]
+        scopes = [json.loads(use.scope) for use in await store.budget_uses()]
+        assert scopes == [{"conversation": "of None"}, {"conversation": "of a", "tenant": "a"}]
+        await store.close()
+
+    asyncio.run(main())
+
+
 def test_a_postgresql_store_of_version_2_is_upgraded(tmp_path: Path, postgres: str) -> None:
     url = new_database(postgres)
 
@@ -112,11 +173,8 @@ def test_a_postgresql_store_of_version_2_is_upgraded(tmp_path: Path, postgres: s
 
 
 def _as_version_2(connection: sa.Connection) -> None:
+    _as_version_4(connection)
     for statement in (
-        "DROP TABLE agentsd_idempotency_keys",
-        "ALTER TABLE agentsd_runs DROP COLUMN request",
-        "DROP INDEX ix_agentsd_runs_queued, ix_agentsd_runs_waiting, ix_agentsd_runs_paused",
-        "DROP INDEX ix_agentsd_conversations_of_tenants",
         "DROP TABLE agentsd_budget_counters",
         "DROP TABLE agentsd_run_media",
         "DROP TABLE agentsd_media",
@@ -126,3 +184,16 @@ def _as_version_2(connection: sa.Connection) -> None:
     ):
         connection.exec_driver_sql(statement)
     assert len(MIGRATIONS) > 2
+
+
+def _as_version_4(connection: sa.Connection) -> None:
+    for statement in (
+        "DROP TABLE agentsd_idempotency_keys",
+        "ALTER TABLE agentsd_runs DROP COLUMN request",
+        "DROP INDEX ix_agentsd_runs_queued, ix_agentsd_runs_waiting, ix_agentsd_runs_paused",
+        "DROP INDEX ix_agentsd_conversations_of_tenants",
+        "UPDATE agentsd_runs SET conversation_id = split_part(conversation_id, chr(31), 1)",
+        "UPDATE agentsd_conversations SET id = split_part(id, chr(31), 1)",
+        "DELETE FROM agentsd_schema WHERE version > 4",
+    ):
+        connection.exec_driver_sql(statement)

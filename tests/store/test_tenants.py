@@ -1,0 +1,135 @@
+"""Conversations of several tenants, and pages of lists, in every store."""
+
+from __future__ import annotations
+
+import pytest
+
+from framework.store.protocol import Conversation, ConversationQuery, RunQuery, Store
+from framework.types.budget import BudgetUse, counter_scope
+from framework.types.errors import ConversationBusy, RequestError
+from tests.support.queues import begin, end, request
+from tests.support.stores import with_store
+
+ODD = ("c", "c\x00", "c\x1f", "c\ufffd", "ü" * 200, "c" * 5000, "%", "c_", "C", "c ", "..%2f")
+"""Ids as they may come in URLs."""
+
+
+async def turn(store: Store, text: str, conversation: str, tenant: str | None, user: str | None = None) -> str:
+    """Complete one turn of a conversation."""
+    one = request(text, conversation, tenant=tenant, user=user)
+    await store.enqueue(one)
+    (claimed,) = await store.claim(1, run_id=one.run_id)
+    await end(*await begin(store, claimed))
+    return one.run_id
+
+
+def test_equal_ids_of_two_tenants_are_two_conversations(any_url: str | None) -> None:
+    async def body(store: Store) -> None:
+        tenants = ("a", "b", None)
+        runs = {tenant: await turn(store, f"of {tenant}", "c1", tenant, "ann") for tenant in tenants}
+        for tenant in tenants:
+            found = await store.conversation("c1", tenant)
+            assert [message.content for message in found.messages] == [f"of {tenant}", f"answer to of {tenant}"]
+            assert (found.id, found.tenant, found.user, found.turns) == ("c1", tenant, "ann", 1)
+            assert (await store.load_run(runs[tenant])).history == []
+        assert await store.conversation("c1", "d") == Conversation("c1", tenant="d")
+        listed = await store.conversations(ConversationQuery(id="c1"))
+        assert {(info.id, info.tenant) for info in listed} == {("c1", tenant) for tenant in tenants}
+        assert [info.tenant for info in await store.conversations(ConversationQuery(id="c1", tenant="b"))] == ["b"]
+        assert [info.run_id for info in await store.runs(RunQuery(conversation_id="c1"))] == list(runs.values())
+        assert [i.run_id for i in await store.runs(RunQuery(conversation_id="c1", tenant="a"))] == [runs["a"]]
+        await store.replace_session(Conversation("c1", tenant="a", turns=1, session={"x": 1}))
+        assert [(await store.conversation("c1", tenant)).session for tenant in tenants] == [{"x": 1}, {}, {}]
+        first = request("2", "c1", tenant="a")
+        await store.enqueue(first)
+        with pytest.raises(ConversationBusy):
+            await store.enqueue(request("3", "c1", tenant="a", queue=False))
+        await store.enqueue(request("3", "c1", tenant="b", queue=False))
+        assert len(await store.claim(5)) == 2
+        await store.unclaim([info.run_id for info in await store.runs(RunQuery(statuses=["queued"]))])
+        assert await store.delete_conversation("c1", "a") == 2
+        assert [(await store.conversation("c1", tenant)).turns for tenant in tenants] == [0, 1, 1]
+
+    with_store(body, any_url)
+
+
+def test_the_budget_of_a_conversation_is_its_own_in_each_tenant(any_url: str | None) -> None:
+    async def body(store: Store) -> None:
+        for tenant, tokens in (("a", 1), ("b", 2), (None, 4)):
+            await turn(store, "hi", "c", tenant)
+            scope = counter_scope(["conversation"], tenant=tenant, user=None, conversation="c", run_id="r")
+            await store.count_use([BudgetUse(budget="talk", scope=scope, tokens=tokens)])
+        assert sorted(use.tokens for use in await store.budget_uses()) == [1, 2, 4]
+        await store.delete_conversation("c", "b")
+        assert sorted(use.tokens for use in await store.budget_uses()) == [1, 4]
+        await store.delete_conversation("c")
+        assert sorted(use.tokens for use in await store.budget_uses()) == [1]
+
+    with_store(body, any_url)
+
+
+@pytest.mark.parametrize("tenant", [None, "a", "a\x1fb\x00"])
+def test_odd_ids_are_stored_or_unknown_and_never_fail(any_url: str | None, tenant: str | None) -> None:
+    async def body(store: Store) -> None:
+        await turn(store, "kept", "kept", tenant)
+        for odd in ODD[:1] + ODD[6:]:
+            await turn(store, odd, odd, tenant)
+        for odd in ODD:
+            found = await store.conversation(odd, tenant)
+            assert found.id == odd
+            if found.turns:
+                assert found.messages[0].content == odd
+            assert len(await store.conversations(ConversationQuery(id=odd, tenant=tenant))) == found.turns
+            for query in (RunQuery(conversation_id=odd), RunQuery(agent=odd, user=odd, tenant=odd)):
+                assert all(info.conversation_id == odd for info in await store.runs(query))
+        for odd in ODD:
+            for call in (store.load_run, store.events, store.spans, store.request_cancel):
+                with pytest.raises(RequestError, match="there is no run"):
+                    await call(odd)
+            assert await store.claim(1, run_id=odd) == []
+        with pytest.raises(RequestError, match="there is no conversation"):
+            await store.delete_conversation("\x00", tenant)
+        assert (await store.conversation("kept", tenant)).turns == 1
+
+    with_store(body, any_url)
+
+
+def test_pages_of_runs_stay_the_same_while_runs_are_added(any_url: str | None) -> None:
+    async def body(store: Store) -> None:
+        runs = [await turn(store, str(n), f"c{n}", "ab"[n % 2]) for n in range(7)]
+        query = RunQuery(newest_first=True, limit=3)
+        page = [info.run_id for info in await store.runs(query)]
+        assert page == runs[:3:-1]
+        await turn(store, "new", "new", "a")
+        older = RunQuery(newest_first=True, limit=3, before=page[-1])
+        assert [info.run_id for info in await store.runs(older)] == runs[3:0:-1]
+        of_b = RunQuery(newest_first=True, tenant="b", before=runs[5])
+        assert [info.run_id for info in await store.runs(of_b)] == [runs[3], runs[1]]
+        assert await store.runs(RunQuery(before=runs[0])) == []
+        for wrong in (RunQuery(before="run_x"), RunQuery(before=runs[0], tenant="b"), RunQuery(before="\x00")):
+            with pytest.raises(RequestError, match="before: this list has no run"):
+                await store.runs(wrong)
+
+    with_store(body, any_url)
+
+
+def test_pages_of_conversations_stay_the_same_while_turns_are_added(any_url: str | None) -> None:
+    async def body(store: Store) -> None:
+        for n in range(7):
+            await turn(store, str(n), f"c{n}", "ab"[n % 2])
+        seen, cursor = [], None
+        while page := await store.conversations(ConversationQuery(limit=2, cursor=cursor)):
+            seen += [info.id for info in page]
+            cursor = page[-1].cursor
+            await turn(store, "new", f"new {len(seen)}", "a")
+            await turn(store, "again", "c6", "a")
+        assert seen == [f"c{n}" for n in range(6, -1, -1)]
+        only = ConversationQuery(tenant="b", limit=1)
+        (first,) = await store.conversations(only)
+        (second,) = await store.conversations(ConversationQuery(tenant="b", limit=1, cursor=first.cursor))
+        assert (first.id, second.id) == ("c5", "c3")
+        for wrong in ("", "x", "bm90IGpzb24", "W10", "🙂", "WzEsIDIsIDNd"):
+            with pytest.raises(RequestError, match="cursor: not a cursor of this list"):
+                await store.conversations(ConversationQuery(cursor=wrong))
+
+    with_store(body, any_url)
