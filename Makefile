@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 NODE := $(VENV)/node
 LLMOCK := $(VENV)/llmock
+LANGCHAIN := $(VENV)/langchain
 LLAMA_CPP := $(VENV)/llamacpp
 PHOENIX := $(VENV)/phoenix
 MLFLOW := $(VENV)/mlflow
@@ -21,21 +22,22 @@ demo: $(VENV)/.installed  ## a demo that needs no API key
 # fixtures.
 WORKERS := -n logical --maxprocesses 8 --dist worksteal
 
-test: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed $(LLAMA_CPP)/.installed  ## all tests
+test: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed $(LANGCHAIN)/.installed $(LLAMA_CPP)/.installed  ## all tests
 	@$(BIN)/python -m pytest $(WORKERS)
 
-test-long: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed $(LLAMA_CPP)/.installed  ## all tests, with 20 times as many generated cases
+test-long: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed $(LANGCHAIN)/.installed $(LLAMA_CPP)/.installed  ## all tests, with 20 times as many generated cases
 	@TEST_CASES=20 $(BIN)/python -m pytest $(WORKERS) --timeout 900
 
 # `make test` runs them on openai 3.3, the oldest supported version and the one that pip selects together with Instructor.
 OPENAI_TESTS := tests/llm/openai/test_client.py tests/llm/openai/test_responses.py \
 	tests/llm/openai/test_responses_runs.py tests/llm/openai/test_transport.py tests/llm/openai/test_wire_runs.py \
-	tests/llm/test_request_cache.py tests/llm/test_instructor_client.py tests/llm/test_contract.py tests/llm/test_hazards.py
+	tests/llm/test_request_cache.py tests/llm/test_instructor_client.py tests/llm/test_contract.py tests/llm/test_hazards.py \
+	tests/server/openai/test_openai_sdk.py tests/server/openai/test_formats.py
 
 mutants: $(VENV)/.installed-test  ## change important lines one at a time: the nearest test file must fail
 	@$(BIN)/python -m tests.mutants
 
-test-openai: $(VENV)/openai-pip/.installed $(VENV)/openai-uv/.installed  ## model tests on the newest openai SDK, installed as docs/embedding.md says
+test-openai: $(VENV)/openai-pip/.installed $(VENV)/openai-uv/.installed  ## tests of models and of `/v1` on the newest openai SDK, installed as docs/embedding.md says
 	@for sdk in $(VENV)/openai-pip $(VENV)/openai-uv; do \
 		test -e $$sdk/.installed || continue; \
 		$$sdk/bin/python -c 'import openai; print("with openai", openai.__version__, "in $(CURDIR)/'$$sdk'")' && \
@@ -89,14 +91,22 @@ $(NODE)/.installed: $(VENV)/.installed-test
 	@mkdir -p $(NODE)
 	@if $(NPM) install --prefix $(NODE) --silent --no-audit --no-fund --ignore-scripts --fetch-retries=0 \
 		yaml-language-server@1.25.0 @modelcontextprotocol/server-everything@2026.8.31 \
-		@modelcontextprotocol/server-filesystem@2026.8.31 @copilotkit/aimock@1.43.0 >$(NODE)/npm.log 2>&1; then touch $@; \
-	else echo "npm cannot install its packages: tests/config/test_schema_editor.py, tests/llm/test_aimock.py and tests of MCP servers are skipped"; fi
+		@modelcontextprotocol/server-filesystem@2026.8.31 @copilotkit/aimock@1.43.0 \
+		ai@7.0.173 @ai-sdk/openai@4.0.118 @ai-sdk/openai-compatible@3.0.92 >$(NODE)/npm.log 2>&1; then touch $@; \
+	else echo "npm cannot install its packages: tests/config/test_schema_editor.py, tests/llm/test_aimock.py, tests/server/openai/test_ai_sdk.py and tests of MCP servers are skipped"; fi
 
 # In a separate environment, so that an external server does not affect the versions of our packages.
 $(LLMOCK)/.installed: | $(BIN)/python
 	@$(BIN)/python -m venv $(LLMOCK)
 	@if $(LLMOCK)/bin/pip install --quiet --disable-pip-version-check --retries 0 llmock==0.2.2 >$(LLMOCK)/pip.log 2>&1; then touch $@; \
 	else echo "pip cannot install llmock for tests/llm/test_chaos.py: that test is skipped"; fi
+
+# Also separate: it needs the newest openai SDK.
+$(LANGCHAIN)/.installed: | $(BIN)/python
+	@$(BIN)/python -m venv $(LANGCHAIN)
+	@if $(LANGCHAIN)/bin/pip install --quiet --disable-pip-version-check --retries 0 langchain-openai==1.7.3 \
+		>$(LANGCHAIN)/pip.log 2>&1; then touch $@; \
+	else echo "pip cannot install langchain-openai: tests/server/openai/test_langchain.py is skipped"; fi
 
 # A llama.cpp server as a wheel, and the writer of its model files: about 200 MB.
 $(LLAMA_CPP)/.installed: | $(BIN)/python

@@ -197,6 +197,9 @@ class ServerSettings(Frozen):
     """Maximum of open event streams. Fewer than `max_connections`, so that other requests are accepted."""
     max_streams_per_key: Annotated[int, Field(ge=1)] = 100
     """The same for one key. Without keys, it applies to all local programs together."""
+    openwebui_tasks: bool = True
+    """Answer Open WebUI's own requests, for titles, tags and the like, with the agent's model alone: without its
+    instructions and tools. `false` refuses them."""
     request_timeout: Duration = Field(default=10.0, validate_default=False)
     """Time for a request to arrive completely, and for a client to continue reading a response; afterwards the
     connection is closed."""

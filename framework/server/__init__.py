@@ -10,6 +10,7 @@ In reading order; each module imports only from those below it:
     events_api        `/events`: configuration events as server-sent events.
     config_api        `/config`: the live configuration, its history, a check of the files, and rollbacks.
     agents_api        `/agents`: the agents that are available.
+    openai            `/v1`: agents as models for OpenAI's clients.
     event_stream      A response of server-sent events: headers, heartbeats, clients that leave, errors.
     request_handling  Applies to every route: access check, limits of request bodies, strict JSON, error responses.
     request_observer  Observes each request: counts event streams and rejections, and logs requests if enabled.

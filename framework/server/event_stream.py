@@ -79,6 +79,7 @@ class EventStreamResponse(Response):
         streams: OpenStreams | None = None,
         during: AbstractContextManager[object] | None = None,
         heartbeat: float = HEARTBEAT_SECONDS,
+        retry: bool = True,
     ) -> None:
         """Create a response.
 
@@ -91,11 +92,13 @@ class EventStreamResponse(Response):
             streams: streams that this one belongs to while it is open.
             during: a context that is open while the stream is.
             heartbeat: interval of comments, in seconds.
+            retry: begin with the delay after which clients reconnect. OpenAI's clients, which never do, fail on it.
         """
         super().__init__(None, 200, {**_HEADERS, **(headers or {})})
         del self.headers["content-length"]
         self._request, self._events, self._encode_error = request, events, encode_error
         self._on_leave, self._streams, self._during, self._heartbeat = on_leave, streams, during, heartbeat
+        self._first = _RETRY_FIELD if retry else b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's signature
         """Send the response."""
@@ -129,7 +132,7 @@ class EventStreamResponse(Response):
     async def _send(self, send: Send) -> None:
         """Send the headers and all events; an error as the last one."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await send(_body(_RETRY_FIELD))
+        await send(_body(self._first))
         try:
             async for chunk in self._events:
                 if not is_current(self._request):

@@ -1,4 +1,4 @@
-"""The router with all routes of a runtime, below `/agent`. Each resource has its own module."""
+"""The router with all routes of a runtime, below `/agent` and `/v1`. Each resource has its own module."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from framework.server.event_feed import ConfigFeed
 from framework.server.events_api import add_event_routes
 from framework.server.identity import FULL_ACCESS, Identify, Identity
 from framework.server.key_limits import KeyLimits
+from framework.server.openai.v1_routes import v1_routes
 from framework.server.request_handling import guarded_route
 
 _PREFIX = "/agent"
 
 
 def router(runtime: Runtime, *, guarded: bool = True, identify: Identify | None = None) -> APIRouter:
-    """Return the routes below `/agent`, for `app.include_router`.
+    """Return the routes below `/agent` and `/v1`, for `app.include_router`.
 
     Args:
         runtime: the runtime to serve. It must stay open as long as the app runs.
@@ -35,14 +36,18 @@ def router(runtime: Runtime, *, guarded: bool = True, identify: Identify | None 
 
 def build_routes(runtime: Runtime, feed: ConfigFeed, identify: Identify) -> APIRouter:
     """Return the routes with an event feed that the caller can close."""
-    router = APIRouter(
+    limits = KeyLimits(runtime.store, runtime.settings.server)
+    below_agent = APIRouter(
         prefix=_PREFIX,
         route_class=guarded_route(identify, lambda: runtime.settings.telemetry.inbound),
         tags=["agentsd"],
     )
-    add_agent_routes(router, runtime)
-    add_config_routes(router, runtime)
-    add_event_routes(router, feed, KeyLimits(runtime.store, runtime.settings.server))
+    add_agent_routes(below_agent, runtime)
+    add_config_routes(below_agent, runtime)
+    add_event_routes(below_agent, feed, limits)
+    router = APIRouter()
+    router.include_router(below_agent)
+    router.include_router(v1_routes(runtime, identify, limits))
     return router
 
 

@@ -124,6 +124,21 @@ class Agent:
         others = {"fallback_models": (), "plan": plan, "conversation": conversation}
         return replace(self, spec=self.spec.model_copy(update={"model": model, **others}))
 
+    def model_only(self) -> Agent:
+        """Return the agent without instructions, inputs, tools and output schema: only its model, limits and hooks."""
+        settings = self.spec.model_settings.model_copy(update={"tool_choice": None, "response_format": None})
+        none: dict[str, Any] = {
+            "instructions": "",
+            "examples": (),
+            "inputs": {},
+            "mcp_policy": {},
+            "output_schema": None,
+        }
+        update = {**none, "guidance": "none", "executor": "react", "model_settings": settings}
+        spec = self.spec.model_copy(update=update)
+        toolset = self.toolset.narrowed((), "a request to the model alone")
+        return replace(self, spec=spec, toolset=toolset, inputs=inputs_model(spec), executor=None)
+
     def functions(self) -> Iterator[Callable[..., Any]]:
         """Yield the functions of the tools, hooks and executor that the agent may call."""
         yield from (tool.function for tool in self.toolset.offered.values())

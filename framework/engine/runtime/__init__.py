@@ -8,6 +8,7 @@ In reading order; each module imports only from those below it:
     follow          Follows a run, wherever it is in progress: its stored events, then live ones.
     resume          Resumes runs after a pause or a crash, and ends runs that are not resumed.
     single_call     Calls one tool under an agent's policy, outside any run and without a model.
+    model_only      Asks the model of an agent alone: no instructions, no tools, no record.
     start           Turns a message into a run: its conversation, agent, first state and store record.
     launcher        Starts each root run in its own task, drives it to its end, and stops all runs on close.
     heartbeat       Renews the leases of this process's runs, and reacts to cancel requests and lost leases.

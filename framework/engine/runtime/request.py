@@ -136,7 +136,7 @@ def _check_output_type(options: RunOptions) -> None:
     output_type: object = options.get("output_type")
     schema = options.get("output_schema")
     if output_type is not None and not (isinstance(output_type, type) and issubclass(output_type, BaseModel)):
-        raise RequestError(f"output_type: expected a Pydantic model class, got {output_type!r}")
+        raise RequestError(f"output_type: expected a Pydantic model class, got {output_type!r}", param="output_type")
     if schema is None:
         return
     if output_type is not None:
@@ -144,16 +144,15 @@ def _check_output_type(options: RunOptions) -> None:
     try:
         SchemaArguments(json.loads(json.dumps(schema, allow_nan=False)))
     except ConfigError as error:
-        raise RequestError(f"output_schema: {error.message}") from None
+        raise RequestError(f"output_schema: {error.message}", param="output_schema") from None
     except (TypeError, ValueError, RecursionError) as error:
-        raise RequestError(f"output_schema: it is not JSON data: {error}") from None
+        raise RequestError(f"output_schema: it is not JSON data: {error}", param="output_schema") from None
 
 
 def _check_instructions(text: str) -> None:
     if len(text) > _MAX_INSTRUCTIONS_CHARS:
-        raise RequestError(
-            f"instructions: {len(text)} characters; at most {_MAX_INSTRUCTIONS_CHARS} are allowed: shorten them"
-        )
+        limit = f"at most {_MAX_INSTRUCTIONS_CHARS} are allowed: shorten them"
+        raise RequestError(f"instructions: {len(text)} characters; {limit}", param="instructions")
 
 
 def _check_ids(options: RunOptions) -> None:

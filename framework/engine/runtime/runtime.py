@@ -22,6 +22,7 @@ from framework.engine.runtime.background import BackgroundWork
 from framework.engine.runtime.follow import RunFollower, wait_for_result
 from framework.engine.runtime.keep_open import keep_open
 from framework.engine.runtime.launcher import Launcher
+from framework.engine.runtime.model_only import ask_model_only
 from framework.engine.runtime.project import Project, check_arguments, project_folder
 from framework.engine.runtime.queue import RunQueue, Submitted
 from framework.engine.runtime.request import Caller, RunOptions, check_request
@@ -330,10 +331,7 @@ class Runtime:
         return await todo_list.replace_todo(self.store, conversation, items, self._caller(user, tenant))
 
     async def cancel(self, run_id: str, *, user: str | None = None, tenant: str | None = None) -> None:
-        """Cancel a run that is queued, in progress in any process, or paused; raises RunNotFound.
-
-        Does nothing if the run has ended.
-        """
+        """Cancel a run, unless it has ended: it may be queued, paused, or in progress anywhere; raises RunNotFound."""
         await self._resumer.cancel(run_id, self._caller(user, tenant))
 
     async def budgets(self) -> tuple[BudgetStatus, ...]:
@@ -362,11 +360,15 @@ class Runtime:
         """Call one tool under an agent's policy, without a model; raises AgentNotFound, or ApprovalRequired."""
         return await call_one_tool(self.catalog, self._launcher, agent, name, arguments)
 
-    async def load_file(self, part: MediaPart) -> File:
-        """Return a file of a stored message, such as a picture that a tool returned.
+    async def ask_model(self, message: str, **options: Unpack[RunOptions]) -> RunResult:
+        """Ask an agent's model alone, for auxiliary texts such as titles; raises RequestError.
 
-        Raises RequestError if it is not stored; it may have been deleted with its run.
+        The agent's instructions and tools are left out, and nothing is recorded. Limits, budgets and hooks apply.
         """
+        return await ask_model_only(self.catalog, self._launcher, message, options)
+
+    async def load_file(self, part: MediaPart) -> File:
+        """Return a file of a stored message; raises RequestError if it is not stored, or was deleted with its run."""
         contents = await self.store.load_media([part.digest])
         if part.digest not in contents:
             raise RequestError(f"{part.description} is not stored")

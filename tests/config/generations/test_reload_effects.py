@@ -55,6 +55,7 @@ def test_every_setting_has_a_reload_effect() -> None:
         "server.max_connections_per_address",
         "server.max_streams",
         "server.max_streams_per_key",
+        "server.openwebui_tasks",
         "server.port",
         "server.request_timeout",
     }

@@ -1,0 +1,130 @@
+"""The answer of a run as a client of OpenAI's APIs sees it: its texts as they arrive, and how it ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from framework.types.confirmation_kinds import CONFIRMATION_KINDS
+from framework.types.errors import LimitExceeded
+from framework.types.events import ContentReceived, Event, Thought
+from framework.types.messages import Usage
+from framework.types.redact import redact
+from framework.types.state import Confirmation, RunResult
+
+AnswerKind = Literal["content", "reasoning"]
+AnswerFinish = Literal["stop", "length", "content_filter"]
+_MAX_ARGUMENTS_CHARS = 2000
+"""Characters of a call's arguments in the text of a question."""
+_QUESTION_ID = "question"
+"""Stands for the id of a message in the text of a question, which no model wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerText:
+    """A piece of the answer."""
+
+    kind: AnswerKind
+    message_id: str
+    """Id of the model's message. Pieces of one message and kind belong together."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ended for its client."""
+
+    text: str
+    """The complete answer: the text, the JSON that was asked for, or what a person must decide, in words."""
+    finish_reason: AnswerFinish | None
+    """None if the run failed or was cancelled."""
+    usage: Usage
+    is_question: bool = False
+    """Whether the run waits for a decision."""
+    error_code: str = ""
+    """Code of the error, if there is no finish reason."""
+    error_message: str = ""
+    """The error, for people."""
+
+
+class AnswerReader:
+    """Takes the texts of the answer from the events of a run, each once. Those of sub-runs are left out."""
+
+    def __init__(self, *, as_data: bool = False) -> None:
+        """Create a reader; `as_data`: the client asked for JSON, which is complete only at the end."""
+        self._as_data = as_data
+        self._arrived: set[tuple[AnswerKind, str]] = set()
+        """Kinds and messages of which text arrived in deltas: their numbered events repeat it."""
+
+    def read(self, event: Event) -> Iterator[AnswerText]:
+        """Yield the text of an event, unless it arrived before."""
+        if event.path or not isinstance(event, ContentReceived | Thought):
+            return
+        kind: AnswerKind = "content" if isinstance(event, ContentReceived) else "reasoning"
+        # The whole text of a thought contains that of its message, if tool calls follow.
+        is_repeated = event.seq and {(kind, event.message_id), ("content", event.message_id)} & self._arrived
+        if event.text and not is_repeated and not (kind == "content" and self._as_data):
+            self._arrived.add((kind, event.message_id))
+            yield AnswerText(kind, event.message_id, event.text)
+
+    def end(self, ending: Ending, message_id: str | None) -> Iterator[AnswerText]:
+        """Yield the part of the complete answer that has not arrived.
+
+        Args:
+            ending: how the run ended.
+            message_id: id of the message with the run's output.
+        """
+        place = _QUESTION_ID if ending.is_question else message_id or ""
+        if ending.text and ("content", place) not in self._arrived:
+            yield AnswerText("content", place, ending.text)
+
+
+def ending_of(result: RunResult, run_url: str = "", *, as_data: bool = False) -> Ending:
+    """Return how a run ended.
+
+    Args:
+        result: the run's result.
+        run_url: URL of the run, for people; empty if it is not recorded.
+        as_data: the client asked for JSON of a schema.
+    """
+    match result.status:
+        case "paused":
+            question = question_text(result.run_id, result.pending, run_url)
+            return Ending(question, "stop", result.usage, is_question=True)
+        case "completed":
+            text = json.dumps(result.data, ensure_ascii=False) if as_data else result.output
+            return Ending(text, "length" if result.truncated else "stop", result.usage)
+        case "stopped":
+            limit = LimitExceeded.of(result.stopped_by).message if result.stopped_by else result.finish_reason
+            reason: AnswerFinish = "content_filter" if result.finish_reason == "refused" else "length"
+            return Ending(result.output or f"[{limit}]", reason, result.usage)
+    code = result.error.code if result.error else result.finish_reason
+    message = result.error.message if result.error else f"the run was {result.status}"
+    text = redact(message) + (f" (run {result.run_id}: {run_url})" if run_url else "")
+    return Ending("", None, result.usage, error_code=code, error_message=text)
+
+
+def question_text(run_id: str, pending: Sequence[Confirmation], run_url: str) -> str:
+    """Return what a paused run waits for, in words, with its id and where to decide."""
+    questions = "\n".join(f"- {_question(one)}" for one in pending)
+    return (
+        f"This needs a decision before it can continue:\n\n{questions}\n\n"
+        f"Run {run_id} waits for it: {run_url}\n"
+        "A message here decides nothing. When the decision is made, the run continues by itself."
+    )
+
+
+def _question(one: Confirmation) -> str:
+    if CONFIRMATION_KINDS[one.kind].is_question:
+        choices = f" ({' / '.join(one.choices)})" if one.choices else ""
+        return f"{one.reason}{choices}"
+    if one.plan is not None:
+        steps = "; ".join(step.description for step in one.plan.steps)
+        return f"the plan {one.plan.goal!r}: {steps}"[:_MAX_ARGUMENTS_CHARS]
+    arguments = json.dumps(one.arguments, ensure_ascii=False)
+    if len(arguments) > _MAX_ARGUMENTS_CHARS:
+        arguments = f"{arguments[:_MAX_ARGUMENTS_CHARS]}…"
+    reason = f", because {one.reason}" if one.reason else ""
+    return f"call {one.tool} with {arguments}{reason}"

@@ -1,0 +1,257 @@
+"""What a client asks for, read from the body of either API."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from framework.engine.runtime.history import may_contain_files
+from framework.engine.runtime.request import RunOptions
+from framework.engine.runtime.user_input import UserMessage
+from framework.llm.message_formats import exported, imported_with_files
+from framework.llm.openai_format import content_text
+from framework.server.openai.bodies import ChatCompletionBody, ResponseBody
+from framework.types.errors import RequestError
+from framework.types.file import File
+from framework.types.media import TextPart
+from framework.types.messages import Message
+
+Body = TypeVar("Body", ChatCompletionBody, ResponseBody)
+_OWN_TOOLS = "agents call the tools of their own files: leave it out"
+_STATELESS = "responses are not kept here: send the conversation with each request"
+_UNSUPPORTED: Mapping[str, str] = {
+    "tools": _OWN_TOOLS,
+    "functions": _OWN_TOOLS,
+    "store": _STATELESS,
+    "previous_response_id": f"{_STATELESS}, or send the header X-Conversation-Id",
+    "conversation": "send the header X-Conversation-Id",
+    "background": "submit the run with POST /agent/runs",
+    "prompt": "instructions are in the agent's file",
+}
+"""Fields whose effect a client would miss if they were ignored, and what to do instead."""
+_SYSTEM = ("system", "developer")
+_PART_TYPES = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+"""Types of text parts in items of the Responses API, and the key of their text."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRequest:
+    """A request of either API."""
+
+    model: str
+    """Name of an agent, or `auto`."""
+    message: UserMessage
+    """The last message."""
+    history: tuple[dict[str, Any], ...]
+    """The messages before it, as JSON data in agentsd's format."""
+    options: RunOptions
+    """Instructions, schema and sampling settings."""
+    user: str | None = None
+    """The user that the client names."""
+    metadata: Mapping[str, str] | None = None
+    """The client's own data."""
+    stream: bool = False
+    """Whether the client wants server-sent events."""
+    include_usage: bool = False
+    """Whether it wants a last chunk with the number of tokens."""
+
+    @property
+    def wants_data(self) -> bool:
+        """Whether the answer must be JSON of a schema."""
+        return "output_schema" in self.options
+
+
+async def read_body(read: Callable[[Body], ClientRequest], body: Body, messages: object) -> ClientRequest:
+    """Return the request in a body, read in a thread if its messages may contain files, which take long to decode.
+
+    Args:
+        read: reads the body.
+        body: the body.
+        messages: the messages in it.
+    """
+    if isinstance(messages, list) and may_contain_files(messages):
+        return await asyncio.to_thread(read, body)
+    return read(body)
+
+
+def read_chat(body: ChatCompletionBody) -> ClientRequest:
+    """Return the request in a body of chat completions; raises RequestError, whose `param` names the field."""
+    _refuse_unsupported(body)
+    if body.n not in (None, 1):
+        raise RequestError(f"n: only one answer is supported, not {body.n}", param="n")
+    if any(kind != "text" for kind in body.modalities or ()):
+        raise RequestError("modalities: only text is supported", param="modalities")
+    limits = [limit for limit in (body.max_tokens, body.max_completion_tokens) if limit is not None]
+    stop = [body.stop] if isinstance(body.stop, str) else body.stop
+    settings = {"stop": stop or None, "seed": body.seed, "max_tokens": min(limits, default=None)}
+    instructions, message, history = _conversation(body.messages, "messages")
+    return _request(
+        body,
+        (instructions, message, history),
+        settings,
+        _answer_format(body.response_format, "response_format", nested="json_schema"),
+        include_usage=bool(body.stream_options and body.stream_options.include_usage),
+    )
+
+
+def read_response(body: ResponseBody) -> ClientRequest:
+    """Return the request in a body of the Responses API; raises RequestError, whose `param` names the field."""
+    _refuse_unsupported(body)
+    items = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
+    instructions, message, history = _conversation(list(_as_chat(items)), "input")
+    texts = [text for text in ((body.instructions or "").strip(), instructions) if text]
+    return _request(
+        body,
+        ("\n\n".join(texts), message, history),
+        {"max_tokens": body.max_output_tokens},
+        _answer_format((body.text or {}).get("format"), "text.format"),
+    )
+
+
+def _request(
+    body: ChatCompletionBody | ResponseBody,
+    conversation: tuple[str, UserMessage, tuple[dict[str, Any], ...]],
+    settings: Mapping[str, Any],
+    answer_format: RunOptions,
+    *,
+    include_usage: bool = False,
+) -> ClientRequest:
+    instructions, message, history = conversation
+    options = answer_format
+    given = {"temperature": body.temperature, "top_p": body.top_p, **settings}
+    defaults = {name: value for name, value in given.items() if value is not None}
+    if defaults or "default_model_settings" in options:
+        options["default_model_settings"] = {**defaults, **(options.get("default_model_settings") or {})}
+    if instructions:
+        options["instructions"] = instructions
+    return ClientRequest(
+        model=body.model,
+        message=message,
+        history=history,
+        options=options,
+        user=body.user,
+        metadata=body.metadata,
+        stream=bool(body.stream),
+        include_usage=include_usage,
+    )
+
+
+def _refuse_unsupported(body: ChatCompletionBody | ResponseBody) -> None:
+    """Raise RequestError for fields that are not supported. Empty ones and `false` have no effect."""
+    for name, advice in _UNSUPPORTED.items():
+        if getattr(body, name, None):
+            raise RequestError(f"{name} is not supported: {advice}", param=name)
+
+
+def _answer_format(given: object, param: str, *, nested: str | None = None) -> RunOptions:
+    """Return the options for the format of the answer. `nested` is the key of the object around the schema."""
+    kind = given.get("type") if isinstance(given, Mapping) else None
+    match kind:
+        case "json_schema" if isinstance(given, Mapping):
+            holder = given.get(nested) if nested else given
+            schema = holder.get("schema") if isinstance(holder, Mapping) else None
+            if not isinstance(schema, Mapping):
+                place = f"{param}.{nested}.schema" if nested else f"{param}.schema"
+                raise RequestError(f"{place}: expected a JSON Schema of an object", param=place)
+            return {"output_schema": dict(schema)}
+        case "json_object":
+            return {"default_model_settings": {"response_format": "json"}}
+        case "text":
+            return {}
+    if given is None:
+        return {}
+    raise RequestError(f"{param}.type: expected json_schema, json_object or text, got {kind!r:.80}", param=param)
+
+
+# --- messages
+
+
+def _conversation(
+    messages: Sequence[Mapping[str, Any]], field: str
+) -> tuple[str, UserMessage, tuple[dict[str, Any], ...]]:
+    """Return the text of all system messages, the last message, and those before it.
+
+    Args:
+        messages: messages in the format of chat completions.
+        field: the field of the body that contains them.
+    """
+    for number, message in enumerate(messages):
+        _check_parts(message.get("content"), f"{field}.{number}.content")
+    system = [content_text(message.get("content")).strip() for message in messages if message.get("role") in _SYSTEM]
+    others = [message for message in messages if message.get("role") not in _SYSTEM]
+    if not others or others[-1].get("role") != "user":
+        raise RequestError(f"{field}: the last message must be the user's", param=field)
+    try:
+        read, files = imported_with_files(others, "openai", what=field)
+    except RequestError as error:
+        raise RequestError(error.message, param=field) from None
+    *earlier, last = read
+    history = tuple(exported(earlier, "messages", files=files))
+    return "\n\n".join(text for text in system if text), _user_message(last, files), history
+
+
+def _user_message(message: Message, files: Mapping[str, bytes]) -> UserMessage:
+    """Return a message's text, or its texts and files in order."""
+    if not message.media:
+        return message.content
+    return [
+        part.text if isinstance(part, TextPart) else File(files[part.digest], part.media_type, part.name)
+        for part in message.parts
+    ]
+
+
+def _check_parts(content: object, place: str) -> None:
+    """Raise RequestError for a part that is not an object, or whose file would have to be fetched."""
+    for number, part in enumerate(content if isinstance(content, list) else ()):
+        here = f"{place}.{number}"
+        if not isinstance(part, Mapping):
+            raise RequestError(f"{here}: expected an object with a type", param=here)
+        image = part.get("image_url")
+        url = image.get("url") if isinstance(image, Mapping) else image
+        if isinstance(url, str) and not url.startswith("data:"):
+            shown, advice = url.partition("?")[0], "send the image as a data URL"
+            raise RequestError(
+                f"{here}.image_url: nothing is fetched from {shown!r:.80}: {advice}", param=f"{here}.image_url"
+            )
+
+
+def _as_chat(items: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the messages among the items of the Responses API, in the format of chat completions.
+
+    Reasoning is left out: it belongs to answers that the agent has given.
+    """
+    for number, item in enumerate(items):
+        place = f"input.{number}"
+        match item.get("type", "message"):
+            case "message":
+                yield {"role": item.get("role"), "content": _chat_content(item.get("content"), f"{place}.content")}
+            case "reasoning":
+                continue
+            case "item_reference":
+                advice = "send the item itself (AI SDK: providerOptions.openai.store = false)"
+                raise RequestError(f"{place}: responses are not kept here: {advice}", param=place)
+            case kind:
+                raise RequestError(f"{place}: items of type {kind!r:.80} are not supported: send messages", param=place)
+
+
+def _chat_content(content: object, place: str) -> object:
+    """Return the content of an item as that of a chat message."""
+    if not isinstance(content, list):
+        return content
+    return [_chat_part(part, f"{place}.{number}") for number, part in enumerate(content)]
+
+
+def _chat_part(part: object, place: str) -> Mapping[str, Any]:
+    if not isinstance(part, Mapping):
+        raise RequestError(f"{place}: expected an object with a type", param=place)
+    kind = part.get("type")
+    if key := _PART_TYPES.get(str(kind)):
+        return {"type": "text", "text": part.get(key)}
+    if kind == "input_image" and part.get("image_url"):
+        return {"type": "image_url", "image_url": {"url": part["image_url"]}}
+    if kind == "input_file" and part.get("file_data"):
+        return {"type": "file", "file": {"file_data": part["file_data"], "filename": part.get("filename")}}
+    advice = "send text, or the contents of a file as a data URL"
+    raise RequestError(f"{place}: content of type {kind!r:.80} is not supported in this form: {advice}", param=place)

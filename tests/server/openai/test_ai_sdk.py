@@ -1,0 +1,106 @@
+"""The AI SDK of Node.js, unchanged, as a client of agents: over both APIs, and as an OpenAI-compatible provider."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from asyncio.subprocess import PIPE
+from pathlib import Path
+from shutil import copyfile
+from typing import Any
+
+import pytest
+
+from framework import tool
+from framework.llm.client import ModelRequest
+from framework.testing import ScriptedModel, Turn, calls
+from framework.types.errors import ModelError
+from framework.types.messages import Message, Reasoning
+from tests.support.editor import MODULES, node
+from tests.support.projects import agent, write
+from tests.support.serving import serving
+
+PROGRAM = Path(__file__).parents[2] / "support/ai_sdk_client.mjs"
+PATIENCE = 60
+INSTALLED = all((MODULES / name).exists() for name in ("ai", "@ai-sdk/openai", "@ai-sdk/openai-compatible"))
+pytestmark = pytest.mark.skipif(not (INSTALLED and node()), reason="no AI SDK: `make test` installs it with npm")
+
+
+@tool(risk="low", name="clock.now")
+async def now() -> str:
+    """The time."""
+    return "noon"
+
+
+def script(request: ModelRequest) -> Turn:
+    """Look at the clock, then answer with reasoning; answer other messages as the test needs them."""
+    last = request.messages[-1]
+    if last.content == "fail":
+        return ModelError("the provider is down")
+    if last.content == "which city?":
+        return '{"city": "Rome"}'
+    if last.content == "hello":
+        return "yes?"
+    if last.role == "user":
+        return calls(("clock.now", {}))
+    return Message(role="assistant", content="It is noon.", reasoning=Reasoning(text="The clock says", provider="x"))
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the client got from each provider, and the statuses of the recorded runs."""
+    folder = tmp_path_factory.mktemp("ai")
+    root = write(folder / "project", {"agents.d/one.yaml": agent("one", skill_policy='{allow: ["clock.*"]}')})
+    copyfile(PROGRAM, folder / PROGRAM.name)
+    (folder / "node_modules").symlink_to(MODULES)
+
+    async def main() -> dict[str, Any]:
+        program = node()
+        assert program
+        async with serving(root, models={"scripted": ScriptedModel(script=script)}, tools=[now]) as server:
+            client = await asyncio.create_subprocess_exec(
+                program, str(folder / PROGRAM.name), server.v1, stdout=PIPE, stderr=PIPE
+            )
+            async with asyncio.timeout(PATIENCE):
+                output, errors = await client.communicate()
+            assert client.returncode == 0, errors.decode()
+            return {**json.loads(output), "runs": [run.status for run in await server.runs()]}
+
+    return asyncio.run(main())
+
+
+PROVIDERS = pytest.mark.parametrize("provider", ["responses", "chat", "compatible"])
+
+
+@PROVIDERS
+def test_an_agent_answers_whole_and_streamed(found: dict[str, Any], provider: str) -> None:
+    whole, streamed = found[provider]["whole"], found[provider]["streamed"]
+    assert whole == {"text": "It is noon.", "finishReason": "stop", "tokens": 20, "toolCalls": []}
+    assert (streamed["text"], streamed["finishReason"], streamed["errors"]) == ("It is noon.", "stop", [])
+    assert streamed["pieces"] > 1
+    if provider != "chat":  # @ai-sdk/openai ignores reasoning in chat completions
+        assert streamed["reasoning"] == "The clock says"
+
+
+@PROVIDERS
+def test_our_events_change_nothing(found: dict[str, Any], provider: str) -> None:
+    assert found[provider]["events"] == found[provider]["streamed"]
+
+
+@PROVIDERS
+def test_structured_output_and_conversations(found: dict[str, Any], provider: str) -> None:
+    assert found[provider]["structured"] == {"city": "Rome"}
+    assert found[provider]["conversation"] == "It is noon."
+
+
+@PROVIDERS
+def test_a_run_that_failed_is_not_executed_again(found: dict[str, Any], provider: str) -> None:
+    failure = found[provider]["failure"]
+    assert (failure["name"], failure["status"]) == ("AI_APICallError", 422)
+    assert "the provider is down" in failure["body"]
+
+
+def test_each_request_was_one_run(found: dict[str, Any]) -> None:
+    requests = 3 * len(("whole", "streamed", "events", "structured", "failure", "hello", "conversation"))
+    assert len(found["runs"]) == requests
+    assert found["runs"].count("failed") == 3

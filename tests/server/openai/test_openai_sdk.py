@@ -1,0 +1,382 @@
+"""The openai SDK, unchanged, as a client of agents: chat, streams, responses, structured output and errors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai import AsyncOpenAI
+from pydantic import BaseModel
+
+from framework import Approve, tool
+from framework.llm.client import ModelRequest
+from framework.store.protocol import RunInfo
+from framework.testing import ScriptedModel, Turn, calls
+from framework.types.errors import ModelError
+from framework.types.messages import Message, Reasoning
+from tests.support.projects import agent, write
+from tests.support.serving import Serving, serving
+
+USER: Any = [{"role": "user", "content": "what time is it?"}]
+
+
+class City(BaseModel):
+    city: str
+    people: int
+
+
+@tool(risk="low", name="clock.now")
+async def now() -> str:
+    """The time."""
+    return "noon"
+
+
+def project(root: Path, **keys: str) -> Path:
+    one = agent("one", **{"skill_policy": '{allow: ["clock.*"]}', "description": "Tells the time.", **keys})
+    return write(root, {"agents.d/one.yaml": one, "agents.d/two.yaml": agent("two", routing="{keywords: [weather]}")})
+
+
+def serve(
+    root: Path,
+    *script: Turn,
+    use: Callable[[AsyncOpenAI, Serving], Awaitable[Any]],
+    **options: Any,
+) -> tuple[Any, list[RunInfo], list[ModelRequest]]:
+    """Serve the project on a scripted model; return what the client got, the recorded runs, and the requests."""
+    model = ScriptedModel(*script)
+
+    async def main() -> Any:
+        async with (
+            serving(root, models={"scripted": model}, tools=[now], **options) as server,
+            AsyncOpenAI(base_url=server.v1, api_key="none") as client,
+        ):
+            return await use(client, server), await server.runs()
+
+    result, runs = asyncio.run(main())
+    return result, runs, model.requests
+
+
+LOOKS = calls(("clock.now", {}))
+
+
+def test_chat_answers_with_an_agent_and_its_tools(tmp_path: Path) -> None:
+    async def use(client: AsyncOpenAI, _: Serving) -> Any:
+        return await client.chat.completions.with_raw_response.create(model="one", messages=USER, user="ann")
+
+    raw, (run,), requests = serve(project(tmp_path), LOOKS, "It is noon.", use=use)
+    answer = raw.parse()
+    (choice,) = answer.choices
+    assert (choice.message.content, choice.finish_reason, choice.message.tool_calls) == ("It is noon.", "stop", None)
+    assert (answer.object, answer.model, answer.usage.total_tokens) == ("chat.completion", "one", 20)
+    assert raw.headers["x-agentsd-run-id"] == run.run_id
+    assert answer._request_id == raw.headers["x-request-id"] != ""
+    assert (run.agent, run.user, run.status, run.conversation_id) == ("one", "ann", "completed", None)
+    assert [message.content for message in requests[0].messages[1:]] == ["what time is it?"]
+
+
+def test_chat_streams_the_answer_and_the_reasoning_but_no_tool_calls(tmp_path: Path) -> None:
+    async def use(client: AsyncOpenAI, _: Serving) -> Any:
+        stream = await client.chat.completions.create(model="one", messages=USER, stream=True)
+        return [chunk async for chunk in stream]
+
+    reply = Message(role="assistant", content="It is noon.", reasoning=Reasoning(text="The clock says", provider="x"))
+    chunks, _, _ = serve(project(tmp_path), LOOKS, reply, use=use)
+    deltas = [chunk.choices[0].delta for chunk in chunks]
+    assert "".join(delta.content or "" for delta in deltas) == "It is noon."
+    assert sum(bool(delta.content) for delta in deltas) > 1, "it arrives in pieces"
+    assert "".join(getattr(delta, "reasoning_content", "") for delta in deltas) == "The clock says"
+    assert not any(delta.tool_calls for delta in deltas)
+    assert [chunk.choices[0].finish_reason for chunk in chunks][-1] == "stop"
+    assert {chunk.model for chunk in chunks} == {"one"}
+    assert not any(chunk.usage for chunk in chunks)
+
+
+def test_the_usage_of_a_stream_is_sent_only_on_request(tmp_path: Path) -> None:
+    async def use(client: AsyncOpenAI, _: Serving) -> Any:
+        options: Any = {"include_usage": True}
+        stream = await client.chat.completions.create(model="one", messages=USER, stream=True, stream_options=options)
+        return [chunk async for chunk in stream]
+
+    chunks, _, _ = serve(project(tmp_path), "noon", use=use)
+    assert [len(chunk.choices) for chunk in chunks] == [1] * (len(chunks) - 1) + [0]
+    assert chunks[-1].usage.total_tokens == 10
+
+
+def test_the_sdk_accumulates_a_stream_of_chat_and_of_responses(tmp_path: Path) -> None:
+    async def use(client: AsyncOpenAI, _: Serving) -> Any:
+        async with client.chat.completions.stream(model="one", messages=USER) as chat:
+            completion = await chat.get_final_completion()
+        async with client.responses.stream(model="one", input="what time is it?") as events:
+            kinds = [event.type async for event in events]
+            return completion, await events.get_final_response(), kinds
+
+    (completion, response, kinds), _, _ = serve(project(tmp_path), LOOKS, "It is noon.", "Still noon.", use=use)
+    assert completion.choices[0].message.content == "It is noon."
+    assert (response.output_text, response.status, response.usage.total_tokens) == ("Still noon.", "completed", 10)
+    assert [*dict.fromkeys(kinds)] == [
+        "response.created", "response.in_progress", "response.output_item.added", "response.content_part.added",
+        "response.output_text.delta", "response.output_text.done", "response.content_part.done",
+        "response.output_item.done", "response.completed",
+    ]  # fmt: skip
+
+
+def test_responses_answer_with_the_conversation_in_the_input(tmp_path: Path) -> None:
+    async def use(client: AsyncOpenAI, _: Serving) -> Any:
+        conversation: Any = [
+            {"role": "user", "content": "hello"},
+            {"role": "assistant", "content": "yes?"},
+            {"role": "user", "content": "what time is it?"},
+        ]
+        return await client.responses.create(model="one", input=conversation, instructions="Be brief.")
+
+    response, (run,), requests = serve(project(tmp_path), "noon", use=use)
+    assert (response.output_text, response.status, response.model) == ("noon", "completed", "one")
+    assert response.id == run.run_id.replace("run_", "resp_")
+    system, *others = requests[0].messages
+    assert [message.content for message in others] == ["hello", "yes?", "what time is it?"]
+    assert "<caller_instructions>\nBe brief.\n</caller_instructions>" in system.content
+
+
+def test_structured_output_is_parsed_by_the_sdk(tmp_path: Path) -> None:
+    async def use(client: AsyncOpenAI, _: Serving) -> Any:
+        chat = await client.chat.completions.parse(model="one", messages=USER, response_format=City)
+        response = await client.responses.parse(model="one", input="which city?", text_format=City)
+        async with client.chat.completions.stream(model="one", messages=USER, response_format=City) as stream:
+            streamed = await stream.get_final_completion()
+        return chat.choices[0].message.parsed, response.output_parsed, streamed.choices[0].message.parsed
+
+    rome = City(city="Rome", people=3)
+    script: list[Turn] = [rome.model_dump_json(), "It is Rome, with 3.", rome, LOOKS, rome.model_dump_json(indent=1)]
+    found, _, _ = serve(project(tmp_path), *script, use=use)
+    assert found == (rome, rome, rome)
+
+
+def test_models_are_the_agents_and_the_router(tmp_path: Path) -> None:
+    async def use(client: AsyncOpenAI, _: Serving) -> Any:
+        listed = [model async for model in client.models.list()]
+        routed = await client.chat.completions.create(
+            model="auto", messages=[{"role": "user", "content": "the weather?"}]
+        )
+        return [model.id for model in listed], (await client.models.retrieve("one")).id, routed.model
+
+    assert serve(project(tmp_path), "sunny", use=use)[0] == (["auto", "one", "two"], "one", "two")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_a_run_that_failed_is_not_executed_again(tmp_path: Path, api: str, stream: bool) -> None:
+    """The SDK repeats requests by itself, and the tools of a run may have had effects."""
+
+    async def use(client: AsyncOpenAI, _: Serving) -> Any:
+        if api == "responses":
+            answer: Any = await client.responses.create(model="one", input="what time is it?", stream=stream)
+        else:
+            answer = await client.chat.completions.create(model="one", messages=USER, stream=stream)
+        return [event async for event in answer]
+
+    async def fail(client: AsyncOpenAI, server: Serving) -> Any:
+        assert client.max_retries == 2
+        try:
+            return await use(client, server)
+        except openai.APIError as error:
+            return error
+
+    error, runs, requests = serve(project(tmp_path), LOOKS, ModelError("the provider is down"), use=fail)
+    assert [run.status for run in runs] == ["failed"]
+    assert len(requests) == 2
+    if api == "responses" and stream:
+        assert error[-1].type == "response.failed"
+        assert "model_error: the provider is down" in error[-1].response.error.message
+    else:
+        assert isinstance(error, openai.APIError)
+        assert "the provider is down" in error.message
+    if not stream:
+        assert isinstance(error, openai.UnprocessableEntityError)
+        assert (error.code, error.response.headers["x-agentsd-run-id"]) == ("model_error", runs[0].run_id)
+        assert error.response.headers["x-should-retry"] == "false"
+
+
+def test_requests_that_begin_no_run_are_errors_with_a_code_and_the_field(tmp_path: Path) -> None:
+    async def use(client: AsyncOpenAI, _: Serving) -> Any:
+        with pytest.raises(openai.NotFoundError) as unknown:
+            await client.chat.completions.create(model="onne", messages=USER)
+        with pytest.raises(openai.BadRequestError) as tools:
+            await client.chat.completions.create(
+                model="one", messages=USER, tools=[{"type": "function", "function": {"name": "f"}}]
+            )
+        with pytest.raises(openai.BadRequestError) as previous:
+            await client.responses.create(model="one", input="a", previous_response_id="resp_1")
+        with pytest.raises(openai.BadRequestError) as hot:
+            await client.chat.completions.create(model="one", messages=USER, temperature=3)
+        form: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "array"}}}
+        with pytest.raises(openai.BadRequestError) as schema:
+            await client.chat.completions.create(model="one", messages=USER, response_format=form)
+        return [error.value for error in (unknown, tools, previous, hot, schema)]
+
+    errors, runs, _ = serve(project(tmp_path), use=use)
+    assert runs == []
+    assert [(error.code, error.param) for error in errors] == [
+        ("model_not_found", "model"), ("bad_request", "tools"), ("bad_request", "previous_response_id"),
+        ("bad_request", "temperature"), ("bad_request", "response_format"),
+    ]  # fmt: skip
+    assert all(error.response.headers["x-request-id"] for error in errors)
+    assert "did you mean one" in errors[0].message
+
+
+def test_limits_and_refusals_have_their_finish_reasons(tmp_path: Path) -> None:
+    async def use(client: AsyncOpenAI, _: Serving) -> Any:
+        stopped = await client.chat.completions.create(model="one", messages=USER)
+        response = await client.responses.create(model="one", input="what time is it?")
+        return stopped.choices[0], response
+
+    root = project(tmp_path, runtime_policy="{max_steps: 1}")
+    (choice, response), _, _ = serve(root, LOOKS, LOOKS, use=use)
+    assert choice.finish_reason == "length"
+    assert choice.message.content.startswith("[max_steps reached: 1 of 1")
+    assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+
+
+def test_a_pause_is_a_question_that_the_next_message_cannot_answer(tmp_path: Path) -> None:
+    headers = {"X-Conversation-Id": "c1"}
+
+    async def use(client: AsyncOpenAI, server: Serving) -> Any:
+        async def say(text: str, *, stream: bool = False) -> str:
+            messages: Any = [{"role": "user", "content": text}]
+            if not stream:
+                answer = await client.chat.completions.create(model="one", messages=messages, extra_headers=headers)
+                assert answer.choices[0].finish_reason == "stop"
+                return answer.choices[0].message.content or ""
+            chunks = await client.chat.completions.create(
+                model="one", messages=messages, extra_headers=headers, stream=True
+            )
+            return "".join([chunk.choices[0].delta.content or "" async for chunk in chunks])
+
+        questions = [await say("what time is it?"), await say("yes, approve"), await say("yes!", stream=True)]
+        ((run),) = await server.runs()
+        assert run.status == "paused"
+        (pending,) = await server.runtime.pending(run.run_id)
+        await server.runtime.resume(run.run_id, {pending.id: Approve()})
+        return questions, run.run_id, await say("and now?")
+
+    root = project(tmp_path, skill_policy='{ask: ["clock.now"], allow: []}')
+    (questions, run_id, last), runs, requests = serve(root, LOOKS, "It is noon.", "Still noon.", use=use)
+    assert len({*questions}) == 1
+    assert f"Run {run_id} waits for it: http://127.0.0.1:" in questions[0]
+    assert "call clock.now with {}" in questions[0]
+    assert last == "Still noon."
+    assert len(runs) == 2
+    said = [message.content for message in requests[-1].messages if message.role == "user"]
+    assert said == ["what time is it?", "and now?"], "the messages in between are part of no run"
+
+
+def test_a_conversation_of_the_server_needs_only_the_last_message(tmp_path: Path) -> None:
+    async def use(client: AsyncOpenAI, _: Serving) -> Any:
+        for text in ("hello", "what time is it?"):
+            messages: Any = [{"role": "user", "content": "ignored"}, {"role": "assistant", "content": "ignored"}]
+            await client.chat.completions.create(
+                model="one", messages=[*messages, {"role": "user", "content": text}],
+                extra_headers={"X-Conversation-Id": "c1"},
+            )  # fmt: skip
+
+    _, runs, requests = serve(project(tmp_path), "yes?", "noon", use=use)
+    assert {run.conversation_id for run in runs} == {"c1"}
+    assert [message.content for message in requests[1].messages[1:]] == ["hello", "yes?", "what time is it?"]
+
+
+def test_our_events_are_in_ordinary_chunks_only_if_requested(tmp_path: Path) -> None:
+    headers = {"X-Agentsd-Events": "1"}
+
+    async def use(client: AsyncOpenAI, _: Serving) -> Any:
+        stream = await client.chat.completions.create(model="one", messages=USER, stream=True, extra_headers=headers)
+        chunks = [chunk async for chunk in stream]
+        whole = await client.chat.completions.create(model="one", messages=USER, extra_headers=headers)
+        events = await client.responses.create(model="one", input="and now?", stream=True, extra_headers=headers)
+        return chunks, whole, [event async for event in events]
+
+    script: list[Turn] = [LOOKS, "It is noon.", LOOKS, "It is noon.", LOOKS, "It is noon."]
+    (chunks, whole, responses), _, _ = serve(project(tmp_path), *script, use=use)
+    names = ["route", "tool_call", "tool_result", "content", "done"]
+    assert [chunk.agentsd["event"] for chunk in chunks if hasattr(chunk, "agentsd")] == names
+    assert all(len(chunk.choices) == 1 for chunk in chunks)
+    assert [event["event"] for event in whole.agentsd["events"]] == names
+    own = [event for event in responses if hasattr(event, "agentsd")]
+    assert [event.agentsd["event"] for event in own] == names
+    assert {event.type for event in own} == {"response.in_progress"}
+
+
+def test_settings_and_metadata_reach_the_run(tmp_path: Path) -> None:
+    async def use(client: AsyncOpenAI, server: Serving) -> Any:
+        await client.chat.completions.create(
+            model="one", messages=USER, temperature=0.9, seed=7, stop=["END"], max_completion_tokens=50,
+            metadata={"thread": "t1"}, extra_headers={"X-OpenWebUI-Chat-Id": "chat-1"}, frequency_penalty=1,
+        )  # fmt: skip
+        (run,) = await server.runs()
+        return (await server.runtime.store.load_run(run.run_id)).metadata
+
+    root = project(tmp_path, model_settings="{temperature: 0, max_tokens: 100}")
+    metadata, _, requests = serve(root, "noon", use=use)
+    assert metadata == {"openai_metadata": {"thread": "t1"}, "openwebui_chat_id": "chat-1"}
+    settings = requests[0].settings.model_dump(exclude_defaults=True)
+    assert settings == {"temperature": 0, "max_tokens": 50, "seed": 7, "stop": ("END",)}
+
+
+def test_a_client_that_leaves_a_stream_leaves_the_run_running(tmp_path: Path) -> None:
+    async def use(client: AsyncOpenAI, server: Serving) -> Any:
+        stream = await client.chat.completions.create(model="one", messages=USER, stream=True)
+        await anext(aiter(stream))
+        await stream.close()
+        (run,) = await server.runs()
+        return await server.runtime.result(run.run_id)
+
+    result, _, _ = serve(project(tmp_path), LOOKS, "It is noon.", use=use)
+    assert (result.status, result.output) == ("completed", "It is noon.")
+
+
+def test_the_title_of_a_chat_is_asked_of_the_model_alone(tmp_path: Path) -> None:
+    prompt = "### Task:\nGenerate a title.\n### Chat History:\n<chat_history>\nuser: hi\n</chat_history>"
+
+    async def use(client: AsyncOpenAI, _: Serving) -> Any:
+        by_prompt = await client.chat.completions.create(model="one", messages=[{"role": "user", "content": prompt}])
+        by_header = await client.chat.completions.create(
+            model="auto", messages=USER, extra_headers={"X-OpenWebUI-Task": "title_generation"}
+        )
+        stream = await client.chat.completions.create(
+            model="one", messages=[{"role": "user", "content": prompt}], stream=True
+        )
+        streamed = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+        return [answer.choices[0].message.content for answer in (by_prompt, by_header)] + [streamed]
+
+    titles, runs, requests = serve(project(tmp_path), "A title", "Time", "Again", use=use)
+    assert titles == ["A title", "Time", "Again"]
+    assert runs == []
+    assert [len(request.messages) for request in requests] == [1, 1, 1]
+    assert not any(request.tools for request in requests)
+
+
+def test_a_question_about_documents_is_no_background_task(tmp_path: Path) -> None:
+    prompt = "### Task:\nRespond to the query.\n<context>a</context>\n<user_query>what time is it?</user_query>"
+
+    async def use(client: AsyncOpenAI, _: Serving) -> Any:
+        answer = await client.chat.completions.create(
+            model="one", messages=[{"role": "user", "content": prompt}], extra_headers={"X-OpenWebUI-Task": "{{TASK}}"}
+        )
+        return answer.choices[0].message.content
+
+    answer, runs, requests = serve(project(tmp_path), "noon", use=use)
+    assert (answer, len(runs)) == ("noon", 1)
+    assert requests[0].tools
+
+
+def test_background_tasks_can_be_turned_off(tmp_path: Path) -> None:
+    async def use(client: AsyncOpenAI, _: Serving) -> Any:
+        with pytest.raises(openai.PermissionDeniedError, match=r"set server\.openwebui_tasks"):
+            await client.chat.completions.create(
+                model="one", messages=USER, extra_headers={"X-OpenWebUI-Task": "title_generation"}
+            )
+
+    root = write(project(tmp_path), {"agentsd.yaml": "server: {openwebui_tasks: false}\n"})
+    assert serve(root, use=use)[1] == []

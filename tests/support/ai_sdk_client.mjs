@@ -1,0 +1,75 @@
+// Uses an agent with the AI SDK. Argument: the base URL. Prints one JSON object with what each call returned.
+import { createOpenAI } from "@ai-sdk/openai";
+import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
+import { generateText, jsonSchema, Output, streamText } from "ai";
+
+globalThis.AI_SDK_LOG_WARNINGS = false;
+const baseURL = process.argv[2];
+const openai = createOpenAI({ baseURL, apiKey: "none" });
+const compatible = createOpenAICompatible({ name: "agentsd", baseURL, supportsStructuredOutputs: true });
+const models = { responses: openai("one"), chat: openai.chat("one"), compatible: compatible("one") };
+const city = {
+  type: "object",
+  properties: { city: { type: "string" } },
+  required: ["city"],
+  additionalProperties: false,
+};
+
+async function whole(model) {
+  const { text, finishReason, usage, toolCalls } = await generateText({ model, prompt: "what time is it?" });
+  return { text, finishReason, tokens: usage.totalTokens, toolCalls };
+}
+
+async function streamed(model, headers = {}) {
+  const result = streamText({ model, prompt: "what time is it?", headers, onError() {} });
+  const seen = { text: "", reasoning: "", pieces: 0, finishReason: null, errors: [] };
+  for await (const part of result.fullStream) {
+    if (part.type === "text-delta") {
+      seen.text += part.text;
+      seen.pieces += 1;
+    }
+    if (part.type === "reasoning-delta") seen.reasoning += part.text;
+    if (part.type === "finish") seen.finishReason = part.finishReason;
+    if (part.type === "error") seen.errors.push(String(part.error?.message ?? part.error));
+    if (part.type.startsWith("tool")) seen.errors.push(part.type);
+  }
+  return seen;
+}
+
+async function structured(model) {
+  const { output } = await generateText({
+    model,
+    prompt: "which city?",
+    output: Output.object({ schema: jsonSchema(city) }),
+  });
+  return output;
+}
+
+async function conversation(model, providerOptions) {
+  const first = await generateText({ model, prompt: "hello", providerOptions });
+  const messages = [{ role: "user", content: "hello" }, ...first.responseMessages ?? first.response.messages];
+  messages.push({ role: "user", content: "what time is it?" });
+  return (await generateText({ model, messages, providerOptions })).text;
+}
+
+async function failure(model) {
+  try {
+    await generateText({ model, prompt: "fail" });
+  } catch (error) {
+    const last = error.lastError ?? error;
+    return { name: last.name, status: last.statusCode, body: last.responseBody };
+  }
+}
+
+const found = {};
+for (const [name, model] of Object.entries(models)) {
+  found[name] = {
+    whole: await whole(model),
+    streamed: await streamed(model),
+    events: await streamed(model, { "X-Agentsd-Events": "1" }),
+    structured: await structured(model),
+    failure: await failure(model),
+    conversation: await conversation(model, { openai: { store: false } }),
+  };
+}
+console.log(JSON.stringify(found));

@@ -1,0 +1,62 @@
+"""The routes of a runtime on a real port, in the event loop of the test: for clients that need a URL."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from framework import Runtime
+from framework.server import router
+from framework.store.protocol import RunInfo, RunQuery
+
+
+@dataclass
+class Serving:
+    """A server and its runtime."""
+
+    url: str
+    runtime: Runtime
+
+    @property
+    def v1(self) -> str:
+        """The base URL for OpenAI's clients."""
+        return f"{self.url}/v1"
+
+    async def runs(self) -> list[RunInfo]:
+        """Return all recorded runs, the newest first."""
+        return [*await self.runtime.store.runs(RunQuery())]
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn's server without its signal handlers."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@asynccontextmanager
+async def serving(root: Path, **options: Any) -> AsyncIterator[Serving]:
+    """Open a runtime with these options and serve its routes until the context ends."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        bound.listen(128)
+        async with Runtime.open(root, **{"watch": False, "single_user": True, **options}) as runtime:
+            app = FastAPI(openapi_url=None)
+            app.include_router(router(runtime))
+            config = uvicorn.Config(app, lifespan="off", log_config=None, timeout_graceful_shutdown=1)
+            server = _Uvicorn(config)
+            task = asyncio.create_task(server.serve([bound]))
+            try:
+                yield Serving(f"http://127.0.0.1:{bound.getsockname()[1]}", runtime)
+            finally:
+                server.should_exit = True
+                await task
