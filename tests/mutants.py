@@ -16,6 +16,8 @@ FILES_TEST, LOST_TEST = "engine/test_files", "llm/test_lost_connections"
 RECORD, STORE_TEST = "store/sql/record", "store/test_protocol"
 CATALOG, CATALOG_TEST = "config/generations/catalog", "config/generations/test_catalog"
 PREFLIGHT, PREFLIGHT_TEST = "engine/plan/preflight", "engine/plan/test_preflight"
+FOLLOW, FOLLOW_TEST = "engine/runtime/follow", "engine/runtime/test_follow"
+QUEUE, SUBMIT_TEST = "engine/runtime/queue", "engine/runtime/test_submit"
 WRITE = (
     "            await self._record.write(self._state, events, spans, last=self._is_ending, uses=self._take_uses())\n"
 )
@@ -118,6 +120,16 @@ MUTANTS = (
         "engine/plan/test_step",
     ),
     Mutant("engine/plan/approval", 'or approval == "always" or plan.must_be_approved', "", "engine/plan/test_approval"),
+    Mutant(FOLLOW, "if live.seq > self._last + 1 or not (live.seq or self._is_live):", "if False:", FOLLOW_TEST),
+    Mutant(FOLLOW, "        if live.seq > self._last:", "        if live.seq:", FOLLOW_TEST),
+    Mutant(FOLLOW, "(live.path, live.message_id) in self._complete", "False", FOLLOW_TEST),
+    Mutant(FOLLOW, "through_pauses or self._launcher.is_running(self._run_id)", "through_pauses", FOLLOW_TEST),
+    Mutant(QUEUE, "free = MAX_CONCURRENT_RUNS - len(self._claims)", "free = 1000", SUBMIT_TEST),
+    Mutant(QUEUE, "if request.attempts >= MAX_RESUME_ATTEMPTS:", "if False:", SUBMIT_TEST),
+    Mutant(QUEUE, "        self.wake()  # not after", "        # not after", SUBMIT_TEST),
+    Mutant(QUEUE, "                if claim.cancel_requested:\n", "                if False:\n", SUBMIT_TEST),
+    Mutant(QUEUE, "                self._launcher.hold(request.run_id, claim)\n", "", SUBMIT_TEST),
+    Mutant("engine/runtime/launcher", "        hub.expect_readers()\n", "", FOLLOW_TEST),
 )
 
 

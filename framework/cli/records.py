@@ -55,8 +55,13 @@ async def find_run(store: Store, given: str) -> RunState:
 
 
 async def find_whole_run(store: Store, given: str) -> tuple[RunState, Sequence[Mapping[str, Any]]]:
-    """Load a run, as `find_run` does, with its events; raises RequestError if its calls were pruned."""
+    """Load a run, as `find_run` does, with its events.
+
+    Raises RequestError if it has not begun, or if its calls were pruned.
+    """
     state = await find_run(store, given)
+    if state.status == "queued":
+        raise RequestError(f"run {state.run_id} is queued: it has not begun")
     events = await store.events(state.run_id)
     if not events and state.status not in ("running", "paused"):
         raise RequestError(f"only the messages of run {state.run_id} are left: its calls were pruned")

@@ -21,6 +21,7 @@ NOTHING = "-"
 """Content of an empty cell."""
 STATUS_STYLES: Mapping[str, str] = {
     "completed": "green",
+    "queued": "blue",
     "running": "cyan",
     "paused": "yellow",
     "orphaned": "magenta",

@@ -1,4 +1,4 @@
-"""`agentsd runs cancel`: cancels a run, in whichever process it is in progress."""
+"""`agentsd runs cancel`: cancels a run that has not ended, in whichever process it is in progress."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 from framework.cli.location import locate
 from framework.cli.records import find_run
 from framework.cli.resuming import open_runtime
+from framework.store.protocol import OPEN_STATUSES
 from framework.types.state import RunState
 
 
@@ -18,12 +19,12 @@ from framework.types.state import RunState
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
 def command(run: str, project: str, as_json: bool) -> int:
-    """Cancel RUN: in progress in another process, paused, or interrupted.
+    """Cancel RUN: queued, in progress in another process, paused, or interrupted.
 
     Exit codes: 0 it is cancelled, or its process was asked to cancel it; 1 it had already ended.
     """
     before, after = asyncio.run(_cancel(project, run))
-    had_ended = before.status not in ("running", "paused")
+    had_ended = before.status not in OPEN_STATUSES
     if as_json:
         click.echo(json.dumps({"run_id": after.run_id, "status": after.status, "was": before.status}))
     elif had_ended:

@@ -74,10 +74,15 @@ def _row(info: RunInfo) -> list[str]:
     return [
         info.run_id[:SHORT_ID] if sys.stdout.isatty() else info.run_id,
         status_of(info),
-        info.agent,
+        info.agent or "-",
         ago(info.created_at),
         str(info.steps),
         str(info.tokens),
-        f"{info.conversation_id}#{info.turn}" if info.conversation_id else "-",
+        _turn(info),
         " ".join(info.message.split()),
     ]
+
+
+def _turn(info: RunInfo) -> str:
+    """Return the conversation of a run, with the number of its turn, which a queued run does not have yet."""
+    return f"{info.conversation_id}#{info.turn or '?'}" if info.conversation_id else "-"

@@ -80,7 +80,7 @@ def run_lines(state: RunState, result: RunResult) -> Iterator[str]:
         yield click.style("answer:", bold=True)
         yield from (f"  {visible(line)}" for line in result.output.splitlines())
     yield from (click.style(f"warning: {visible(one.message)}", fg="yellow") for one in result.warnings)
-    if (text := reason_for_no_answer(result)) and result.status != "paused":
+    if (text := reason_for_no_answer(result)) and result.status not in ("paused", "queued"):
         yield click.style(text, fg="red")
     for asked in result.pending:
         yield from _question(asked)
@@ -90,11 +90,17 @@ def run_lines(state: RunState, result: RunResult) -> Iterator[str]:
 
 def _facts(state: RunState, result: RunResult) -> Iterator[str]:
     usage = result.usage
-    yield f"agent {result.agent}, generation {result.generation}"
+    has_begun = bool(state.digest)
+    if has_begun:
+        yield f"agent {result.agent}, generation {result.generation}"
+    elif state.agent:
+        yield f"agent {state.agent}"
     if state.conversation_id:
         yield f"conversation {state.conversation_id}"
     if state.user:
         yield f"user {state.user}"
+    if not has_begun:
+        return
     tool_calls = sum(stat.count for stat in result.tool_stats.values())
     yield f"{counted(result.steps, 'step')}, {counted(tool_calls, 'tool call')}"
     cost = f", {usage.cost_usd:.4f} USD" if usage.cost_usd else ""

@@ -118,8 +118,8 @@ class RunFollower:
 
 async def wait_for_result(launcher: Launcher, resumer: RunResumer, run_id: str, caller: Caller) -> RunResult:
     """Wait until a run has ended or is paused, and return its result; see `Runtime.result`."""
+    state = await resumer.load(run_id, caller)
     while True:
-        state = await resumer.load(run_id, caller)
         if (run := launcher.task(run_id)) is not None:
             return await asyncio.shield(run)
         if state.status not in ("queued", "running"):
@@ -134,3 +134,5 @@ async def wait_for_result(launcher: Launcher, resumer: RunResumer, run_id: str, 
                     break
         if launcher.is_closed:  # the store may be closed as well
             raise RunSuspended(f"run {run_id} has not ended, and the runtime was closed; its result comes later")
+        if not launcher.is_running(run_id):
+            state = await resumer.load(run_id, caller)

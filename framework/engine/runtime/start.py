@@ -177,8 +177,9 @@ class RunStarter:
         if conversation.open_run:
             raise await self._busy(conversation_id, conversation.open_run)
         if conversation.waiting and not is_queued:
-            reason = f"{conversation.waiting} of its runs wait; submit this one with queue=True, and it waits too"
-            raise ConversationBusy(f"conversation {conversation_id!r} is busy: {reason}")
+            reason = f"{conversation.waiting} of its runs wait in the queue"
+            advice = "wait for them, or submit this one with queue=True"
+            raise ConversationBusy(f"conversation {conversation_id!r} is busy: {reason}; {advice}")
         return conversation
 
     async def _load_conversation(self, conversation_id: str, options: RunOptions) -> Conversation:

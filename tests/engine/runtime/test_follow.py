@@ -14,10 +14,10 @@ import pytest
 from framework import Approve, Reject, RequestError, RunNotFound, RunSuspended, Runtime, StoreError, events, tool
 from framework.llm.client import Delta, ModelRequest
 from framework.store.memory import MemoryStore
-from framework.testing import ScriptedModel, Turn, calls
+from framework.testing import JsonStore, ScriptedModel, Turn, calls
 from framework.types.messages import Message, Reasoning
 from tests.support.cases import FACTOR
-from tests.support.submitted_runs import Gate, opened, project, shown_text
+from tests.support.submitted_runs import PATIENCE, Gate, opened, project, shown_text
 
 TEXT = "a b c d e f"
 
@@ -75,26 +75,32 @@ def test_only_the_owner_can_follow(tmp_path: Path, user: str | None, tenant: str
     asyncio.run(main())
 
 
+class Halting(ScriptedModel):
+    """A model that stops in the middle of its texts until the test continues."""
+
+    def __init__(self, *turns: Turn) -> None:
+        super().__init__(*turns)
+        self.half, self.rest = asyncio.Event(), asyncio.Event()
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        async for delta in super().stream(request):
+            yield delta
+            if delta.text == " c":
+                self.half.set()
+                await self.rest.wait()
+
+
 def test_a_late_follower_gets_the_text_so_far(tmp_path: Path, any_url: str | None) -> None:
     async def main() -> None:
-        half, rest = asyncio.Event(), asyncio.Event()
-
-        class Halting(ScriptedModel):
-            async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-                async for delta in super().stream(request):
-                    yield delta
-                    if delta.text == " c":
-                        half.set()
-                        await rest.wait()
-
-        async with opened(project(tmp_path), any_url, Halting(TEXT)) as runtime:
+        model = Halting(TEXT)
+        async with opened(project(tmp_path), any_url, model) as runtime:
             submitted = await runtime.submit("hi")
-            await half.wait()
+            await model.half.wait()
             async with aclosing(runtime.follow(submitted.run_id)) as following:
                 seen = [await anext(following), await anext(following)]
                 (delta,) = [event for event in seen if isinstance(event, events.ContentReceived)]
                 assert (delta.seq, delta.text) == (0, "a b c")
-                rest.set()
+                model.rest.set()
                 seen += [event async for event in following]
             assert list(shown_text([seen]).values()) == [TEXT]
 
@@ -316,6 +322,45 @@ def test_a_run_of_another_process_is_followed_by_polling(tmp_path: Path, store_u
             seen = await following
             assert [event for event in seen if event.seq] == await numbered(here, submitted.run_id)
             assert (await there.result(submitted.run_id)).output == TEXT
+
+    asyncio.run(main())
+
+
+class Delayed(JsonStore):
+    """A store that reads events late."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.may_read = asyncio.Event(), asyncio.Event()
+
+    async def events(self, run_id: str, after: int = 0) -> Sequence[Mapping[str, Any]]:
+        self.asked.set()
+        await self.may_read.wait()
+        return await super().events(run_id, after)
+
+
+def test_deltas_do_not_follow_the_whole_text(tmp_path: Path) -> None:
+    """A message ends between the moment in which the reader joins, and the one in which it has read the store."""
+
+    async def main() -> None:
+        call = Message(role="assistant", content="x b c d", tool_calls=calls(("hold", {})))
+        gate, store, model = Gate(), Delayed(), Halting(call, TEXT)
+        options: dict[str, Any] = {"models": {"scripted": model}, "tools": gate.tools(), "store": store}
+        async with asyncio.timeout(PATIENCE), Runtime.open(project(tmp_path), watch=False, **options) as runtime:
+            submitted = await runtime.submit("hi")
+            await model.half.wait()
+            while (await store.load_run(submitted.run_id)).seq < 1:  # noqa: ASYNC110 - only the store shows it
+                await asyncio.sleep(0)
+            following = asyncio.create_task(_collect(runtime.follow(submitted.run_id)))
+            await store.asked.wait()
+            model.rest.set()
+            await gate.began.wait()
+            store.may_read.set()
+            gate.opened.set()
+            seen = await following
+        texts = [event for event in seen if isinstance(event, events.ContentReceived | events.Thought)]
+        assert (texts[0].seq > 0, texts[0].text) == (True, "x b c d")
+        assert all(event.message_id != texts[0].message_id for event in texts[1:])
 
     asyncio.run(main())
 
