@@ -33,6 +33,7 @@ In reading order; each module imports only from those below it:
     linear_pattern      Regular expressions from configuration files, matched in linear time.
     media_format        Media types by content, whether files are complete, and estimates of their tokens.
     private_folder      The `.agentsd` folder for a project's data, accessible to its user only.
+    python_expression   Arithmetic, parsed with Python's own parser.
     server_address      Host and port of a URL, for telemetry.
     status              The statuses of a run.
     strict_json         Strict JSON parsing: unique keys, finite numbers, bounded depth and size.

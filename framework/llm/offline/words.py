@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from framework.types.messages import ToolDefinition
+from framework.types.python_expression import parse_expression
 
 LEXICON = {
     "search": "search, find, locate, grep, lookup, look for, look up, 搜索, 查找, 寻找, 检索, 查询, 搜一下, 找一下",
@@ -262,7 +263,7 @@ def _is_expression(run: str) -> bool:
     if not run or len(run) > 200 or run[0] in "*/%":
         return False
     try:
-        return isinstance(ast.parse(run, mode="eval").body, ast.BinOp | ast.Call)
+        return isinstance(parse_expression(run), ast.BinOp | ast.Call)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
 

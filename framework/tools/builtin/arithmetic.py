@@ -16,6 +16,7 @@ from fractions import Fraction
 from functools import reduce
 
 from framework.types.errors import ToolError
+from framework.types.python_expression import parse_expression
 from framework.types.text import did_you_mean
 
 _MAX_CHARACTERS = 1_000
@@ -50,10 +51,10 @@ def evaluate_expression(expression: str) -> Fraction:
     _check_characters(expression)
     source = expression.strip()
     try:
-        tree = ast.parse(source, mode="eval")
+        tree = parse_expression(source)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         raise ToolError(f"the expression is not valid arithmetic; {_EXAMPLE}") from None
-    return _Expression(source).number(tree.body, 0)
+    return _Expression(source).number(tree, 0)
 
 
 def to_result(value: Fraction) -> int | float | str:
