@@ -12,14 +12,13 @@ from framework.cli.location import arguments_of, locate
 from framework.cli.project import find_agent, find_tool, read_project
 from framework.cli.run import parse_pairs
 from framework.cli.show import counted, wrapped
-from framework.config.agents.budgets import Budgets
 from framework.config.agents.compile import Agent
+from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
 from framework.config.templates.prompts import PromptError
 from framework.engine.context.policy import VerdictKind
-from framework.engine.tool_call.explain import ToolExplanation, explain_call, explain_tool, explain_tools, system_prompt
-from framework.llm.capabilities import Capabilities, known_capabilities
-from framework.llm.tokens import estimate_tokens
+from framework.engine.runtime.agent_policy import RenderedPrompt, ToolPolicy, agent_policy, render_prompt
+from framework.engine.tool_call.explain import ToolExplanation, explain_call, explain_tool, explain_tools
 from framework.types.errors import RequestError
 from framework.types.outcome import EXIT_APPROVAL, EXIT_NEGATIVE
 
@@ -50,11 +49,8 @@ def command(
     read = asyncio.run(read_project(locate(project), connect=connect))
     chosen = find_agent(read.catalog.current, agent)
     if tool is None:
-        locale = given["locale"] or read.settings.locale
-        prompt = _prompt(chosen, locale, given["inputs"], read.settings)
-        current = read.catalog.current
-        data = _agent_data(chosen, chosen.spec.model or read.settings.model, prompt, current.budgets)
-        data["not_contacted"] = sorted(current.external.not_contacted)
+        prompt = _prompt(chosen, read.settings, given["locale"], given["inputs"])
+        data = _agent_data(chosen, read.catalog.current, prompt)
         click.echo(json.dumps(data, ensure_ascii=False, indent=2)) if as_json else _show_agent(chosen, data)
         return 0
     found = find_tool(chosen.toolset.tools, tool)
@@ -64,7 +60,8 @@ def command(
     else:
         explanation, wrong = explain_call(chosen, found, arguments_of(arguments), read.base_path)
     if as_json:
-        click.echo(json.dumps(_tool_data(explanation) | {"invalid_arguments": wrong}, ensure_ascii=False, indent=2))
+        data = ToolPolicy.of(explanation).model_dump(mode="json")
+        click.echo(json.dumps(data | {"invalid_arguments": wrong}, ensure_ascii=False, indent=2))
     else:
         _show_tool(explanation, len(tool))
         if wrong:
@@ -72,58 +69,16 @@ def command(
     return {"allow": 0, "ask": EXIT_APPROVAL, "deny": EXIT_NEGATIVE}[explanation.verdict.kind]
 
 
-def _prompt(agent: Agent, locale: str, inputs: tuple[str, ...], settings: Settings) -> str:
+def _prompt(agent: Agent, settings: Settings, locale: str | None, inputs: tuple[str, ...]) -> RenderedPrompt:
     try:
-        capabilities = _capabilities(agent.spec.model or settings.model, settings)
-        return system_prompt(agent, locale, parse_pairs(inputs), settings.tools.http, capabilities)
+        return render_prompt(agent, settings, locale, parse_pairs(inputs))
     except PromptError as error:
         raise RequestError(str(error)) from None
 
 
-def _capabilities(model: str, settings: Settings) -> Capabilities:
-    """Return what is known of a model without calling it."""
-    alias = settings.models.get(model)
-    known = known_capabilities(alias.model if alias else model)
-    return alias.capabilities.over(known) if alias and alias.capabilities else known
-
-
-def _budget_data(name: str, budgets: Budgets) -> dict[str, Any]:
-    if name not in budgets:
-        return {"name": name}
-    places = dict.fromkeys(budgets[name].places.values())
-    return {"name": name, "limits": budgets[name].budget.describe(), "places": [*places]}
-
-
-def _agent_data(agent: Agent, model: str, prompt: str, budgets: Budgets) -> dict[str, Any]:
-    tools = [_tool_data(found) for found in explain_tools(agent)]
-    return {
-        "agent": agent.name,
-        "path": agent.path,
-        "model": model,
-        "executor": agent.spec.executor,
-        "stale": [str(problem) for problem in agent.stale],
-        "tools": tools,
-        "tools_tokens": sum(tool["tokens"] for tool in tools),
-        "budgets": [_budget_data(name, budgets) for name in agent.spec.budgets],
-        "limits": agent.spec.runtime_policy.model_dump(mode="json", by_alias=True),
-        "hooks": {place: [hook.name for hook in hooks] for place, hooks in agent.hooks.items()},
-        "system_prompt": prompt,
-        "system_prompt_tokens": estimate_tokens(prompt),
-    }
-
-
-def _tool_data(found: ToolExplanation) -> dict[str, Any]:
-    return {
-        "tool": found.tool.name,
-        "offered": found.offered,
-        "verdict": found.verdict.kind,
-        "rule": found.verdict.rule,
-        "place": found.verdict.place,
-        "reason": found.verdict.reason,
-        "conditions": [{"verdict": kind, "when": text} for kind, text in found.conditions],
-        "risk": found.tool.risk,
-        "tokens": found.tokens,
-    }
+def _agent_data(agent: Agent, generation: Generation, prompt: RenderedPrompt) -> dict[str, Any]:
+    policy = agent_policy(agent, generation).model_dump(mode="json", exclude_unset=True)
+    return {**policy, **prompt.model_dump(), "not_contacted": sorted(generation.external.not_contacted)}
 
 
 def _show_agent(agent: Agent, data: dict[str, Any]) -> None:

@@ -7,9 +7,18 @@ In reading order; each module imports only from those below it:
     operations_api    `/health`, `/ready` and `/metrics`: for load balancers, orchestrators and Prometheus.
     store_check       Checks whether the store of a server responds.
     routes            The router with all routes of a runtime, below `/agent`.
+    conversation_api  `/conversations`: lists, shows and deletes conversations.
+    runs_api          `/runs` and `/approvals`: starts, lists, shows, follows, decides and cancels runs.
+    chat_api          `/chat`: sends a message to an agent, and returns its answer, or its events as a stream.
+    run_service       Starts, follows, continues and cancels runs for the identity of a request.
+    run_stream        The events of a run as server-sent events.
+    run_schemas       The response bodies of the routes for runs and conversations, unredacted.
+    run_requests      The request bodies of the routes that start runs and decide about them.
+    owned             Loads runs and conversations for an identity. No route loads them in any other way.
     events_api        `/events`: configuration events as server-sent events.
     config_api        `/config`: the live configuration, its history, a check of the files, and rollbacks.
-    agents_api        `/agents`: the agents that are available.
+    agents_api        `/agents`: the agents that are available, and what each of them may do.
+    openapi           `/openapi.json`: describes the routes, with an example for each body.
     openai            `/v1`: agents as models for OpenAI's clients.
     event_stream      A response of server-sent events: headers, heartbeats, clients that leave, errors.
     request_handling  Applies to every route: access check, limits of request bodies, strict JSON, error responses.

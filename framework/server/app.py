@@ -8,6 +8,7 @@ from starlette.exceptions import HTTPException
 
 from framework.engine.runtime.runtime import Runtime
 from framework.server.event_feed import ConfigFeed
+from framework.server.event_stream import OpenStreams
 from framework.server.operations_api import operation_routes
 from framework.server.request_handling import error_response, with_security_headers
 from framework.server.request_observer import RequestObserver
@@ -16,7 +17,13 @@ from framework.telemetry.prometheus import Scrape
 from framework.telemetry.server_metrics import ServerMetrics
 
 
-def create_app(runtime: Runtime, feed: ConfigFeed, metrics: ServerMetrics, scrape: Scrape | None = None) -> FastAPI:
+def create_app(
+    runtime: Runtime,
+    feed: ConfigFeed,
+    metrics: ServerMetrics,
+    scrape: Scrape | None = None,
+    streams: OpenStreams | None = None,
+) -> FastAPI:
     """Create the app. It has no documentation pages, because these would load scripts from other sites."""
     identify = runtime_access_check(runtime)
     app = FastAPI(
@@ -29,7 +36,7 @@ def create_app(runtime: Runtime, feed: ConfigFeed, metrics: ServerMetrics, scrap
         telemetry={"tracing": False, "logs": False},
     )
     app.add_middleware(RequestObserver, metrics)
-    app.include_router(build_routes(runtime, feed, identify))
+    app.include_router(build_routes(runtime, feed, identify, streams))
     app.include_router(operation_routes(runtime, identify, scrape, lambda: feed.closed))
 
     @app.exception_handler(HTTPException)

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 from framework.engine.runtime.runtime import Runtime
 from framework.server.errors import NotUsable
 from framework.server.identity import identity_of, requires
+from framework.server.openapi import error_responses
 from framework.server.request_handling import json_response
 from framework.server.schemas import CheckedConfig, ConfigHistory, LiveConfig, Rollback
 from framework.types.errors import ConfigError
@@ -35,7 +36,12 @@ def add_config_routes(routes: APIRouter, runtime: Runtime) -> None:
         """Read the files and return what they would change. Nothing is published."""
         return json_response(CheckedConfig.of(await catalog.preview()))
 
-    @routes.post("/config/rollback", response_model=LiveConfig, dependencies=[requires("admin", all_agents=True)])
+    @routes.post(
+        "/config/rollback",
+        response_model=LiveConfig,
+        dependencies=[requires("admin", all_agents=True)],
+        responses=error_responses(404, 409, 413),
+    )
     async def roll_back(rollback: Rollback, request: Request) -> object:
         """Publish an earlier generation again. It stays live until the files change."""
         try:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from framework.types.errors import AgentsdError, ConfigError, ConversationBusy, RequestError
 from framework.types.problem import Problem
 from framework.types.redact import redact, redact_problem
+from framework.types.report import ErrorInfo
 
 _NO_ROUTE = {
     404: "no such route; the routes are /health, /ready and those in GET /agent/openapi.json",
@@ -145,6 +146,12 @@ def error_body(error: AgentsdError) -> dict[str, Any]:
     return body
 
 
+def run_error_body(error: ErrorInfo, run_id: str) -> tuple[int, dict[str, Any]]:
+    """Return the HTTP status and the response body for the error that a run failed with."""
+    status = _status_of(error.code)
+    return status, {**_body(status, error.code, redact(error.message), None), "run_id": run_id}
+
+
 def status_error_body(status: int, message: str) -> dict[str, Any]:
     """Return the response body for an HTTP status. A message that only names the status is replaced."""
     if status in _NO_ROUTE and message == HTTPStatus(status).phrase:
@@ -175,6 +182,17 @@ def validation_error(errors: Sequence[Mapping[str, Any]]) -> RequestError:
         messages.append(f"and {len(errors) - _MAX_REPORTED} more")
     fields = {_field_of(error) for error in errors}
     return RequestError("invalid request: " + "; ".join(messages), param=fields.pop() if len(fields) == 1 else None)
+
+
+def _status_of(code: str) -> int:
+    """Return the HTTP status of the error class with a code; 500 if there is none."""
+    kinds: list[type[AgentsdError]] = [AgentsdError]
+    while kinds:
+        kind = kinds.pop(0)
+        if kind.code == code:
+            return kind.http_status
+        kinds += kind.__subclasses__()
+    return AgentsdError.http_status
 
 
 def _field_of(error: Mapping[str, Any]) -> str | None:

@@ -43,18 +43,22 @@ class OpenStreams:
 
     def __init__(self) -> None:
         self._ends: set[Callable[[], object]] = set()
+        self._is_closed = False
 
     @contextmanager
     def add(self, end: Callable[[], object]) -> Iterator[None]:
-        """Have `close` call `end` while the context is open."""
+        """Have `close` call `end` while the context is open; call it now if it was called before."""
         self._ends.add(end)
+        if self._is_closed:
+            end()
         try:
             yield
         finally:
             self._ends.discard(end)
 
     def close(self) -> None:
-        """End the streams that are open now."""
+        """End the open streams, and those that open later."""
+        self._is_closed = True
         for end in [*self._ends]:
             end()
 
@@ -102,7 +106,7 @@ class EventStreamResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's signature
         """Send the response."""
-        tasks = asyncio.ensure_future(self._send(send)), asyncio.ensure_future(_until_client_leaves(receive))
+        tasks = asyncio.ensure_future(self._send(send)), asyncio.ensure_future(until_client_leaves(receive))
         sending, leaving = tasks
         with ExitStack() as stack:
             if self._streams:
@@ -150,6 +154,7 @@ def _body(chunk: bytes, *, more: bool = True) -> Message:
     return {"type": "http.response.body", "body": chunk, "more_body": more}
 
 
-async def _until_client_leaves(receive: Receive) -> None:
+async def until_client_leaves(receive: Receive) -> None:
+    """Wait until the client of a request closes the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass

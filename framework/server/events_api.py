@@ -12,12 +12,18 @@ from framework.server.event_feed import ConfigFeed
 from framework.server.event_stream import EventStreamResponse, encode_event
 from framework.server.identity import identity_of, requires
 from framework.server.key_limits import KeyLimits
+from framework.server.openapi import STREAM_RESPONSE, error_responses
 
 
 def add_event_routes(routes: APIRouter, feed: ConfigFeed, limits: KeyLimits) -> None:
     """Add `/events` for a feed."""
 
-    @routes.get("/events", response_class=StreamingResponse, dependencies=[requires("read", all_agents=True)])
+    @routes.get(
+        "/events",
+        response_class=StreamingResponse,
+        dependencies=[requires("read", all_agents=True)],
+        responses={200: STREAM_RESPONSE, **error_responses(503)},
+    )
     async def events(request: Request, last_event_id: Annotated[str | None, Header()] = None) -> EventStreamResponse:
         """Stream `config_reloaded` and `config_rejected`, from now on or after the id in `Last-Event-ID`."""
         identity = identity_of(request)

@@ -124,10 +124,11 @@ def _access_of(connection: HTTPConnection) -> _Access:
     return access
 
 
-def require(identity: Identity, role: Role, *, all_agents: bool = False) -> None:
-    """Raise AccessDenied unless the identity has the role and, with `all_agents`, may use every agent."""
-    if role not in identity.roles:
-        raise AccessDenied(f"the key {identity.name!r} has not the role {role!r}, which this request needs")
+def require(identity: Identity, *roles: Role, all_agents: bool = False) -> None:
+    """Raise AccessDenied unless the identity has one of the roles and, with `all_agents`, may use every agent."""
+    if identity.roles.isdisjoint(roles):
+        needed = " or ".join(map(repr, roles))
+        raise AccessDenied(f"the key {identity.name!r} has not the role {needed}, which this request needs")
     if all_agents and identity.agents is not None:
         raise AccessDenied(f"the key {identity.name!r} is limited to some agents; this request concerns all of them")
 
@@ -148,7 +149,8 @@ def agent_for(identity: Identity, requested: str | None, known: Collection[str])
         return requested
     agents = [name for name in identity.agents if name in known]
     if requested is None and len(identity.agents) != 1:
-        raise RequestError(f"agent: the key {identity.name!r} is limited to some agents; name one: {', '.join(agents)}")
+        message = f"agent: the key {identity.name!r} is limited to some agents; name one: {', '.join(agents)}"
+        raise RequestError(message, param="agent")
     chosen = identity.agents[0] if requested is None else requested
     if chosen not in agents:
         raise AgentNotFound(chosen, agents)
@@ -159,21 +161,22 @@ def agent_for(identity: Identity, requested: str | None, known: Collection[str])
 class RoleRequired:
     """The dependency behind `requires`. Tests find the role of each route by it."""
 
-    role: Role
+    roles: tuple[Role, ...]
+    """Roles of which one is enough."""
     all_agents: bool = False
 
     async def __call__(self, request: Request) -> Identity:
-        """Return the identity of the request; raise AccessDenied if it has not the role."""
+        """Return the identity of the request; raise AccessDenied if it has none of the roles."""
         identity = identity_of(request)
-        require(identity, self.role, all_agents=self.all_agents)
+        require(identity, *self.roles, all_agents=self.all_agents)
         return identity
 
 
-def requires(role: Role, *, all_agents: bool = False) -> Any:
+def requires(*roles: Role, all_agents: bool = False) -> Any:
     """Return a dependency of a route that needs a role. Its value is the `Identity`.
 
     Args:
-        role: the role.
+        roles: the role; of several, one is enough.
         all_agents: deny access to keys that are limited to some agents, because the route concerns the whole project.
     """
-    return Depends(RoleRequired(role, all_agents))
+    return Depends(RoleRequired(roles, all_agents))

@@ -16,6 +16,7 @@ from framework.engine.runtime.runtime import Runtime
 from framework.server.app import create_app
 from framework.server.connections import BACKLOG, ConnectionLimits, file_limit_handler, protocol_class
 from framework.server.event_feed import ConfigFeed
+from framework.server.event_stream import OpenStreams
 from framework.server.housekeeping import housekeeping
 from framework.server.listen_socket import bind_socket, server_url
 from framework.telemetry.prometheus import Scrape
@@ -96,12 +97,12 @@ class _Server(uvicorn.Server):
         scrape: Scrape | None,
     ) -> None:
         self._bound = bound
-        self._feed = ConfigFeed()
+        self._feed, self._streams = ConfigFeed(), OpenStreams()
         self._unsubscribe = runtime.catalog.subscribe(self._feed.add)
         self._report_started: Callable[[], None] = lambda: started(server_url(*bound.getsockname()[:2]), runtime)
         super().__init__(
             uvicorn.Config(
-                create_app(runtime, self._feed, metrics, scrape),
+                create_app(runtime, self._feed, metrics, scrape, self._streams),
                 lifespan="off",
                 # h11 limits header sizes; httptools, which uvicorn prefers, does not
                 http=protocol_class(limits, metrics.count_rejected),
@@ -117,6 +118,7 @@ class _Server(uvicorn.Server):
 
     def _stop(self) -> None:
         self.should_exit = True
+        self._streams.close()
         self._feed.close()  # immediately, not at uvicorn's next tick: `/ready` is 503 and event streams end
 
     @contextmanager

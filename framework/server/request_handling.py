@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from http import HTTPStatus
 from json import JSONDecodeError
 from typing import Any
 
@@ -42,6 +43,8 @@ CHAT_BODY_BYTES = 4 * 1024 * 1024
 """Size limit of the request bodies of routes that take messages."""
 _THREAD_BYTES = 32 * 1024
 """Size of a body from which it is parsed in a thread, because the event loop would wait for it."""
+_RETRY_SECONDS = 5
+"""`Retry-After` of errors that name no time."""
 _NOT_JSON = "invalid request: the body is not JSON"
 _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -115,7 +118,9 @@ def _cause_of(error: Exception) -> Exception:
 def _error_headers(error: AgentsdError) -> dict[str, str]:
     if isinstance(error, Unauthenticated):
         return {"www-authenticate": "Bearer"}
-    return {"retry-after": str(error.retry_after)} if isinstance(error, RateLimited) else {}
+    if error.http_status == HTTPStatus.TOO_MANY_REQUESTS:
+        return {"retry-after": str(error.retry_after if isinstance(error, RateLimited) else _RETRY_SECONDS)}
+    return {}
 
 
 def with_security_headers(response: Response) -> Response:

@@ -8,13 +8,19 @@ from starlette.requests import HTTPConnection
 from framework.engine.runtime.runtime import Runtime
 from framework.server.access import access_check
 from framework.server.agents_api import add_agent_routes
+from framework.server.chat_api import add_chat_routes
 from framework.server.config_api import add_config_routes
+from framework.server.conversation_api import add_conversation_routes
 from framework.server.event_feed import ConfigFeed
+from framework.server.event_stream import OpenStreams
 from framework.server.events_api import add_event_routes
 from framework.server.identity import FULL_ACCESS, Identify, Identity
 from framework.server.key_limits import KeyLimits
 from framework.server.openai.v1_routes import v1_routes
-from framework.server.request_handling import guarded_route
+from framework.server.openapi import add_openapi_route, common_responses
+from framework.server.request_handling import CHAT_BODY_BYTES, CONFIG_BODY_BYTES, guarded_route
+from framework.server.run_service import RunService
+from framework.server.runs_api import add_run_routes
 
 _PREFIX = "/agent"
 
@@ -34,19 +40,35 @@ def router(runtime: Runtime, *, guarded: bool = True, identify: Identify | None 
     return build_routes(runtime, feed, identify or (runtime_access_check(runtime) if guarded else _allow_all))
 
 
-def build_routes(runtime: Runtime, feed: ConfigFeed, identify: Identify) -> APIRouter:
-    """Return the routes with an event feed that the caller can close."""
+def build_routes(
+    runtime: Runtime, feed: ConfigFeed, identify: Identify, streams: OpenStreams | None = None
+) -> APIRouter:
+    """Return the routes.
+
+    Args:
+        runtime: the runtime to serve.
+        feed: the configuration events. The caller closes it to end the streams of events.
+        identify: the access check.
+        streams: the streams of runs. The caller closes them to end the open ones.
+    """
+
+    def routes_of(tag: str, max_body_bytes: int) -> APIRouter:
+        route = guarded_route(identify, lambda: runtime.settings.telemetry.inbound, max_body_bytes)
+        return APIRouter(prefix=_PREFIX, route_class=route, tags=[tag], responses=common_responses())
+
     limits = KeyLimits(runtime.store, runtime.settings.server)
-    below_agent = APIRouter(
-        prefix=_PREFIX,
-        route_class=guarded_route(identify, lambda: runtime.settings.telemetry.inbound),
-        tags=["agentsd"],
-    )
-    add_agent_routes(below_agent, runtime)
-    add_config_routes(below_agent, runtime)
-    add_event_routes(below_agent, feed, limits)
+    service = RunService(runtime, limits, streams or OpenStreams())
+    runs, config = routes_of("runs", CHAT_BODY_BYTES), routes_of("configuration", CONFIG_BODY_BYTES)
+    add_chat_routes(runs, service)
+    add_run_routes(runs, service)
+    add_conversation_routes(runs, runtime)
+    add_agent_routes(config, runtime)
+    add_config_routes(config, runtime)
+    add_event_routes(config, feed, limits)
+    add_openapi_route(config, [*runs.routes, *config.routes])
     router = APIRouter()
-    router.include_router(below_agent)
+    router.include_router(runs)
+    router.include_router(config)
     router.include_router(v1_routes(runtime, identify, limits))
     return router
 

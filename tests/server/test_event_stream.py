@@ -199,5 +199,8 @@ def test_closing_all_streams_ends_each_in_order() -> None:
         assert all(client.ended for client in clients)
         assert all(source.closed for source in sources)
         assert reported == [], "the server left, not the client"
+        late = Client()
+        await respond(Source().events(), late, streams=streams)
+        assert late.ended
 
     asyncio.run(main())

@@ -20,6 +20,7 @@ In reading order; each module imports only from those below it:
     user_input      A user's message as the caller passes it: text, or texts and files.
     history         Earlier messages as the caller passes them.
     background      Work on runs that nobody awaits.
+    agent_policy    What an agent may do: its tools with the policy's verdicts, its limits and its prompt.
     agent_summary   Summaries of the agents in a generation, for lists.
     keep_open       Keeps the context manager of an opened object alive as long as the object.
 """

@@ -19,11 +19,11 @@ def message_list(history: GivenHistory | None) -> list[Any]:
     try:
         given = read_json(history) if isinstance(history, str) else list(history or ())
     except ValueError as error:
-        raise RequestError(f"history: invalid JSON: {error}") from None
+        raise RequestError(f"history: invalid JSON: {error}", param="history") from None
     if isinstance(given, Mapping):
         given = given.get("messages")
     if not isinstance(given, list):
-        raise RequestError("history: expected a list of messages, or an object with 'messages'")
+        raise RequestError("history: expected a list of messages, or an object with 'messages'", param="history")
     return given
 
 
@@ -36,7 +36,10 @@ def read_history(
     """
     entries = [message.model_dump() if isinstance(message, Message) else message for message in messages]
     form: Form = "openai" if any(map(_is_openai, entries)) else "messages"
-    read, files = imported_with_files(entries, form, tools, what="history")
+    try:
+        read, files = imported_with_files(entries, form, tools, what="history")
+    except RequestError as error:
+        raise RequestError(error.message, param="history") from None
     return [message for message in read if message.role != "system"], files
 
 

@@ -48,6 +48,8 @@ class RunOptions(TypedDict, total=False):
     """Model that the agent and its sub-agents use in place of their configured models and fallbacks."""
     limits: Mapping[str, Any] | None
     """Limits that replace the agent's, by key, e.g. `{"max_steps": 3}`."""
+    lower_limits: Mapping[str, Any] | None
+    """Limits that may only lower the agent's, by key. A higher one is an error."""
     model_settings: Mapping[str, Any] | None
     """Sampling settings that replace the agent's, e.g. `{"temperature": 0}`."""
     default_model_settings: Mapping[str, Any] | None
@@ -78,6 +80,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "inputs": (Mapping,),
     "model": (str,),
     "limits": (Mapping,),
+    "lower_limits": (Mapping,),
     "model_settings": (Mapping,),
     "default_model_settings": (Mapping,),
     "instructions": (str,),
@@ -100,7 +103,7 @@ def check_request(message: object, given: Mapping[str, Any]) -> tuple[UserInput,
     """
     for name, value in given.items():
         if name not in _TYPES:
-            raise RequestError(f"unknown option {name!r}{_suggestion(name)}")
+            raise RequestError(f"unknown option {name!r}{_suggestion(name)}", param=name)
         if value is not None:
             require_type(name, value, *_TYPES[name])
     options = cast(RunOptions, {name: value for name, value in given.items() if value is not None})
@@ -113,7 +116,7 @@ def check_request(message: object, given: Mapping[str, Any]) -> tuple[UserInput,
         *earlier, last = cast("list[object]", options["history"])
         return input_of_message(last), cast(RunOptions, {**options, "history": earlier})
     if message is None:
-        raise RequestError("no message: pass one, or a history that ends with a user message")
+        raise RequestError("no message: pass one, or a history that ends with a user message", param="message")
     return read_input(message), options
 
 
@@ -121,7 +124,7 @@ def require_type(name: str, value: object, *types: type) -> None:
     """Raise RequestError unless the value has one of the types. The error names the value's type, not the value."""
     if not isinstance(value, types):
         expected = " or ".join(one.__name__ for one in types)
-        raise RequestError(f"{name}: expected {expected}, got {type(value).__name__}")
+        raise RequestError(f"{name}: expected {expected}, got {type(value).__name__}", param=name)
 
 
 def _suggestion(name: str) -> str:
@@ -160,7 +163,7 @@ def _check_ids(options: RunOptions) -> None:
     given = {"conversation": options.get("conversation"), "user": options.get("user"), "tenant": options.get("tenant")}
     for name, value in given.items():
         if value is not None and not (value.isprintable() and len(value) <= _MAX_ID_CHARS):
-            raise RequestError(f"{name}: expected at most {_MAX_ID_CHARS} printable characters")
+            raise RequestError(f"{name}: expected at most {_MAX_ID_CHARS} printable characters", param=name)
 
 
 T = TypeVar("T", Limits, ModelSettings)
@@ -197,7 +200,7 @@ RUNTIME_CALLER = Caller(single_user=True)
 def check_unrouted(message: Message, options: RunOptions) -> None:
     """Raise RequestError for a message or options that no agent accepts."""
     _check_message(message, options)
-    run_limits(Limits(), options)
+    unrouted_limits(options)
     run_model_settings(ModelSettings(), options)
 
 
@@ -220,7 +223,7 @@ def initial_state(
         metadata=dict(options.get("metadata") or {}),
         base_path=str(base_path) if base_path else None,
         model=options.get("model"),
-        limits=run_limits(agent.spec.runtime_policy, options),
+        limits=_run_limits(agent, options),
         model_settings=run_model_settings(agent.spec.model_settings, options),
         caller_instructions=(options.get("instructions") or "").strip(),
         output_schema=output_type.model_json_schema() if output_type else _given_schema(options, agent),
@@ -229,9 +232,30 @@ def initial_state(
     )
 
 
-def run_limits(policy: Limits, options: RunOptions) -> Limits:
-    """Return an agent's limits with the caller's overrides applied; raises RequestError for invalid ones."""
-    return _override(policy, Limits, options.get("limits") or {}, "limits")
+def unrouted_limits(options: RunOptions) -> Limits:
+    """Return the caller's limits before the agent is known; raises RequestError for invalid ones."""
+    limits = _override(Limits(), Limits, options.get("limits") or {}, "limits")
+    lower = options.get("lower_limits") or {}
+    given = _override(limits, Limits, lower, "lower_limits")
+    return _override(limits, Limits, {name: lower[name] for name in lower if not _is_above(given, limits, name)}, "")
+
+
+def _run_limits(agent: Agent, options: RunOptions) -> Limits:
+    """Return an agent's limits with the caller's; raises RequestError for invalid ones."""
+    limits = _override(agent.spec.runtime_policy, Limits, options.get("limits") or {}, "limits")
+    lower = options.get("lower_limits") or {}
+    given = _override(limits, Limits, lower, "lower_limits")
+    for name in lower:
+        if _is_above(given, limits, name):
+            own, place = getattr(limits, name), agent.place("runtime_policy", name)
+            message = f"{name}: {getattr(given, name)} is above the limit of agent {agent.name!r} ({place})"
+            raise RequestError(f"{message}; at most {own} is allowed", param=name)
+    return given
+
+
+def _is_above(given: Limits, limits: Limits, name: str) -> bool:
+    value, own = getattr(given, name), getattr(limits, name)
+    return own is not None and (value is None or value > own)
 
 
 def run_model_settings(own: ModelSettings, options: RunOptions) -> ModelSettings:
@@ -254,15 +278,17 @@ def _check_message(message: Message, options: RunOptions) -> None:
     """Raise RequestError for a message that is empty, too long or not Unicode, and for such options."""
     text = message.content
     if not text.strip() and not message.parts:
-        raise RequestError("the message is empty")
+        raise RequestError("the message is empty", param="message")
     if len(text) > MAX_MESSAGE_CHARS:
-        raise RequestError(f"the message has {len(text)} characters; at most {MAX_MESSAGE_CHARS} are allowed")
+        raise RequestError(
+            f"the message has {len(text)} characters; at most {MAX_MESSAGE_CHARS} are allowed", param="message"
+        )
     for name, value in {
         "message": message.description,
         **{name: options.get(name) for name in _STORED_OPTIONS},
     }.items():
         if value and not is_unicode(json.dumps(value, ensure_ascii=False, default=str, skipkeys=True)):
-            raise RequestError(f"{name} is not valid Unicode text: it contains an unpaired surrogate")
+            raise RequestError(f"{name} is not valid Unicode text: it contains an unpaired surrogate", param=name)
     if options.get("history") and options.get("conversation"):
         raise RequestError("history and conversation exclude each other: pass one of them")
 
@@ -272,9 +298,11 @@ def _inputs(agent: Agent, values: Mapping[str, Any]) -> dict[str, Any]:
         inputs = agent.inputs.model_validate(dict(values), strict=True)
     except ValidationError as error:
         details = error.errors(include_url=False, include_input=False)
-        raise RequestError("; ".join(_input_problem(detail, agent) for detail in details)) from None
+        raise RequestError("; ".join(_input_problem(detail, agent) for detail in details), param="inputs") from None
     if (size := len(inputs.model_dump_json())) > _MAX_INPUTS_CHARS:
-        raise RequestError(f"inputs of {agent.name!r}: {size} characters; at most {_MAX_INPUTS_CHARS} are allowed")
+        raise RequestError(
+            f"inputs of {agent.name!r}: {size} characters; at most {_MAX_INPUTS_CHARS} are allowed", param="inputs"
+        )
     return inputs.model_dump()
 
 
@@ -299,7 +327,7 @@ def _override(base: T, model: type[T], changes: Mapping[str, Any], option: str) 
     try:
         return model.model_validate({**values, **changes})
     except ValidationError as error:
-        raise RequestError(f"{option}: {_error_text(error)}") from None
+        raise RequestError(f"{option}: {_error_text(error)}", param=option) from None
 
 
 def _error_text(error: ValidationError) -> str:

@@ -166,7 +166,7 @@ class RunResumer:
         if self._launcher.is_running(state.run_id):
             raise RunBusy(f"run {state.run_id} is already in progress in this process")
         if state.status not in ("paused", "running"):
-            raise RequestError(f"run {state.run_id} is {state.status}: no decision is pending")
+            raise DecisionRefused(f"run {state.run_id} is {state.status}: no decision is pending")
         expired = _expired(state.pending)
         if any(confirmation.on_expiry == "cancel" for confirmation in expired.values()):
             await self._end_inactive(state, "cancelled", "cancelled")

@@ -20,7 +20,7 @@ from framework.engine.routing.rules import Route, choose_route, known_route
 from framework.engine.runtime.conversation import load_conversation
 from framework.engine.runtime.history import GivenHistory, may_contain_files, message_list, read_history
 from framework.engine.runtime.launcher import PreparedRun
-from framework.engine.runtime.request import Caller, RunOptions, check_unrouted, initial_state, run_limits
+from framework.engine.runtime.request import Caller, RunOptions, check_unrouted, initial_state, unrouted_limits
 from framework.engine.runtime.user_input import UserInput
 from framework.store.protocol import Conversation, RunQuery, Store
 from framework.telemetry.metrics import RunMetrics
@@ -31,7 +31,6 @@ from framework.types.errors import (
     RequestError,
 )
 from framework.types.messages import Message, ToolDefinition
-from framework.types.spec import Limits
 from framework.types.state import RunState
 
 
@@ -164,7 +163,7 @@ class RunStarter:
             return select_agent(message, generation, explicit=explicit, last=last)
         if known := known_route(message, agents, last=last):
             return known
-        limits = run_limits(Limits(), options)
+        limits = unrouted_limits(options)
         return await route_by_model(
             message, agents, generation.settings, limits, self._models, self._meters.if_enabled()
         )

@@ -60,7 +60,7 @@ def input_of_message(message: object) -> UserInput:
     """Return the content of the user's message at the end of a history; raises RequestError for any other message."""
     role = message.role if isinstance(message, Message) else isinstance(message, Mapping) and message.get("role")
     if role != "user":
-        raise RequestError("history: without a message, the last entry must be a user message")
+        raise RequestError("history: without a message, the last entry must be a user message", param="history")
     if not may_contain_files([message]) and isinstance(message, Mapping):
         return UserInput((content_text(message.get("content")),))
     (read,), files = read_history([message])

@@ -1,0 +1,66 @@
+"""`/conversations`: lists, shows and deletes conversations."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from framework.engine.runtime.runtime import Runtime
+from framework.server.identity import identity_of, requires
+from framework.server.openapi import error_responses
+from framework.server.owned import list_conversations_for, load_conversation_for
+from framework.server.request_handling import verbatim_response
+from framework.server.run_requests import Id
+from framework.server.run_schemas import (
+    ConversationDetail,
+    ConversationList,
+    ConversationSummary,
+    DeletedConversation,
+)
+from framework.server.runs_api import PageSize
+from framework.store.protocol import ConversationQuery
+
+_TENANT = Annotated[Id | None, Query(description="Its tenant, if the key can access several.")]
+
+
+def add_conversation_routes(routes: APIRouter, runtime: Runtime) -> None:
+    """Add the routes below `/conversations`."""
+
+    @routes.get("/conversations", response_model=ConversationList, dependencies=[requires("read")])
+    async def list_conversations(
+        request: Request,
+        agent: Annotated[str | None, Query(description="Only conversations that this agent answered last.")] = None,
+        user: Annotated[Id | None, Query(description="Only conversations of this user.")] = None,
+        cursor: Annotated[str | None, Query(description="`next` of the previous page.")] = None,
+        limit: PageSize = 20,
+    ) -> Response:
+        """List conversations, the latest turn first."""
+        query = ConversationQuery(agent=agent, user=user, cursor=cursor, limit=limit)
+        found, following = await list_conversations_for(runtime, identity_of(request), query)
+        summaries = tuple(map(ConversationSummary.of, found))
+        return verbatim_response(ConversationList(conversations=summaries, next=following))
+
+    @routes.get(
+        "/conversations/{conversation_id}",
+        response_model=ConversationDetail,
+        dependencies=[requires("read", "chat")],
+        responses=error_responses(404),
+    )
+    async def show_conversation(request: Request, conversation_id: str, tenant: _TENANT = None) -> Response:
+        """Return a conversation with its messages."""
+        found = await load_conversation_for(runtime, identity_of(request), conversation_id, tenant)
+        return verbatim_response(ConversationDetail.of(found))
+
+    @routes.delete(
+        "/conversations/{conversation_id}",
+        response_model=DeletedConversation,
+        dependencies=[requires("admin")],
+        responses=error_responses(404, 409),
+    )
+    async def delete_conversation(request: Request, conversation_id: str, tenant: _TENANT = None) -> Response:
+        """Delete a conversation with all its runs and their data."""
+        found = await load_conversation_for(runtime, identity_of(request), conversation_id, tenant)
+        runs = await runtime.store.delete_conversation(found.id, found.tenant)
+        return verbatim_response(DeletedConversation(conversation_id=found.id, runs=runs))

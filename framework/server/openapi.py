@@ -1,0 +1,101 @@
+"""`/openapi.json`: describes the routes, with an example for each body."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import cache
+from http import HTTPStatus
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import yaml
+from fastapi import APIRouter, Request
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.routing import BaseRoute
+
+from framework.config.api_keys import ROLES
+from framework.config.schema import field_docs
+from framework.server.errors import ErrorResponse
+from framework.server.identity import requires
+
+STREAM_RESPONSE: dict[str, Any] = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
+"""Description of a response of server-sent events."""
+_EXAMPLES = Path(__file__).with_name("examples.yaml")
+_DESCRIPTION = (
+    "Runs of agents that are defined in files. Errors have the same form on every route; `default` stands for statuses"
+    " that are not listed."
+)
+_KEY = {"type": "http", "scheme": "bearer", "description": "A key of `server.api_keys`, if any are set."}
+_JSON, _STREAM = "application/json", "text/event-stream"
+
+
+def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the `responses` of a route or router for errors with these HTTP statuses."""
+    return {status: {"model": ErrorResponse, "description": HTTPStatus(status).phrase} for status in sorted(statuses)}
+
+
+def common_responses() -> dict[int | str, dict[str, Any]]:
+    """Return the `responses` for the errors that every route can have."""
+    other = {"model": ErrorResponse, "description": "Any other error"}
+    return {**error_responses(400, 401, 403, 429, 500), "default": other}
+
+
+def add_openapi_route(router: APIRouter, routes: Sequence[BaseRoute]) -> None:
+    """Add `/openapi.json`, which describes `routes`."""
+    built = cache(lambda: build_document(routes))
+
+    @router.get("/openapi.json", include_in_schema=False, dependencies=[requires(*ROLES)])
+    async def openapi(request: Request) -> JSONResponse:
+        """Return the OpenAPI document of the routes."""
+        base = request.url.path.removesuffix("/agent/openapi.json")
+        document = await asyncio.to_thread(built)  # the first time takes long
+        return JSONResponse({**document, "servers": [{"url": base or "/"}]})
+
+
+def build_document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
+    """Return the OpenAPI document of routes, with the docstrings of fields as descriptions, and examples."""
+    release = "0"
+    with suppress(PackageNotFoundError):
+        release = version("agentsd")
+    document = get_openapi(title="agentsd", version=release, description=_DESCRIPTION, routes=routes)
+    document["components"]["securitySchemes"] = {"key": _KEY}
+    document["security"] = [{"key": []}, {}]
+    _describe_fields(document["components"]["schemas"])
+    _add_examples(document["paths"])
+    return document
+
+
+def _describe_fields(schemas: dict[str, Any]) -> None:
+    models = {model.__name__: model for model in _models(BaseModel)}
+    for name, schema in schemas.items():
+        model = models.get(name.removesuffix("-Input").removesuffix("-Output"))
+        for field, text in field_docs(model).items() if model else ():
+            if (node := schema.get("properties", {}).get(field)) is not None:
+                node.setdefault("description", text)
+
+
+def _models(kind: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    """Yield the models of this package. Their names are unique."""
+    for model in kind.__subclasses__():
+        if model.__module__.partition(".")[0] == __name__.partition(".")[0]:
+            yield model
+        yield from _models(model)
+
+
+def _add_examples(paths: dict[str, Any]) -> None:
+    examples = yaml.safe_load(_EXAMPLES.read_text("utf-8"))
+    for path, operations in paths.items():
+        for method, operation in operations.items():
+            found = examples.get(f"{method.upper()} {path}", {})
+            if "requests" in found:
+                named = {name: {"value": value} for name, value in found["requests"].items()}
+                operation["requestBody"]["content"][_JSON]["examples"] = named
+            success = next(response for status, response in operation["responses"].items() if status.startswith("2"))
+            for kind, media_type in (("response", _JSON), ("stream", _STREAM)):
+                if kind in found:
+                    success["content"][media_type]["example"] = found[kind]

@@ -1,0 +1,102 @@
+"""The request bodies of the routes that start runs and decide about them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+
+from framework.server.owned import MAX_URL_ID_CHARS
+from framework.types.digest import content_digest
+from framework.types.errors import RequestError
+from framework.types.state import Decision
+
+
+def _check_printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("must contain printable characters only")
+    return text
+
+
+Id = Annotated[str, StringConstraints(min_length=1, max_length=MAX_URL_ID_CHARS), AfterValidator(_check_printable)]
+"""An id that the client chooses."""
+MAX_DECISIONS = 100
+"""Number of decisions in one request."""
+
+
+class RequestModel(BaseModel):
+    """The base of request bodies. Unknown fields are refused, so that a misspelled limit is not ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
+
+
+class RunBody(RequestModel):
+    """A message for an agent."""
+
+    message: str | None = None
+    """The user's message. Default: the last entry of `messages`."""
+    agent: Annotated[str, Field(max_length=MAX_URL_ID_CHARS)] | None = None
+    """Name of the agent. By default the conversation's agent, or the one that the router chooses."""
+    conversation_id: Id | None = None
+    """Conversation to continue; an unknown id begins a new one. Default: a new conversation. Excludes `messages`."""
+    messages: list[Any] | None = None
+    """Earlier messages in the format of OpenAI's chat completions, images and files included, or in that of this
+    API. The run then has no stored conversation."""
+    inputs: dict[str, Any] | None = None
+    """Values of the variables that the agent declares."""
+    max_tool_calls: Annotated[int, Field(ge=1)] | None = None
+    """Maximum number of tool calls; at most the agent's own limit."""
+    max_total_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Maximum number of tokens of all model calls; at most the agent's own limit."""
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    """The same as `max_total_tokens`."""
+    locale: Annotated[str, Field(max_length=35)] | None = None
+    """Language of the prompt templates, such as `zh`."""
+    user: Id | None = None
+    """Owner of the run and its conversation, if the key names no user."""
+    queue: bool = False
+    """In a busy conversation, wait for its open run and those that wait already (at most 20), instead of 409."""
+
+    def check(self) -> None:
+        """Raise RequestError for fields that exclude each other, and if there is no message."""
+        if self.message is None and not self.messages:
+            raise RequestError(
+                "message is missing: send message, or messages that end with a user message", param="message"
+            )
+        if self.conversation_id is not None and self.messages is not None:
+            raise RequestError(
+                "conversation_id and messages exclude each other: a conversation keeps its own messages",
+                param="messages",
+            )
+        if self.max_total_tokens is not None and self.max_tokens is not None:
+            raise RequestError(
+                "max_tokens and max_total_tokens are the same limit: send one of them", param="max_tokens"
+            )
+
+    @property
+    def lower_limits(self) -> dict[str, int]:
+        """The limits that the request sets."""
+        given = {"max_tool_calls": self.max_tool_calls, "max_total_tokens": self.max_total_tokens or self.max_tokens}
+        return {name: value for name, value in given.items() if value is not None}
+
+    @property
+    def digest(self) -> str:
+        """Digest of the request, to compare requests with the same idempotency key."""
+        return content_digest(self.model_dump_json(exclude_defaults=True))
+
+
+class ChatBody(RunBody):
+    """A message for an agent, and how the answer is returned."""
+
+    stream: bool = False
+    """Return the events of the run as server-sent events, instead of the answer as JSON."""
+    on_disconnect: Literal["continue", "cancel"] = "continue"
+    """What happens to the run if the client closes the connection before the answer."""
+
+
+class DecisionsBody(RequestModel):
+    """Decisions about what a run waits for. Confirmations without one stay open."""
+
+    decisions: Annotated[dict[str, Decision], Field(min_length=1, max_length=MAX_DECISIONS)]
+    """Decisions by the id of the confirmation: `{"type": "approve"}`; `edit` with all `arguments` to call the tool
+    with; `reject` with a `reason`; `respond` with a `text`, which answers a question or replaces the tool's result."""

@@ -1,0 +1,289 @@
+"""The response bodies of the routes for runs and conversations. They contain texts and arguments as they are."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from framework.server.schemas import ResponseModel
+from framework.store.protocol import Conversation, ConversationInfo, RunInfo
+from framework.types.messages import Message
+from framework.types.report import CallSummary
+from framework.types.state import Confirmation, RunResult, RunState
+from framework.types.status import Status
+from framework.types.trace import SpanRecord
+from framework.types.transcript import Summary
+
+
+class ChatMeta(ResponseModel):
+    """Figures of a run."""
+
+    total_tokens: int
+    """Tokens of all model calls."""
+    tool_calls_count: int
+    latency_ms: float
+    """Active time of the run in milliseconds, without the time it waited for a person."""
+    finish_reason: str
+    """`final`, `confirmation`, `cancelled`, or the key of the limit that stopped the run."""
+
+
+class ChatResponse(ResponseModel):
+    """The answer to a message, or what the run waits for."""
+
+    success: bool
+    """Whether the run is completed. Otherwise `status` and `meta.finish_reason` say why not."""
+    response: str
+    """Text of the answer."""
+    data: Any = None
+    """Structured output, if the agent has an `output_schema`."""
+    status: Status
+    agent: str
+    conversation_id: str | None
+    """Id to send with the next message; null if the request contained its own history."""
+    run_id: str
+    trace_id: str | None
+    generation: int
+    digest: str
+    """Digest of the configuration that the run used."""
+    tool_calls: tuple[CallSummary, ...]
+    pending: tuple[Confirmation, ...]
+    """Decisions that the run waits for, if its status is `paused`: POST them to `/agent/runs/RUN_ID/decisions`."""
+    meta: ChatMeta
+
+    @classmethod
+    def of(cls, result: RunResult) -> ChatResponse:
+        """Return the response for a result."""
+        return cls(
+            success=result.status == "completed",
+            response=result.output,
+            data=result.data,
+            status=result.status,
+            agent=result.agent,
+            conversation_id=result.conversation_id,
+            run_id=result.run_id,
+            trace_id=result.trace_id,
+            generation=result.generation,
+            digest=result.digest,
+            tool_calls=result.tool_calls,
+            pending=result.pending,
+            meta=ChatMeta(
+                total_tokens=result.usage.total_tokens,
+                tool_calls_count=len(result.tool_calls),
+                latency_ms=round(result.elapsed_ms, 3),
+                finish_reason=result.finish_reason,
+            ),
+        )
+
+
+class RunReference(ResponseModel):
+    """A run that was accepted, resumed or cancelled. It continues in the background."""
+
+    run_id: str
+    conversation_id: str | None
+    status: Status
+    """Status of the run at the time of the response."""
+
+
+class RunSummary(ResponseModel):
+    """One run, as shown in lists."""
+
+    run_id: str
+    status: Status
+    finish_reason: str
+    agent: str
+    """Name of the agent; empty while the run is queued and the router has not chosen one."""
+    generation: int
+    digest: str
+    message: str
+    """The beginning of the user's message."""
+    created_at: datetime
+    updated_at: datetime
+    conversation_id: str | None
+    turn: int
+    """Number of the run in its conversation, from 1; 0 without a conversation."""
+    user: str | None
+    tenant: str | None
+    trace_id: str | None
+    steps: int
+    tokens: int
+    expires_at: datetime | None
+    """When the first of its pending confirmations expires."""
+    orphaned: bool
+    """Whether its process ended before the run did, and no other has taken it over yet."""
+
+    @classmethod
+    def of(cls, info: RunInfo) -> RunSummary:
+        """Return the summary of a run."""
+        return cls(
+            run_id=info.run_id,
+            status=info.status,
+            finish_reason=info.finish_reason,
+            agent=info.agent,
+            generation=info.generation,
+            digest=info.digest,
+            message=info.message,
+            created_at=_time(info.created_at),
+            updated_at=_time(info.updated_at),
+            conversation_id=info.conversation_id,
+            turn=info.turn,
+            user=info.user,
+            tenant=info.tenant,
+            trace_id=info.trace_id,
+            steps=info.steps,
+            tokens=info.tokens,
+            expires_at=None if info.expires_at is None else _time(info.expires_at),
+            orphaned=info.orphaned,
+        )
+
+
+class RunList(ResponseModel):
+    """Runs, the newest first."""
+
+    runs: tuple[RunSummary, ...]
+    next: str | None
+    """Value of `before` for the next page; null on the last one."""
+
+
+class RunDetail(RunResult):
+    """A run with its messages, its trace, and what it waits for."""
+
+    user: str | None = None
+    tenant: str | None = None
+
+    @classmethod
+    def of(cls, result: RunResult, state: RunState) -> RunDetail:
+        """Return a run from its result and its state."""
+        return cls.model_construct(**dict(result), user=state.user, tenant=state.tenant)
+
+
+class StoredTrace(ResponseModel):
+    """The stored spans of a run, in the order they began."""
+
+    run_id: str
+    trace_id: str | None
+    spans: tuple[SpanRecord, ...]
+
+
+class PendingRun(ResponseModel):
+    """A run that waits for decisions."""
+
+    run_id: str
+    agent: str
+    generation: int
+    digest: str
+    conversation_id: str | None
+    user: str | None
+    tenant: str | None
+    message: str
+    """The beginning of the user's message."""
+    paused_at: datetime | None
+    pending: tuple[Confirmation, ...]
+
+    @classmethod
+    def of(cls, info: RunInfo, state: RunState) -> PendingRun:
+        """Return a paused run."""
+        return cls(
+            run_id=info.run_id,
+            agent=info.agent,
+            generation=info.generation,
+            digest=info.digest,
+            conversation_id=info.conversation_id,
+            user=info.user,
+            tenant=info.tenant,
+            message=info.message,
+            paused_at=None if state.paused_at is None else _time(state.paused_at),
+            pending=tuple(state.pending),
+        )
+
+
+class ApprovalList(ResponseModel):
+    """Runs that wait for decisions, the newest first."""
+
+    approvals: tuple[PendingRun, ...]
+    next: str | None
+    """Value of `before` for the next page; null on the last one."""
+
+
+class ConversationSummary(ResponseModel):
+    """One conversation, as shown in lists."""
+
+    conversation_id: str
+    agent: str | None
+    """The agent that answered last."""
+    turns: int
+    """Number of runs that began in it."""
+    created_at: datetime
+    updated_at: datetime
+    expires_at: datetime | None
+    open_run: str | None
+    """Id of its run that is in progress or paused."""
+    user: str | None
+    tenant: str | None
+
+    @classmethod
+    def of(cls, info: ConversationInfo) -> ConversationSummary:
+        """Return the summary of a conversation."""
+        return cls(
+            conversation_id=info.id,
+            agent=info.agent,
+            turns=info.turns,
+            created_at=_time(info.created_at),
+            updated_at=_time(info.updated_at),
+            expires_at=None if info.expires_at is None else _time(info.expires_at),
+            open_run=info.open_run,
+            user=info.user,
+            tenant=info.tenant,
+        )
+
+
+class ConversationList(ResponseModel):
+    """Conversations, the latest turn first."""
+
+    conversations: tuple[ConversationSummary, ...]
+    next: str | None
+    """Value of `cursor` for the next page; null on the last one."""
+
+
+class ConversationDetail(ResponseModel):
+    """The messages of a conversation."""
+
+    conversation_id: str
+    agent: str | None
+    """The agent that answered last."""
+    turns: int
+    waiting: int
+    """Number of its runs that wait in the queue."""
+    open_run: str | None
+    user: str | None
+    tenant: str | None
+    messages: tuple[Message, ...]
+    """Messages of the turns that completed or were stopped by a limit."""
+    summary: Summary | None
+    """Summary that replaces the beginning of the messages in requests to a model."""
+
+    @classmethod
+    def of(cls, conversation: Conversation) -> ConversationDetail:
+        """Return a conversation."""
+        return cls(
+            conversation_id=conversation.id,
+            agent=conversation.agent,
+            turns=conversation.turns,
+            waiting=conversation.waiting,
+            open_run=conversation.open_run,
+            user=conversation.user,
+            tenant=conversation.tenant,
+            messages=conversation.messages,
+            summary=conversation.summary,
+        )
+
+
+class DeletedConversation(ResponseModel):
+    """A conversation that was deleted with all its runs."""
+
+    conversation_id: str
+    runs: int
+    """Number of runs that were deleted."""
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

@@ -1,0 +1,190 @@
+"""`/runs` and `/approvals`: starts, lists, shows, follows, decides and cancels runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.responses import Response, StreamingResponse
+
+from framework.engine.runtime.result import build_result
+from framework.engine.runtime.runtime import Runtime
+from framework.server.chat_api import IdempotencyHeader
+from framework.server.identity import identity_of, requires
+from framework.server.openapi import STREAM_RESPONSE, error_responses
+from framework.server.owned import list_runs_for
+from framework.server.request_handling import verbatim_response
+from framework.server.run_requests import DecisionsBody, Id, RunBody
+from framework.server.run_schemas import (
+    ApprovalList,
+    PendingRun,
+    RunDetail,
+    RunList,
+    RunReference,
+    RunSummary,
+    StoredTrace,
+)
+from framework.server.run_service import RunService
+from framework.server.run_stream import last_event
+from framework.store.protocol import OPEN_STATUSES, RunQuery
+from framework.types.status import Status
+
+MAX_PAGE = 100
+"""Number of entries in one page of a list."""
+PageSize = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Maximum number of entries.")]
+_PAUSED: tuple[Status, ...] = ("paused",)
+_LAST_EVENT = Annotated[
+    str | None, Header(alias="Last-Event-ID", description="Id of the last event received; takes precedence over after.")
+]
+
+
+def add_run_routes(routes: APIRouter, service: RunService) -> None:
+    """Add the routes below `/runs`, and `/approvals`."""
+    _add_submit_route(routes, service)
+    _add_list_route(routes, service.runtime)
+    _add_approvals_route(routes, service.runtime)
+    _add_read_routes(routes, service)
+    _add_events_route(routes, service)
+    _add_control_routes(routes, service)
+
+
+def _add_submit_route(routes: APIRouter, service: RunService) -> None:
+    @routes.post(
+        "/runs",
+        status_code=202,
+        response_model=RunReference,
+        dependencies=[requires("chat")],
+        responses=error_responses(404, 409, 413),
+    )
+    async def submit(request: Request, body: RunBody, idempotency_key: IdempotencyHeader = None) -> Response:
+        """Start a run in the background. It continues if the server restarts."""
+        run = await service.submit(identity_of(request), body, idempotency_key)
+        reference = RunReference(run_id=run.run_id, conversation_id=run.conversation_id, status="queued")
+        location = f"{request.url.path}/{run.run_id}"
+        return verbatim_response(reference, 202, {**run.headers, "location": location})
+
+
+def _add_list_route(routes: APIRouter, runtime: Runtime) -> None:
+    @routes.get("/runs", response_model=RunList, dependencies=[requires("read")])
+    async def list_runs(
+        request: Request,
+        status: Annotated[list[Status] | None, Query(description="Only runs with one of these statuses.")] = None,
+        agent: Annotated[str | None, Query(description="Only runs of this agent.")] = None,
+        conversation_id: Annotated[Id | None, Query(description="Only runs of this conversation.")] = None,
+        user: Annotated[Id | None, Query(description="Only runs of this user.")] = None,
+        before: Annotated[Id | None, Query(description="Only runs older than this one: `next` of a page.")] = None,
+        limit: PageSize = 20,
+    ) -> Response:
+        """List runs, the newest first."""
+        query = RunQuery(
+            statuses=frozenset(status or ()),
+            agent=agent,
+            conversation_id=conversation_id,
+            user=user,
+            before=before,
+            limit=limit,
+        )
+        found, following = await list_runs_for(runtime, identity_of(request), query)
+        return verbatim_response(RunList(runs=tuple(map(RunSummary.of, found)), next=following))
+
+
+def _add_approvals_route(routes: APIRouter, runtime: Runtime) -> None:
+    @routes.get("/approvals", response_model=ApprovalList, dependencies=[requires("decide")])
+    async def list_approvals(
+        request: Request,
+        agent: Annotated[str | None, Query(description="Only runs of this agent.")] = None,
+        before: Annotated[Id | None, Query(description="Only runs older than this one: `next` of a page.")] = None,
+        limit: PageSize = 20,
+    ) -> Response:
+        """List the runs that wait for decisions, the newest first."""
+        query = RunQuery(statuses=_PAUSED, agent=agent, before=before, limit=limit)
+        found, following = await list_runs_for(runtime, identity_of(request), query)
+        states = [(info, await runtime.store.load_run(info.run_id)) for info in found]
+        waiting = [PendingRun.of(info, state) for info, state in states if state.pending]  # others were decided since
+        return verbatim_response(ApprovalList(approvals=tuple(waiting), next=following))
+
+
+def _add_read_routes(routes: APIRouter, service: RunService) -> None:
+    @routes.get(
+        "/runs/{run_id}",
+        response_model=RunDetail,
+        dependencies=[requires("read", "chat")],
+        responses=error_responses(404),
+    )
+    async def show_run(request: Request, run_id: str) -> Response:
+        """Return a run with its messages, its steps, and what it waits for."""
+        run, state = await service.load(identity_of(request), run_id)
+        return verbatim_response(RunDetail.of(build_result(state), state), headers=run.headers)
+
+    @routes.get(
+        "/runs/{run_id}/trace",
+        response_model=StoredTrace,
+        dependencies=[requires("read")],
+        responses=error_responses(404),
+    )
+    async def show_trace(request: Request, run_id: str) -> Response:
+        """Return the stored spans of a run, in the order they began."""
+        run, state = await service.load(identity_of(request), run_id)
+        spans = tuple(await service.runtime.store.spans(run_id))
+        trace = StoredTrace.model_construct(run_id=run_id, trace_id=state.trace_id, spans=spans)
+        return verbatim_response(trace, headers=run.headers)
+
+
+def _add_events_route(routes: APIRouter, service: RunService) -> None:
+    @routes.get(
+        "/runs/{run_id}/events",
+        response_class=StreamingResponse,
+        dependencies=[requires("read", "chat")],
+        responses={
+            200: STREAM_RESPONSE,
+            204: {"description": "No event follows: the run has ended, or is paused"},
+            **error_responses(404, 503),
+        },
+    )
+    async def follow(
+        request: Request,
+        run_id: str,
+        after: Annotated[int, Query(ge=0, le=2**53, description="Number of the last event received.")] = 0,
+        wait: Annotated[bool, Query(description="Continue after a pause, until the run ends.")] = False,
+        last_event_id: _LAST_EVENT = None,
+    ) -> Response:
+        """Stream the events of a run, stored and live, until it ends or pauses.
+
+        A client that reconnects with `Last-Event-ID` gets every later numbered event once. If none can follow, the
+        status is 204, which keeps browsers from reconnecting.
+        """
+        run, state = await service.load(identity_of(request), run_id)
+        after = last_event(after, last_event_id)
+        is_over = state.status not in OPEN_STATUSES or (state.status == "paused" and not wait)
+        if is_over and 0 < state.seq <= after:
+            return Response(status_code=204, headers=run.headers)
+        return service.stream(request, run, after, wait=wait)
+
+
+def _add_control_routes(routes: APIRouter, service: RunService) -> None:
+    @routes.post(
+        "/runs/{run_id}/decisions",
+        status_code=202,
+        response_model=RunReference,
+        dependencies=[requires("decide")],
+        responses=error_responses(404, 409, 413),
+    )
+    async def decide(request: Request, run_id: str, body: DecisionsBody) -> Response:
+        """Decide what a run waits for, and continue it in the background. Undecided confirmations stay open."""
+        identity = identity_of(request)
+        run, _ = await service.load(identity, run_id)
+        await service.decide(identity, run, body.decisions)
+        return verbatim_response(await service.reference(run), 202, run.headers)
+
+    @routes.post(
+        "/runs/{run_id}/cancel",
+        status_code=202,
+        response_model=RunReference,
+        dependencies=[requires("chat")],
+        responses=error_responses(404),
+    )
+    async def cancel(request: Request, run_id: str) -> Response:
+        """Cancel a run. One that has ended stays as it is."""
+        run, _ = await service.load(identity_of(request), run_id)
+        await service.cancel(run)
+        return verbatim_response(await service.reference(run), 202, run.headers)

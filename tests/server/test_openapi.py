@@ -1,0 +1,128 @@
+"""`/agent/openapi.json`: every route, with examples that fit, and responses of the server that fit too."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from jsonschema import Draft202012Validator
+
+from framework import Runtime
+from framework.llm.scripted import ScriptedModel, calls
+from framework.server import router
+from tests.support.projects import agent, write
+from tests.support.runs_http import RunClient, client_of
+from tests.support.server_routes import server_routes
+from tests.support.submitted_runs import Gate, project
+
+
+async def document_of(root: Path) -> dict[str, Any]:
+    async with client_of(root, ScriptedModel()) as client:
+        found: dict[str, Any] = await client.get("openapi.json")
+        return found
+
+
+def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield f"{method.upper()} {path}", operation
+
+
+def validator(document: dict[str, Any], schema: dict[str, Any]) -> Draft202012Validator:
+    return Draft202012Validator({**schema, "components": document["components"]})
+
+
+def check(document: dict[str, Any], operation: dict[str, Any], status: int, body: Any) -> None:
+    schema = operation["responses"][str(status)]["content"]["application/json"]["schema"]
+    validator(document, schema).validate(body)
+
+
+def test_every_route_is_described_with_its_errors(tmp_path: Path) -> None:
+    async def main() -> None:
+        root = project(tmp_path)
+        document = await document_of(root)
+        app = FastAPI(openapi_url=None)
+        async with Runtime.open(root, watch=False) as runtime:
+            app.include_router(router(runtime))
+            described = {name for name, _ in operations(document)}
+            existing = {str(route) for route in server_routes(app.routes) if route.path.startswith("/agent/")}
+            assert existing - described == {"GET /agent/openapi.json"}
+        for name, operation in operations(document):
+            assert operation["description"], name
+            assert {"400", "401", "403", "429", "500", "default"} <= operation["responses"].keys(), name
+            assert "422" not in operation["responses"], name
+            for status, response in operation["responses"].items():
+                if status >= "400":
+                    reference = {"$ref": "#/components/schemas/ErrorResponse"}
+                    assert response["content"]["application/json"]["schema"] == reference, (name, status)
+
+    asyncio.run(main())
+
+
+def test_every_body_has_an_example_that_fits_its_schema(tmp_path: Path) -> None:
+    document = asyncio.run(document_of(project(tmp_path)))
+    assert document["openapi"] == "3.1.0"
+    for reference in re.findall(r"'\$ref': '#/components/schemas/([^']+)'", str(document)):
+        Draft202012Validator.check_schema(document["components"]["schemas"][reference])
+    for name, operation in operations(document):
+        if "requestBody" in operation:
+            content = operation["requestBody"]["content"]["application/json"]
+            assert content["examples"], name
+            for example in content["examples"].values():
+                validator(document, content["schema"]).validate(example["value"])
+        success = next(response for status, response in operation["responses"].items() if status[0] == "2")
+        for media_type, content in success["content"].items():
+            assert content["example"], (name, media_type)
+            validator(document, content["schema"]).validate(content["example"])
+
+
+def test_fields_and_parameters_are_described(tmp_path: Path) -> None:
+    document = asyncio.run(document_of(project(tmp_path)))
+    fields = document["components"]["schemas"]["ChatBody"]["properties"]
+    assert all(field["description"] for field in fields.values())
+    for name, operation in operations(document):
+        for parameter in operation.get("parameters", ()):
+            if parameter["in"] in ("query", "header") and parameter["name"] != "last-event-id":
+                assert parameter.get("description"), (name, parameter["name"])
+
+
+def test_responses_fit_their_schemas(tmp_path: Path) -> None:
+    async def main() -> None:
+        gate = Gate()
+        model = ScriptedModel(calls(("pay", {})), "thanks")
+        write(tmp_path, {"agents.d/b.yaml": agent("b", inputs="{who: {required: true}}")})
+        async with client_of(project(tmp_path), model, gate, store=f"sqlite:///{tmp_path}/state.db") as client:
+            document = await client.get("openapi.json")
+            found = dict(operations(document))
+            chat = await client.post("chat", {"message": "go", "agent": "a"}, 202)
+            check(document, found["POST /agent/chat"], 202, chat)
+            await _check_reads(client, document, chat)
+            body = {"decisions": {chat["pending"][0]["id"]: {"type": "approve"}}}
+            decided = await client.post(f"runs/{chat['run_id']}/decisions", body, 202)
+            check(document, found["POST /agent/runs/{run_id}/decisions"], 202, decided)
+            await client.events(f"runs/{chat['run_id']}/events", params={"wait": True})
+            await _check_reads(client, document, chat)
+            refused = await client.http.post("/agent/chat", json={})
+            check(document, found["POST /agent/chat"], 400, refused.json())
+            failed = await client.http.post("/agent/chat", json={"message": "x", "agent": "a"})
+            assert failed.status_code == 500, "the script has ended"
+            check(document, found["POST /agent/chat"], 500, failed.json())
+
+    async def _check_reads(client: RunClient, document: dict[str, Any], chat: dict[str, Any]) -> None:
+        for name, operation in operations(document):
+            method, path = name.split(" ")
+            if method != "GET" or path.endswith("/events"):
+                continue
+            url = path.format(run_id=chat["run_id"], conversation_id=chat["conversation_id"], name="b")
+            check(document, operation, 200, await client.get(url.removeprefix("/agent/")))
+
+    asyncio.run(main())
+
+
+def test_the_document_names_the_place_where_the_routes_are_mounted(tmp_path: Path) -> None:
+    document = asyncio.run(document_of(project(tmp_path)))
+    assert document["servers"] == [{"url": "/"}]

@@ -1,0 +1,431 @@
+"""`/agent/runs` and `/agent/approvals`: runs in the background, their events, decisions, cancellation and lists."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from framework.llm.scripted import ScriptedModel, calls
+from framework.store.memory import MemoryStore
+from framework.types.errors import StoreError
+from tests.support.projects import agent, write
+from tests.support.runs_http import RunClient, ServerEvent, client_of
+from tests.support.submitted_runs import Gate, project
+
+
+async def submit(client: RunClient, message: str = "go", **fields: Any) -> str:
+    """Submit a run, and return its id."""
+    found: dict[str, str] = await client.post("runs", {"message": message, **fields}, 202)
+    return found["run_id"]
+
+
+async def finished(client: RunClient, run_id: str, **options: Any) -> list[ServerEvent]:
+    """Follow a run until it ends or pauses, and return its events."""
+    return await client.events(f"runs/{run_id}/events", **options)
+
+
+def numbered(events: Sequence[ServerEvent]) -> list[int]:
+    return [event.id for event in events if event.id is not None]
+
+
+def test_a_submitted_run_is_202_with_its_location_and_continues_in_the_background(tmp_path: Path) -> None:
+    async def main() -> None:
+        gate = Gate()
+        async with client_of(project(tmp_path), ScriptedModel(calls(("hold", {})), "done"), gate) as client:
+            response = await client.http.post("/agent/runs", json={"message": "go", "conversation_id": "ü 1"})
+            found = response.json()
+            assert (response.status_code, found["status"], found["conversation_id"]) == (202, "queued", "ü 1")
+            assert response.headers["location"] == f"/agent/runs/{found['run_id']}"
+            assert response.headers["x-agentsd-conversation-id"] == "%C3%BC%201"
+            await gate.began.wait()
+            assert (await client.get(f"runs/{found['run_id']}"))["status"] == "running"
+            gate.opened.set()
+            assert (await finished(client, found["run_id"]))[-1].data["output"] == "done"
+            shown = await client.get(f"runs/{found['run_id']}")
+            assert (shown["status"], shown["output"], shown["conversation_id"]) == ("completed", "done", "ü 1")
+            assert [entry["tool"] for entry in shown["tool_calls"]] == ["hold"]
+
+    asyncio.run(main())
+
+
+def test_a_reader_that_reconnects_after_any_event_gets_each_later_one_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        model = ScriptedModel(calls(("calculator", {"expression": "1+2"})), "It is three.")
+        async with client_of(project(tmp_path), model) as client:
+            run_id = await submit(client)
+            everything = await finished(client, run_id)
+            last = numbered(everything)[-1]
+            assert numbered(everything) == [*range(1, last + 1)]
+            for seen in range(last):
+                rest = await finished(client, run_id, headers={"last-event-id": str(seen)})
+                assert numbered(rest) == [*range(seen + 1, last + 1)]
+                assert numbered(await finished(client, run_id, params={"after": seen})) == [*range(seen + 1, last + 1)]
+            texts = [event.data["text"] for event in everything if event.name == "content" and event.id]
+            assert texts == ["It is three."]
+            async with client.stream("GET", f"runs/{run_id}/events", headers={"last-event-id": str(last)}) as (over, _):
+                assert over.status_code == 204, "browsers do not reconnect after 204"
+            rest = await finished(client, run_id, headers={"last-event-id": "1"}, params={"after": last})
+            assert numbered(rest)[0] == 2, "the header takes precedence"
+
+    asyncio.run(main())
+
+
+def test_a_stream_that_is_cut_in_the_middle_of_a_run_is_resumed(tmp_path: Path) -> None:
+    async def main() -> None:
+        gate = Gate()
+        async with client_of(project(tmp_path), ScriptedModel(calls(("hold", {})), "done"), gate) as client:
+            run_id = await submit(client)
+            seen: list[ServerEvent] = []
+            async with client.stream("GET", f"runs/{run_id}/events") as (_, events):
+                async for event in events:
+                    seen.append(event)
+                    if event.name == "tool_call" and event.data["status"] == "running":
+                        break
+            following = asyncio.create_task(finished(client, run_id, headers={"last-event-id": str(seen[-1].id)}))
+            gate.opened.set()
+            numbers = numbered([*seen, *await following])
+            assert numbers == [*range(1, len(numbers) + 1)]
+
+    asyncio.run(main())
+
+
+def test_ten_followers_receive_the_same_events(tmp_path: Path) -> None:
+    async def main() -> None:
+        gate = Gate()
+        async with client_of(project(tmp_path), ScriptedModel(calls(("hold", {})), "a b c d"), gate) as client:
+            run_id = await submit(client)
+            await gate.began.wait()
+            async with asyncio.TaskGroup() as group:
+                readers = [group.create_task(finished(client, run_id)) for _ in range(10)]
+                gate.opened.set()
+            first, *others = [[(e.name, e.data) for e in reader.result() if e.id] for reader in readers]
+            assert len(first) > 3
+            assert all(other == first for other in others)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("headers", "query", "param"),
+    [
+        ({"last-event-id": "x"}, {}, "Last-Event-ID"),
+        ({"last-event-id": "-1"}, {}, "Last-Event-ID"),
+        ({"last-event-id": "9" * 30}, {}, "Last-Event-ID"),
+        ({"last-event-id": "²"}, {}, "Last-Event-ID"),
+        ({}, {"after": -1}, "after"),
+        ({}, {"after": "x"}, "after"),
+        ({}, {"wait": "maybe"}, "wait"),
+    ],
+)
+def test_an_invalid_position_is_400(
+    tmp_path: Path, headers: Mapping[str, str], query: Mapping[str, Any], param: str
+) -> None:
+    async def main() -> None:
+        async with client_of(project(tmp_path), ScriptedModel("hi")) as client:
+            run_id = await submit(client)
+            await finished(client, run_id)
+            raw = [(name, value.encode()) for name, value in headers.items()]
+            error = await client.error("GET", f"runs/{run_id}/events", 400, headers=raw, params=query)
+            assert error["param"] == param
+
+    asyncio.run(main())
+
+
+def test_a_store_that_fails_in_mid_stream_is_an_error_event_and_a_reconnect_continues(tmp_path: Path) -> None:
+    class Flaky(MemoryStore):
+        fails = False
+
+        async def events(self, run_id: str, after: int = 0) -> Sequence[Mapping[str, Any]]:
+            if self.fails:
+                raise StoreError("the database is unavailable")
+            return await super().events(run_id, after)
+
+    async def main() -> None:
+        gate, store = Gate(), Flaky()
+        model = ScriptedModel(calls(("pay", {})), "paid")
+        async with client_of(project(tmp_path), model, gate, store=store) as client:
+            run_id = await submit(client)
+            seen = await finished(client, run_id)
+            store.fails = True
+            failed = await finished(client, run_id, params={"after": seen[-2].id})
+            assert [(event.name, event.id) for event in failed] == [("error", None)]
+            assert failed[0].data == {
+                "event": "error",
+                "code": "store_error",
+                "type": "server_error",
+                "message": "the database is unavailable",
+                "param": None,
+            }
+            store.fails = False
+            assert numbered(await finished(client, run_id, params={"after": seen[-2].id})) == [seen[-1].id]
+
+    asyncio.run(main())
+
+
+# --- decisions
+
+
+async def paused(client: RunClient) -> tuple[str, str]:
+    """Submit a run that pauses; return its id and that of the confirmation."""
+    run_id = await submit(client)
+    await finished(client, run_id)
+    (entry,) = (await client.get("approvals"))["approvals"]
+    assert (entry["run_id"], entry["message"]) == (run_id, "go")
+    return run_id, entry["pending"][0]["id"]
+
+
+@pytest.mark.parametrize(
+    ("decision", "result", "paid"),
+    [
+        ({"type": "approve"}, "paid", 1),
+        ({"type": "reject", "reason": "too much"}, "too much", 0),
+        ({"type": "respond", "text": "paid already"}, "paid already", 0),
+    ],
+)
+def test_a_decision_continues_the_run(tmp_path: Path, decision: dict[str, Any], result: str, paid: int) -> None:
+    async def main() -> None:
+        gate = Gate()
+        model = ScriptedModel(calls(("pay", {})), "thanks")
+        async with client_of(project(tmp_path), model, gate) as client:
+            run_id, confirmation = await paused(client)
+            seen = await finished(client, run_id)
+            found = await client.post(f"runs/{run_id}/decisions", {"decisions": {confirmation: decision}}, 202)
+            assert found["run_id"] == run_id
+            after = await finished(client, run_id, params={"after": seen[-1].id})
+            assert result in next(event for event in after if event.name == "tool_result").data["result"]
+            assert (after[-1].data["status"], gate.paid) == ("completed", paid)
+            assert (await client.get("approvals"))["approvals"] == []
+
+    asyncio.run(main())
+
+
+def test_edited_arguments_reach_the_tool_unmasked(tmp_path: Path) -> None:
+    async def main() -> None:
+        root = write(tmp_path, {"agents.d/a.yaml": agent("a", skill_policy="{allow: [echo], ask: [echo]}")})
+        async with client_of(root, ScriptedModel(calls(("echo", {"text": "x"})), "done")) as client:
+            run_id, confirmation = await paused(client)
+            edit = {"type": "edit", "arguments": {"text": "password: hunter2"}}
+            await client.post(f"runs/{run_id}/decisions", {"decisions": {confirmation: edit}}, 202)
+            events = await finished(client, run_id, params={"wait": True})
+            assert next(e for e in events if e.name == "tool_result").data["result"] == "password: hunter2"
+
+    asyncio.run(main())
+
+
+def test_a_stream_that_waits_continues_after_the_decision(tmp_path: Path) -> None:
+    async def main() -> None:
+        gate = Gate()
+        async with client_of(project(tmp_path), ScriptedModel(calls(("pay", {})), "thanks"), gate) as client:
+            run_id, confirmation = await paused(client)
+            statuses = []
+            async with client.stream("GET", f"runs/{run_id}/events", params={"wait": True}) as (_, events):
+                async for event in events:
+                    if event.name == "done":
+                        statuses.append(event.data["status"])
+                        if len(statuses) == 1:
+                            body = {"decisions": {confirmation: {"type": "approve"}}}
+                            await client.post(f"runs/{run_id}/decisions", body, 202)
+            assert statuses == ["paused", "completed"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ({}, 400, "decisions: Field required"),
+        ({"decisions": {}}, 400, "at least 1 item"),
+        ({"decisions": {"CALL": {"type": "maybe"}}}, 400, "decisions.CALL: "),
+        ({"decisions": {"CALL": {"type": "edit"}}}, 400, "decisions.CALL.edit.arguments: Field required"),
+        ({"decisions": {"CALL": {"type": "approve", "arguments": {}}}}, 400, "unknown field"),
+        ({"decisions": {"other": {"type": "approve"}}}, 400, "no pending decision other; pending: "),
+        ({"decisions": {str(n): {"type": "approve"} for n in range(101)}}, 400, "at most 100 items"),
+    ],
+)
+def test_an_invalid_decision_is_refused_and_the_run_stays_paused(
+    tmp_path: Path, body: dict[str, Any], status: int, message: str
+) -> None:
+    async def main() -> None:
+        gate = Gate()
+        async with client_of(project(tmp_path), ScriptedModel(calls(("pay", {}))), gate) as client:
+            run_id, confirmation = await paused(client)
+            decisions = {key.replace("CALL", confirmation): one for key, one in body.get("decisions", {}).items()}
+            sent = {"decisions": decisions} if "decisions" in body else {}
+            error = await client.error("POST", f"runs/{run_id}/decisions", status, json=sent)
+            assert message.replace("CALL", confirmation) in error["message"]
+            assert (await client.get(f"runs/{run_id}"))["status"] == "paused"
+            assert gate.paid == 0
+
+    asyncio.run(main())
+
+
+def test_a_second_decision_is_409(tmp_path: Path) -> None:
+    async def main() -> None:
+        gate = Gate()
+        model = ScriptedModel(calls(("pay", {})), calls(("hold", {})), "done")
+        async with client_of(project(tmp_path), model, gate) as client:
+            run_id, confirmation = await paused(client)
+            body = {"decisions": {confirmation: {"type": "approve"}}}
+            await client.post(f"runs/{run_id}/decisions", body, 202)
+            await gate.began.wait()
+            error = await client.error("POST", f"runs/{run_id}/decisions", 409, json=body)
+            assert error["code"] == "run_busy"
+            gate.opened.set()
+            await finished(client, run_id)
+            error = await client.error("POST", f"runs/{run_id}/decisions", 409, json=body)
+            assert (error["code"], error["type"]) == ("decision_refused", "conflict_error")
+            assert "completed: no decision is pending" in error["message"]
+            assert gate.paid == 1
+
+    asyncio.run(main())
+
+
+def test_an_expired_decision_is_409(tmp_path: Path) -> None:
+    async def main() -> None:
+        gate = Gate()
+        root = project(tmp_path, runtime_policy="{confirm: {expires: 1ms, on_expiry: cancel}}")
+        async with client_of(root, ScriptedModel(calls(("pay", {}))), gate) as client:
+            run_id = await submit(client)
+            seen = await finished(client, run_id, params={"wait": True})
+            assert seen[-1].data["status"] == "cancelled"
+            body = {"decisions": {"c1": {"type": "approve"}}}
+            error = await client.error("POST", f"runs/{run_id}/decisions", 409, json=body)
+            assert (error["code"], gate.paid) == ("decision_refused", 0)
+
+    asyncio.run(main())
+
+
+# --- cancellation
+
+
+def test_a_run_is_cancelled_while_it_runs_waits_or_is_queued_and_a_second_time(tmp_path: Path) -> None:
+    async def main() -> None:
+        gate = Gate()
+        model = ScriptedModel(script=lambda _: calls(("hold", {})))
+        async with client_of(project(tmp_path), model, gate) as client:
+            running = await submit(client, conversation_id="c")
+            await gate.began.wait()
+            queued = await submit(client, conversation_id="c", queue=True)
+            for run_id in (queued, running, running):
+                found = await client.post(f"runs/{run_id}/cancel", status=202)
+                assert found["run_id"] == run_id
+                assert (await finished(client, run_id))[-1].data["status"] == "cancelled"
+
+    asyncio.run(main())
+
+
+# --- lists
+
+
+def test_runs_are_listed_with_filters_and_pages(tmp_path: Path) -> None:
+    async def main() -> None:
+        root = write(tmp_path, {"agents.d/a.yaml": agent("a"), "agents.d/b.yaml": agent("b")})
+        async with client_of(root, ScriptedModel(script=lambda _: "ok")) as client:
+            ids = []
+            for number in range(5):
+                body = {"agent": "ab"[number % 2], "conversation_id": f"c{number % 2}", "user": f"u{number % 2}"}
+                ids.append(await submit(client, f"message {number}", **body))
+                await finished(client, ids[-1])
+            listed = await client.get("runs")
+            assert [run["run_id"] for run in listed["runs"]] == ids[::-1]
+            assert listed["next"] is None
+            page, seen = await client.get("runs?limit=2"), []
+            while True:
+                seen += [run["run_id"] for run in page["runs"]]
+                if page["next"] is None:
+                    break
+                page = await client.get("runs", params={"limit": 2, "before": page["next"]})
+            assert seen == ids[::-1]
+            for query in ({"agent": "b"}, {"conversation_id": "c1"}, {"user": "u1"}):
+                found = [run["run_id"] for run in (await client.get("runs", params=query))["runs"]]
+                assert found == [ids[3], ids[1]], query
+            assert (await client.get("runs?status=paused&status=failed"))["runs"] == []
+            assert len((await client.get("runs?status=completed"))["runs"]) == 5
+            conversations = (await client.get("conversations"))["conversations"]
+            assert [one["conversation_id"] for one in conversations] == ["c0", "c1"]
+            page = await client.get("conversations?limit=1")
+            rest = await client.get("conversations", params={"limit": 1, "cursor": page["next"]})
+            assert ([one["turns"] for one in page["conversations"] + rest["conversations"]], rest["next"]) == (
+                [3, 2],
+                None,
+            )
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("path", "param", "message"),
+    [
+        ("runs?limit=0", "limit", "greater than or equal to 1"),
+        ("runs?limit=101", "limit", "less than or equal to 100"),
+        ("runs?status=lost", "status.0", "Input should be 'queued'"),
+        ("runs?before=run_nothing", None, "run_nothing"),
+        ("runs?conversation_id=%00", "conversation_id", "printable characters only"),
+        ("conversations?cursor=x", None, "cursor"),
+    ],
+)
+def test_an_invalid_filter_is_400(tmp_path: Path, path: str, param: str | None, message: str) -> None:
+    async def main() -> None:
+        async with client_of(project(tmp_path), ScriptedModel()) as client:
+            error = await client.error("GET", path, 400)
+            assert message in error["message"]
+            assert param is None or error["param"] == param
+
+    asyncio.run(main())
+
+
+def test_the_trace_of_a_run_is_its_stored_spans(tmp_path: Path) -> None:
+    async def main() -> None:
+        model = ScriptedModel(calls(("calculator", {"expression": "1+2"})), "three")
+        async with client_of(project(tmp_path), model, store=f"sqlite:///{tmp_path}/state.db") as client:
+            run_id = await submit(client)
+            await finished(client, run_id)
+            trace = await client.get(f"runs/{run_id}/trace")
+            names = [span["name"] for span in trace["spans"]]
+            assert any(name.startswith("execute_tool calculator") for name in names), names
+            assert {span["trace_id"] for span in trace["spans"]} == {trace["trace_id"]}
+            starts = [span["start_ns"] for span in trace["spans"]]
+            assert starts == sorted(starts)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("run_id", ["run_nothing", "%00", "x" * 300, "%E2%80%AE", "run%0Ax"])
+def test_an_unknown_run_is_404_on_every_route(tmp_path: Path, run_id: str) -> None:
+    async def main() -> None:
+        async with client_of(project(tmp_path), ScriptedModel()) as client:
+            decide = {"json": {"decisions": {"c": {"type": "approve"}}}}
+            for method, path, options in (
+                ("GET", "", {}),
+                ("GET", "/trace", {}),
+                ("GET", "/events", {}),
+                ("POST", "/cancel", {}),
+                ("POST", "/decisions", decide),
+            ):
+                error = await client.error(method, f"runs/{run_id}{path}", 404, **options)
+                assert error["code"] in ("run_not_found", "not_found")
+            error = await client.error("GET", f"conversations/{run_id}", 404)
+            assert error["code"] in ("conversation_not_found", "not_found")
+
+    asyncio.run(main())
+
+
+def test_a_conversation_is_deleted_with_its_runs_unless_one_is_in_progress(tmp_path: Path) -> None:
+    async def main() -> None:
+        gate = Gate()
+        async with client_of(project(tmp_path), ScriptedModel(calls(("hold", {})), "done"), gate) as client:
+            run_id = await submit(client, conversation_id="c")
+            await gate.began.wait()
+            error = await client.error("DELETE", "conversations/c", 409)
+            assert error["code"] == "conversation_busy"
+            gate.opened.set()
+            await finished(client, run_id)
+            assert await client.delete("conversations/c") == {"conversation_id": "c", "runs": 1}
+            for path in ("conversations/c", f"runs/{run_id}"):
+                await client.error("GET", path, 404)
+
+    asyncio.run(main())
