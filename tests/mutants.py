@@ -14,6 +14,7 @@ STREAM, STREAM_TEST = "engine/context/stream", "engine/context/test_stream"
 LEDGER, LEDGER_TEST = "engine/context/budget_ledger", "engine/context/test_budget_ledger"
 FILES_TEST, LOST_TEST = "engine/test_files", "llm/test_lost_connections"
 RECORD, STORE_TEST = "store/sql/record", "store/test_protocol"
+WAITING, WAITING_TEST = "store/sql/queue", "store/test_queue"
 CATALOG, CATALOG_TEST = "config/generations/catalog", "config/generations/test_catalog"
 PREFLIGHT, PREFLIGHT_TEST = "engine/plan/preflight", "engine/plan/test_preflight"
 FOLLOW, FOLLOW_TEST = "engine/runtime/follow", "engine/runtime/test_follow"
@@ -87,6 +88,19 @@ MUTANTS = (
     Mutant(JOURNAL, "if self._record.cancel_requested:", "if False:", "engine/runtime/test_cancelling"),
     Mutant(JOURNAL, "    root.seq += 1", "    root.seq += 0", JOURNAL_TEST),
     Mutant(RECORD, "if returned is None:", "if False:", STORE_TEST),
+    Mutant(WAITING, "other.c.no < runs.c.no, waits", "other.c.no > runs.c.no, waits", WAITING_TEST),
+    Mutant(WAITING, "sa.and_(~is_behind, ~is_busy)", "~is_behind", WAITING_TEST),
+    Mutant(WAITING, "if not leases.is_held(", "if leases.is_held(", WAITING_TEST),
+    Mutant(WAITING, "else_=runs.c.attempts + 1", "else_=runs.c.attempts", WAITING_TEST),
+    Mutant(WAITING, 'has_status("queued"), runs.c.owner == lease.name)', 'has_status("queued"))', WAITING_TEST),
+    Mutant(WAITING, "columns.created_at <= now", "columns.created_at > now", WAITING_TEST),
+    Mutant("store/queue_rules", "waiting >= MAX_WAITING_RUNS", "waiting > MAX_WAITING_RUNS", WAITING_TEST),
+    Mutant("store/queue_rules", "if idempotency.digest != digest:", "if False:", WAITING_TEST),
+    Mutant("store/sql/runs", "sa.true() if is_queued else", "sa.true() if True else", WAITING_TEST),
+    Mutant("store/sql/conversations", "open_run.is_(None), ~waits)", "open_run.is_(None))", WAITING_TEST),
+    Mutant("store/memory", "return self._queue.is_first(run_id, record.key) and", "return", WAITING_TEST),
+    Mutant("store/sql/texts", "if tenant is None else (conversation_id, tenant)", "", "store/test_tenants"),
+    Mutant("store/sql/schema", "    _move_conversations_to_tenants(connection)\n", "", "store/sql/test_old_stores"),
     Mutant(RECORD, "row.version != self._version + 1 or", "False or", "store/sql/test_outage"),
     Mutant(RECORD, "self._version += 1", "self._version += 0", STORE_TEST),
     Mutant(RECORD, "statements.counters.add(connection, self.uses)", "pass", "engine/runtime/test_shared_budgets"),

@@ -337,6 +337,31 @@ def test_a_request_that_may_not_wait_is_rejected_while_the_conversation_is_busy(
     with_store(body, any_url)
 
 
+def test_a_run_waits_for_the_open_run_of_its_conversation(any_url: str | None) -> None:
+    async def body(store: Store) -> None:
+        one, two, elsewhere = request("1", "c"), request("2", "c"), request("3", "d")
+        await store.enqueue(one)
+        state, record = await begin(store, (await store.claim(1))[0])
+        await store.enqueue(two)
+        await store.enqueue(elsewhere)
+        assert await store.claim(1, run_id=two.run_id) == []
+        assert [each.run_id for each in await store.claim(5)] == [elsewhere.run_id]
+        state.status = "paused"
+        await record.write(state, last=True)
+        assert await store.claim(5) == []
+        await end(state, await store.take(await store.load_run(one.run_id), {}))
+        direct = RunState(agent="one", messages=[Message(role="user", content="now")], conversation_id="c")
+        with pytest.raises(ConversationBusy, match="another run of it began first or waits"):
+            await store.begin(direct, await store.conversation("c"), None)
+        (claimed,) = await store.claim(5)
+        with pytest.raises(ConversationBusy):
+            await store.begin(direct, await store.conversation("c"), None)
+        await end(*await begin(store, claimed))
+        await store.begin(direct, await store.conversation("c"), None)
+
+    with_store(body, any_url)
+
+
 def test_a_run_that_another_process_claimed_cannot_begin(store_url: str) -> None:
     async def body(store: Store) -> None:
         one = request()

@@ -14,7 +14,7 @@ from framework.cli.records import ago, open_project_store, times_as_text
 from framework.cli.table import show_table
 from framework.store.protocol import ConversationInfo, ConversationQuery
 
-_COLUMNS = ("conversation", "turns", "agent", "last turn", "user", "tenant", "waits with")
+_COLUMNS = ("conversation", "turns", "agent", "last turn", "user", "waits with", "tenant")
 
 
 @click.command("list")
@@ -43,5 +43,5 @@ async def _conversations(project: str, query: ConversationQuery) -> Sequence[Con
 
 
 def _row(info: ConversationInfo) -> list[str]:
-    owner = (info.user or "-", info.tenant or "-")
-    return [info.id, str(info.turns), info.agent or "-", ago(info.updated_at), *owner, info.open_run or "-"]
+    last_turn, open_run = ago(info.updated_at), info.open_run or "-"
+    return [info.id, str(info.turns), info.agent or "-", last_turn, info.user or "-", open_run, info.tenant or "-"]

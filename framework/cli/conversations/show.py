@@ -63,7 +63,7 @@ def conversation_lines(conversation: Conversation, runs: Sequence[RunInfo], last
     turns = _turns_by_run(conversation.messages, [info.run_id for info in runs if info.status in _SEEN_STATUSES])
     for info in runs[-last if last else 0 :]:
         head = f"{info.turn}. {ago(info.created_at)}, {info.agent}, generation {info.generation}, {info.run_id}"
-        yield click.style(head, dim=True)
+        yield click.style(head if info.turn else f"-. {ago(info.created_at)}, {info.run_id}", dim=True)
         for turn in turns.get(info.run_id, ()):
             yield from _turn(turn)
         if info.status != "completed":

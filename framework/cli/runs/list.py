@@ -29,15 +29,23 @@ STATUSES = (*get_args(Status), "orphaned")
 )
 @click.option("-a", "--agent", help="Only runs of this agent.")
 @click.option("-c", "--conversation", help="Only runs of this conversation.")
+@click.option("-t", "--tenant", help="Only runs of this tenant.")
 @click.option("-n", "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Maximum number.")
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
 def command(
-    statuses: tuple[str, ...], agent: str | None, conversation: str | None, limit: int, project: str, as_json: bool
+    statuses: tuple[str, ...],
+    agent: str | None,
+    conversation: str | None,
+    tenant: str | None,
+    limit: int,
+    project: str,
+    as_json: bool,
 ) -> int:
     """List the stored runs, the newest first.
 
-    A run is `orphaned` if its process ended before it: resume it with `agentsd runs resume`.
+    A run is `queued` until a process begins it, and `orphaned` if its process ended before it: resume it with
+    `agentsd runs resume`.
     """
     wanted: set[Status] = {status for status in get_args(Status) if status in statuses}
     if "orphaned" in statuses:
@@ -46,6 +54,7 @@ def command(
         statuses=wanted,
         agent=agent,
         conversation_id=conversation,
+        tenant=tenant,
         orphaned=set(statuses) == {"orphaned"},
         newest_first=True,
         limit=limit,
@@ -54,7 +63,7 @@ def command(
     if as_json:
         click.echo(json.dumps([as_data(info) for info in found], ensure_ascii=False, indent=2))
     elif not found:
-        click.echo("no such runs are stored" if statuses or agent or conversation else "no runs are stored")
+        click.echo("no such runs are stored" if statuses or agent or conversation or tenant else "no runs are stored")
     else:
         show_table(_COLUMNS, [_row(info) for info in found])
     return 0

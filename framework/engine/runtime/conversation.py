@@ -29,5 +29,7 @@ async def _any_tenants_conversation(store: Store, new: Conversation) -> Conversa
     tenants = [info.tenant for info in await store.conversations(ConversationQuery(id=new.id))]
     if len(tenants) > 1:
         listed = ", ".join(sorted(map(str, tenants)))
-        raise RequestError(f"conversation {new.id!r} exists in {len(tenants)} tenants ({listed}): pass the tenant")
+        raise RequestError(
+            f"conversation {new.id!r} exists in {len(tenants)} tenants ({listed}): name one with tenant= or --tenant"
+        )
     return await store.conversation(new.id, tenants[0]) if tenants else new

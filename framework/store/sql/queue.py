@@ -89,17 +89,17 @@ def select_claimable(
         run_id: return only this run.
         lock: lock the runs until the transaction ends, and skip those that are locked.
     """
+    wanted = has_status("queued")
+    if run_id is not None:
+        wanted = sa.and_(wanted, runs.c.id == storable(run_id))
     claimed = sa.select(runs.c.no, runs.c.owner, runs.c.lease_boot, is_leased(database))
     abandoned = [
         row.no
-        for row in connection.execute(claimed.where(has_status("queued"), runs.c.owner.is_not(None)))
+        for row in connection.execute(claimed.where(wanted, runs.c.owner.is_not(None)))
         if not leases.is_held(row.owner, row.lease_boot, leased=bool(row.leased))
     ]
-    select = sa.select(runs.c.no, runs.c.lease_until).where(
-        has_status("queued"), sa.or_(runs.c.owner.is_(None), runs.c.no.in_(abandoned)), _is_next()
-    )
-    if run_id is not None:
-        select = select.where(runs.c.id == storable(run_id))
+    is_free = sa.or_(runs.c.owner.is_(None), runs.c.no.in_(abandoned))
+    select = sa.select(runs.c.no, runs.c.lease_until).where(wanted, is_free, _is_next())
     if lock:
         select = select.with_for_update(skip_locked=True, of=runs)
     return [(row.no, row.lease_until) for row in connection.execute(select.order_by(runs.c.no).limit(limit))]

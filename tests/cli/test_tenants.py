@@ -1,0 +1,77 @@
+"""Conversations of tenants and queued runs, from the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+from framework.store.protocol import Store
+from framework.store.sql.store import SqlStore
+from tests.support.commands import agentsd_in_process
+from tests.support.projects import agent, write
+from tests.support.queues import begin, end, request
+
+
+def stored(root: Path) -> Path:
+    """Create a project with conversation c1 of the tenants a and b, c2 of tenant a, and a queued run in c2."""
+    settings = "version: 1\nstore: {url: 'sqlite:///state.db'}\n"
+    write(root, {"agents.d/one.yaml": agent("one", model="offline"), "agentsd.yaml": settings})
+
+    async def fill(store: Store) -> None:
+        for name, tenant in (("c1", "a"), ("c1", "b"), ("c2", "a")):
+            await store.enqueue(request(f"{name} of {tenant}", name, tenant=tenant))
+        for one in await store.claim(3):
+            await end(*await begin(store, one))
+        await store.enqueue(request("later", "c2", tenant="a"))
+        await store.close()
+
+    async def main() -> None:
+        await fill(await SqlStore.open("sqlite:///state.db", root))
+
+    asyncio.run(main())
+    return root
+
+
+def test_the_only_conversation_with_an_id_needs_no_tenant(tmp_path: Path) -> None:
+    root = stored(tmp_path)
+    shown = agentsd_in_process("conversations", "show", "c2", cwd=root).stdout
+    assert "you: c2 of a" in shown
+    assert "you: later\n  queued" in shown
+    exported = agentsd_in_process("conversations", "export", "c2", cwd=root)
+    assert [message["content"] for message in json.loads(exported.stdout)] == ["c2 of a", "answer to c2 of a"]
+    assert "answer to" in agentsd_in_process("chat", "-c", "c2", cwd=root).stderr
+    deleted = agentsd_in_process("conversations", "delete", "c2", cwd=root)
+    assert deleted.stdout == "deleted c2 with 2 runs\n"
+
+
+def test_an_id_of_several_tenants_needs_one(tmp_path: Path) -> None:
+    root = stored(tmp_path)
+    for command in ("show", "export", "delete"):
+        asked = agentsd_in_process("conversations", command, "c1", cwd=root)
+        assert asked.returncode == 2
+        assert "conversation 'c1' exists in 2 tenants (a, b): name one with tenant= or --tenant" in asked.stderr
+    shown = agentsd_in_process("conversations", "show", "c1", "--tenant", "b", "--json", cwd=root)
+    data = json.loads(shown.stdout)
+    assert (data["tenant"], [turn["message"] for turn in data["turns"]]) == ("b", ["c1 of b"])
+    assert agentsd_in_process("conversations", "delete", "c1", "-t", "a", cwd=root).returncode == 0
+    left = json.loads(agentsd_in_process("conversations", "list", "--json", "-t", "b", cwd=root).stdout)
+    assert [(one["id"], one["tenant"]) for one in left] == [("c1", "b")]
+    unknown = agentsd_in_process("conversations", "show", "c1", "-t", "z", cwd=root)
+    assert "there is no conversation 'c1'" in unknown.stderr
+
+
+def test_a_queued_run_is_listed_shown_and_cancelled(tmp_path: Path) -> None:
+    root = stored(tmp_path)
+    (run,) = json.loads(agentsd_in_process("runs", "list", "--status", "queued", "--json", cwd=root).stdout)
+    assert (run["message"], run["conversation_id"], run["status"]) == ("later", "c2", "queued")
+    listed = agentsd_in_process("runs", "list", "--status", "queued", cwd=root).stdout
+    assert listed.split()[1:3] == ["queued", "-"]
+    assert agentsd_in_process("runs", "list", "--tenant", "b", cwd=root).stdout.count("\n") == 1
+    shown = agentsd_in_process("runs", "show", "last", cwd=root).stdout
+    assert shown.startswith(f"{run['run_id']}  queued\n  conversation c2")
+    for command in ("replay", "export"):
+        refused = agentsd_in_process("runs", command, *(["--as-test"] if command == "export" else []), "last", cwd=root)
+        assert (refused.returncode, f"run {run['run_id']} is queued: it has not begun" in refused.stderr) == (2, True)
+    cancelled = agentsd_in_process("runs", "cancel", "last", cwd=root)
+    assert (cancelled.returncode, cancelled.stdout) == (0, f"{run['run_id']} is cancelled\n")
