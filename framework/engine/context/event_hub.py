@@ -72,8 +72,6 @@ class EventHub:
         self._last = _Item()
         self._in_progress: dict[Path, _Message] = {}
         self._kept: list[Event] = []
-        self._dropped = 0
-        """Number of the last event that a later reader does not get."""
         self._readers = 0
         self._is_awaited = False
         self._waiting: list[asyncio.Future[None]] = []
@@ -109,8 +107,6 @@ class EventHub:
                 del self._in_progress[event.path]
         if keep:
             self._kept.append(event)
-        else:
-            self._dropped = event.seq
         self._append(_Item(event))
         self._wake()
 
@@ -139,10 +135,6 @@ class EventHub:
         self._wake()
 
     # --- for readers
-
-    def serves(self, after: int) -> bool:
-        """Return whether a reader that joins now gets every event after this number."""
-        return after >= self._dropped
 
     def reader(self, after: int = 0) -> EventReader:
         """Return a reader, which gets events from now on.
