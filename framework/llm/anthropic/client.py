@@ -219,6 +219,8 @@ class MessageAssembler:
         """The response; if it is streamed, without its content."""
         self._blocks: dict[object, dict[str, Any]] = {}
         self._fragments: dict[tuple[object, str], list[str]] = {}
+        self._thought_in: object = None
+        """Index of the block with the last fragment of thinking."""
 
     def add_event(self, event: Mapping[str, Any]) -> Delta | None:
         """Add an event; return its delta, which is empty if nothing can be shown yet, or None if it has no content."""
@@ -249,11 +251,13 @@ class MessageAssembler:
     def _add_fragment(self, index: object, delta: Mapping[str, Any]) -> Delta:
         for field in ("text", "thinking", "signature", "partial_json"):
             if isinstance(fragment := delta.get(field), str) and fragment:
+                is_next = field == "thinking" and self._thought_in not in (None, index)
                 self._fragments.setdefault((index, field), []).append(fragment)
                 if field == "text":
                     return Delta(text=fix_surrogates(fragment))
                 if field == "thinking":
-                    return Delta(reasoning=fix_surrogates(fragment))
+                    self._thought_in = index
+                    return Delta(reasoning=("\n" if is_next else "") + fix_surrogates(fragment))
         return Delta()
 
     def _merged(self, index: object, block: dict[str, Any]) -> dict[str, Any]:

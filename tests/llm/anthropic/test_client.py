@@ -10,6 +10,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from framework.llm.anthropic.client import MessageAssembler
 from framework.llm.anthropic.format import content_to_message, request_to_body, thinking_stamp
 from framework.llm.capabilities import known_capabilities
 from framework.llm.client import ModelInfo, ModelRequest
@@ -259,3 +260,16 @@ def test_the_sdk_creates_no_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ask(says(ANTHROPIC, "hello"))[2] == "hello"
 
     assert exporter.get_finished_spans() == ()
+
+
+def test_deltas_of_several_thoughts_are_separated_as_in_the_message() -> None:
+    assembler = MessageAssembler()
+    deltas = []
+    for index, thought in enumerate(("one", "", "two", "three")):
+        assembler.add_event({"type": "content_block_start", "index": index, "content_block": {"type": "thinking"}})
+        for piece in (thought[:1], thought[1:]):
+            delta = {"type": "thinking_delta", "thinking": piece}
+            deltas.append(assembler.add_event({"type": "content_block_delta", "index": index, "delta": delta}))
+    message = content_to_message(assembler.content(), {}, stamp="s")
+    assert message.reasoning is not None
+    assert "".join(delta.reasoning for delta in deltas if delta) == message.reasoning.text == "one\ntwo\nthree"
