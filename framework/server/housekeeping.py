@@ -20,8 +20,12 @@ _PRUNE_INTERVAL_SECONDS = 3600.0
 
 
 @asynccontextmanager
-async def housekeeping(runtime: Runtime, metrics: ServerMetrics, retention: float | None = None) -> AsyncIterator[None]:
+async def housekeeping(
+    runtime: Runtime, metrics: ServerMetrics, retention: float | None = None
+) -> AsyncIterator[Callable[[], None]]:
     """Run the periodic work while the context is open, starting immediately.
+
+    Yields a function that stops it early, so that a server that is about to stop takes over no more runs.
 
     Args:
         runtime: the runtime with the store.
@@ -33,11 +37,15 @@ async def housekeeping(runtime: Runtime, metrics: ServerMetrics, retention: floa
         asyncio.create_task(_repeat(metrics, _RECOVERY_INTERVAL_SECONDS, lambda: _recover_runs(runtime, metrics))),
         asyncio.create_task(_repeat(metrics, _PRUNE_INTERVAL_SECONDS, lambda: _prune(runtime, retention))),
     ]
-    try:
-        yield
-    finally:
+
+    def stop() -> None:
         for task in tasks:
             task.cancel()
+
+    try:
+        yield stop
+    finally:
+        stop()
         await asyncio.wait(tasks)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -51,23 +51,29 @@ async def serve(root: str | Path, settings: Settings, started: _OnStarted, scrap
         try:
             async with (
                 Runtime.open(root, store=store) as runtime,
-                housekeeping(runtime, metrics, settings.store.retention),
+                housekeeping(runtime, metrics, settings.store.retention) as stop_housekeeping,
             ):
-                await _Server(runtime, bound, limits, stopping, started, metrics, scrape).serve([bound])
+                server = _Server(runtime, bound, limits, started, metrics, scrape)
+                stopping.call_on_stop(stop_housekeeping, server.stop)
+                await server.serve([bound])
         except asyncio.CancelledError:
             if not stopping.requested:
                 raise
 
 
 class _Stopping:
-    """Signal handlers: the first signal calls `stop`, each further one cancels the task without waiting."""
+    """Signal handlers: the first signal begins an orderly stop, each further one cancels the task without waiting."""
 
     def __init__(self) -> None:
         self.requested = False
         task = asyncio.current_task()
         assert task is not None
         self._cancel = task.cancel
-        self.stop: Callable[[], object] = task.cancel
+        self._stops: Sequence[Callable[[], object]] = (task.cancel,)
+
+    def call_on_stop(self, *stops: Callable[[], object]) -> None:
+        """Set the functions that the first signal calls at once."""
+        self._stops = stops
 
     def __enter__(self) -> _Stopping:
         for number in _SIGNALS:
@@ -80,7 +86,8 @@ class _Stopping:
 
     def _on_signal(self) -> None:
         first, self.requested = not self.requested, True
-        (self.stop if first else self._cancel)()
+        for stop in self._stops if first else (self._cancel,):
+            stop()
 
 
 class _Server(uvicorn.Server):
@@ -91,7 +98,6 @@ class _Server(uvicorn.Server):
         runtime: Runtime,
         bound: socket.socket,
         limits: ConnectionLimits,
-        stopping: _Stopping,
         started: _OnStarted,
         metrics: ServerMetrics,
         scrape: Scrape | None,
@@ -114,9 +120,9 @@ class _Server(uvicorn.Server):
                 timeout_graceful_shutdown=_DRAIN_SECONDS,
             )
         )
-        stopping.stop = self._stop
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """End event streams, accept no more connections, finish the requests in progress, and return from `serve`."""
         self.should_exit = True
         self._streams.close()
         self._feed.close()  # immediately, not at uvicorn's next tick: `/ready` is 503 and event streams end
