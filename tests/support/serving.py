@@ -44,15 +44,21 @@ class _Uvicorn(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serving(root: Path, **options: Any) -> AsyncIterator[Serving]:
-    """Open a runtime with these options and serve its routes until the context ends."""
+async def serving(root: Path, *, drain: int = 5, **options: Any) -> AsyncIterator[Serving]:
+    """Open a runtime with these options and serve its routes until the context ends.
+
+    Args:
+        root: the project.
+        drain: seconds that requests in progress get to end.
+        **options: options of `Runtime.open`.
+    """
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         bound.listen(128)
         async with Runtime.open(root, **{"watch": False, "single_user": True, **options}) as runtime:
             app = FastAPI(openapi_url=None)
             app.include_router(router(runtime))
-            config = uvicorn.Config(app, lifespan="off", log_config=None, timeout_graceful_shutdown=1)
+            config = uvicorn.Config(app, lifespan="off", log_config=None, timeout_graceful_shutdown=drain)
             server = _Uvicorn(config)
             task = asyncio.create_task(server.serve([bound]))
             try:

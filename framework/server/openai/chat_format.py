@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from framework.server.openai.answer import AnswerText, Ending
+from framework.server.openai.answer import AnswerKind, AnswerText, Ending
 from framework.types.messages import Usage
 
 DONE = b"data: [DONE]\n\n"
@@ -42,8 +42,8 @@ class ChatWriter:
         """
         self._head: dict[str, Any] = {"id": completion_id(run_id), "created": created}
         self._include_usage = include_usage
-        self._message_id: str | None = None
-        """Message of the last content."""
+        self._last: dict[AnswerKind, str] = {}
+        """Message of the last text of each kind."""
 
     def begin(self, agent: str) -> Iterator[bytes]:
         """Yield the first chunk."""
@@ -51,13 +51,10 @@ class ChatWriter:
         yield self._chunk({"role": "assistant", "content": ""})
 
     def text(self, piece: AnswerText) -> Iterator[bytes]:
-        """Yield the chunk for a piece of the answer. A blank line separates the contents of two messages."""
-        if piece.kind == "reasoning":
-            yield self._chunk({"reasoning_content": piece.text})
-            return
-        gap = "" if self._message_id in (None, piece.message_id) else "\n\n"
-        self._message_id = piece.message_id
-        yield self._chunk({"content": gap + piece.text})
+        """Yield the chunk for a piece of the answer. A blank line separates the texts of two messages."""
+        gap = "" if self._last.get(piece.kind, piece.message_id) == piece.message_id else "\n\n"
+        self._last[piece.kind] = piece.message_id
+        yield self._chunk({"reasoning_content" if piece.kind == "reasoning" else "content": gap + piece.text})
 
     def own_event(self, event: Mapping[str, Any]) -> bytes:
         """Return an event of the run in an ordinary, empty chunk: clients fail on events with other names."""

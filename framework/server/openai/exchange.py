@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -15,9 +17,10 @@ from framework.server.identity import Identity
 from framework.server.key_limits import KeyLimits
 from framework.server.openai.answer import AnswerText, Ending
 from framework.server.openai.client_request import ClientRequest
+from framework.server.openai.repeated_requests import RepeatedRequests
 from framework.server.openai.run_answer import RunAnswers, StartedRun
 from framework.server.request_handling import internal_error_body
-from framework.types.errors import AgentsdError
+from framework.types.errors import AgentsdError, RunSuspended
 from framework.types.events import Event, Routed, wire
 from framework.types.redact import redact
 
@@ -62,7 +65,7 @@ class Exchange:
     """Answers the requests of both APIs."""
 
     def __init__(self, answers: RunAnswers, limits: KeyLimits) -> None:
-        self._answers, self._limits = answers, limits
+        self._answers, self._limits, self._repeated = answers, limits, RepeatedRequests()
 
     async def answer(
         self, asked: ClientRequest, identity: Identity, request: Request, new_writer: NewWriter
@@ -74,7 +77,10 @@ class Exchange:
         """
         if asked.stream:
             self._limits.check_streams(identity)
-        run = await self._answers.start(asked, identity, request)
+        key, run = await self._repeated.first_run(request, identity)
+        if run is None:
+            run = await self._answers.start(asked, identity, request)
+            self._repeated.remember(key, run)
         headers = {RUN_ID_HEADER: run.run_id}
         own = request.headers.get("x-agentsd-events") == "1"
         if asked.stream:
@@ -83,6 +89,8 @@ class Exchange:
             return EventStreamResponse(request, stream, headers=headers, retry=False, during=during)
         try:
             return await self._whole(asked, run, new_writer, headers, own=own)
+        except asyncio.CancelledError:  # the server stops; a client that gets no response repeats the request
+            return failure(RunSuspended.code, f"the server is stopping; the run continues: {run.url}", headers)
         except AgentsdError as error:
             return failure(error.code, redact(error.message), headers)
         except Exception as error:  # noqa: BLE001 - sent to the client, and logged; a 5xx would make it repeat the run
@@ -93,13 +101,13 @@ class Exchange:
         self, asked: ClientRequest, run: StartedRun, new_writer: NewWriter, headers: Mapping[str, str], *, own: bool
     ) -> Response:
         """Return the answer once the run has ended or paused."""
-        agent, reasoning = asked.model, ""
+        agent, thoughts = asked.model, defaultdict[str, str](str)
         events: list[Mapping[str, Any]] = []
         ending: Ending | None = None
         async for item in self._answers.read(run, as_data=asked.wants_data):
             match item:
-                case AnswerText(kind="reasoning", text=text):
-                    reasoning += text
+                case AnswerText(kind="reasoning", message_id=message_id, text=text):
+                    thoughts[message_id] += text
                 case Ending():
                     ending = item
                 case Routed(agent=chosen):
@@ -109,7 +117,7 @@ class Exchange:
         assert ending is not None
         if ending.finish_reason is None:
             return failure(ending.error_code, ending.error_message, headers)
-        body = new_writer(run.run_id, int(time.time())).complete(agent, ending, reasoning)
+        body = new_writer(run.run_id, int(time.time())).complete(agent, ending, "\n\n".join(thoughts.values()))
         if own:
             body["agentsd"] = {"run_id": run.run_id, "events": events}
         return JSONResponse(body, headers=dict(headers))

@@ -161,6 +161,30 @@ def test_an_invalid_body_is_an_error_of_the_client(tmp_path: Path, content: byte
     assert runs == []
 
 
+def test_a_server_that_stops_answers_so_that_clients_do_not_repeat_the_run(tmp_path: Path) -> None:
+    started = asyncio.Event()
+
+    @tool(risk="low", name="clock.wait")
+    async def wait() -> str:
+        """Wait."""
+        started.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    async def main() -> Any:
+        models = {"scripted": ScriptedModel(calls(("clock.wait", {})))}
+        async with httpx2.AsyncClient(trust_env=False, timeout=20) as client:
+            async with serving(project(tmp_path), drain=0, models=models, tools=[wait]) as server:
+                answer = asyncio.create_task(client.post(f"{server.v1}{CHAT}", json=HI))
+                await started.wait()
+            return await answer
+
+    answer = asyncio.run(main())
+    assert (answer.status_code, answer.headers["x-should-retry"]) == (422, "false")
+    assert answer.json()["error"]["code"] == "run_suspended"
+    assert answer.headers["x-agentsd-run-id"] in answer.json()["error"]["message"]
+
+
 class FailingStore(MemoryStore):
     """A store that cannot read runs once `fail` is set."""
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import openai
 import pytest
 from openai import AsyncOpenAI
@@ -18,6 +20,7 @@ from framework.store.protocol import RunInfo
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.errors import ModelError
 from framework.types.messages import Message, Reasoning
+from tests.support.media import png
 from tests.support.projects import agent, write
 from tests.support.serving import Serving, serving
 
@@ -92,7 +95,7 @@ def test_chat_streams_the_answer_and_the_reasoning_but_no_tool_calls(tmp_path: P
     assert not any(delta.tool_calls for delta in deltas)
     assert [chunk.choices[0].finish_reason for chunk in chunks][-1] == "stop"
     assert {chunk.model for chunk in chunks} == {"one"}
-    assert not any(chunk.usage for chunk in chunks)
+    assert not any(chunk.usage or hasattr(chunk, "agentsd") for chunk in chunks)
 
 
 def test_the_usage_of_a_stream_is_sent_only_on_request(tmp_path: Path) -> None:
@@ -150,7 +153,7 @@ def test_structured_output_is_parsed_by_the_sdk(tmp_path: Path) -> None:
         return chat.choices[0].message.parsed, response.output_parsed, streamed.choices[0].message.parsed
 
     rome = City(city="Rome", people=3)
-    script: list[Turn] = [rome.model_dump_json(), "It is Rome, with 3.", rome, LOOKS, rome.model_dump_json(indent=1)]
+    script: list[Turn] = [rome.model_dump_json(), "It is Rome, with 3.", rome, LOOKS, "Rome, I think.", rome]
     found, _, _ = serve(project(tmp_path), *script, use=use)
     assert found == (rome, rome, rome)
 
@@ -198,6 +201,44 @@ def test_a_run_that_failed_is_not_executed_again(tmp_path: Path, api: str, strea
         assert isinstance(error, openai.UnprocessableEntityError)
         assert (error.code, error.response.headers["x-agentsd-run-id"]) == ("model_error", runs[0].run_id)
         assert error.response.headers["x-should-retry"] == "false"
+
+
+class _LosesFirstAnswer(httpx2.AsyncBaseTransport):
+    """Sends requests, but loses the answer to the first one."""
+
+    def __init__(self) -> None:
+        self._inner = httpx2.AsyncHTTPTransport()
+        self.requests = 0
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        self.requests += 1
+        response = await self._inner.handle_async_request(request)
+        if self.requests == 1:
+            await response.aclose()
+            raise httpx2.ReadTimeout("no answer arrived")
+        return response
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_whose_answer_is_lost_is_not_executed_again(tmp_path: Path, stream: bool) -> None:
+    async def use(_: AsyncOpenAI, server: Serving) -> Any:
+        transport = _LosesFirstAnswer()
+        http = openai.DefaultAsyncHttpxClient(transport=transport)
+        async with AsyncOpenAI(base_url=server.v1, api_key="none", http_client=http) as client:
+            answer: Any = await client.chat.completions.create(model="one", messages=USER, stream=stream)
+            if stream:
+                text = "".join([chunk.choices[0].delta.content or "" async for chunk in answer])
+            else:
+                text = answer.choices[0].message.content
+            again = await client.chat.completions.create(model="one", messages=USER, stream=False)
+        return transport.requests, text, again.choices[0].message.content
+
+    found, runs, _ = serve(project(tmp_path), LOOKS, "It is noon.", "Still noon.", use=use)
+    assert found == (3, "It is noon.", "Still noon.")
+    assert len(runs) == 2, "the same words again are another run"
 
 
 def test_requests_that_begin_no_run_are_errors_with_a_code_and_the_field(tmp_path: Path) -> None:
@@ -308,18 +349,39 @@ def test_our_events_are_in_ordinary_chunks_only_if_requested(tmp_path: Path) -> 
     assert {event.type for event in own} == {"response.in_progress"}
 
 
+def test_images_in_the_data_reach_the_model_and_others_are_refused(tmp_path: Path) -> None:
+    def asking(url: str) -> Any:
+        image = {"type": "image_url", "image_url": {"url": url}}
+        return [{"role": "user", "content": [{"type": "text", "text": "what is this?"}, image]}]
+
+    async def use(client: AsyncOpenAI, _: Serving) -> Any:
+        data = f"data:image/png;base64,{b64encode(png()).decode()}"
+        await client.chat.completions.create(model="one", messages=asking(data))
+        with pytest.raises(openai.BadRequestError) as remote:
+            await client.chat.completions.create(model="one", messages=asking("https://example.com/a.png"))
+        return remote.value.param
+
+    param, runs, requests = serve(project(tmp_path), "a dot", use=use)
+    assert param == "messages.0.content.1.image_url"
+    assert len(runs) == 1
+    (image,) = requests[0].messages[-1].media
+    assert (image.media_type, image.size) == ("image/png", len(png()))
+
+
 def test_settings_and_metadata_reach_the_run(tmp_path: Path) -> None:
     async def use(client: AsyncOpenAI, server: Serving) -> Any:
         await client.chat.completions.create(
             model="one", messages=USER, temperature=0.9, seed=7, stop=["END"], max_completion_tokens=50,
-            metadata={"thread": "t1"}, extra_headers={"X-OpenWebUI-Chat-Id": "chat-1"}, frequency_penalty=1,
+            metadata={"thread": "t1"}, frequency_penalty=1,
+            extra_headers={"X-OpenWebUI-Chat-Id": "chat-1", "X-OpenWebUI-User-Id": "ann"},
         )  # fmt: skip
         (run,) = await server.runs()
         return (await server.runtime.store.load_run(run.run_id)).metadata
 
     root = project(tmp_path, model_settings="{temperature: 0, max_tokens: 100}")
-    metadata, _, requests = serve(root, "noon", use=use)
+    metadata, (run,), requests = serve(root, "noon", use=use)
     assert metadata == {"openai_metadata": {"thread": "t1"}, "openwebui_chat_id": "chat-1"}
+    assert run.user == "ann"
     settings = requests[0].settings.model_dump(exclude_defaults=True)
     assert settings == {"temperature": 0, "max_tokens": 50, "seed": 7, "stop": ("END",)}
 
