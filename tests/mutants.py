@@ -78,6 +78,14 @@ MUTANTS = (
     Mutant(HUB, "        self._readers -= 1\n        self._wake()", "        self._readers -= 1", HUB_TEST),
     Mutant(STREAM, "if delivered.startswith(event.text):", "if False:", STREAM_TEST),
     Mutant(STREAM, ".removeprefix(delivered)", "", STREAM_TEST),
+    Mutant(JOURNAL, "(*self._hub.kept, *events)", "events", STREAM_TEST),
+    Mutant("engine/context/run_context", "if not self.is_guarded:", "if True:", "engine/test_output_guard"),
+    Mutant(
+        "engine/model_call/turn",
+        " and not run.is_guarded:\n        await run.emit(Con",
+        ":\n        await run.emit(Con",
+        "engine/test_output_guard",
+    ),
     Mutant(JOURNAL, "if self.is_closing or self.lease_lost:", "if False:", JOURNAL_TEST),
     Mutant(
         JOURNAL,
