@@ -10,6 +10,7 @@ In reading order; each module imports only from those below it:
     conversation_api  `/conversations`: lists, shows and deletes conversations.
     runs_api          `/runs` and `/approvals`: starts, lists, shows, follows, decides and cancels runs.
     chat_api          `/chat`: sends a message to an agent, and returns its answer, or its events as a stream.
+    openai            `/v1`: agents as models for OpenAI's clients.
     run_service       Starts, follows, continues and cancels runs for the identity of a request.
     run_stream        The events of a run as server-sent events.
     run_schemas       The response bodies of the routes for runs and conversations, unredacted.
@@ -19,7 +20,6 @@ In reading order; each module imports only from those below it:
     config_api        `/config`: the live configuration, its history, a check of the files, and rollbacks.
     agents_api        `/agents`: the agents that are available, and what each of them may do.
     openapi           `/openapi.json`: describes the routes, with an example for each body.
-    openai            `/v1`: agents as models for OpenAI's clients.
     event_stream      A response of server-sent events: headers, heartbeats, clients that leave, errors.
     request_handling  Applies to every route: access check, limits of request bodies, strict JSON, error responses.
     request_observer  Observes each request: counts event streams and rejections, and logs requests if enabled.

@@ -5,9 +5,9 @@ What belongs to another tenant, user or agent does not exist for the identity: t
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any
 
 from framework.engine.runtime.runtime import Runtime
 from framework.server.errors import ConversationNotFound
@@ -19,11 +19,7 @@ from framework.types.state import RunState
 MAX_URL_ID_CHARS = 200
 """Length limit of ids, as for conversations."""
 _PAGE = 100
-"""Number of entries that are read at once if some of them may be skipped."""
-_MAX_PAGES = 20
-"""Number of such reads in one request. The list then ends early, with a cursor to continue from."""
-
-_T = TypeVar("_T", RunInfo, ConversationInfo)
+"""Number of entries of a page without a limit."""
 
 
 async def load_run_for(runtime: Runtime, identity: Identity, run_id: str) -> RunState:
@@ -32,7 +28,7 @@ async def load_run_for(runtime: Runtime, identity: Identity, run_id: str) -> Run
         state = await runtime.store.load_run(run_id) if _is_id(run_id) else None
     except RunNotFound:
         state = None
-    if state is None or not identity.can_access(tenant=state.tenant, user=state.user, agent=state.agent or None):
+    if state is None or not identity.can_access(tenant=state.tenant, user=state.user, agent=state.agent):
         raise RunNotFound(f"there is no run {run_id[:MAX_URL_ID_CHARS]!r}", param="run_id")
     return state
 
@@ -57,11 +53,21 @@ async def load_conversation_for(
         if identity.single_user and tenant is None:
             owner = await _tenant_of(runtime, conversation_id)
         found = await runtime.store.conversation(conversation_id, owner)
-        if found.is_stored and identity.can_access(tenant=found.tenant, user=found.user, agent=found.agent):
+        if found.is_stored and await _can_access(runtime, identity, found):
             return found
-    raise ConversationNotFound(
-        f"there is no conversation {conversation_id[:MAX_URL_ID_CHARS]!r}", param="conversation_id"
-    )
+    raise _not_found(conversation_id)
+
+
+async def check_conversation_for(runtime: Runtime, identity: Identity, conversation_id: str) -> None:
+    """Raise ConversationNotFound if a message of an identity would join a conversation that does not exist for it.
+
+    An unknown id is accepted: it begins a new conversation.
+    """
+    if identity.single_user or not _is_id(conversation_id):  # the runtime rejects what is no id
+        return
+    found = await runtime.store.conversation(conversation_id, identity.tenant)
+    if found.is_stored and not await _can_access(runtime, identity, found):
+        raise _not_found(conversation_id)
 
 
 async def list_runs_for(runtime: Runtime, identity: Identity, query: RunQuery) -> tuple[Sequence[RunInfo], str | None]:
@@ -70,56 +76,36 @@ async def list_runs_for(runtime: Runtime, identity: Identity, query: RunQuery) -
     Args:
         runtime: the runtime with the store.
         identity: the client.
-        query: filters; its user and tenant are replaced by those of the identity. `limit` must be set.
+        query: filters and `limit`. Its owner is replaced by that of the identity.
+
+    Raises:
+        RequestError: `before` is no run that exists for the identity.
     """
-    user, tenant = _owner(identity, query.user)
-    base = replace(query, newest_first=True, user=user, tenant=tenant)
-
-    async def read(cursor: str | None, limit: int) -> Sequence[RunInfo]:
-        return await runtime.store.runs(replace(base, before=cursor, limit=limit))
-
-    return await _page(read, identity, query.before, query.limit or _PAGE, lambda info: info.run_id)
+    limit = query.limit or _PAGE
+    found = await runtime.store.runs(replace(query, newest_first=True, limit=limit + 1, **_scope(identity, query.user)))
+    return found[:limit], found[limit - 1].run_id if len(found) > limit else None
 
 
 async def list_conversations_for(
     runtime: Runtime, identity: Identity, query: ConversationQuery
 ) -> tuple[Sequence[ConversationInfo], str | None]:
-    """Return the conversations that exist for an identity, latest turn first, and the cursor of the next page."""
-    user, tenant = _owner(identity, query.user)
-    base = replace(query, user=user, tenant=tenant)
+    """Return the conversations that exist for an identity, latest turn first, and the cursor of the next page.
 
-    async def read(cursor: str | None, limit: int) -> Sequence[ConversationInfo]:
-        return await runtime.store.conversations(replace(base, cursor=cursor, limit=limit))
-
-    return await _page(read, identity, query.cursor, query.limit or _PAGE, lambda info: info.cursor)
-
-
-async def _page(
-    read: Callable[[str | None, int], Awaitable[Sequence[_T]]],
-    identity: Identity,
-    cursor: str | None,
-    limit: int,
-    cursor_of: Callable[[_T], str],
-) -> tuple[Sequence[_T], str | None]:
-    """Read until a page is full.
-
-    Entries that the query returns although they do not exist for the identity are skipped: those of other agents, and
-    those of tenants if the identity has none.
+    A conversation in which no agent has answered yet is missing for an identity that is limited to some agents.
     """
-    found: list[_T] = []
-    is_complete = identity.single_user or (identity.agents is None and identity.tenant is not None)
-    for _ in range(_MAX_PAGES):
-        size = limit - len(found) + 1 if is_complete else _PAGE
-        entries = await read(cursor, size)
-        for entry in entries:
-            if identity.can_access(tenant=entry.tenant, user=entry.user, agent=entry.agent or None):
-                if len(found) == limit:
-                    return found, cursor
-                found.append(entry)
-            cursor = cursor_of(entry)
-        if len(entries) < size:
-            return found, None
-    return found, cursor
+    limit = query.limit or _PAGE
+    found = await runtime.store.conversations(replace(query, limit=limit + 1, **_scope(identity, query.user)))
+    return found[:limit], found[limit - 1].cursor if len(found) > limit else None
+
+
+async def _can_access(runtime: Runtime, identity: Identity, found: Conversation) -> bool:
+    """Return whether a conversation exists for an identity. It belongs to the agent that answered last, or will."""
+    if not identity.can_access(tenant=found.tenant, user=found.user, agent=found.agent):
+        return False
+    if identity.agents is None or found.agent is not None:
+        return True
+    query = RunQuery(conversation_id=found.id, limit=1, **_scope(identity, None))
+    return bool(await runtime.store.runs(query))
 
 
 async def _tenant_of(runtime: Runtime, conversation_id: str) -> str | None:
@@ -130,9 +116,19 @@ async def _tenant_of(runtime: Runtime, conversation_id: str) -> str | None:
     return found[0].tenant if found else None
 
 
-def _owner(identity: Identity, user: str | None) -> tuple[str | None, str | None]:
-    """Return the user and tenant of a query, in which None matches every one."""
-    return identity.user_of(user), identity.tenant
+def _scope(identity: Identity, user: str | None) -> dict[str, Any]:
+    """Return the filters for what exists for an identity, and belongs to a user if one is given."""
+    return {
+        "user": identity.user_of(user),
+        "tenant": identity.tenant,
+        "without_tenant": identity.tenant is None and not identity.single_user,
+        "agents": identity.agents,
+    }
+
+
+def _not_found(conversation_id: str) -> ConversationNotFound:
+    shown = conversation_id[:MAX_URL_ID_CHARS]
+    return ConversationNotFound(f"there is no conversation {shown!r}", param="conversation_id")
 
 
 def _is_id(text: str) -> bool:

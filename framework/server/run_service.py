@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -12,7 +13,7 @@ from framework.server.errors import AccessDenied
 from framework.server.event_stream import EventStreamResponse, OpenStreams
 from framework.server.identity import Identity, agent_for, identity_of
 from framework.server.key_limits import KeyLimits
-from framework.server.owned import load_run_for
+from framework.server.owned import check_conversation_for, load_run_for
 from framework.server.run_requests import RunBody
 from framework.server.run_schemas import RunReference
 from framework.server.run_stream import encode_run
@@ -60,7 +61,9 @@ class RunService:
         body.check()
         user = self._user(identity, body.user)
         agent = agent_for(identity, body.agent, self.runtime.catalog.current.agents)
-        scope = f"{identity.tenant or ''}/{identity.name}/{user or ''}"
+        if body.conversation_id is not None:
+            await check_conversation_for(self.runtime, identity, body.conversation_id)
+        scope = json.dumps([identity.tenant, identity.name, user])
         async with self.limits.starting(identity) as started:
             try:
                 submitted = await self.runtime.submit(

@@ -54,6 +54,7 @@ def select_conversations(infos: Iterable[ConversationInfo], query: ConversationQ
         info
         for info in infos
         if all(getattr(info, name) == value for name, value in filters.items())
+        and _is_in_scope(info, query)
         and (query.before is None or info.updated_at < query.before)
         and (after is None or _position(info) > after)
     ]
@@ -67,6 +68,12 @@ def _position(one: ConversationInfo | ConversationCursor) -> tuple[float, str, s
 def _matches_owner(info: RunInfo, query: RunQuery) -> Iterator[bool]:
     yield query.user is None or info.user == query.user
     yield query.tenant is None or info.tenant == query.tenant
+    yield _is_in_scope(info, query)
+
+
+def _is_in_scope(info: RunInfo | ConversationInfo, query: RunQuery | ConversationQuery) -> bool:
+    is_own = info.tenant is None or not query.without_tenant
+    return is_own and (query.agents is None or info.agent in query.agents)
 
 
 def _conditions(info: RunInfo, query: RunQuery) -> Iterator[bool]:

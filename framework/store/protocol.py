@@ -89,6 +89,10 @@ class ConversationQuery:
     agent: str | None = None
     user: str | None = None
     tenant: str | None = None
+    without_tenant: bool = False
+    """Only conversations that have no tenant."""
+    agents: Collection[str] | None = None
+    """Only conversations that one of these agents answered last."""
     before: float | None = None
     """Only conversations whose latest turn is older than this Unix time."""
     cursor: str | None = None
@@ -161,14 +165,17 @@ class RunQuery:
     agent: str | None = None
     user: str | None = None
     tenant: str | None = None
+    without_tenant: bool = False
+    """Only runs that have no tenant."""
+    agents: Collection[str] | None = None
+    """Only runs of these agents."""
     orphaned: bool = False
     """Only runs in progress that no process executes."""
     expired_at: float | None = None
     """Only paused runs with a confirmation that expires by this Unix time."""
     newest_first: bool = False
     before: str | None = None
-    """Only runs that were added before the run with this id, which must match `user` and `tenant`. Used for paging,
-    with `newest_first`."""
+    """Only runs added before the run with this id, which must have a matching owner and agent. Used for paging."""
     limit: int | None = None
 
 

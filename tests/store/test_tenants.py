@@ -133,3 +133,31 @@ def test_pages_of_conversations_stay_the_same_while_turns_are_added(any_url: str
                 await store.conversations(ConversationQuery(cursor=wrong))
 
     with_store(body, any_url)
+
+
+def test_lists_are_limited_to_agents_and_to_data_without_a_tenant(any_url: str | None) -> None:
+    async def body(store: Store) -> None:
+        of_a, own = await turn(store, "1", "c1", "a"), await turn(store, "2", "c2", None)
+        queued = request("3", "c3", options={"agent": "two"})
+        await store.enqueue(queued)
+        for query, runs in (
+            (RunQuery(without_tenant=True), [own, queued.run_id]),
+            (RunQuery(without_tenant=True, agents=["one"]), [own]),
+            (RunQuery(agents=("one", "three")), [of_a, own]),
+            (RunQuery(agents=["two", "odd\x00"], tenant="a"), []),
+            (RunQuery(agents=["two"]), [queued.run_id]),
+            (RunQuery(agents=[]), []),
+        ):
+            assert [info.run_id for info in await store.runs(query)] == runs, query
+        for hidden in (RunQuery(before=of_a, without_tenant=True), RunQuery(before=of_a, agents=["two"])):
+            with pytest.raises(RequestError, match="before: this list has no run"):
+                await store.runs(hidden)
+        for listing, ids in (
+            (ConversationQuery(without_tenant=True), {"c2", "c3"}),
+            (ConversationQuery(agents=["one"]), {"c1", "c2"}),
+            (ConversationQuery(agents=["one"], without_tenant=True), {"c2"}),
+            (ConversationQuery(agents=[]), set()),
+        ):
+            assert {info.id for info in await store.conversations(listing)} == ids, listing
+
+    with_store(body, any_url)

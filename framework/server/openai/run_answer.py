@@ -17,6 +17,7 @@ from framework.server.identity import Identity, agent_for
 from framework.server.key_limits import KeyLimits
 from framework.server.openai.answer import AnswerReader, AnswerText, Ending, ending_of
 from framework.server.openai.client_request import ClientRequest
+from framework.server.owned import check_conversation_for
 from framework.types.errors import AgentNotFound, ConversationBusy, RequestError, RunSuspended
 from framework.types.events import Event, RunFinished
 
@@ -91,6 +92,7 @@ class RunAnswers:
         user = identity.user_of(asked.user or request.headers.get("x-openwebui-user-id") or None)
         options: RunOptions = {**asked.options, "agent": agent, "user": user, "tenant": identity.tenant}
         if conversation := request.headers.get("x-conversation-id"):
+            await check_conversation_for(self._runtime, identity, conversation)
             options["conversation"] = conversation
         else:
             options["history"] = asked.history

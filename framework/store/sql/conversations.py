@@ -98,6 +98,10 @@ def _conditions(query: ConversationQuery, dialect: str) -> Iterator[sa.ColumnEle
     for name, value in filters.items():
         if value is not None:
             yield conversations.c[name] == to_sql_text(value)
+    if query.without_tenant:
+        yield conversations.c.tenant.is_(None)
+    if query.agents is not None:
+        yield conversations.c.agent.in_([to_sql_text(agent) for agent in query.agents])
     if query.before is not None:
         yield conversations.c.updated_at < query.before
     if query.cursor is not None:

@@ -50,6 +50,10 @@ def _owner_conditions(query: RunQuery) -> Iterator[sa.ColumnElement[bool]]:
         yield runs.c.user_id == to_sql_text(query.user)
     if query.tenant is not None:
         yield runs.c.tenant == to_sql_text(query.tenant)
+    if query.without_tenant:
+        yield runs.c.tenant.is_(None)
+    if query.agents is not None:
+        yield runs.c.agent.in_([to_sql_text(agent) for agent in query.agents])
 
 
 def _conditions(query: RunQuery, dialect: str) -> Iterator[sa.ColumnElement[bool]]:

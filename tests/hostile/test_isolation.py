@@ -1,0 +1,270 @@
+"""What belongs to another tenant, user or agent does not exist: it gets the answer of an unknown id, on every route."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from uuid import uuid4
+
+import httpx2
+import pytest
+from fastapi import FastAPI
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework import Runtime
+from framework.config.api_keys import ROLES
+from framework.server import router
+from framework.store.protocol import RunQuery
+from framework.testing import ScriptedModel, calls
+from tests.support.api_keys import key_entry
+from tests.support.cases import cases
+from tests.support.projects import agent, write
+from tests.support.server_routes import ServerRoute, server_routes
+from tests.support.submitted_runs import PATIENCE, Gate
+
+OWNER = "owner-key-0123456789"
+OTHERS: Mapping[str, Mapping[str, Any]] = {
+    "another tenant": {"tenant": "b"},
+    "no tenant": {},
+    "another user": {"tenant": "a", "user": "bob"},
+    "another agent": {"tenant": "a", "agents": ["zebra"]},
+}
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+SECRET = "the-owners-own-words"
+BODIES: tuple[Any, ...] = (None, {}, {"decisions": {"nosuch": {"type": "approve"}}}, {"message": "hi"})
+VOLATILE = {"content-length", "date", "x-request-id"}
+
+
+def key_of(name: str) -> str:
+    return f"{name.replace(' ', '-')}-0123456789"
+
+
+@dataclass
+class World:
+    """An app in which the owner has runs in every state, and the ids of these."""
+
+    runtime: Runtime
+    http: httpx2.AsyncClient
+    routes: list[ServerRoute]
+    ids: dict[str, list[str]] = field(default_factory=dict)
+    """By the name of a path's parameter."""
+    confirmation: str = ""
+
+    async def send(self, key: str, method: str, path: str, **options: Any) -> httpx2.Response:
+        headers = {"authorization": f"Bearer {key}", **options.pop("headers", {})}
+        return await self.http.request(method, path, headers=headers, **options)
+
+    async def ask(self, key: str, status: int, method: str, path: str, **options: Any) -> Any:
+        response = await self.send(key, method, path, **options)
+        assert response.status_code == status, response.text
+        return response.json()
+
+    def owned_paths(self) -> Iterator[tuple[str, str, str]]:
+        """Yield each path with one parameter, with an id of the owner, and with an unknown one."""
+        for template in dict.fromkeys(route.path for route in self.routes if "{" in route.path):
+            (name,) = re.findall(r"\{(\w+)", template)
+            for owned in self.ids[name]:
+                unknown = "nosuch" if name in {"name", "model"} else f"run_{uuid4().hex}"
+                yield template, re.sub(r"\{[^}]+\}", owned, template), re.sub(r"\{[^}]+\}", unknown, template)
+
+    async def snapshot(self) -> Any:
+        """Return everything that the owner sees."""
+        details = [await self.ask(OWNER, 200, "GET", f"/agent/runs/{one}") for one in self.ids["run_id"]]
+        talks = [
+            await self.ask(OWNER, 200, "GET", f"/agent/conversations/{one}") for one in self.ids["conversation_id"]
+        ]
+        return details, talks
+
+
+@asynccontextmanager
+async def world(root: Path) -> AsyncIterator[World]:
+    """Open the app, and let the owner have a finished, a paused, a queued and a running run."""
+    everyone = {"roles": [*ROLES]}
+    entries = [key_entry("owner", OWNER, tenant="a", **everyone)]
+    entries += [key_entry(key_of(name), key_of(name), **rights, **everyone) for name, rights in OTHERS.items()]
+    policy = '{allow: ["*"], ask: [pay]}'
+    files = {
+        f"agents.d/{name}.yaml": agent(name, skill_policy=policy, runtime_policy="{tool_timeout: 10m, timeout: 10m}")
+        for name in ("one", "zebra")
+    }
+    write(root, {**files, "agentsd.yaml": f"server: {{api_keys: {json.dumps(entries)}}}\n"})
+    gate = Gate()
+    model = ScriptedModel(SECRET, calls(("pay", {})), calls(("hold", {})), *["theirs"] * 5000)
+    models = {"scripted": model}
+    async with (
+        asyncio.timeout(PATIENCE * 4),
+        Runtime.open(root, models=models, tools=gate.tools(), watch=False) as runtime,
+    ):
+        app = FastAPI(openapi_url=None)
+        app.include_router(router(runtime))
+        transport = httpx2.ASGITransport(app, client=("192.0.2.7", 1))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://test") as http:
+            found = World(runtime, http, [*server_routes(app.routes)])
+            await _begin_runs(found, gate)
+            try:
+                yield found
+            finally:
+                gate.opened.set()
+
+
+async def _begin_runs(found: World, gate: Gate) -> None:
+    bodies: list[tuple[int, str, dict[str, Any]]] = [
+        (200, "/agent/chat", {"conversation_id": "finished"}),
+        (202, "/agent/chat", {"conversation_id": "paused"}),
+        (202, "/agent/runs", {"conversation_id": "paused", "queue": True}),
+        (202, "/agent/runs", {"conversation_id": "running"}),
+    ]
+    runs = []
+    for status, path, body in bodies:
+        message = {"message": SECRET, "agent": "one", "user": "alice", **body}
+        runs.append(await found.ask(OWNER, status, "POST", path, json=message))
+    await gate.began.wait()
+    found.ids = {
+        "run_id": [run["run_id"] for run in runs],
+        "conversation_id": ["finished", "paused", "running"],
+        "name": ["one"],
+        "model": ["one"],
+    }
+    found.confirmation = runs[1]["pending"][0]["id"]
+
+
+def shape(response: httpx2.Response, path: str) -> tuple[int, Mapping[str, str], str]:
+    """Return what a client sees of a response, without the id that it has sent."""
+    last = [part for part in path.split("/") if part][2 if path.startswith("/agent/") else -1]
+    headers = {name: value for name, value in response.headers.items() if name not in VOLATILE}
+    return response.status_code, headers, response.text.replace(last, "ID")
+
+
+async def in_world(root: Path, work: Callable[[World], Any]) -> None:
+    async with world(root) as found:
+        before = await found.snapshot()
+        await work(found)
+        assert await found.snapshot() == before, "nothing of the owner's has changed"
+
+
+@pytest.mark.hostile(39)
+@pytest.mark.parametrize("who", OTHERS)
+def test_asi03_ids_of_others_are_unknown_on_every_route(tmp_path: Path, who: str) -> None:
+    async def work(found: World) -> None:
+        decisions = {"decisions": {found.confirmation: {"type": "approve"}}}
+        checked = 0
+        for template, owned, unknown in found.owned_paths():
+            if re.search(r"\{(name|model)", template) and who != "another agent":
+                continue  # agents belong to no tenant
+            for method in METHODS:
+                for body in (*BODIES, decisions):
+                    one = await found.send(key_of(who), method, owned, json=body)
+                    other = await found.send(key_of(who), method, unknown, json=body)
+                    assert shape(one, owned) == shape(other, unknown), (method, template, body)
+                    assert SECRET not in one.text
+                    assert one.status_code in {400, 404, 405}, (method, template, body, one.text)
+                    checked += one.status_code == 404
+        assert checked >= 20
+
+    asyncio.run(in_world(tmp_path, work))
+
+
+@pytest.mark.hostile(39)
+@pytest.mark.parametrize("who", OTHERS)
+def test_asi03_lists_and_filters_reveal_nothing_of_others(tmp_path: Path, who: str) -> None:
+    async def work(found: World) -> None:
+        run, key = found.ids["run_id"][0], key_of(who)
+        await found.ask(key, 200, "POST", "/agent/chat", json={"message": "hi", "agent": "zebra"})
+        for route in found.routes:
+            if (
+                route.method != "GET"
+                or "{" in route.path
+                or route.path in {"/agent/events", "/agent/config", "/agent/config/history", "/agent/openapi.json"}
+            ):
+                continue
+            filters = [{}, {"conversation_id": "paused"}, {"user": "alice"}, {"agent": "one"}, {"status": "paused"}]
+            for query in (*filters, {"tenant": "a"}, {"before": run}, {"cursor": run}, {"limit": "100"}):
+                response = await found.send(key, "GET", route.path, params=query)
+                assert response.status_code in {200, 400}, (route.path, query)
+                words = {SECRET, *found.ids["run_id"], '"paused"', '"finished"'} - {*query.values()}
+                assert not [word for word in words if word in response.text], (route.path, query, response.text)
+                if "before" in query or "cursor" in query:
+                    unknown = {name: f"run_{uuid4().hex}" for name in query}
+                    other = await found.send(key, "GET", route.path, params=unknown)
+                    assert shape(other, unknown.popitem()[1]) == shape(response, run), (route.path, query)
+
+    asyncio.run(in_world(tmp_path, work))
+
+
+@pytest.mark.hostile(39)
+@pytest.mark.parametrize("who", OTHERS)
+@pytest.mark.parametrize("conversation", ["finished", "paused", "running"])
+def test_asi03_a_message_joins_no_conversation_of_others(tmp_path: Path, who: str, conversation: str) -> None:
+    """Another tenant begins its own conversation with this id; another user or agent of the tenant is refused."""
+
+    async def work(found: World) -> None:
+        user = {} if "user" in OTHERS[who] else {"user": "alice"}
+        body = {"message": "repeat everything", "agent": "zebra", "conversation_id": conversation, **user}
+        for queue in (False, True):
+            response = await found.send(key_of(who), "POST", "/agent/chat", json={**body, "queue": queue})
+            assert SECRET not in response.text
+            if OTHERS[who].get("tenant") == "a":
+                assert response.status_code == 404, response.text
+                assert response.json()["error"]["code"] == "conversation_not_found"
+            else:
+                assert response.json()["response"] == "theirs"
+        messages = [{"role": "user", "content": "repeat everything"}]
+        chat, headers = {"model": "zebra", "messages": messages, **user}, {"x-conversation-id": conversation}
+        response = await found.send(key_of(who), "POST", "/v1/chat/completions", json=chat, headers=headers)
+        assert response.status_code == (404 if OTHERS[who].get("tenant") == "a" else 200), response.text
+        assert not any(word in response.text for word in (SECRET, *found.ids["run_id"]))
+        assert len(await found.runtime.store.runs(RunQuery(tenant="a"))) == 4
+
+    asyncio.run(in_world(tmp_path, work))
+
+
+@pytest.mark.hostile(39)
+def test_asi03_an_idempotency_key_finds_no_run_of_another_key(tmp_path: Path) -> None:
+    async def work(found: World) -> None:
+        headers, body = {"idempotency-key": "same"}, {"message": "hi", "agent": "zebra"}
+        runs = [
+            (await found.ask(key_of(who), 202, "POST", "/agent/runs", json=body, headers=headers))["run_id"]
+            for who in OTHERS
+        ]
+        assert len({*runs}) == len(OTHERS)
+        again = await found.ask(key_of("no tenant"), 202, "POST", "/agent/runs", json=body, headers=headers)
+        assert again["run_id"] == runs[1]
+
+    asyncio.run(in_world(tmp_path, work))
+
+
+IDS = st.one_of(
+    st.text(min_size=1, max_size=60),
+    st.sampled_from(["..", ".", "%00", "..%2f..%2fruns", "null", "*", "' OR 1=1 --", "\u202e", "a" * 300, "0", "-1"]),
+    st.binary(min_size=1, max_size=20).map(lambda raw: raw.decode("latin-1")),
+)
+
+
+@pytest.mark.hostile(39)
+def test_asi03_made_up_ids_are_unknown(tmp_path: Path) -> None:
+    async def work(found: World) -> None:
+        templates = [path for path in dict.fromkeys(route.path for route in found.routes) if "{" in path]
+        loop = asyncio.get_running_loop()
+
+        @given(text=IDS, template=st.sampled_from(templates), method=st.sampled_from(METHODS), mangled=st.booleans())
+        @cases(200)
+        def check(text: str, template: str, method: str, mangled: bool) -> None:
+            text = f"{found.ids['run_id'][0]}{text}" if mangled else text
+            path = re.sub(r"\{[^}]+\}", lambda _: quote(text, safe="", errors="replace").replace(".", "%2E"), template)
+            key = key_of("another tenant")
+            sent = asyncio.run_coroutine_threadsafe(found.send(key, method, path, json={"message": "x"}), loop)
+            response = sent.result(PATIENCE)
+            assert response.status_code in {200, 400, 404, 405} if "openapi" in path else {400, 404, 405}
+            assert SECRET not in response.text
+
+        await asyncio.to_thread(check)
+
+    asyncio.run(in_world(tmp_path, work))
