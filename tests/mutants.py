@@ -104,7 +104,7 @@ MUTANTS = (
     Mutant(WAITING, "columns.created_at <= now", "columns.created_at > now", WAITING_TEST),
     Mutant("store/queue_rules", "waiting >= MAX_WAITING_RUNS", "waiting > MAX_WAITING_RUNS", WAITING_TEST),
     Mutant("store/queue_rules", "if idempotency.digest != digest:", "if False:", WAITING_TEST),
-    Mutant("store/sql/runs", "sa.true() if is_queued else", "sa.true() if True else", WAITING_TEST),
+    Mutant("store/sql/runs", "_CLAIM if is_queued else _CLAIM_UNQUEUED", "_CLAIM", WAITING_TEST),
     Mutant("store/sql/conversations", "open_run.is_(None), ~waits)", "open_run.is_(None))", WAITING_TEST),
     Mutant("store/memory", "return self._queue.is_first(run_id, record.key) and", "return", WAITING_TEST),
     Mutant("store/sql/texts", "if tenant is None else (conversation_id, tenant)", "", "store/test_tenants"),

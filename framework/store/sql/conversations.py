@@ -31,7 +31,7 @@ from framework.store.sql.schema import (
     runs,
     spans,
 )
-from framework.store.sql.texts import conversation_id_of, conversation_key, has_id, to_sql_text
+from framework.store.sql.texts import conversation_id_of, conversation_key, has_tenants_id, to_sql_text
 from framework.types.errors import ConversationBusy, RequestError
 from framework.types.messages import Message
 from framework.types.transcript import Summary
@@ -43,12 +43,16 @@ UNUSED_BLUEPRINT_SECONDS = 3600.0
 """An unused blueprint is deleted this long after it was last written: a run may be about to begin with it."""
 
 
+_IS_WAITING = sa.and_(runs.c.conversation_id == conversations.c.id, has_status("queued"))
+_WAITING = sa.select(sa.func.count()).where(_IS_WAITING).correlate(conversations).scalar_subquery()
+_SELECT = sa.select(conversations, _WAITING.label("waiting")).where(conversations.c.id == sa.bindparam("key"))
+"""Built once, because every turn of a conversation executes it."""
+
+
 def select_conversation(connection: sa.Connection, conversation_id: str, tenant: str | None) -> Conversation | None:
     """Return a conversation with the messages of its answered turns, or None if it has expired."""
     key = conversation_key(conversation_id, tenant)
-    waiting = sa.select(sa.func.count()).where(runs.c.conversation_id == key, has_status("queued")).scalar_subquery()
-    select = sa.select(conversations, waiting.label("waiting")).where(conversations.c.id == key)
-    row = connection.execute(select).one_or_none()
+    row = connection.execute(_SELECT, {"key": key}).one_or_none()
     if row is None:
         return Conversation(conversation_id, tenant=tenant)
     if row.expires_at is not None and row.expires_at <= time.time() and row.open_run is None and not row.waiting:
@@ -93,7 +97,8 @@ def _conditions(query: ConversationQuery, dialect: str) -> Iterator[sa.ColumnEle
     if query.id is not None and query.tenant is not None:
         yield conversations.c.id == conversation_key(query.id, query.tenant)
     elif query.id is not None:
-        yield has_id(conversations.c.id, query.id, dialect)
+        of_tenant = sa.and_(has_tenants_id(conversations.c.id, query.id, dialect), conversations.c.tenant.is_not(None))
+        yield sa.or_(conversations.c.id == conversation_key(query.id, None), of_tenant)
     filters = {"agent": query.agent, "user_id": query.user, "tenant": query.tenant}
     for name, value in filters.items():
         if value is not None:
@@ -191,7 +196,7 @@ def count_prunable(connection: sa.Connection, before: float | None, now: float) 
 
 
 def _expired(now: float) -> sa.ColumnElement[bool]:
-    waits = sa.exists().where(runs.c.conversation_id == conversations.c.id, has_status("queued"))
+    waits = sa.exists().where(_IS_WAITING)
     return sa.and_(conversations.c.expires_at <= now, conversations.c.open_run.is_(None), ~waits)
 
 

@@ -13,7 +13,7 @@ from framework.store.sql.database import Database
 from framework.store.sql.leases import RunLeases
 from framework.store.sql.owners import is_leased
 from framework.store.sql.schema import has_status, runs
-from framework.store.sql.texts import conversation_id_of, conversation_key, has_id, to_sql_text
+from framework.store.sql.texts import conversation_id_of, conversation_key, has_tenants_id, to_sql_text
 from framework.types.status import Status
 
 _LISTED = [column for column in runs.c if column.name not in ("head", "state", "request")]
@@ -66,7 +66,9 @@ def _conditions(query: RunQuery, dialect: str) -> Iterator[sa.ColumnElement[bool
     if query.agent is not None:
         yield runs.c.agent == to_sql_text(query.agent)
     if query.conversation_id is not None and query.tenant is None:
-        yield has_id(runs.c.conversation_id, query.conversation_id, dialect)
+        key = conversation_key(query.conversation_id, None)
+        of_tenant = has_tenants_id(runs.c.conversation_id, query.conversation_id, dialect)
+        yield sa.or_(runs.c.conversation_id == key, of_tenant)
     elif query.conversation_id is not None:
         keys = (conversation_key(query.conversation_id, tenant) for tenant in (query.tenant, None))
         yield runs.c.conversation_id.in_(list(keys))

@@ -60,6 +60,20 @@ def held_row(row: Any) -> HeldRow:
     return HeldRow(row.version, bool(row.cancel_requested), row.conversation_id, row.status == "queued")
 
 
+_CLAIM = (
+    sa.update(conversations)
+    .where(
+        conversations.c.id == sa.bindparam("key"),
+        conversations.c.open_run.is_(None),
+        conversations.c.turns == sa.bindparam("turns_before"),
+    )
+    .values(open_run=sa.bindparam("run"), turns=conversations.c.turns + 1, updated_at=sa.bindparam("now"))
+    .returning(conversations.c.turns)
+)
+_CLAIM_UNQUEUED = _CLAIM.where(~sa.exists().where(runs.c.conversation_id == conversations.c.id, has_status("queued")))
+"""Built once, because every turn of a conversation executes one of them."""
+
+
 def claim_conversation(
     connection: sa.Connection, conversation: Conversation, state: RunState, *, is_queued: bool = False
 ) -> int:
@@ -71,19 +85,10 @@ def claim_conversation(
     if not conversation.turns:
         insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
         owner = {"user_id": to_sql_text(state.user), "tenant": to_sql_text(conversation.tenant)}
-        row = insert(conversations).values(id=key, created_at=now, updated_at=now, **owner)
-        connection.execute(row.on_conflict_do_nothing(index_elements=["id"]))
-    claimed = connection.execute(
-        sa.update(conversations)
-        .where(
-            conversations.c.id == key,
-            conversations.c.open_run.is_(None),
-            conversations.c.turns == conversation.turns,
-            sa.true() if is_queued else ~sa.exists().where(runs.c.conversation_id == key, has_status("queued")),
-        )
-        .values(open_run=state.run_id, turns=conversations.c.turns + 1, updated_at=now)
-        .returning(conversations.c.turns)
-    ).scalar_one_or_none()
+        new = insert(conversations).values(id=key, created_at=now, updated_at=now, **owner)
+        connection.execute(new.on_conflict_do_nothing(index_elements=["id"]))
+    row = {"key": key, "turns_before": conversation.turns, "run": state.run_id, "now": now}
+    claimed = connection.execute(_CLAIM if is_queued else _CLAIM_UNQUEUED, row).scalar_one_or_none()
     if claimed is None:
         raise overtaken(conversation)
     return int(claimed)

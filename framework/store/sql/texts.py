@@ -31,10 +31,9 @@ def conversation_id_of(key: str) -> str:
     return key.partition(SEPARATOR)[0]
 
 
-def has_id(column: sa.ColumnElement[str], conversation_id: str, dialect: str) -> sa.ColumnElement[bool]:
+def has_tenants_id(column: sa.ColumnElement[str], conversation_id: str, dialect: str) -> sa.ColumnElement[bool]:
     """Return the condition that a column contains the key of a conversation with this id, of any tenant."""
     key = conversation_key(conversation_id, None)
     # Compared byte by byte: by the rules of a language, PostgreSQL would ignore the separator.
     least, below = (">=", "<") if dialect == "sqlite" else ("~>=~", "~<~")
-    first, last = f"{key}{SEPARATOR}", f"{key}{_NEXT}"
-    return sa.or_(column == key, sa.and_(column.op(least)(first), column.op(below)(last)))
+    return sa.and_(column.op(least)(f"{key}{SEPARATOR}"), column.op(below)(f"{key}{_NEXT}"))

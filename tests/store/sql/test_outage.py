@@ -19,11 +19,13 @@ from framework.testing import ScriptedModel, Turn, calls
 from framework.types.budget import BudgetUse
 from framework.types.events import Routed
 from framework.types.messages import Message
+from framework.types.run_request import IdempotencyKey
 from framework.types.state import RunState
 from tests.support.cases import FACTOR
 from tests.support.halts import Cutter
 from tests.support.postgres import FAST, Server, new_database, server
 from tests.support.projects import agent, write
+from tests.support.queues import end, request
 
 T = TypeVar("T")
 STEPS = 6
@@ -263,6 +265,35 @@ def test_a_transaction_with_a_lost_commit_reply_is_executed_once(
         assert [use.tokens for use in await store.budget_uses()] == [5]
         assert [message.content for message in (await store.conversation("c")).messages] == ["go", "hm"]
         assert (await store.conversation("c")).open_run is None
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_queued_run_with_lost_commit_replies_is_saved_claimed_and_begun_once(
+    tmp_path: Path, outage: Server, cutter: Cutter
+) -> None:
+    async def main() -> None:
+        store = await SqlStore.open(through(cutter, new_database(outage.url)), tmp_path)
+        one, key = request("go", "c"), IdempotencyKey("ann", "key", "digest")
+
+        async def cut(work: Awaitable[T]) -> T:
+            cutter.cut_next()
+            done = await work
+            assert cutter.has_cut
+            return done
+
+        assert await cut(store.enqueue(one, idempotency=key)) == one.run_id
+        assert await cut(store.enqueue(request("go", "c"), idempotency=key)) == one.run_id
+        assert await cut(store.claim(1, run_id=one.run_id)) == [one]
+        assert await store.renew([one.run_id]) == {one.run_id: False}
+        await cut(store.unclaim([one.run_id]))
+        assert await cut(store.claim(1, run_id=one.run_id)) == [one], "it counts as no attempt"
+        state, conversation = one.queued_state(), await store.conversation("c")
+        state.status = "running"
+        await end(state, await cut(store.begin(state, conversation, None)))
+        (info,) = await store.runs()
+        assert (info.status, info.turn) == ("completed", 1)
         await store.close()
 
     asyncio.run(main())
