@@ -16,6 +16,7 @@ FILES_TEST, LOST_TEST = "engine/test_files", "llm/test_lost_connections"
 RECORD, STORE_TEST = "store/sql/record", "store/test_protocol"
 WAITING, WAITING_TEST = "store/sql/queue", "store/test_queue"
 CATALOG, CATALOG_TEST = "config/generations/catalog", "config/generations/test_catalog"
+V1, V1_TEST = "server/openai/", "server/openai/test_exchange"
 PREFLIGHT, PREFLIGHT_TEST = "engine/plan/preflight", "engine/plan/test_preflight"
 FOLLOW, FOLLOW_TEST = "engine/runtime/follow", "engine/runtime/test_follow"
 QUEUE, SUBMIT_TEST = "engine/runtime/queue", "engine/runtime/test_submit"
@@ -152,6 +153,17 @@ MUTANTS = (
     Mutant(QUEUE, "                if claim.cancel_requested:\n", "                if False:\n", SUBMIT_TEST),
     Mutant(QUEUE, "                self._launcher.hold(request.run_id, claim)\n", "", SUBMIT_TEST),
     Mutant("engine/runtime/launcher", "        hub.expect_readers()\n", "", FOLLOW_TEST),
+    Mutant(V1 + "exchange", 'JSONResponse({"error": error}, 422,', 'JSONResponse({"error": error}, 500,', V1_TEST),
+    Mutant(V1 + "exchange", "except asyncio.CancelledError:", "except ZeroDivisionError:", V1_TEST),
+    Mutant(V1 + "run_answer", "identity.user_of(asked.user or", "(asked.user or", V1_TEST),
+    Mutant(V1 + "background_tasks", "        self._limits.check_rate(identity)\n", "", V1_TEST),
+    Mutant(V1 + "run_answer", "raise ModelNotFound(", "raise RequestError(", V1_TEST),
+    Mutant(V1 + "answer", "if event.path or not", "if not", "server/openai/test_answer"),
+    Mutant(V1 + "answer", "is_repeated = event.seq and", "is_repeated = False and", "server/openai/test_answer"),
+    Mutant(V1 + "client_request", "if body.n not in (None, 1):", "if False:", "server/openai/test_client_request"),
+    Mutant(
+        "engine/model_call/turn", "_CLOSING_TAG.sub('', text)", "text", "engine/model_call/test_caller_instructions"
+    ),
 )
 
 

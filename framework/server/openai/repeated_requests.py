@@ -6,6 +6,8 @@ idempotency key. Without this, the run would be executed again. Requests are rem
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.requests import Request
 
 from framework.server.identity import Identity
@@ -16,6 +18,8 @@ _MAX_REMEMBERED = 1000
 """Number of the latest requests whose repetitions are recognized."""
 _ATTEMPT = "x-stainless-retry-count"
 """Header of the SDK with the number of earlier attempts."""
+_THREAD_BYTES = 64 * 1024
+"""Size of a body from which its digest is computed in a thread, because the event loop would wait for it."""
 _IDENTIFYING = ("x-conversation-id", "x-openwebui-user-id")
 
 RequestKey = tuple[str, ...]
@@ -30,8 +34,10 @@ class RepeatedRequests:
 
     async def first_run(self, request: Request, identity: Identity) -> tuple[RequestKey, StartedRun | None]:
         """Return the key of a request, and the run of the request that it repeats, if it is a repetition."""
+        body = await request.body()
+        digest = await asyncio.to_thread(bytes_digest, body) if len(body) > _THREAD_BYTES else bytes_digest(body)
         headers = [request.headers.get(name, "") for name in _IDENTIFYING]
-        key = (identity.name, request.url.path, *headers, bytes_digest(await request.body()))
+        key = (identity.name, request.url.path, *headers, digest)
         if request.headers.get(_ATTEMPT, "0") == "0":
             self._runs.pop(key, None)  # the same words again: another run
         return key, self._runs.get(key)
