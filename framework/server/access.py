@@ -53,9 +53,7 @@ class _KeyRing:
         """Return the identity whose key a request sends; raise Unauthenticated if it sends none of them."""
         sent = connection.headers.getlist("authorization")
         if len(sent) > 1:
-            raise Unauthenticated(
-                "the request has several Authorization headers: send one, `Authorization: Bearer KEY`"
-            )
+            raise Unauthenticated("the request has several Authorization headers: send one, with `Bearer KEY`")
         scheme, _, credential = (sent[0] if sent else "").partition(" ")
         digest = text_digest(credential.strip(" "))
         found: Identity | None = None
@@ -65,9 +63,11 @@ class _KeyRing:
             return found
         if not sent and any(name.lower() in _KEY_PARAMETERS for name in connection.query_params):
             raise Unauthenticated(
-                "keys in the URL are not accepted, because URLs are logged: send `Authorization: Bearer KEY`"
+                "keys in the URL are not accepted, because URLs are logged: send the key in the header Authorization"
             )
-        raise Unauthenticated("missing or invalid key: send a key of this server as `Authorization: Bearer KEY`")
+        raise Unauthenticated(
+            "missing or invalid key: send `Bearer KEY` in the header Authorization, with a key of this server"
+        )
 
 
 def _check_local(headers: Headers, client: str | None) -> None:

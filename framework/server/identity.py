@@ -128,7 +128,7 @@ def require(identity: Identity, *roles: Role, all_agents: bool = False) -> None:
     """Raise AccessDenied unless the identity has one of the roles and, with `all_agents`, may use every agent."""
     if identity.roles.isdisjoint(roles):
         needed = " or ".join(map(repr, roles))
-        raise AccessDenied(f"the key {identity.name!r} has not the role {needed}, which this request needs")
+        raise AccessDenied(f"the key {identity.name!r} lacks the role {needed}, which this request needs")
     if all_agents and identity.agents is not None:
         raise AccessDenied(f"the key {identity.name!r} is limited to some agents; this request concerns all of them")
 

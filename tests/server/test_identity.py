@@ -20,7 +20,7 @@ from framework.config.api_keys import ROLES, ApiKey, Rate
 from framework.server import router
 from framework.server.access import access_check
 from framework.server.app import create_app
-from framework.server.errors import AccessDenied, Unauthenticated
+from framework.server.errors import AccessDenied, Unauthenticated, error_body
 from framework.server.event_feed import ConfigFeed
 from framework.server.identity import (
     FULL_ACCESS,
@@ -33,6 +33,7 @@ from framework.server.identity import (
 )
 from framework.telemetry.server_metrics import ServerMetrics
 from framework.types.errors import AgentNotFound, RequestError
+from framework.types.redact import MASK
 from tests.support.api_keys import KEY, OTHER, key_entry, request_with
 from tests.support.projects import agent, write
 from tests.support.served import PATIENCE, Served, served
@@ -102,6 +103,7 @@ def test_other_requests_have_no_identity(headers: list[tuple[str, str]], query: 
     with pytest.raises(Unauthenticated, match=message) as caught:
         key_check(key_entry("web", KEY))(request_with(headers, query=query))
     assert KEY not in str(caught.value)
+    assert MASK not in error_body(caught.value)["error"]["message"], "the advice is readable"
 
 
 def test_a_hash_is_not_a_key() -> None:
@@ -194,7 +196,7 @@ def test_a_limited_key_names_its_agent_unless_it_has_only_one() -> None:
 
 def test_a_role_is_required_by_name() -> None:
     require(Identity("k", roles=frozenset(("read",))), "read")
-    with pytest.raises(AccessDenied, match="'k' has not the role 'admin'"):
+    with pytest.raises(AccessDenied, match="'k' lacks the role 'admin'"):
         require(Identity("k", roles=frozenset(("read",))), "admin")
     with pytest.raises(AccessDenied, match="limited to some agents"):
         require(Identity("k", agents=("one",)), "read", all_agents=True)
