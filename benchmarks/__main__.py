@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import platform
 
-from benchmarks import filtering, imports, loop, plans, plugins, readers, reload, store, tracing, wire
+from benchmarks import filtering, imports, loop, plans, plugins, readers, reload, serving, store, tracing, wire
 
 
 def main() -> None:
@@ -16,7 +16,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer rounds and sizes")
     quick: bool = parser.parse_args().quick
     print(f"Python {platform.python_version()} on {platform.machine()}; compare ratios, not figures")
-    for benchmark in (filtering, loop, readers, wire, tracing, store, reload, plugins, plans, imports):
+    for benchmark in (filtering, loop, readers, wire, tracing, store, reload, plugins, plans, serving, imports):
         benchmark.main(quick=quick)
 
 

@@ -189,13 +189,13 @@ class ServerSettings(Frozen):
     api_keys: Annotated[tuple[ApiKeyEntry, ...], AfterValidator(check_unique)] = ()
     """Keys, one of which every request must send (`Authorization: Bearer …`): text with full access, or an object with
     the key's hash, tenant, agents, roles and limits. Default: only this machine has access."""
-    max_connections: Annotated[int, Field(ge=1)] = 500
+    max_connections: Annotated[int, Field(ge=1)] = 700
     """Maximum of open connections. At the limit, a new one replaces the oldest that has no request in progress."""
-    max_connections_per_address: Annotated[int, Field(ge=1)] = 200
+    max_connections_per_address: Annotated[int, Field(ge=1)] = 600
     """The same for one client address (for IPv6, a /64 network). Clients behind a proxy share its address."""
-    max_streams: Annotated[int, Field(ge=1)] = 400
+    max_streams: Annotated[int, Field(ge=1)] = 650
     """Maximum of open event streams. Fewer than `max_connections`, so that other requests are accepted."""
-    max_streams_per_key: Annotated[int, Field(ge=1)] = 100
+    max_streams_per_key: Annotated[int, Field(ge=1)] = 550
     """The same for one key. Without keys, it applies to all local programs together."""
     openwebui_tasks: bool = True
     """Answer Open WebUI's own requests, for titles, tags and the like, with the agent's model alone: without its

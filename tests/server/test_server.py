@@ -18,7 +18,6 @@ import pytest
 from fastapi import Depends, FastAPI, HTTPException
 
 from framework import Runtime
-from framework.config.settings import ServerSettings
 from framework.server import router
 from tests.support.commands import COMMAND, ENVIRONMENT, agentsd
 from tests.support.otlp_sink import sink
@@ -49,6 +48,10 @@ async def setup(context):
 """
 
 
+STREAMS = 20
+"""Limit of event streams of the server that all tests without edits use."""
+
+
 def one(**keys: str) -> str:
     return agent("one", model="offline", **keys)
 
@@ -64,7 +67,8 @@ def server(tmp_path: Path) -> Iterator[Served]:
 @pytest.fixture(scope="module")
 def still(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server for all tests that do not edit files."""
-    root = write(tmp_path_factory.mktemp("still"), {ONE: one(description="v1")})
+    settings = f"server: {{max_streams_per_key: {STREAMS}}}\n"
+    root = write(tmp_path_factory.mktemp("still"), {ONE: one(description="v1"), "agentsd.yaml": settings})
     with served(root) as found:
         yield found
 
@@ -271,7 +275,7 @@ def may_listen(server: Served) -> bool:
 
 def test_the_number_of_streams_is_limited_and_a_closed_one_is_free_again(still: Served) -> None:
     with ExitStack() as streams:
-        for _ in range(ServerSettings().max_streams_per_key):
+        for _ in range(STREAMS):
             stream = streams.enter_context(socket.create_connection(("127.0.0.1", still.port)))
             stream.sendall(b"GET /agent/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
             while b"retry" not in stream.recv(4096):

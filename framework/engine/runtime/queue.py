@@ -30,7 +30,7 @@ from framework.types.state import RunResult
 
 log = logging.getLogger(__name__)
 
-MAX_CONCURRENT_RUNS = 100
+MAX_CONCURRENT_RUNS = 1000
 """Number of queued runs that one process executes at once; the others wait in the store."""
 RECHECK_SECONDS = 2.0
 """Interval at which a process looks for queued runs that can begin because of another process. Calls of `claim` that
