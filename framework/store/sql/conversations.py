@@ -23,8 +23,8 @@ from framework.store.sql.schema import (
     conversations,
     decisions,
     events,
-    has_status,
     idempotency_keys,
+    is_waiting,
     messages,
     packed,
     parts,
@@ -43,7 +43,7 @@ UNUSED_BLUEPRINT_SECONDS = 3600.0
 """An unused blueprint is deleted this long after it was last written: a run may be about to begin with it."""
 
 
-_IS_WAITING = sa.and_(runs.c.conversation_id == conversations.c.id, has_status("queued"))
+_IS_WAITING = is_waiting(conversations.c.id)
 _WAITING = sa.select(sa.func.count()).where(_IS_WAITING).correlate(conversations).scalar_subquery()
 _SELECT = sa.select(conversations, _WAITING.label("waiting")).where(conversations.c.id == sa.bindparam("key"))
 """Built once, because every turn of a conversation executes it."""
@@ -172,7 +172,7 @@ def delete_without_turns(connection: sa.Connection, key: str) -> None:
     """Delete a conversation of which no run ever began and none waits, after a queued run has ended."""
     # Locked first: the DELETE then sees runs that were added while this transaction waited.
     connection.execute(sa.select(conversations.c.id).where(conversations.c.id == key).with_for_update())
-    waits = sa.exists().where(runs.c.conversation_id == key, has_status("queued"))
+    waits = sa.exists().where(is_waiting(key))
     connection.execute(sa.delete(conversations).where(conversations.c.id == key, conversations.c.turns == 0, ~waits))
 
 

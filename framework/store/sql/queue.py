@@ -15,7 +15,7 @@ from framework.store.sql.database import Database
 from framework.store.sql.leases import RunLease, RunLeases
 from framework.store.sql.owners import is_leased
 from framework.store.sql.runs import HELD_COLUMNS, HeldRow, held_row, insert_run, lease_columns, run_columns
-from framework.store.sql.schema import conversations, has_status, idempotency_keys, runs
+from framework.store.sql.schema import conversations, has_status, idempotency_keys, is_waiting, runs
 from framework.store.sql.texts import conversation_key, storable, to_sql_text
 from framework.types.digest import content_digest
 from framework.types.errors import RunTaken
@@ -30,7 +30,7 @@ def insert_queued(connection: sa.Connection, request: RunRequest, state: RunStat
         key = conversation_key(request.conversation_id, request.tenant)
         delete_expired(connection, time.time(), key)
         open_run = _lock_conversation(connection, key, request)
-        waiting = sa.select(sa.func.count()).where(runs.c.conversation_id == key, has_status("queued"))
+        waiting = sa.select(sa.func.count()).where(is_waiting(key))
         check_queue(request, open_run, connection.execute(waiting).scalar_one())
     insert_run(connection, state, {**row, "status": "queued", "conversation_id": key})
 

@@ -26,6 +26,7 @@ from framework.store.sql.schema import (
     decisions,
     events,
     has_status,
+    is_waiting,
     messages,
     parts,
     runs,
@@ -70,7 +71,7 @@ _CLAIM = (
     .values(open_run=sa.bindparam("run"), turns=conversations.c.turns + 1, updated_at=sa.bindparam("now"))
     .returning(conversations.c.turns)
 )
-_CLAIM_UNQUEUED = _CLAIM.where(~sa.exists().where(runs.c.conversation_id == conversations.c.id, has_status("queued")))
+_CLAIM_UNQUEUED = _CLAIM.where(~sa.exists().where(is_waiting(conversations.c.id)))
 """Built once, because every turn of a conversation executes one of them."""
 
 

@@ -186,6 +186,12 @@ def has_status(status: Status) -> sa.ColumnElement[bool]:
     return runs.c.status == sa.literal_column(f"'{status}'")
 
 
+def is_waiting(key: sa.ColumnElement[str] | str) -> sa.ColumnElement[bool]:
+    """Return the condition that a run waits in the queue of the conversation with this key."""
+    # The comparison of numbers makes SQLite choose the index of waiting runs, not that of the status.
+    return sa.and_(runs.c.conversation_id == key, runs.c.no > 0, has_status("queued"))
+
+
 def _partial_index(name: str, *columns: sa.Column[Any], where: sa.ColumnElement[bool], **options: Any) -> sa.Index:
     return sa.Index(name, *columns, sqlite_where=where, postgresql_where=where, **options)
 
