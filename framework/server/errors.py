@@ -172,12 +172,13 @@ def validation_error(errors: Sequence[Mapping[str, Any]]) -> RequestError:
         place = _field_of(error)
         if error["type"] == "json_invalid":
             messages.append(f"the body is not JSON: {error['ctx']['error']}, at character {error['loc'][-1]}")
+        elif error["type"] == "union_tag_not_found":
+            messages.append(f"{place}: {error['ctx']['discriminator']} is missing")
         elif error["type"] == "extra_forbidden":
             messages.append(f"unknown field {place!r}")
         else:
-            messages.append(
-                f"{place}: {error['msg']}" if place else "the body must be a JSON object (application/json)"
-            )
+            text = error["msg"].removeprefix("Value error, ")
+            messages.append(f"{place}: {text}" if place else "the body must be a JSON object (application/json)")
     if len(errors) > _MAX_REPORTED:
         messages.append(f"and {len(errors) - _MAX_REPORTED} more")
     fields = {_field_of(error) for error in errors}

@@ -23,7 +23,21 @@ from framework.config.schema import field_docs
 from framework.server.errors import ErrorResponse
 from framework.server.identity import requires
 
-STREAM_RESPONSE: dict[str, Any] = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
+STREAM_RESPONSE: dict[str, Any] = {
+    "content": {
+        "text/event-stream": {
+            "itemSchema": {  # of OpenAPI 3.2; a schema would describe the whole stream as one text
+                "type": "object",
+                "properties": {
+                    "id": {"type": "string"},
+                    "event": {"type": "string"},
+                    "data": {"type": "string", "contentMediaType": "application/json"},
+                    "retry": {"type": "integer", "minimum": 0},
+                },
+            }
+        }
+    }
+}
 """Description of a response of server-sent events."""
 _EXAMPLES = Path(__file__).with_name("examples.yaml")
 _DESCRIPTION = (
@@ -65,7 +79,10 @@ def build_document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
     document = get_openapi(title="agentsd", version=release, description=_DESCRIPTION, routes=routes)
     document["components"]["securitySchemes"] = {"key": _KEY}
     document["security"] = [{"key": []}, {}]
-    _describe_fields(document["components"]["schemas"])
+    schemas = document["components"]["schemas"]
+    for kind in ("Approve", "Edit", "Reject", "Respond"):  # without it, the kind of a decision is unknown
+        schemas[kind]["required"] = [*dict.fromkeys([*schemas[kind].get("required", ()), "type"])]
+    _describe_fields(schemas)
     _add_examples(document["paths"])
     return document
 

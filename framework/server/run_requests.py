@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from framework.server.owned import MAX_URL_ID_CHARS
 from framework.types.digest import content_digest
@@ -18,6 +18,12 @@ def _check_printable(text: str) -> str:
     return text
 
 
+def _whole(value: object) -> object:
+    """Return a number such as 5.0, which JSON does not distinguish from 5, as an integer."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+_Limit = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
 Id = Annotated[str, StringConstraints(min_length=1, max_length=MAX_URL_ID_CHARS), AfterValidator(_check_printable)]
 """An id that the client chooses."""
 MAX_DECISIONS = 100
@@ -44,11 +50,11 @@ class RunBody(RequestModel):
     API. The run then has no stored conversation."""
     inputs: dict[str, Any] | None = None
     """Values of the variables that the agent declares."""
-    max_tool_calls: Annotated[int, Field(ge=1)] | None = None
+    max_tool_calls: _Limit | None = None
     """Maximum number of tool calls; at most the agent's own limit."""
-    max_total_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_total_tokens: _Limit | None = None
     """Maximum number of tokens of all model calls; at most the agent's own limit."""
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: _Limit | None = None
     """The same as `max_total_tokens`."""
     locale: Annotated[str, Field(max_length=35)] | None = None
     """Language of the prompt templates, such as `zh`."""

@@ -77,7 +77,8 @@ def test_every_body_has_an_example_that_fits_its_schema(tmp_path: Path) -> None:
         success = next(response for status, response in operation["responses"].items() if status[0] == "2")
         for media_type, content in success["content"].items():
             assert content["example"], (name, media_type)
-            validator(document, content["schema"]).validate(content["example"])
+            if media_type == "application/json":
+                validator(document, content["schema"]).validate(content["example"])
 
 
 def test_fields_and_parameters_are_described(tmp_path: Path) -> None:
