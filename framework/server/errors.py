@@ -54,13 +54,6 @@ class AccessDenied(RequestError):
     http_status = 403
 
 
-class ConversationNotFound(RequestError):
-    """No conversation has this id, or it belongs to another user or tenant."""
-
-    code = "conversation_not_found"
-    http_status = 404
-
-
 class BodyTooLarge(RequestError):
     """The request body exceeds the size limit."""
 

@@ -10,10 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from framework.engine.runtime.runtime import Runtime
-from framework.server.errors import ConversationNotFound
 from framework.server.identity import Identity
 from framework.store.protocol import Conversation, ConversationInfo, ConversationQuery, RunInfo, RunQuery
-from framework.types.errors import RequestError, RunNotFound
+from framework.types.errors import ConversationNotFound, RequestError, RunNotFound
 from framework.types.state import RunState
 
 MAX_URL_ID_CHARS = 200

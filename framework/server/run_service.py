@@ -17,7 +17,7 @@ from framework.server.owned import check_conversation_for, load_run_for
 from framework.server.run_requests import RunBody
 from framework.server.run_schemas import RunReference
 from framework.server.run_stream import encode_run
-from framework.types.errors import RequestError
+from framework.types.errors import ConversationNotFound, RequestError
 from framework.types.run_request import IdempotencyKey
 from framework.types.state import Decision, RunResult, RunState
 
@@ -80,8 +80,9 @@ class RunService:
                     tenant=identity.tenant,
                 )
             except RequestError as error:
-                if error.param in _FIELDS:
-                    raise RequestError(_renamed(error), param=_FIELDS[error.param]) from None
+                if error.param in _FIELDS:  # neither class has more than a message
+                    kind = ConversationNotFound if isinstance(error, ConversationNotFound) else RequestError
+                    raise kind(_renamed(error), param=_FIELDS[error.param]) from None
                 raise
             started(submitted.run_id)
         return OwnedRun(submitted.run_id, submitted.conversation_id, user, identity.tenant)

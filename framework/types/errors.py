@@ -5,6 +5,7 @@
     ├── RequestError           the caller
     │   ├── AgentNotFound      no agent with this name; lists the agents
     │   ├── RunNotFound        no run with this id
+    │   ├── ConversationNotFound   no conversation with this id, or it belongs to another user
     │   ├── ApprovalRequired   a call outside a run needs approval
     │   ├── RunBusy            the run is already in progress
     │   ├── DecisionRefused    the decision was made before, or is too late
@@ -96,6 +97,13 @@ class RunNotFound(RequestError):
     """No run has this id."""
 
     code = "run_not_found"
+    http_status = 404
+
+
+class ConversationNotFound(RequestError):
+    """No conversation has this id, or it belongs to another user or tenant."""
+
+    code = "conversation_not_found"
     http_status = 404
 
 

@@ -322,6 +322,17 @@ def test_the_user_of_the_key_owns_its_runs(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_the_conversation_of_another_user_is_404(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with client_of(project(tmp_path), ScriptedModel("hi")) as client:
+            body = {"message": "x", "conversation_id": "c"}
+            await client.post("chat", {**body, "user": "ann"})
+            error = await client.error("POST", "chat", 404, json={**body, "user": "bob"})
+            assert (error["code"], error["param"]) == ("conversation_not_found", "conversation_id")
+
+    asyncio.run(main())
+
+
 def test_a_key_that_is_limited_to_agents_names_one_and_gets_no_other(tmp_path: Path) -> None:
     async def main() -> None:
         root = keyed(tmp_path, key_entry("one", KEY, agents=["a"]), key_entry("both", OTHER, agents=["a", "b"]))

@@ -93,7 +93,8 @@ async def client_of(
 ) -> AsyncIterator[RunClient]:
     """Serve a project in this event loop, and yield a client."""
     tools = gate.tools() if gate else []
-    async with serving(root, models={"scripted": model} if model else None, tools=tools, **options) as found:
+    models = {"scripted": model} if model else None
+    async with serving(root, models=models, tools=tools, single_user=False, **options) as found:
         client = RunClient(found, key)
         async with client.http:
             yield client

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from framework.engine.runtime.request import Caller
 from framework.store.protocol import Conversation, ConversationQuery, Store
-from framework.types.errors import RequestError
+from framework.types.errors import ConversationNotFound, RequestError
 
 
 async def load_conversation(store: Store, conversation_id: str, caller: Caller) -> Conversation:
@@ -13,14 +13,15 @@ async def load_conversation(store: Store, conversation_id: str, caller: Caller) 
     If the host serves a single user, and the caller names no tenant, the conversation may be any tenant's.
 
     Raises:
-        RequestError: it belongs to another user, or several tenants have one with this id.
+        ConversationNotFound: it belongs to another user.
+        RequestError: several tenants have one with this id.
     """
     conversation = await store.conversation(conversation_id, caller.tenant)
     if not conversation.is_stored and caller.single_user and caller.tenant is None:
         conversation = await _any_tenants_conversation(store, conversation)
     if conversation.is_stored and not caller.can_access(conversation.user, conversation.tenant):
         problem = f"this user has no conversation {conversation_id!r}"
-        raise RequestError(f"{problem}: pass the user and tenant that started it")
+        raise ConversationNotFound(f"{problem}: pass the user and tenant that started it", param="conversation")
     return conversation
 
 

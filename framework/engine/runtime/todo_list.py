@@ -14,7 +14,7 @@ from framework.engine.runtime.request import Caller
 from framework.store.protocol import Conversation, Store
 from framework.tools.builtin.notes import MAX_TODO_ITEMS, TODO
 from framework.tools.session_values import Session
-from framework.types.errors import ConversationBusy, RequestError, ToolError
+from framework.types.errors import ConversationBusy, ConversationNotFound, RequestError, ToolError
 from framework.types.todo import TodoItem, merge_items, read_items
 
 
@@ -55,5 +55,5 @@ async def replace_todo(
 async def _conversation(store: Store, conversation_id: str, caller: Caller) -> Conversation:
     conversation = await load_conversation(store, conversation_id, caller)
     if not conversation.turns:
-        raise RequestError(f"this user has no conversation {conversation_id!r}")
+        raise ConversationNotFound(f"this user has no conversation {conversation_id!r}", param="conversation")
     return conversation
