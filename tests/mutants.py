@@ -146,7 +146,6 @@ MUTANTS = (
     Mutant(FOLLOW, "if live.seq > self._last + 1 or not (live.seq or self._is_live):", "if False:", FOLLOW_TEST),
     Mutant(FOLLOW, "        if live.seq > self._last:", "        if live.seq:", FOLLOW_TEST),
     Mutant(FOLLOW, "(live.path, live.message_id) in self._complete", "False", FOLLOW_TEST),
-    Mutant(FOLLOW, "through_pauses or self._launcher.is_running(self._run_id)", "through_pauses", FOLLOW_TEST),
     Mutant(QUEUE, "free = MAX_CONCURRENT_RUNS - len(self._claims)", "free = 10_000", SUBMIT_TEST),
     Mutant(QUEUE, "if request.attempts >= MAX_RESUME_ATTEMPTS:", "if False:", SUBMIT_TEST),
     Mutant(QUEUE, "        self.wake()  # not after", "        # not after", SUBMIT_TEST),

@@ -18,7 +18,11 @@ from framework.types.state import RunResult
 from framework.types.status import Status
 
 POLL_SECONDS = 0.25
-"""Interval at which the store is read while the run is not in progress in this process."""
+"""Interval at which the store is read while the run is in progress in another process."""
+MAX_POLL_SECONDS = 2.0
+"""Longest interval while the run waits. Each poll without events doubles the interval: thousands of runs may wait."""
+_IN_MEMORY_POLL_SECONDS = 5.0
+"""Interval for a store of this process, in which nothing happens without the hub, except that a run is deleted."""
 _TEXTS = (ContentReceived, Thought)
 _BATCH = 100
 """Number of stored events after which the event loop may do other work."""
@@ -34,6 +38,7 @@ class RunFollower:
         """Number of the last event that the caller has."""
         self._status: Status = "queued"
         """Status of the run after that event."""
+        self._interval = POLL_SECONDS
         self._is_live = False
         """Whether every event since the last one came, or will come, from the hub."""
         self._complete: set[tuple[tuple[str, ...], str | None]] = set()
@@ -67,12 +72,21 @@ class RunFollower:
 
     async def _next(self, reader: EventReader) -> Event | None:
         """Wait for the next live event; None if the hub is closed, or if it is time to read the store."""
-        is_running = self._launcher.is_running(self._run_id)
         try:
-            async with asyncio.timeout(None if is_running else POLL_SECONDS):
+            async with asyncio.timeout(self._next_interval()):
                 return await anext(reader)
         except (TimeoutError, StopAsyncIteration):
             return None
+
+    def _next_interval(self) -> float | None:
+        """Return how long to wait for the hub before the store is read; None if the run is in progress here."""
+        if self._launcher.is_running(self._run_id):
+            return None
+        if not self._store.durable:
+            return _IN_MEMORY_POLL_SECONDS
+        interval = POLL_SECONDS if self._status == "running" else self._interval
+        self._interval = min(2 * interval, MAX_POLL_SECONDS)
+        return interval
 
     async def _in_order(self, live: Event) -> AsyncGenerator[Event, None]:
         """Yield a live event, after those in the store that precede it; nothing if the caller has it already."""

@@ -13,7 +13,10 @@ import click
 import pytest
 
 from framework import Runtime
+from framework.store.url import open_store
 from framework.testing import ScriptedModel, Turn, calls
+from framework.types.messages import Message
+from framework.types.run_request import RunRequest
 from tests.support.commands import agentsd, agentsd_in_process, read_until, terminal
 from tests.support.projects import agent, write
 from tests.support.stored_runs import (
@@ -34,6 +37,33 @@ def begin(root: Path, *turns: Turn) -> str:
             return (await runtime.run("go")).run_id
 
     return asyncio.run(main())
+
+
+# --- queued runs
+
+
+def test_a_queued_run_is_listed_shown_and_cancelled(tmp_path: Path) -> None:
+    write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
+
+    async def enqueue() -> str:
+        store = await open_store(STORE, tmp_path)
+        message = Message(role="user", content="hi there")
+        run_id = await store.enqueue(RunRequest(message=message, options={"agent": "one"}, conversation_id="c"))
+        await store.close()
+        return run_id
+
+    run_id = asyncio.run(enqueue())
+    listed = agentsd_in_process("runs", "list", "--status", "queued", cwd=tmp_path).stdout.split()
+    assert (listed[:3], listed[-3:]) == ([run_id, "queued", "one"], ["c#?", "hi", "there"])
+    shown = agentsd_in_process("runs", "show", "last", cwd=tmp_path).stdout
+    assert shown == f"{run_id}  queued\n  agent one  conversation c\nyou: hi there\n"
+    refused = agentsd_in_process("runs", "replay", "last", cwd=tmp_path)
+    assert refused.stderr == f"error: run {run_id} is queued: it has not begun\n"
+    refused = agentsd_in_process("runs", "resume", "last", cwd=tmp_path)
+    assert refused.stderr == f"error: run {run_id} is queued: no decision is pending\n"
+    assert agentsd_in_process("runs", "cancel", "last", cwd=tmp_path).stdout == f"{run_id} is cancelled\n"
+    assert [run["status"] for run in list_runs(tmp_path)] == ["cancelled"]
+    assert agentsd("run", "--conversation", "c", "hello", cwd=tmp_path).returncode == 0
 
 
 # --- paused runs
