@@ -72,6 +72,10 @@ class EventHub:
         self._last = _Item()
         self._in_progress: dict[Path, _Message] = {}
         self._kept: list[Event] = []
+        self._dropped = 0
+        """Number of the last event that a later reader does not get."""
+        self._number = 0
+        """Number of the last event that was put."""
         self._readers = 0
         self._is_awaited = False
         self._waiting: list[asyncio.Future[None]] = []
@@ -87,6 +91,10 @@ class EventHub:
     def kept(self) -> Sequence[Event]:
         """The numbered events that were put with `keep`."""
         return self._kept
+
+    def begin_after(self, number: int) -> None:
+        """Begin with the event after this one: the run is resumed, and the store has the events up to it."""
+        self._dropped = self._number = number
 
     def expect_readers(self) -> None:
         """Create events and stream text even while nobody reads, because readers may join at any time."""
@@ -107,6 +115,9 @@ class EventHub:
                 del self._in_progress[event.path]
         if keep:
             self._kept.append(event)
+        else:
+            self._dropped = event.seq
+        self._number = event.seq
         self._append(_Item(event))
         self._wake()
 
@@ -135,6 +146,19 @@ class EventHub:
         self._wake()
 
     # --- for readers
+
+    def serves(self, after: int) -> bool:
+        """Return whether a reader that joins now gets every event after this number."""
+        return after >= self._dropped
+
+    async def wait_for(self, number: int) -> None:
+        """Wait until the events up to a number were put, or until the hub is closed.
+
+        A reader that has read an event from the store before it was put waits for it: until then, the text that ended
+        with the event counts as unfinished.
+        """
+        while self._number < number and not self.is_closed:
+            await self.wait()
 
     def reader(self, after: int = 0) -> EventReader:
         """Return a reader, which gets events from now on.

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from framework.engine.context.event_hub import EventReader
+from framework.engine.context.event_hub import EventHub, EventReader
 from framework.engine.runtime.launcher import Launcher
 from framework.engine.runtime.request import Caller
 from framework.engine.runtime.result import build_result
@@ -46,11 +46,12 @@ class RunFollower:
 
     async def events(self, after: int, *, through_pauses: bool) -> AsyncGenerator[Event, None]:
         """Yield the events after a number; see `Runtime.follow`."""
-        self._last, hub = after, self._launcher.hub(self._run_id)
-        reader = hub.reader(after)  # before the store is read, so that no event falls between the two
+        hub = self._launcher.hub(self._run_id)
+        state = await self._resumer.load(self._run_id, self._caller)
+        self._last, self._status = min(after, state.seq), state.status
+        reader = await self._join(hub)
+        is_behind = state.seq > self._last or not hub.serves(self._last)
         try:
-            state = await self._resumer.load(self._run_id, self._caller)
-            self._status, is_behind = state.status, state.seq > after
             while True:
                 if is_behind:
                     async for event in self._stored():
@@ -66,9 +67,15 @@ class RunFollower:
                 if hub.is_closed:
                     reader.close()
                     hub = self._launcher.hub(self._run_id)
-                    reader = hub.reader(self._last)
+                    reader = await self._join(hub)
         finally:
             reader.close()
+
+    async def _join(self, hub: EventHub) -> EventReader:
+        """Return a reader of the events that the caller does not have."""
+        if self._launcher.is_running(self._run_id):
+            await hub.wait_for(self._last)
+        return hub.reader(self._last)
 
     async def _next(self, reader: EventReader) -> Event | None:
         """Wait for the next live event; None if the hub is closed, or if it is time to read the store."""

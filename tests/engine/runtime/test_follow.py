@@ -14,8 +14,10 @@ import pytest
 from framework import Approve, Reject, RequestError, RunNotFound, RunSuspended, Runtime, StoreError, events, tool
 from framework.llm.client import Delta, ModelRequest
 from framework.store.memory import MemoryStore
+from framework.store.protocol import RunRecord
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
 from framework.types.messages import Message, Reasoning
+from framework.types.state import RunState
 from tests.support.cases import FACTOR
 from tests.support.submitted_runs import PATIENCE, Gate, opened, project, shown_text
 
@@ -361,6 +363,127 @@ def test_deltas_do_not_follow_the_whole_text(tmp_path: Path) -> None:
         texts = [event for event in seen if isinstance(event, events.ContentReceived | events.Thought)]
         assert (texts[0].seq > 0, texts[0].text) == (True, "x b c d")
         assert all(event.message_id != texts[0].message_id for event in texts[1:])
+
+    asyncio.run(main())
+
+
+class Lagging(JsonStore):
+    """A store whose write of a thought returns late, so that its events are stored before they are emitted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stored, self.may_return = asyncio.Event(), asyncio.Event()
+
+    def keep(self, state: RunState, new: Sequence[events.Event], *, last: bool = False) -> None:
+        super().keep(state, new, last=last)
+        if any(isinstance(event, events.Thought) for event in new):
+            self.stored.set()
+
+    async def begin(self, *arguments: Any) -> RunRecord:
+        return LaggingRecord(await super().begin(*arguments), self)
+
+
+class LaggingRecord:
+    cancel_requested = False
+
+    def __init__(self, record: RunRecord, store: Lagging) -> None:
+        self._record, self._store = record, store
+
+    async def write(self, *arguments: Any, **options: Any) -> None:
+        await self._record.write(*arguments, **options)
+        if self._store.stored.is_set():
+            await self._store.may_return.wait()
+
+    async def release(self) -> None:
+        await self._record.release()
+
+
+def test_a_reader_that_is_ahead_of_the_run_gets_no_deltas_of_texts_that_it_has(tmp_path: Path) -> None:
+    """It has read the whole text from the store, and returns before the run has emitted it."""
+
+    async def main() -> None:
+        call = Message(role="assistant", content="x b c d", tool_calls=calls(("hold", {})))
+        gate, store, model = Gate(), Lagging(), ScriptedModel(call, TEXT)
+        options: dict[str, Any] = {"models": {"scripted": model}, "tools": gate.tools(), "store": store}
+        async with asyncio.timeout(PATIENCE), Runtime.open(project(tmp_path), watch=False, **options) as runtime:
+            submitted = await runtime.submit("hi")
+            await store.stored.wait()
+            (thought,) = [one for one in await numbered(runtime, submitted.run_id) if isinstance(one, events.Thought)]
+            following = asyncio.create_task(_collect(runtime.follow(submitted.run_id, thought.seq)))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            store.may_return.set()
+            gate.opened.set()
+            seen = await following
+        texts = [event for event in seen if isinstance(event, events.ContentReceived | events.Thought)]
+        assert texts
+        assert all(event.message_id != thought.message_id for event in texts)
+
+    asyncio.run(main())
+
+
+class SlowLoads(JsonStore):
+    """A store whose second load of a run returns late."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loads, self.loaded, self.may_return = 0, asyncio.Event(), asyncio.Event()
+
+    async def load_run(self, run_id: str) -> RunState:
+        state = await super().load_run(run_id)
+        self.loads += 1
+        if self.loads == 2:
+            self.loaded.set()
+            await self.may_return.wait()
+        return state
+
+
+def test_events_emitted_while_the_reader_joins_are_not_missing(tmp_path: Path) -> None:
+    """The run executes a long call afterwards, so that no later event shows the gap."""
+
+    async def main() -> None:
+        first, second, store = Gate(), Gate(), SlowLoads()
+        model = ScriptedModel(calls(("hold", {})), calls(("pause", {}), prefix="d"), TEXT)
+
+        @tool(risk="low")
+        async def pause() -> str:
+            """Wait for the second gate."""
+            second.began.set()
+            await second.opened.wait()
+            return "held"
+
+        options: dict[str, Any] = {"models": {"scripted": model}, "tools": [*first.tools(), pause], "store": store}
+        async with asyncio.timeout(PATIENCE), Runtime.open(project(tmp_path), watch=False, **options) as runtime:
+            submitted = await runtime.submit("hi")
+            await first.began.wait()
+            after = (await store.load_run(submitted.run_id)).seq
+            async with aclosing(runtime.follow(submitted.run_id, after)) as following:
+                earliest = asyncio.ensure_future(anext(following))
+                await store.loaded.wait()
+                first.opened.set()
+                await second.began.wait()
+                store.may_return.set()
+                assert (await earliest).seq == after + 1
+                second.opened.set()
+                rest = await _collect(following)
+            assert [event.seq for event in rest if event.seq] == list(range(after + 2, rest[-1].seq + 1))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("after", [1, 10**9])
+def test_a_number_beyond_the_last_event_is_the_last_one(tmp_path: Path, any_url: str | None, after: int) -> None:
+    async def main() -> None:
+        gate, model = Gate(), ScriptedModel(calls(("hold", {})), TEXT)
+        async with opened(project(tmp_path), any_url, model, tools=gate.tools()) as runtime:
+            submitted = await runtime.submit("hi")
+            waiting = asyncio.create_task(_collect(runtime.follow(submitted.run_id, after)))
+            await gate.began.wait()
+            running = asyncio.create_task(_collect(runtime.follow(submitted.run_id, after)))
+            await asyncio.sleep(0)
+            gate.opened.set()
+            for one in (waiting, running):
+                assert isinstance((await one)[-1], events.RunFinished)
 
     asyncio.run(main())
 
