@@ -88,7 +88,7 @@ class RunAnswers:
             ConfigError: no agent is valid.
             StoreError: the store fails.
         """
-        agent = self.agent_of(asked.model, identity)
+        agent, base_url = self.agent_of(asked.model, identity), str(request.base_url)
         user = identity.user_of(asked.user or request.headers.get("x-openwebui-user-id") or None)
         options: RunOptions = {**asked.options, "agent": agent, "user": user, "tenant": identity.tenant}
         if conversation := request.headers.get("x-conversation-id"):
@@ -104,13 +104,13 @@ class RunAnswers:
                 count(run_id)
         except ConversationBusy as busy:
             if busy.run_id and await self._runtime.pending(busy.run_id, user=user, tenant=identity.tenant):
-                return StartedRun(busy.run_id, user, identity.tenant, _run_url(request, busy.run_id), is_waiting=True)
+                return StartedRun(busy.run_id, user, identity.tenant, _run_url(base_url, busy.run_id), is_waiting=True)
             raise
         except RequestError as error:
             if type(error) is not RequestError:
                 raise
             raise RequestError(error.message, param=_FIELDS.get(error.param, error.param)) from None
-        return StartedRun(run_id, user, identity.tenant, _run_url(request, run_id))
+        return StartedRun(run_id, user, identity.tenant, _run_url(base_url, run_id))
 
     async def read(self, run: StartedRun, *, as_data: bool) -> AsyncGenerator[Event | AnswerText | Ending]:
         """Yield the events of a run, each followed by its texts, and last how the run ended.
@@ -145,5 +145,5 @@ def _metadata(asked: ClientRequest, headers: Headers) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value}
 
 
-def _run_url(request: Request, run_id: str) -> str:
-    return f"{str(request.base_url).rstrip('/')}/agent/runs/{quote(run_id)}"
+def _run_url(base_url: str, run_id: str) -> str:
+    return f"{base_url.rstrip('/')}/agent/runs/{quote(run_id)}"

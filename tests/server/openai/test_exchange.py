@@ -110,6 +110,36 @@ def test_a_key_beyond_its_rate_starts_nothing(tmp_path: Path) -> None:
     assert int(second.headers["retry-after"]) > 0
 
 
+def test_the_streams_of_a_key_are_limited(tmp_path: Path) -> None:
+    settings = {"server": {**json.loads(keys())["server"], "max_streams_per_key": 1}}
+    released = asyncio.Event()
+
+    @tool(risk="low", name="clock.wait")
+    async def wait() -> str:
+        """Wait."""
+        await released.wait()
+        return "now"
+
+    async def use(client: httpx2.AsyncClient, server: Serving) -> Any:
+        streamed = {**HI, "stream": True}
+        async with client.stream("POST", CHAT, json=streamed, headers=bearer(KEY)) as first:
+            lines = first.aiter_lines()
+            assert (await anext(lines)).startswith("data: ")
+            second = await client.post(CHAT, json=streamed, headers=bearer(KEY))
+            released.set()
+            rest = [line async for line in lines]
+        third = await client.post(CHAT, json=streamed, headers=bearer(KEY))
+        return rest[-2], second, third, await server.runs()
+
+    script: list[Turn] = [calls(("clock.wait", {})), "done", "again"]
+    root = project(tmp_path, **{"agentsd.yaml": json.dumps(settings)})
+    last, second, third, runs = serve(root, *script, use=use, tools=[wait])
+    assert last == "data: [DONE]"
+    assert (second.status_code, second.json()["error"]["code"]) == (429, "rate_limited")
+    assert third.status_code == 200
+    assert len(runs) == 2
+
+
 def test_a_conversation_with_a_run_in_progress_is_busy(tmp_path: Path) -> None:
     started, released = asyncio.Event(), asyncio.Event()
 
