@@ -92,8 +92,8 @@ $(NODE)/.installed: $(VENV)/.installed-test
 	@if $(NPM) install --prefix $(NODE) --silent --no-audit --no-fund --ignore-scripts --fetch-retries=0 \
 		yaml-language-server@1.25.0 @modelcontextprotocol/server-everything@2026.8.31 \
 		@modelcontextprotocol/server-filesystem@2026.8.31 @copilotkit/aimock@1.43.0 \
-		ai@7.0.173 @ai-sdk/openai@4.0.118 @ai-sdk/openai-compatible@3.0.92 >$(NODE)/npm.log 2>&1; then touch $@; \
-	else echo "npm cannot install its packages: tests/config/test_schema_editor.py, tests/llm/test_aimock.py, tests/server/openai/test_ai_sdk.py and tests of MCP servers are skipped"; fi
+		ai@7.0.173 @ai-sdk/openai@4.0.118 @ai-sdk/openai-compatible@3.0.92 @ag-ui/client@1.0.0 >$(NODE)/npm.log 2>&1; then touch $@; \
+	else echo "npm cannot install its packages: tests/config/test_schema_editor.py, tests/llm/test_aimock.py, tests/server/openai/test_ai_sdk.py, tests/server/agui and tests of MCP servers are skipped"; fi
 
 # In a separate environment, so that an external server does not affect the versions of our packages.
 $(LLMOCK)/.installed: | $(BIN)/python

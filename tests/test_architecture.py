@@ -44,6 +44,8 @@ HEAVY |= {"framework.types.bounded_body", "framework.llm.reconnection"}  # with 
 HEAVY |= {"framework.tools.mcp.client", "framework.tools.mcp.connection"}  # with the MCP SDK, an extra
 HEAVY |= {"framework.store.sql.store"}  # with SQLAlchemy, for projects with a database
 HEAVY |= {"framework.server.process"}  # with FastAPI and uvicorn, an extra
+HEAVY |= {"framework.server.agui.run"}  # with the types of AG-UI, 0.1 s
+HEAVY |= {"framework.server.mcp.http", "framework.server.mcp.stdio"}  # with the MCP SDK, an extra
 HEAVY |= {"framework.llm.openai.connection"}  # with the openai SDK
 OWNERS = {"run", "context", "services", "spans", "journal", "launcher", "budget", "policy"}
 """Names of objects whose attributes only their own methods change, unlike the state of a run."""

@@ -16,6 +16,7 @@ In reading order; each module imports only from those below it:
     test           `agentsd test`: runs the test cases of agents.
     tools          `agentsd tools`: lists the tools, calls one, accepts changed ones.
     agents         `agentsd agents`: lists the agents, or shows one with all defaults.
+    mcp            `agentsd mcp`: serves agents as tools to an MCP client.
     config         `agentsd config`: compares projects; shows and rolls back the generations of a server.
     init           `agentsd init`: creates a working project.
     resuming       Resumes a stored run from the terminal.

@@ -33,6 +33,7 @@ COMMANDS = {
     "agents": "List a project's agents, or show one with all defaults.",
     "tools": "List a project's tools, or call one under an agent's policy.",
     "serve": "Serve a project over HTTP, with its files watched.",
+    "mcp": "Serve the agents of a project as tools to an MCP client.",
     "keys": "Create keys of the HTTP server.",
     "config": "Compare two versions of a project; show and roll back those of a server.",
     "budgets": "Show how much of the shared budgets is used.",

@@ -6,7 +6,9 @@ In reading order; each module imports only from those below it:
     app               The FastAPI app of `agentsd serve`: the routes of a runtime, and those for operations.
     operations_api    `/health`, `/ready` and `/metrics`: for load balancers, orchestrators and Prometheus.
     store_check       Checks whether the store of a server responds.
-    routes            The router with all routes of a runtime, below `/agent`.
+    routes            The router with all routes of a runtime.
+    agui              `/agui`: runs of agents for user interfaces that speak AG-UI.
+    mcp               `/mcp` and `agentsd mcp`: agents as tools of other programs.
     conversation_api  `/conversations`: lists, shows and deletes conversations.
     runs_api          `/runs` and `/approvals`: starts, lists, shows, follows, decides and cancels runs.
     chat_api          `/chat`: sends a message to an agent, and returns its answer, or its events as a stream.
@@ -15,6 +17,7 @@ In reading order; each module imports only from those below it:
     run_stream        The events of a run as server-sent events.
     run_schemas       The response bodies of the routes for runs and conversations, unredacted.
     run_requests      The request bodies of the routes that start runs and decide about them.
+    wording           Why a run has no answer, and what it asks, in words.
     owned             Loads runs and conversations for an identity. No route loads them in any other way.
     events_api        `/events`: configuration events as server-sent events.
     config_api        `/config`: the live configuration, its history, a check of the files, and rollbacks.

@@ -75,6 +75,13 @@ class MetricsUnavailable(RequestError):
     http_status = 404
 
 
+class NotInstalled(RequestError):
+    """The server lacks the packages of this route."""
+
+    code = "not_installed"
+    http_status = 501
+
+
 class RateLimited(RequestError):
     """The key has sent as many requests as it may in a period, or has as many streams open as it may have."""
 

@@ -1,4 +1,4 @@
-"""The router with all routes of a runtime, below `/agent` and `/v1`. Each resource has its own module."""
+"""The router with all routes of a runtime, each resource in its own module."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from starlette.requests import HTTPConnection
 from framework.engine.runtime.runtime import Runtime
 from framework.server.access import access_check
 from framework.server.agents_api import add_agent_routes
+from framework.server.agui.endpoint import add_agui_routes
 from framework.server.chat_api import add_chat_routes
 from framework.server.config_api import add_config_routes
 from framework.server.conversation_api import add_conversation_routes
@@ -16,6 +17,7 @@ from framework.server.event_stream import OpenStreams
 from framework.server.events_api import add_event_routes
 from framework.server.identity import FULL_ACCESS, Identify, Identity
 from framework.server.key_limits import KeyLimits
+from framework.server.mcp.endpoint import add_mcp_routes
 from framework.server.openai.v1_routes import v1_routes
 from framework.server.openapi import add_openapi_route, common_responses
 from framework.server.request_handling import CHAT_BODY_BYTES, CONFIG_BODY_BYTES, guarded_route
@@ -26,7 +28,7 @@ _PREFIX = "/agent"
 
 
 def router(runtime: Runtime, *, guarded: bool = True, identify: Identify | None = None) -> APIRouter:
-    """Return the routes below `/agent` and `/v1`, for `app.include_router`.
+    """Return the routes below `/agent`, `/v1`, `/agui` and `/mcp`, for `app.include_router`.
 
     Args:
         runtime: the runtime to serve. It must stay open as long as the app runs.
@@ -52,9 +54,9 @@ def build_routes(
         streams: the streams of runs. The caller closes them to end the open ones.
     """
 
-    def routes_of(tag: str, max_body_bytes: int) -> APIRouter:
+    def routes_of(tag: str, max_body_bytes: int, prefix: str = _PREFIX) -> APIRouter:
         route = guarded_route(identify, lambda: runtime.settings.telemetry.inbound, max_body_bytes)
-        return APIRouter(prefix=_PREFIX, route_class=route, tags=[tag], responses=common_responses())
+        return APIRouter(prefix=prefix, route_class=route, tags=[tag], responses=common_responses())
 
     limits = KeyLimits(runtime.store, runtime.settings.server)
     service = RunService(runtime, limits, streams or OpenStreams())
@@ -65,10 +67,14 @@ def build_routes(
     add_agent_routes(config, runtime)
     add_config_routes(config, runtime)
     add_event_routes(config, feed, limits)
-    add_openapi_route(config, [*runs.routes, *config.routes])
+    protocols = routes_of("protocols", CHAT_BODY_BYTES, "")
+    add_agui_routes(protocols, service)
+    add_mcp_routes(protocols, service)
+    add_openapi_route(config, [*runs.routes, *config.routes, *protocols.routes])
     router = APIRouter()
     router.include_router(runs)
     router.include_router(config)
+    router.include_router(protocols)
     router.include_router(v1_routes(runtime, identify, limits))
     return router
 

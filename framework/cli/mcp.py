@@ -1,0 +1,55 @@
+"""`agentsd mcp`: serves agents as tools to an MCP client, over standard input and output."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+
+import click
+
+from framework.cli.exporting import exporting
+from framework.cli.location import locate
+from framework.cli.schema import refresh_schemas
+from framework.cli.show import counted
+from framework.engine.runtime.runtime import Runtime
+from framework.types.errors import AgentNotFound, ConfigError
+
+_NEEDED = "`agentsd mcp` needs the MCP SDK: pip install 'agentsd[mcp]'"
+_HINT = "it speaks MCP with a program, not with people: add `agentsd mcp` to a client, see docs/serving.md"
+
+
+@click.command("mcp")
+@click.argument("path", default=".")
+@click.option("-a", "--agent", "agents", multiple=True, help="Offer only this agent; repeatable. Default: all.")
+def command(path: str, agents: tuple[str, ...]) -> int:
+    """Serve the agents of the project at PATH (default: this folder) as MCP tools, over standard input and output.
+
+    MCP clients such as Claude Code, Cursor and Zed start it. Edits of the project's files take effect while it runs.
+    Exit codes: 0 the client has closed the connection, 78 invalid files or settings.
+    """
+    location = locate(path)
+    logging.getLogger("framework.config.generations.catalog").setLevel(logging.INFO)
+    logging.getLogger("agentsd.runs").setLevel(logging.INFO)
+    try:
+        from framework.server.mcp.stdio import serve_stdio
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] in {"mcp", "mcp_types"}:
+            raise ConfigError(_NEEDED) from None
+        raise
+
+    def announce(runtime: Runtime) -> None:
+        refresh_schemas(runtime)
+        current = runtime.catalog.current
+        for name in agents:
+            if name not in current.agents:
+                raise AgentNotFound(name, sorted(current.agents), current.errors)
+        offered = counted(len(agents) or len(current.agents), "agent")
+        click.echo(f"agentsd offers {offered} over MCP (generation {current.number})", err=True)
+        if sys.stdin.isatty():
+            click.echo(_HINT, err=True)
+
+    settings = location.settings()
+    with exporting(settings):
+        asyncio.run(serve_stdio(location.root, settings, agents or None, announce))
+    return 0

@@ -1,0 +1,93 @@
+"""MCP over streamable HTTP: sessions of clients that begin with a handshake, and single requests of newer ones."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from starlette.datastructures import MutableHeaders
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from framework.server.identity import Identity, identity_of
+from framework.server.mcp.agents import MAX_MCP_SESSIONS, AgentServer
+from framework.server.mcp.call import Context, McpCaller
+from framework.server.request_handling import CHAT_BODY_BYTES
+from framework.server.run_service import RunService
+
+_IDLE_SECONDS = 30 * 60.0
+"""Time without requests after which a session ends."""
+_DECIDE = (
+    "A person must decide, but this client shows no forms, its key may not decide, or the form was closed. "
+    "Ask the user to decide at POST /agent/runs/{run_id}/decisions"
+)
+
+
+class McpEndpoint:
+    """The MCP server of `/mcp`. It runs from the first request until the server's streams are closed."""
+
+    def __init__(self, service: RunService) -> None:
+        self._service = service
+        self._server = AgentServer(service.runtime, self._caller)
+        # Host and Origin are checked by the access rules of all routes.
+        self._sessions = StreamableHTTPSessionManager(
+            self._server.server,
+            session_idle_timeout=_IDLE_SECONDS,
+            max_request_body_size=CHAT_BODY_BYTES,
+            max_sessions=MAX_MCP_SESSIONS,
+        )
+        self._started, self._closing = asyncio.Event(), asyncio.Event()
+        self._running = asyncio.create_task(self._run(), name="MCP sessions")
+
+    async def _run(self) -> None:
+        try:
+            with self._service.streams.add(self._closing.set):
+                async with self._sessions.run():
+                    self._started.set()
+                    await self._closing.wait()
+        finally:
+            self._server.close()
+
+    def _caller(self, context: Context) -> McpCaller:
+        assert context.request is not None
+        identity, limits = identity_of(context.request), self._service.limits
+        return McpCaller(
+            user=identity.user,
+            tenant=identity.tenant,
+            agents=identity.agents,
+            can_decide="decide" in identity.roles,
+            how_to_decide=_DECIDE,
+            starting=partial(limits.starting, identity),
+            check_rate=partial(limits.check_rate, identity),
+        )
+
+    async def response(self, identity: Identity) -> Response:
+        """Return the response to a request of an identity; raises RequestError if it has too many open."""
+        self._service.limits.check_streams(identity)
+        await self._started.wait()
+        return _McpResponse(self._sessions, self._service, identity)
+
+
+class _McpResponse(Response):
+    """Lets the MCP server answer a request."""
+
+    def __init__(self, sessions: StreamableHTTPSessionManager, service: RunService, identity: Identity) -> None:
+        super().__init__()
+        self._sessions, self._service, self._identity = sessions, service, identity
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response, with the headers of all responses."""
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(raw=message["headers"])
+                headers["cache-control"], headers["x-content-type-options"] = "no-store", "nosniff"
+            await send(message)
+
+        # A session accepts only requests of the identity that began it.
+        user = AuthenticatedUser(AccessToken(token="", client_id=self._identity.name, scopes=[]))
+        with self._service.limits.streaming(self._identity):
+            await self._sessions.handle_request({**scope, "user": user}, receive, send_with_headers)

@@ -1,0 +1,215 @@
+"""`agentsd mcp` as a client starts it: a process that speaks the protocol, and nothing else, on standard output."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import StdioServerParameters
+from watchfiles import watch
+
+from framework import Runtime
+from framework.store.protocol import RunQuery
+from framework.types.state import Approve
+from tests.support.commands import COMMAND, ENVIRONMENT
+from tests.support.mcp_client import ERAS, Era, accept, stdio_user, text_of
+from tests.support.projects import write
+
+PROGRAM = [*COMMAND, "mcp"]
+PLUGIN = """
+    import asyncio
+    import os
+    import subprocess
+
+    from framework import ToolCall, ToolContext
+    from framework.tools.extension import hook
+
+    print("printed by the plugin")
+    os.write(1, b"written by the plugin\\n")
+
+
+    @hook
+    def loud(context: ToolContext, call: ToolCall) -> None:
+        print("printed by the hook")
+        subprocess.run(["echo", "printed by a child"], check=True)
+        subprocess.run(["cat"], check=True, timeout=5)
+
+
+    @hook
+    async def wait(context: ToolContext, call: ToolCall) -> None:
+        open("ROOT/began", "w").close()
+        while not os.path.exists("ROOT/go"):
+            await asyncio.sleep(0.01)
+"""
+AGENT = """
+    version: 1
+    name: {name}
+    description: The agent {name}.
+    instructions: Use the tool.
+    skill_policy: {{allow: [echo], ask: [{ask}]}}
+    hooks: {{before_tool: [{hook}]}}
+"""
+
+
+def project(root: Path) -> Path:
+    files = {
+        f"agents.d/{name}.yaml": AGENT.format(name=name, ask=ask, hook=hook)
+        for name, ask, hook in [("main", "", "noise.loud"), ("asking", "echo", ""), ("waiting", "", "noise.wait")]
+    }
+    return write(root, {**files, "plugins/noise.py": PLUGIN.replace("ROOT", str(root))})
+
+
+def parameters(root: Path, *arguments: str) -> StdioServerParameters:
+    return StdioServerParameters(command=PROGRAM[0], args=[*PROGRAM[1:], *arguments], cwd=root, env={**ENVIRONMENT})
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_an_agent_answers_and_asks(tmp_path: Path, era: Era) -> None:
+    async def main() -> None:
+        with (tmp_path / "errors").open("w") as errors:
+            async with stdio_user(parameters(project(tmp_path)), era, accept(decision="approve"), errors) as user:
+                names = [tool.name for tool in (await user.client.list_tools()).tools]
+                assert names == ["asking", "main", "waiting"]
+                answer = await user.call("main", "echo hello")
+                assert (text_of(answer), answer.is_error) == ("hello", False)
+                assert text_of(await user.call("asking", "echo hello")) == "hello"
+                (form,) = user.forms
+                assert "may it call echo?" in form.message
+
+    asyncio.run(main())
+    printed = (tmp_path / "errors").read_text()
+    for text in ("printed by the plugin", "written by the plugin", "printed by the hook", "printed by a child"):
+        assert text in printed
+    assert "agentsd offers 3 agents over MCP" in printed
+
+
+def test_a_decision_can_be_made_elsewhere(tmp_path: Path) -> None:
+    async def main() -> None:
+        with (tmp_path / "errors").open("w") as errors:
+            async with stdio_user(parameters(project(tmp_path), "-a", "asking"), "auto", None, errors) as user:
+                assert [tool.name for tool in (await user.client.list_tools()).tools] == ["asking"]
+                paused = await user.call("asking", "echo hello")
+        assert paused.is_error
+        assert paused.meta
+        run_id = paused.meta["agentsd/run_id"]
+        assert f"agentsd runs decide {run_id}" in text_of(paused)
+        async with Runtime.open(tmp_path, store="sqlite:///.agentsd/state.db", watch=False) as runtime:
+            (asked,) = await runtime.pending(run_id)
+            assert (await runtime.resume(run_id, {asked.id: Approve()})).output == "hello"
+
+    asyncio.run(main())
+
+
+@asynccontextmanager
+async def started(root: Path, *arguments: str) -> AsyncIterator[Process]:
+    program = (*PROGRAM, *arguments)
+    process = await asyncio.create_subprocess_exec(
+        *program, cwd=root, env=ENVIRONMENT, stdin=PIPE, stdout=PIPE, stderr=PIPE
+    )
+    try:
+        async with asyncio.timeout(30):
+            yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def send(process: Process, method: str, number: int | None = None, **params: Any) -> None:
+    assert process.stdin
+    body = {"jsonrpc": "2.0", "method": method, "params": params, **({} if number is None else {"id": number})}
+    process.stdin.write(json.dumps(body).encode() + b"\n")
+    await process.stdin.drain()
+
+
+async def begin(process: Process) -> None:
+    """Begin a session by hand."""
+    client = {"name": "test", "version": "1"}
+    await send(process, "initialize", 1, protocolVersion="2025-11-25", capabilities={}, clientInfo=client)
+    assert process.stdout
+    assert json.loads(await process.stdout.readline())["result"]["serverInfo"]["name"] == "agentsd"
+    await send(process, "notifications/initialized")
+
+
+def wait_for(file: Path) -> None:
+    """Wait for a file that another process writes."""
+    for _ in watch(file.parent, yield_on_timeout=True, rust_timeout=100):
+        if file.exists():
+            return
+
+
+def test_a_client_that_dies_leaves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with started(project(tmp_path)) as process:
+            await begin(process)
+            await send(process, "tools/call", 2, name="waiting", arguments={"message": "echo hello"})
+            await asyncio.to_thread(wait_for, tmp_path / "began")
+            assert process.stdin
+            process.stdin.close()
+            assert await process.wait() == 0
+        (tmp_path / "go").touch()
+        async with Runtime.open(tmp_path, store="sqlite:///.agentsd/state.db", watch=False) as runtime:
+            (run,) = await runtime.store.runs(RunQuery())
+            assert run.status == "running"
+            assert run.orphaned
+            assert (await runtime.resume(run.run_id, {})).output == "hello"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_while_the_client_is_connected(tmp_path: Path, number: int) -> None:
+    async def main() -> None:
+        async with started(project(tmp_path)) as process:
+            await begin(process)
+            process.send_signal(number)
+            assert await process.wait() == 0
+
+    asyncio.run(main())
+
+
+def test_garbage_and_a_client_that_reads_nothing_do_no_harm(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with started(project(tmp_path)) as process:
+            await begin(process)
+            assert process.stdin
+            process.stdin.write(b"\n\nnot json\n\xff\xfe\n[]\n{}\n")
+            await send(process, "tools/list", 2)
+            assert process.stdout
+            while "tools" not in json.loads(await process.stdout.readline()).get("result", {}):
+                pass
+            process.stdin.close()
+            assert await process.wait() == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("files", "arguments", "code", "message"),
+    [
+        ({"agents.d/a.yaml": "name: a", "agentsd.yaml": "reload: {mode: strict}"}, (), 78, "'description' is missing"),
+        ({"agentsd.yaml": "serve: {}"}, (), 78, "serve"),
+        ({"agents.d/a.yaml": AGENT.format(name="a", ask="", hook="")}, ("-a", "b"), 2, "no agent named 'b'"),
+        ({}, ("nowhere",), 2, "nowhere"),
+    ],
+)
+def test_problems_of_the_project_are_reported_on_standard_error(
+    tmp_path: Path, files: dict[str, str], arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    async def main() -> None:
+        write(tmp_path, {"agents.d/.keep": "", **files})
+        async with started(tmp_path, *arguments) as process:  # its input stays open, as that of a client does
+            assert process.stdout
+            assert process.stderr
+            assert await process.stdout.read() == b""
+            assert message in (await process.stderr.read()).decode()
+            assert await process.wait() == code
+
+    asyncio.run(main())
