@@ -8,6 +8,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 NODE := $(VENV)/node
 LLMOCK := $(VENV)/llmock
 LANGCHAIN := $(VENV)/langchain
+SCHEMATHESIS := $(VENV)/schemathesis
 LLAMA_CPP := $(VENV)/llamacpp
 PHOENIX := $(VENV)/phoenix
 MLFLOW := $(VENV)/mlflow
@@ -22,10 +23,10 @@ demo: $(VENV)/.installed  ## a demo that needs no API key
 # fixtures.
 WORKERS := -n logical --maxprocesses 8 --dist worksteal
 
-test: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed $(LANGCHAIN)/.installed $(LLAMA_CPP)/.installed  ## all tests
+test: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed $(LANGCHAIN)/.installed $(SCHEMATHESIS)/.installed $(LLAMA_CPP)/.installed  ## all tests
 	@$(BIN)/python -m pytest $(WORKERS)
 
-test-long: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed $(LANGCHAIN)/.installed $(LLAMA_CPP)/.installed  ## all tests, with 20 times as many generated cases
+test-long: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed $(LANGCHAIN)/.installed $(SCHEMATHESIS)/.installed $(LLAMA_CPP)/.installed  ## all tests, with 20 times as many generated cases
 	@TEST_CASES=20 $(BIN)/python -m pytest $(WORKERS) --timeout 900
 
 # `make test` runs them on openai 3.3, the oldest supported version and the one that pip selects together with Instructor.
@@ -107,6 +108,13 @@ $(LANGCHAIN)/.installed: | $(BIN)/python
 	@if $(LANGCHAIN)/bin/pip install --quiet --disable-pip-version-check --retries 0 langchain-openai==1.7.3 \
 		>$(LANGCHAIN)/pip.log 2>&1; then touch $@; \
 	else echo "pip cannot install langchain-openai: tests/server/openai/test_langchain.py is skipped"; fi
+
+# Also separate: it has its own versions of Hypothesis and pytest.
+$(SCHEMATHESIS)/.installed: | $(BIN)/python
+	@$(BIN)/python -m venv $(SCHEMATHESIS)
+	@if $(SCHEMATHESIS)/bin/pip install --quiet --disable-pip-version-check --retries 0 schemathesis==4.32.5 \
+		>$(SCHEMATHESIS)/pip.log 2>&1; then touch $@; \
+	else echo "pip cannot install schemathesis: tests/server/test_schemathesis.py is skipped"; fi
 
 # A llama.cpp server as a wheel, and the writer of its model files: about 200 MB.
 $(LLAMA_CPP)/.installed: | $(BIN)/python

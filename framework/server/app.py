@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
+
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
+from fastapi.routing import iter_route_contexts
 from starlette.exceptions import HTTPException
 
 from framework.engine.runtime.runtime import Runtime
@@ -41,6 +44,15 @@ def create_app(
 
     @app.exception_handler(HTTPException)
     async def no_such_route(request: Request, error: HTTPException) -> Response:
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            error = HTTPException(error.status_code, headers={"allow": ", ".join(_methods_of_path(request))})
         return with_security_headers(error_response(error, request))
 
     return app
+
+
+def _methods_of_path(request: Request) -> list[str]:
+    """Return the methods of all routes with a request's path. Starlette's error names those of the first one only."""
+    path = request.scope["path"]
+    routes = iter_route_contexts(request.app.routes)
+    return sorted({method for route in routes if route.path_regex.match(path) for method in route.methods or ()})
