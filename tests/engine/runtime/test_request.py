@@ -294,3 +294,32 @@ def test_the_trace_of_a_sub_agent_precedes_the_call_it_belongs_to(tmp_path: Path
         ("clerk", "dates.now"),
         ("clerk", None),
     ]
+
+
+@pytest.mark.parametrize(
+    ("lower", "problem", "param"),
+    [
+        ({"max_steps": 6}, r"^max_steps: 6 is above the limit of agent 'clerk' \(agents.d/clerk.yaml:\d+\); at most 5 ",
+         "max_steps"),
+        ({"max_steps": None}, r"^max_steps: None is above the limit of agent 'clerk'", "max_steps"),
+        ({"max_steps": "x"}, r"^lower_limits: max_steps: ", "lower_limits"),
+        ({"max_stepps": 1}, r"^lower_limits: unknown key 'max_stepps'; did you mean max_steps", None),
+    ],
+)  # fmt: skip
+def test_lower_limits_only_lower_those_of_the_agent(
+    tmp_path: Path, lower: dict[str, Any], problem: str, param: str | None
+) -> None:
+    async def main() -> None:
+        model = ScriptedModel(script=lambda _: "done")
+        root = write(tmp_path, {"agents.d/clerk.yaml": agent("clerk", runtime_policy="{max_steps: 5, timeout: null}")})
+        async with Runtime.open(root, models={"scripted": model}, watch=False) as runtime:
+            with pytest.raises(RequestError, match=problem) as refused:
+                await runtime.run("go", lower_limits=lower)
+            assert refused.value.param == param
+            assert model.requests == []
+            result = await runtime.run("go", lower_limits={"max_steps": 5, "timeout": "9s"})
+            assert (await runtime.store.load_run(result.run_id)).limits.timeout == 9
+            raised = await runtime.run("go", limits={"max_steps": 8}, lower_limits={"max_steps": 7})
+            assert (await runtime.store.load_run(raised.run_id)).limits.max_steps == 7
+
+    asyncio.run(main())
