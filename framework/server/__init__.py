@@ -17,7 +17,6 @@ In reading order; each module imports only from those below it:
     run_stream        The events of a run as server-sent events.
     run_schemas       The response bodies of the routes for runs and conversations, unredacted.
     run_requests      The request bodies of the routes that start runs and decide about them.
-    wording           Why a run has no answer, and what it asks, in words.
     owned             Loads runs and conversations for an identity. No route loads them in any other way.
     events_api        `/events`: configuration events as server-sent events.
     config_api        `/config`: the live configuration, its history, a check of the files, and rollbacks.
@@ -33,6 +32,7 @@ In reading order; each module imports only from those below it:
     key_limits        Limits of each key: requests that start runs, runs in progress, and open event streams.
     identity          The identity of a client: its tenant and user, its agents and roles, and its limits.
     housekeeping      Periodic work on stored runs: resumes orphaned runs, expires decisions, prunes old runs.
+    wording           Why a run has no answer, and what it asks, in words.
     schemas           The request and response bodies of the routes. Secrets are redacted before they are sent.
     loopback          Recognizes addresses of this machine.
     errors            The errors of the API, and their JSON: `{"error": {"code", "type", "message", "param"}}`.

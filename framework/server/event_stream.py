@@ -84,6 +84,7 @@ class EventStreamResponse(Response):
         during: AbstractContextManager[object] | None = None,
         heartbeat: float = HEARTBEAT_SECONDS,
         retry: bool = True,
+        farewell: bytes = b"",
     ) -> None:
         """Create a response.
 
@@ -97,12 +98,13 @@ class EventStreamResponse(Response):
             during: a context that is open while the stream is.
             heartbeat: interval of comments, in seconds.
             retry: begin with the delay after which clients reconnect. OpenAI's clients, which never do, fail on it.
+            farewell: sent last if the server ends the stream: it stops, or the client has lost its access.
         """
         super().__init__(None, 200, {**_HEADERS, **(headers or {})})
         del self.headers["content-length"]
         self._request, self._events, self._encode_error = request, events, encode_error
         self._on_leave, self._streams, self._during, self._heartbeat = on_leave, streams, during, heartbeat
-        self._first = _RETRY_FIELD if retry else b""
+        self._first, self._farewell = _RETRY_FIELD if retry else b"", farewell
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's signature
         """Send the response."""
@@ -126,7 +128,7 @@ class EventStreamResponse(Response):
             if self._on_leave is not None:
                 await self._on_leave()
             return
-        await send(_body(b"", more=False))
+        await send(_body(b"" if sending in done else self._farewell, more=False))
 
     async def _first_of(self, tasks: Iterable[asyncio.Future[None]]) -> set[asyncio.Future[None]]:
         """Wait for one of the tasks, but not longer than one heartbeat; return those that are done."""

@@ -45,8 +45,8 @@ def confirmation_text(asked: Confirmation) -> str:
         return f"{asked.agent}: {reason}\n  {visible(one_line(asked.description, _VALUE_CHARS))}{_choices(asked)}"
     lines = _plan(asked.agent, asked.plan) if asked.plan else [f"{asked.agent} asks: may it call {asked.tool}?"]
     lines += [] if asked.plan else [f"  {visible(name)}: {_value(value)}" for name, value in asked.arguments.items()]
-    because = f"{reason}; " if reason else ""
-    return "\n".join([*lines, f"  ({because}{asked.rule}, risk {asked.risk})"])
+    because = "; ".join(part for part in (reason, asked.rule) if part)
+    return "\n".join([*lines, f"  ({', '.join(part for part in (because, f'risk {asked.risk}') if part)})"])
 
 
 def _plan(agent: str, plan: Plan) -> list[str]:

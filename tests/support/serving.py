@@ -15,6 +15,9 @@ from fastapi import FastAPI
 
 from framework import Runtime
 from framework.server import router
+from framework.server.event_feed import ConfigFeed
+from framework.server.event_stream import OpenStreams
+from framework.server.routes import build_routes, runtime_access_check
 from framework.store.protocol import RunInfo, RunQuery
 
 
@@ -44,12 +47,15 @@ class _Uvicorn(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serving(root: Path, *, drain: int = 5, **options: Any) -> AsyncIterator[Serving]:
+async def serving(
+    root: Path, *, drain: int = 5, streams: OpenStreams | None = None, **options: Any
+) -> AsyncIterator[Serving]:
     """Open a runtime with these options and serve its routes until the context ends.
 
     Args:
         root: the project.
         drain: seconds that requests in progress get to end.
+        streams: the streams of runs, for a test that closes them as a server does that stops.
         **options: options of `Runtime.open`.
     """
     with socket.socket() as bound:
@@ -57,7 +63,8 @@ async def serving(root: Path, *, drain: int = 5, **options: Any) -> AsyncIterato
         bound.listen(128)
         async with Runtime.open(root, **{"watch": False, "single_user": True, **options}) as runtime:
             app = FastAPI(openapi_url=None)
-            app.include_router(router(runtime))
+            routes = build_routes(runtime, ConfigFeed(), runtime_access_check(runtime), streams) if streams else None
+            app.include_router(routes or router(runtime))
             config = uvicorn.Config(app, lifespan="off", log_config=None, timeout_graceful_shutdown=drain)
             server = _Uvicorn(config)
             task = asyncio.create_task(server.serve([bound]))

@@ -20,7 +20,6 @@ from framework.types.errors import AgentsdError, ConversationBusy, DecisionRefus
 from framework.types.events import ConfirmationRequested, Event, RunFinished, read_event
 from framework.types.state import Confirmation, RunState
 
-_STOPPED = "the server is stopping, and the run continues: its events are at GET /agent/runs/{run_id}/events"
 _AUTO = "auto"
 """In place of an agent's name: the router chooses, unless an agent has this name."""
 
@@ -58,6 +57,7 @@ async def respond(request: Request, service: RunService, agent: str) -> EventStr
         encode_error=_encode_error,
         on_leave=(lambda: service.cancel(run)) if forwarded.on_disconnect == "cancel" else None,
         streams=service.streams,
+        farewell=_suspended(run),
         during=service.limits.streaming(identity),
     )
 
@@ -159,7 +159,13 @@ async def _stream(service: RunService, run: OwnedRun, translator: AguiTranslator
     if is_finished:
         yield _encode(translator.finish(await service.result(run), as_interrupt))
     else:
-        yield _SUSPENDED
+        yield _suspended(run)
+
+
+def _suspended(run: OwnedRun) -> bytes:
+    """Encode the last event of a stream that ends before its run."""
+    message = f"the stream has ended, but the run continues: its events are at GET /agent/runs/{run.run_id}/events"
+    return _encode([RunErrorEvent(message=message, code="run_suspended")])
 
 
 async def _error(error: AgentsdError) -> AsyncGenerator[bytes]:
@@ -173,7 +179,3 @@ def _encode_error(body: Mapping[str, Any]) -> bytes:
 
 def _encode(translated: Iterable[BaseEvent]) -> bytes:
     return "".join(f"data: {event.model_dump_json(by_alias=True)}\n\n" for event in translated).encode()
-
-
-_SUSPENDED = _encode([RunErrorEvent(message=_STOPPED, code="run_suspended")])
-"""Ends a stream of a run that has not ended."""

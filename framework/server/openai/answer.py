@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from framework.types.confirmation_kinds import CONFIRMATION_KINDS
+from framework.server.wording import confirmations_text
 from framework.types.errors import LimitExceeded
 from framework.types.events import ContentReceived, Event, Thought
 from framework.types.messages import Usage
@@ -16,8 +16,6 @@ from framework.types.state import Confirmation, RunResult
 
 AnswerKind = Literal["content", "reasoning"]
 AnswerFinish = Literal["stop", "length", "content_filter"]
-_MAX_ARGUMENTS_CHARS = 2000
-"""Characters of a call's arguments in the text of a question."""
 _QUESTION_ID = "question"
 """Stands for the id of a message in the text of a question, which no model wrote."""
 
@@ -108,23 +106,8 @@ def ending_of(result: RunResult, run_url: str = "", *, as_data: bool = False) ->
 
 def question_text(run_id: str, pending: Sequence[Confirmation], run_url: str) -> str:
     """Return what a paused run waits for, in words, with its id and where to decide."""
-    questions = "\n".join(f"- {_question(one)}" for one in pending)
     return (
-        f"This needs a decision before it can continue:\n\n{questions}\n\n"
+        f"This needs a decision before it can continue:\n\n{confirmations_text(pending)}\n\n"
         f"Run {run_id} waits for it: {run_url}\n"
         "A message here decides nothing. When the decision is made, the run continues by itself."
     )
-
-
-def _question(one: Confirmation) -> str:
-    if CONFIRMATION_KINDS[one.kind].is_question:
-        choices = f" ({' / '.join(one.choices)})" if one.choices else ""
-        return f"{one.reason}{choices}"
-    if one.plan is not None:
-        steps = "; ".join(step.description for step in one.plan.steps)
-        return f"the plan {one.plan.goal!r}: {steps}"[:_MAX_ARGUMENTS_CHARS]
-    arguments = json.dumps(one.arguments, ensure_ascii=False)
-    if len(arguments) > _MAX_ARGUMENTS_CHARS:
-        arguments = f"{arguments[:_MAX_ARGUMENTS_CHARS]}…"
-    reason = f", because {one.reason}" if one.reason else ""
-    return f"call {one.tool} with {arguments}{reason}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ import pytest
 
 from framework import ModelError, tool
 from framework.llm.client import ModelRequest
+from framework.server.event_stream import OpenStreams
 from framework.testing import JsonStore, ScriptedModel, calls
 from tests.support.agui import INSTALLED, AguiClient, agui_client
 from tests.support.api_keys import key_entry
@@ -306,5 +308,50 @@ def test_a_client_that_leaves_leaves_the_run_running_unless_it_says_otherwise(
             opened.set()
             result = await served.runtime.result(run_id)
             assert result.status == ("cancelled" if on_disconnect else "completed")
+
+    asyncio.run(main())
+
+
+def test_a_server_that_stops_says_that_the_run_continues(tmp_path: Path) -> None:
+    began = asyncio.Event()
+
+    @tool(risk="low")
+    async def hold() -> str:
+        """Wait."""
+        began.set()
+        await asyncio.Event().wait()
+        return "held"
+
+    async def main() -> None:
+        write(tmp_path, {"agents.d/main.yaml": ASKING})
+        (tmp_path / "client").mkdir()
+        streams = OpenStreams()
+        model = ScriptedModel(calls(("hold", {})))
+        async with (
+            serving(tmp_path, streams=streams, models={"scripted": model}, tools=[hold]) as served,
+            agui_client(tmp_path / "client") as client,
+        ):
+            running = asyncio.ensure_future(client("t", url=f"{served.url}/agui/main", message="go"))
+            await began.wait()
+            streams.close()
+            ended = (await running)["events"][-1]
+            assert (ended["type"], ended["code"]) == ("RUN_ERROR", "run_suspended")
+            (run,) = await served.runs()
+            assert f"GET /agent/runs/{run.run_id}/events" in ended["message"]
+            assert run.status == "running"
+
+    asyncio.run(main())
+
+
+def test_a_server_without_the_package_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith(("ag_ui", "framework.server.agui.run"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "ag_ui", None)
+
+    async def main() -> None:
+        async with scene(tmp_path, ScriptedModel()) as there:
+            refused = await there.post({})
+            assert refused.status_code == 501
+            assert "pip install 'agentsd[serve]'" in refused.json()["error"]["message"]
 
     asyncio.run(main())

@@ -130,10 +130,10 @@ def pending(**fields: Any) -> Confirmation:
     ("confirmation", "words"),
     [
         (pending(tool="refund", arguments={"order": 5}, reason="it is over 50"),
-         '- call refund with {"order": 5}, because it is over 50'),
-        (pending(tool="refund", arguments={"text": "x" * 5000}), "- call refund with {"),
-        (pending(kind="ask_user", reason="Which size?", choices=("S", "M")), "- Which size? (S / M)"),
-        (pending(kind="plan", plan=Plan(goal="ship it", steps=())), "- the plan 'ship it'"),
+         'one asks: may it call refund?\n  order: 5\n  (it is over 50, risk medium)'),
+        (pending(tool="refund", arguments={"text": "x" * 5000}), "may it call refund?"),
+        (pending(kind="ask_user", reason="Which size?", choices=("S", "M")), "one asks: Which size? (S / M)"),
+        (pending(kind="plan", plan=Plan(goal="ship it", steps=())), "one asks: may it execute this plan? ship it"),
     ],
 )  # fmt: skip
 def test_a_pause_is_a_question_in_words_with_the_run_and_its_url(confirmation: Confirmation, words: str) -> None:
