@@ -16,7 +16,7 @@ from framework.server.agui.translation import AguiTranslator
 from framework.server.event_stream import EventStreamResponse
 from framework.server.identity import Identity, agent_for, identity_of, require
 from framework.server.run_service import OwnedRun, RunService
-from framework.types.errors import AgentsdError, ConversationBusy, DecisionRefused, RunNotFound
+from framework.types.errors import AgentsdError, ConversationBusy, DecisionRefused, RequestError, RunNotFound
 from framework.types.events import ConfirmationRequested, Event, RunFinished, read_event
 from framework.types.state import Confirmation, RunState
 
@@ -36,6 +36,8 @@ async def respond(request: Request, service: RunService, agent: str) -> EventStr
         RequestError: the request is invalid, or exceeds a limit of its key. What is wrong with an answer to an
             interrupt is a RUN_ERROR event instead, as the protocol requires.
     """
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise RequestError("invalid request: the body must be a JSON object (application/json)")
     identity, data = identity_of(request), await request.json()
     asked, forwarded = await asyncio.to_thread(read_agui_request, data)  # may contain megabytes
     known = service.runtime.catalog.current.agents

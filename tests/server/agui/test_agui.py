@@ -260,6 +260,8 @@ def test_invalid_requests_are_http_errors_that_say_what_to_do(tmp_path: Path) ->
                 refused = await there.post(body, **ann)
                 assert refused.status_code == status, (body, refused.text)
                 assert text in refused.json()["error"]["message"], refused.text
+            plain = await there.post(good, **ann, **{"content-type": "text/plain"})
+            assert (plain.status_code, "application/json" in plain.text) == (400, True)
             assert await there.serving.runs() == []
 
     asyncio.run(main())
