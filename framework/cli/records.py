@@ -10,14 +10,11 @@ from typing import Any
 from uuid import uuid4
 
 from framework.cli.location import Location, store_url
-from framework.engine.runtime.conversation import load_conversation
-from framework.engine.runtime.request import Caller
-from framework.store.protocol import Conversation, ConversationQuery, RunInfo, RunQuery, Store
+from framework.store.protocol import Conversation, RunInfo, RunQuery, Store
 from framework.store.url import open_store
 from framework.types.errors import RequestError, RunNotFound
 from framework.types.messages import Message
 from framework.types.state import RunState
-from framework.types.text import did_you_mean
 
 LAST = "last"
 RECENT = 200
@@ -110,19 +107,6 @@ def times_as_text(data: dict[str, Any]) -> dict[str, Any]:
     """Return the data of a list entry without empty values, times as ISO 8601."""
     known = {key: value for key, value in data.items() if value not in (None, "")}
     return {key: moment(value) if key.endswith("_at") else value for key, value in known.items()}
-
-
-async def find_conversation(store: Store, conversation: str, tenant: str | None = None) -> Conversation:
-    """Load a stored conversation, of any tenant by default.
-
-    Raises:
-        RequestError: it does not exist, with the closest ids, or it exists in several tenants.
-    """
-    found = await load_conversation(store, conversation, Caller(tenant=tenant, single_user=True))
-    if found.is_stored:
-        return found
-    known = [info.id for info in await store.conversations(ConversationQuery(limit=RECENT))]
-    raise RequestError(f"there is no conversation {conversation!r}{did_you_mean(conversation, known)}")
 
 
 async def runs_of(store: Store, conversation: Conversation) -> Sequence[RunInfo]:

@@ -1,10 +1,7 @@
 """The identity of a client: its tenant and user, its agents and roles, and its limits.
 
-A route declares the role that it needs, in its decorator or as a parameter, and loads data for the identity:
-
-    @routes.get("/agents", dependencies=[requires("read")])
-    async def agents(request: Request) -> object:
-        identity = identity_of(request)
+A route declares the role that it needs with `requires`, in its decorator or as a parameter, and loads data only for
+the identity that `identity_of` returns.
 """
 
 from __future__ import annotations

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 
 from opentelemetry import trace
 from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from framework.types.trace import Inbound
+from framework.types.trace import Inbound, TraceContext
 
 _linked: ContextVar[str] = ContextVar("agentsd_caller", default="")
 
@@ -44,6 +44,20 @@ def apply_inbound(headers: Sequence[str], mode: Inbound) -> Iterator[None]:
             yield
         finally:
             _linked.reset(linked)
+
+
+def current_trace_context() -> TraceContext | None:
+    """Return the trace context that applies to runs that are started now, to apply it to a run that starts later."""
+    carrier: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(carrier)
+    if carrier:
+        return TraceContext(traceparent=carrier["traceparent"], mode="parent")
+    return TraceContext(traceparent=linked_caller(), mode="link") if linked_caller() else None
+
+
+def apply_trace_context(context: TraceContext | None) -> AbstractContextManager[None]:
+    """Apply the trace context of an earlier request to the runs that are started inside this context."""
+    return apply_inbound([context.traceparent], context.mode) if context else nullcontext()
 
 
 def linked_caller() -> str:

@@ -11,6 +11,7 @@ from pydantic import Field
 from framework.types.frozen import Frozen
 from framework.types.messages import Message
 from framework.types.state import RunState
+from framework.types.trace import TraceContext
 
 
 class RunRequest(Frozen):
@@ -26,6 +27,8 @@ class RunRequest(Frozen):
     tenant: str | None = None
     queue: bool = False
     """Whether the run may wait for the open run of its conversation, and for those that wait already."""
+    trace_context: TraceContext | None = None
+    """Trace that the request belongs to, if any."""
     attempts: int = 0
     """Number of processes that claimed the run and ended before it began. Set by `Store.claim`."""
 

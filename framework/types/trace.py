@@ -9,6 +9,17 @@ from typing import Literal
 Inbound = Literal["ignore", "link", "parent"]
 """How runs use the trace context of the HTTP request that starts them."""
 
+
+@dataclass(frozen=True, slots=True)
+class TraceContext:
+    """The trace of the caller of a run that starts later."""
+
+    traceparent: str
+    """W3C trace context: `00-TRACE-SPAN-FLAGS`."""
+    mode: Inbound
+    """How the run uses it."""
+
+
 AttributeValue = str | bool | int | float | Sequence[str]
 Attributes = Mapping[str, AttributeValue]
 

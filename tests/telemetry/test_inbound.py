@@ -36,23 +36,16 @@ def roots(spans: InMemorySpanExporter) -> list[ReadableSpan]:
 
 
 def requested(root: Path, mode: Inbound, headers: list[tuple[str, str]], *, store: MemoryStore | None = None) -> str:
-    """Start a run by a request to a route added to those of the server; return the run's id."""
+    """Start a run by a request to the server; return the run's id."""
     write(root, {"agents.d/one.yaml": agent("one"), "agentsd.yaml": f"telemetry: {{inbound: {mode}}}\n"})
 
     async def main() -> str:
         options: dict[str, Any] = {"store": store} if store else {}
         async with Runtime.open(root, models={"scripted": ScriptedModel("ok")}, watch=False, **options) as runtime:
-            routes = router(runtime, guarded=False)
-
-            @routes.post("/run")
-            async def run() -> dict[str, Any]:
-                result = await runtime.run("go", agent="one")
-                return {"run_id": result.run_id}
-
             app = FastAPI(telemetry={"tracing": False})  # the test's app does not read the header itself
-            app.include_router(routes)
+            app.include_router(router(runtime, guarded=False))
             async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://test") as client:
-                reply = await client.post("/agent/run", headers=headers)
+                reply = await client.post("/agent/chat", json={"message": "go", "agent": "one"}, headers=headers)
                 return str(reply.json()["run_id"])
 
     return asyncio.run(main())
@@ -129,6 +122,28 @@ def test_an_invalid_header_is_ignored(
     requested(tmp_path, mode, headers)
     (run,) = roots(spans)
     assert (run.parent, list(run.links)) == (None, [])
+
+
+@pytest.mark.parametrize("mode", ["link", "parent"])
+def test_a_run_that_waits_keeps_the_trace_of_its_own_caller(
+    mode: Inbound, tmp_path: Path, spans: InMemorySpanExporter
+) -> None:
+    write(tmp_path, {"agents.d/one.yaml": agent("one")})
+    callers = [f"00-{number:032x}-{SPAN}-01" for number in (1, 2, 3)]
+
+    async def main() -> None:
+        models = {"scripted": ScriptedModel(*["ok"] * len(callers))}
+        async with Runtime.open(tmp_path, models=models, watch=False) as runtime:
+            submitted = []
+            for caller in callers:  # the first run may have begun; the others wait for it, in order
+                with apply_inbound([caller], mode):
+                    submitted.append(await runtime.submit("go", conversation="c", queue=True))
+            for run in submitted:
+                assert (await runtime.result(run.run_id)).status == "completed"
+
+    asyncio.run(main())
+    traces = [run.context if mode == "parent" else run.links[0].context for run in roots(spans)]
+    assert [trace_context.trace_id for trace_context in traces] == [1, 2, 3]
 
 
 @cases(50)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
+from contextvars import Context
 from typing import Any
 
 from framework.types.errors import AgentsdError, RequestError
@@ -23,9 +24,16 @@ class BackgroundWork:
         self._logged_errors: dict[str, str] = {}
         """Last logged error of work that failed, by name."""
 
-    def start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Start work in the background. An error is logged with `name`, but the same error in a row only once."""
-        self.add(asyncio.create_task(self._log_errors(name, work), name=f"{name} in the background"))
+    def start(self, name: str, work: Coroutine[Any, Any, None], context: Context | None = None) -> None:
+        """Start work in the background. An error is logged with `name`, but the same error in a row only once.
+
+        Args:
+            name: what the work concerns.
+            work: the work.
+            context: its context variables, such as the trace of a caller; by default a copy of the present ones.
+        """
+        task = asyncio.create_task(self._log_errors(name, work), name=f"{name} in the background", context=context)
+        self.add(task)
 
     def add(self, task: asyncio.Future[Any]) -> None:
         """Let `close` wait for a task, which handles its errors itself."""

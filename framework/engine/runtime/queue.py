@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from contextvars import Context
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -21,6 +22,7 @@ from framework.engine.runtime.request import RUNTIME_CALLER, RunOptions
 from framework.engine.runtime.resume import MAX_RESUME_ATTEMPTS, RunResumer
 from framework.engine.runtime.start import NewRun, RunStarter
 from framework.engine.runtime.user_input import UserInput
+from framework.telemetry.inbound import apply_trace_context, current_trace_context
 from framework.telemetry.redact import places
 from framework.types.errors import AgentsdError, ConversationBusy, RunSuspended, StoreError
 from framework.types.redact import redact
@@ -113,6 +115,7 @@ class RunQueue:
             user=options.get("user"),
             tenant=conversation.tenant if conversation else options.get("tenant"),  # a single user may continue any
             queue=queue,
+            trace_context=current_trace_context(),
         )
         if content.files:
             await self._store.save_media(request.run_id, {file.part.digest: file.data for file in content.files})
@@ -126,7 +129,7 @@ class RunQueue:
         """Claim and start runs in the background, because some may be able to begin now."""
         if not (self._is_woken or self._is_closing):
             self._is_woken = True
-            self._background.start("the queue", self._claim_woken())
+            self._background.start("the queue", self._claim_woken(), Context())
 
     async def claim(self) -> Sequence[str]:
         """Claim the runs that can begin, and start them in the background; return their ids. Raises StoreError."""
@@ -161,7 +164,7 @@ class RunQueue:
             for request in requests:
                 claim = self._claims[request.run_id] = _Claim(request)
                 self._launcher.hold(request.run_id, claim)
-                self._background.start(f"run {request.run_id}", self._execute(claim))
+                self._background.start(f"run {request.run_id}", self._execute(claim), Context())
             return [request.run_id for request in requests]
 
     def _on_end(self, run_id: str) -> None:
@@ -174,14 +177,15 @@ class RunQueue:
         if self._timer is not None:
             self._timer.cancel()
         if self._store.durable:
-            self._timer = asyncio.get_running_loop().call_later(RECHECK_SECONDS, self.wake)
+            self._timer = asyncio.get_running_loop().call_later(RECHECK_SECONDS, self.wake, context=Context())
 
     async def _execute(self, claim: _Claim) -> None:
-        """Begin a claimed run, and wait for its end or pause."""
+        """Begin a claimed run in the trace of its caller, and wait for its end or pause."""
         try:
             with self._catalog.lease() as generation:
                 try:
-                    run = await self._begin(claim, generation)
+                    with apply_trace_context(claim.request.trace_context):
+                        run = await self._begin(claim, generation)
                 finally:
                     claim.settled.set()
                 if run is not None:
