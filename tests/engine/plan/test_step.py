@@ -347,7 +347,7 @@ class Slow(JsonStore):
             await write(state, *more, **options)
             if any(call.result for call in state.calls.values()):
                 go = asyncio.Event()
-                asyncio.get_running_loop().call_later(0.03, go.set)
+                asyncio.get_running_loop().call_later(0.45, go.set)
                 await go.wait()
 
         record.write = slowly  # type: ignore[method-assign]  # a store of a test
@@ -360,7 +360,7 @@ def test_a_step_that_times_out_after_its_result_keeps_the_result(tmp_path: Path)
         """Pay."""
         return f"paid {amount:g}"
 
-    root = plan_project(tmp_path, plan="{step_timeout: 10ms, on_failure: skip}")
+    root = plan_project(tmp_path, plan="{step_timeout: 150ms, on_failure: skip}")
     result, _, seen = run_plan_with_requests(root, [pay], draft(tool_step("a", "pay", amount=1)), "done", store=Slow())
     assert step_results(seen)["a"] == ("done", "paid 1")
     assert [event["status"] for event in seen if event["event"] == "tool_result"] == ["success"]

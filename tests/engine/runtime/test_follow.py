@@ -56,8 +56,9 @@ def test_events_of_a_run_are_followed_from_its_beginning(tmp_path: Path, any_url
             seen = [event async for event in runtime.follow(submitted.run_id, user="ann")]
             assert [event for event in seen if event.seq] == await numbered(runtime, submitted.run_id)
             assert isinstance(seen[-1], events.RunFinished)
-            assert [event.text for event in seen if isinstance(event, events.ContentReceived)][-1] == TEXT
-            assert sum(isinstance(event, events.ContentReceived) for event in seen) > 1
+            *deltas, whole = [event.text for event in seen if isinstance(event, events.ContentReceived)]
+            assert whole == TEXT
+            assert TEXT.startswith("".join(deltas)), "how many deltas come before the whole text depends on the load"
             again = [event async for event in runtime.follow(submitted.run_id, user="ann")]
             assert again == await numbered(runtime, submitted.run_id)
             assert [event async for event in runtime.follow(submitted.run_id, again[-1].seq, user="ann")] == []
