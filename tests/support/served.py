@@ -10,7 +10,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import PIPE, STDOUT
-from typing import Any
+from threading import Thread
+from typing import IO, Any
 
 import httpx2
 
@@ -34,6 +35,8 @@ class Served:
     key: str | None = None
     output: list[str] = field(default_factory=list)
     """The lines around that one; complete after `stop`."""
+    reader: Thread = field(default_factory=Thread)
+    """Reads the output: a server that nobody reads blocks once its pipe is full."""
 
     @property
     def port(self) -> int:
@@ -78,8 +81,7 @@ class Served:
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Stop the server, and return its exit code."""
         self.process.send_signal(number)
-        assert self.process.stdout
-        self.output += self.process.stdout.read().splitlines()  # not communicate(): it skips lines that were read ahead
+        self.reader.join(2 * PATIENCE)
         return self.process.wait(PATIENCE)
 
 
@@ -112,9 +114,11 @@ def served(
         assert process.stdout
         try:
             before: list[str] = []
+            reader = Thread(target=_read, args=(process.stdout, before), daemon=True)
             for line in iter(process.stdout.readline, ""):
                 if match := re.search(r"http://\S+:\d+", line):
-                    yield Served(match[0], line.strip(), process, key, before)
+                    reader.start()
+                    yield Served(match[0], line.strip(), process, key, before, reader)
                     break
                 before.append(line.rstrip())
             else:
@@ -122,4 +126,9 @@ def served(
         finally:
             if process.poll() is None:
                 process.terminate()
-                process.stdout.read()
+            if reader.is_alive():
+                reader.join(2 * PATIENCE)
+
+
+def _read(output: IO[str], lines: list[str]) -> None:
+    lines.extend(line.rstrip("\n") for line in output)
