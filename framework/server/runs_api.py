@@ -59,9 +59,8 @@ def _add_submit_route(routes: APIRouter, service: RunService) -> None:
     async def submit(request: Request, body: RunBody, idempotency_key: IdempotencyHeader = None) -> Response:
         """Start a run in the background. It continues if the server restarts."""
         run = await service.submit(identity_of(request), body, idempotency_key)
-        reference = RunReference(run_id=run.run_id, conversation_id=run.conversation_id, status="queued")
         location = f"{request.url.path}/{run.run_id}"
-        return verbatim_response(reference, 202, {**run.headers, "location": location})
+        return verbatim_response(await service.reference(run), 202, {**run.headers, "location": location})
 
 
 def _add_list_route(routes: APIRouter, runtime: Runtime) -> None:

@@ -36,9 +36,11 @@ def test_a_submitted_run_is_202_with_its_location_and_continues_in_the_backgroun
     async def main() -> None:
         gate = Gate()
         async with client_of(project(tmp_path), ScriptedModel(calls(("hold", {})), "done"), gate) as client:
-            response = await client.http.post("/agent/runs", json={"message": "go", "conversation_id": "ü 1"})
+            body, headers = {"message": "go", "conversation_id": "ü 1"}, {"idempotency-key": "k"}
+            response = await client.http.post("/agent/runs", json=body, headers=headers)
             found = response.json()
-            assert (response.status_code, found["status"], found["conversation_id"]) == (202, "queued", "ü 1")
+            assert (response.status_code, found["conversation_id"]) == (202, "ü 1")
+            assert found["status"] in ("queued", "running")
             assert response.headers["location"] == f"/agent/runs/{found['run_id']}"
             assert response.headers["x-agentsd-conversation-id"] == "%C3%BC%201"
             await gate.began.wait()
@@ -48,6 +50,8 @@ def test_a_submitted_run_is_202_with_its_location_and_continues_in_the_backgroun
             shown = await client.get(f"runs/{found['run_id']}")
             assert (shown["status"], shown["output"], shown["conversation_id"]) == ("completed", "done", "ü 1")
             assert [entry["tool"] for entry in shown["tool_calls"]] == ["hold"]
+            repeated = await client.http.post("/agent/runs", json=body, headers=headers)
+            assert repeated.json() == {**found, "status": "completed"}
 
     asyncio.run(main())
 
