@@ -13,8 +13,8 @@ In reading order; each module imports only from those below it:
     runs_api          `/runs` and `/approvals`: starts, lists, shows, follows, decides and cancels runs.
     chat_api          `/chat`: sends a message to an agent, and returns its answer, or its events as a stream.
     openai            `/v1`: agents as models for OpenAI's clients.
-    run_service       Starts, follows, continues and cancels runs for the identity of a request.
     run_stream        The events of a run as server-sent events.
+    run_service       Starts, follows, continues and cancels runs for an identity: the way to a run of every protocol.
     run_schemas       The response bodies of the routes for runs and conversations, unredacted.
     run_requests      The request bodies of the routes that start runs and decide about them.
     owned             Loads runs and conversations for an identity. No route loads them in any other way.
@@ -23,12 +23,14 @@ In reading order; each module imports only from those below it:
     agents_api        `/agents`: the agents that are available, and what each of them may do.
     openapi           `/openapi.json`: describes the routes, with an example for each body.
     event_stream      A response of server-sent events: headers, heartbeats, clients that leave, errors.
+    roles             Requires a role for a route.
     request_handling  Applies to every route: access check, limits of request bodies, strict JSON, error responses.
     request_observer  Observes each request: counts event streams and rejections, and logs requests if enabled.
     event_feed        Numbers configuration events, and keeps the last ones for clients that reconnect.
     listen_socket     Binds the socket of the server, and explains why an address is not available.
     access            Access control: requests need a key of `server.api_keys` or, without keys, must be local.
     connections       Limits the number of connections, and how long each may wait for its client.
+    open_streams      The open event streams of a server, which end when it stops.
     key_limits        Limits of each key: requests that start runs, runs in progress, and open event streams.
     identity          The identity of a client: its tenant and user, its agents and roles, and its limits.
     housekeeping      Periodic work on stored runs: resumes orphaned runs, expires decisions, prunes old runs.

@@ -9,9 +9,10 @@ from fastapi import APIRouter, Query, Request
 
 from framework.engine.runtime.agent_summary import summarize_agents
 from framework.engine.runtime.runtime import Runtime
-from framework.server.identity import identity_of, requires
+from framework.server.identity import identity_of
 from framework.server.openapi import error_responses
 from framework.server.request_handling import json_response
+from framework.server.roles import requires
 from framework.server.schemas import AgentDetail, AgentList
 from framework.types.errors import AgentNotFound
 

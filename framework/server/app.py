@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 
 from framework.engine.runtime.runtime import Runtime
 from framework.server.event_feed import ConfigFeed
-from framework.server.event_stream import OpenStreams
+from framework.server.open_streams import OpenStreams
 from framework.server.operations_api import operation_routes
 from framework.server.request_handling import error_response, with_security_headers
 from framework.server.request_observer import RequestObserver

@@ -10,18 +10,24 @@ from fastapi.responses import JSONResponse, Response
 
 from framework.server.errors import run_error_body
 from framework.server.event_stream import until_client_leaves
-from framework.server.identity import identity_of, requires
+from framework.server.identity import Identity, identity_of
 from framework.server.openapi import STREAM_RESPONSE, error_responses
 from framework.server.request_handling import verbatim_response
-from framework.server.run_requests import ChatBody, Id
+from framework.server.roles import requires
+from framework.server.run_requests import ChatBody, Id, RunBody
 from framework.server.run_schemas import ChatResponse
 from framework.server.run_service import OwnedRun, RunService
+from framework.server.run_stream import run_stream
 from framework.types.outcome import outcome_for
 from framework.types.state import RunResult
 
 IdempotencyHeader = Annotated[
     Id | None, Header(alias="Idempotency-Key", description="A repetition within 24 hours returns the same run.")
 ]
+
+
+_FIELDS = {"history": "messages", "conversation": "conversation_id"}
+"""Fields of a request body by the options that have other names."""
 
 
 def add_chat_routes(routes: APIRouter, service: RunService) -> None:
@@ -42,12 +48,23 @@ def add_chat_routes(routes: APIRouter, service: RunService) -> None:
 
         A run that fails returns the error with the status of its cause, and `run_id`.
         """
-        run = await service.submit(identity_of(request), body, idempotency_key)
-        cancels = body.on_disconnect == "cancel"
+        cancels, identity = body.on_disconnect == "cancel", identity_of(request)
         if body.stream:
-            return service.stream(request, run, cancel_on_leave=cancels)
+            with service.limits.admit_stream(identity) as admitted:
+                run = await submit_body(service, identity, body, idempotency_key)
+                return run_stream(request, service, run, admitted, cancel_on_leave=cancels)
+        run = await submit_body(service, identity, body, idempotency_key)
         result = await (_result_or_cancel(request, service, run) if cancels else service.result(run))
         return _response(run, result)
+
+
+async def submit_body(service: RunService, identity: Identity, body: RunBody, idempotency_key: str | None) -> OwnedRun:
+    """Start the run of a request body; raises the errors of `RunService.submit`."""
+    body.check()
+    repetition = (idempotency_key, body.digest) if idempotency_key else None
+    return await service.submit(
+        identity, body.message, body.options, queue=body.queue, repetition=repetition, fields=_FIELDS
+    )
 
 
 def _response(run: OwnedRun, result: RunResult) -> Response:

@@ -8,9 +8,10 @@ from fastapi import APIRouter, Request
 
 from framework.engine.runtime.runtime import Runtime
 from framework.server.errors import NotUsable
-from framework.server.identity import identity_of, requires
+from framework.server.identity import identity_of
 from framework.server.openapi import error_responses
 from framework.server.request_handling import json_response
+from framework.server.roles import requires
 from framework.server.schemas import CheckedConfig, ConfigHistory, LiveConfig, Rollback
 from framework.types.errors import ConfigError
 

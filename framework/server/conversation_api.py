@@ -8,10 +8,11 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from framework.engine.runtime.runtime import Runtime
-from framework.server.identity import identity_of, requires
+from framework.server.identity import identity_of
 from framework.server.openapi import error_responses
 from framework.server.owned import list_conversations_for, load_conversation_for
 from framework.server.request_handling import verbatim_response
+from framework.server.roles import requires
 from framework.server.run_requests import Id
 from framework.server.run_schemas import (
     ConversationDetail,

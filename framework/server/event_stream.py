@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 from starlette.requests import Request
@@ -14,6 +14,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from framework.server.errors import error_body
 from framework.server.identity import is_current
+from framework.server.open_streams import OpenStreams
 from framework.server.request_handling import internal_error_body
 from framework.types.errors import AgentsdError
 
@@ -36,31 +37,6 @@ def encode_event(data: Mapping[str, Any], name: str, event_id: object = None) ->
 def encode_error(body: Mapping[str, Any]) -> bytes:
     """Encode the body of an error response as the event `error`."""
     return encode_event({"event": "error", **body["error"]}, "error")
-
-
-class OpenStreams:
-    """The open streams of a server. `close` ends them, so that their clients reconnect, to another process."""
-
-    def __init__(self) -> None:
-        self._ends: set[Callable[[], object]] = set()
-        self._is_closed = False
-
-    @contextmanager
-    def add(self, end: Callable[[], object]) -> Iterator[None]:
-        """Have `close` call `end` while the context is open; call it now if it was called before."""
-        self._ends.add(end)
-        if self._is_closed:
-            end()
-        try:
-            yield
-        finally:
-            self._ends.discard(end)
-
-    def close(self) -> None:
-        """End the open streams, and those that open later."""
-        self._is_closed = True
-        for end in [*self._ends]:
-            end()
 
 
 class EventStreamResponse(Response):
@@ -95,7 +71,7 @@ class EventStreamResponse(Response):
             encode_error: encodes the body of an error response as an event.
             on_leave: called if the client leaves before the end.
             streams: streams that this one belongs to while it is open.
-            during: a context that is open while the stream is.
+            during: a context that is closed with the stream.
             heartbeat: interval of comments, in seconds.
             retry: begin with the delay after which clients reconnect. OpenAI's clients, which never do, fail on it.
             farewell: sent last if the server ends the stream: it stops, or the client has lost its access.

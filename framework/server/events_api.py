@@ -10,9 +10,10 @@ from fastapi.responses import StreamingResponse
 
 from framework.server.event_feed import ConfigFeed
 from framework.server.event_stream import EventStreamResponse, encode_event
-from framework.server.identity import identity_of, requires
+from framework.server.identity import identity_of
 from framework.server.key_limits import KeyLimits
 from framework.server.openapi import STREAM_RESPONSE, error_responses
+from framework.server.roles import requires
 
 
 def add_event_routes(routes: APIRouter, feed: ConfigFeed, limits: KeyLimits) -> None:
@@ -26,10 +27,9 @@ def add_event_routes(routes: APIRouter, feed: ConfigFeed, limits: KeyLimits) -> 
     )
     async def events(request: Request, last_event_id: Annotated[str | None, Header()] = None) -> EventStreamResponse:
         """Stream `config_reloaded` and `config_rejected`, from now on or after the id in `Last-Event-ID`."""
-        identity = identity_of(request)
-        limits.check_streams(identity)
+        admitted = limits.admit_stream(identity_of(request))
         stream = _stream(feed, feed.number_of(last_event_id))
-        return EventStreamResponse(request, stream, during=limits.streaming(identity))
+        return EventStreamResponse(request, stream, during=admitted)
 
 
 async def _stream(feed: ConfigFeed, number: int) -> AsyncGenerator[bytes]:

@@ -1,17 +1,11 @@
-"""The identity of a client: its tenant and user, its agents and roles, and its limits.
-
-A route declares the role that it needs with `requires`, in its decorator or as a parameter, and loads data only for
-the identity that `identity_of` returns.
-"""
+"""The identity of a client: its tenant and user, its agents and roles, and its limits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
 
-from fastapi import Depends
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import HTTPConnection
 
 from framework.config.api_keys import ROLES, ApiKey, Rate, Role
 from framework.server.errors import AccessDenied
@@ -121,15 +115,6 @@ def _access_of(connection: HTTPConnection) -> _Access:
     return access
 
 
-def require(identity: Identity, *roles: Role, all_agents: bool = False) -> None:
-    """Raise AccessDenied unless the identity has one of the roles and, with `all_agents`, may use every agent."""
-    if identity.roles.isdisjoint(roles):
-        needed = " or ".join(map(repr, roles))
-        raise AccessDenied(f"the key {identity.name!r} lacks the role {needed}, which this request needs")
-    if all_agents and identity.agents is not None:
-        raise AccessDenied(f"the key {identity.name!r} is limited to some agents; this request concerns all of them")
-
-
 def agent_for(identity: Identity, requested: str | None, known: Collection[str]) -> str | None:
     """Return the agent of a new run, or None if the router chooses it, which it does for unrestricted identities only.
 
@@ -152,28 +137,3 @@ def agent_for(identity: Identity, requested: str | None, known: Collection[str])
     if chosen not in agents:
         raise AgentNotFound(chosen, agents)
     return chosen
-
-
-@dataclass(frozen=True, slots=True)
-class RoleRequired:
-    """The dependency behind `requires`. Tests find the role of each route by it."""
-
-    roles: tuple[Role, ...]
-    """Roles of which one is enough."""
-    all_agents: bool = False
-
-    async def __call__(self, request: Request) -> Identity:
-        """Return the identity of the request; raise AccessDenied if it has none of the roles."""
-        identity = identity_of(request)
-        require(identity, *self.roles, all_agents=self.all_agents)
-        return identity
-
-
-def requires(*roles: Role, all_agents: bool = False) -> Any:
-    """Return a dependency of a route that needs a role. Its value is the `Identity`.
-
-    Args:
-        roles: the role; of several, one is enough.
-        all_agents: deny access to keys that are limited to some agents, because the route concerns the whole project.
-    """
-    return Depends(RoleRequired(roles, all_agents))

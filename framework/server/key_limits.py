@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from math import floor
 
@@ -103,8 +103,23 @@ class KeyLimits:
         finally:
             runs.starting -= 1
 
-    def check_streams(self, identity: Identity) -> None:
-        """Raise TooManyStreams if the server has as many open streams as it may have, RateLimited if the key has."""
+    def admit_stream(self, identity: Identity) -> ExitStack:
+        """Count a stream from now on; the returned context ends the count. The response of the stream closes it:
+
+            with limits.admit_stream(identity) as admitted:
+                run = await service.submit(...)
+                return EventStreamResponse(..., during=admitted.pop_all())
+
+        Raises:
+            TooManyStreams: the server has as many open streams as it may have.
+            RateLimited: the key has.
+        """
+        self._check_streams(identity)
+        admitted = ExitStack()
+        admitted.enter_context(self._counted(identity))
+        return admitted
+
+    def _check_streams(self, identity: Identity) -> None:
         if self._streams.total() >= self._settings.max_streams:
             raise TooManyStreams(f"too many event streams: {self._settings.max_streams} are open (server.max_streams)")
         if self._streams[identity.name] >= self._settings.max_streams_per_key:
@@ -112,8 +127,7 @@ class KeyLimits:
             raise RateLimited(f"{message} (server.max_streams_per_key): close one", _RETRY_SECONDS)
 
     @contextmanager
-    def streaming(self, identity: Identity) -> Iterator[None]:
-        """Count a stream while the context is open: the response's, so that it ends with the connection."""
+    def _counted(self, identity: Identity) -> Iterator[None]:
         self._streams[identity.name] += 1
         try:
             yield

@@ -16,9 +16,9 @@ from framework.engine.runtime.runtime import Runtime
 from framework.server.app import create_app
 from framework.server.connections import BACKLOG, ConnectionLimits, file_limit_handler, protocol_class
 from framework.server.event_feed import ConfigFeed
-from framework.server.event_stream import OpenStreams
 from framework.server.housekeeping import housekeeping
 from framework.server.listen_socket import bind_socket, server_url
+from framework.server.open_streams import OpenStreams
 from framework.telemetry.prometheus import Scrape
 from framework.telemetry.server_metrics import ServerMetrics
 

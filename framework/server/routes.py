@@ -13,11 +13,11 @@ from framework.server.chat_api import add_chat_routes
 from framework.server.config_api import add_config_routes
 from framework.server.conversation_api import add_conversation_routes
 from framework.server.event_feed import ConfigFeed
-from framework.server.event_stream import OpenStreams
 from framework.server.events_api import add_event_routes
 from framework.server.identity import FULL_ACCESS, Identify, Identity
 from framework.server.key_limits import KeyLimits
 from framework.server.mcp.endpoint import add_mcp_routes
+from framework.server.open_streams import OpenStreams
 from framework.server.openai.v1_routes import v1_routes
 from framework.server.openapi import add_openapi_route, common_responses
 from framework.server.request_handling import CHAT_BODY_BYTES, CONFIG_BODY_BYTES, guarded_route
@@ -75,7 +75,7 @@ def build_routes(
     router.include_router(runs)
     router.include_router(config)
     router.include_router(protocols)
-    router.include_router(v1_routes(runtime, identify, limits))
+    router.include_router(v1_routes(service, identify))
     return router
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
+from framework.engine.runtime.request import RunOptions
 from framework.server.owned import MAX_URL_ID_CHARS
 from framework.types.digest import content_digest
 from framework.types.errors import RequestError
@@ -80,10 +81,18 @@ class RunBody(RequestModel):
             )
 
     @property
-    def lower_limits(self) -> dict[str, int]:
-        """The limits that the request sets."""
+    def options(self) -> RunOptions:
+        """The options of the run."""
         given = {"max_tool_calls": self.max_tool_calls, "max_total_tokens": self.max_total_tokens or self.max_tokens}
-        return {name: value for name, value in given.items() if value is not None}
+        return {
+            "agent": self.agent,
+            "conversation": self.conversation_id,
+            "history": self.messages,
+            "inputs": self.inputs,
+            "lower_limits": {name: value for name, value in given.items() if value is not None},
+            "locale": self.locale,
+            "user": self.user,
+        }
 
     @property
     def digest(self) -> str:

@@ -1,28 +1,26 @@
-"""Starts, follows, continues and cancels runs for the identity of a request."""
+"""Starts, follows, continues and cancels runs for an identity: the way to a run of every route and protocol."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import cast
 from urllib.parse import quote
 
-from fastapi import Request
-
+from framework.engine.runtime.request import RunOptions
 from framework.engine.runtime.runtime import Runtime
+from framework.engine.runtime.user_input import UserMessage
 from framework.server.errors import AccessDenied
-from framework.server.event_stream import EventStreamResponse, OpenStreams
-from framework.server.identity import Identity, agent_for, identity_of
+from framework.server.identity import Identity, agent_for
 from framework.server.key_limits import KeyLimits
+from framework.server.open_streams import OpenStreams
 from framework.server.owned import check_conversation_for, load_run_for
-from framework.server.run_requests import RunBody
-from framework.server.run_schemas import RunReference
-from framework.server.run_stream import encode_run
 from framework.types.errors import ConversationNotFound, RequestError
+from framework.types.events import Event
 from framework.types.run_request import IdempotencyKey
 from framework.types.state import Decision, RunResult, RunState
-
-_FIELDS = {"history": "messages", "conversation": "conversation_id"}
-"""Fields of request bodies, by the option of `Runtime.submit` that has another name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,108 +43,92 @@ class OwnedRun:
 
 @dataclass(frozen=True, slots=True)
 class RunService:
-    """The operations on runs that routes share."""
+    """The operations on runs that routes and protocols share."""
 
     runtime: Runtime
     limits: KeyLimits
     streams: OpenStreams
 
-    async def submit(self, identity: Identity, body: RunBody, idempotency_key: str | None) -> OwnedRun:
+    async def submit(
+        self,
+        identity: Identity,
+        message: UserMessage | None,
+        options: RunOptions,
+        *,
+        queue: bool = False,
+        repetition: tuple[str, str] | None = None,
+        fields: Mapping[str, str] = MappingProxyType({}),
+    ) -> OwnedRun:
         """Save a request as a run, which begins in the background.
+
+        Args:
+            identity: the client.
+            message: the user's message. Default: the last message of the history.
+            options: options of `Runtime.submit`, as the client asks for them.
+            queue: in a busy conversation, wait for the runs before it.
+            repetition: the client's idempotency key, and the digest of its request.
+            fields: the client's names of options, for errors.
 
         Raises:
             RequestError: the request is invalid, or exceeds a limit of the key or of the conversation.
+            ConfigError: no agent is valid.
             StoreError: the request could not be saved.
         """
-        body.check()
-        user = self._user(identity, body.user)
-        agent = agent_for(identity, body.agent, self.runtime.catalog.current.agents)
-        if body.conversation_id is not None:
-            await check_conversation_for(self.runtime, identity, body.conversation_id)
-        scope = json.dumps([identity.tenant, identity.name, user])
+        user = _user_of(identity, options.get("user"))
+        agent = agent_for(identity, options.get("agent"), self.runtime.catalog.current.agents)
+        if (conversation := options.get("conversation")) is not None:
+            await check_conversation_for(self.runtime, identity, conversation)
+        own: RunOptions = {"agent": agent, "user": user, "tenant": identity.tenant}
+        idempotency = (
+            IdempotencyKey(json.dumps([identity.tenant, identity.name, user]), *repetition) if repetition else None
+        )
         async with self.limits.starting(identity) as started:
             try:
                 submitted = await self.runtime.submit(
-                    body.message,
-                    queue=body.queue,
-                    idempotency=IdempotencyKey(scope, idempotency_key, body.digest) if idempotency_key else None,
-                    agent=agent,
-                    conversation=body.conversation_id,
-                    history=body.messages,
-                    inputs=body.inputs,
-                    lower_limits=body.lower_limits,
-                    locale=body.locale,
-                    user=user,
-                    tenant=identity.tenant,
+                    message, queue=queue, idempotency=idempotency, **cast(RunOptions, {**options, **own})
                 )
             except RequestError as error:
-                if error.param in _FIELDS:  # neither class has more than a message
-                    kind = ConversationNotFound if isinstance(error, ConversationNotFound) else RequestError
-                    raise kind(_renamed(error), param=_FIELDS[error.param]) from None
-                raise
+                raise _with_client_field(error, fields) from None
             started(submitted.run_id)
         return OwnedRun(submitted.run_id, submitted.conversation_id, user, identity.tenant)
-
-    async def result(self, run: OwnedRun) -> RunResult:
-        """Wait until a run ends or pauses, and return its result."""
-        return await self.runtime.result(run.run_id, user=run.user, tenant=run.tenant)
-
-    async def cancel(self, run: OwnedRun) -> None:
-        """Cancel a run; nothing happens if it has ended."""
-        await self.runtime.cancel(run.run_id, user=run.user, tenant=run.tenant)
-
-    async def decide(self, identity: Identity, run: OwnedRun, decisions: dict[str, Decision]) -> None:
-        """Save decisions, and continue the run in the background; raises the errors of `Runtime.decide`."""
-        self.limits.check_rate(identity)
-        await self.runtime.decide(run.run_id, decisions, user=run.user, tenant=run.tenant)
 
     async def load(self, identity: Identity, run_id: str) -> tuple[OwnedRun, RunState]:
         """Return a run that exists for an identity; raises RunNotFound."""
         state = await load_run_for(self.runtime, identity, run_id)
         return OwnedRun(state.run_id, state.conversation_id, state.user, state.tenant), state
 
-    async def reference(self, run: OwnedRun) -> RunReference:
-        """Return a run with its current status; raises RunNotFound."""
-        state = await self.runtime.store.load_run(run.run_id)
-        return RunReference(run_id=run.run_id, conversation_id=run.conversation_id, status=state.status)
+    def follow(self, run: OwnedRun, after: int = 0, *, through_pauses: bool = False) -> AsyncGenerator[Event, None]:
+        """Yield the events of a run after the one with this number; see `Runtime.follow`."""
+        return self.runtime.follow(run.run_id, after, user=run.user, tenant=run.tenant, through_pauses=through_pauses)
 
-    def stream(
-        self, request: Request, run: OwnedRun, after: int = 0, *, wait: bool = False, cancel_on_leave: bool = False
-    ) -> EventStreamResponse:
-        """Return a response with the events of a run.
+    async def result(self, run: OwnedRun) -> RunResult:
+        """Wait until a run ends or pauses, and return its result."""
+        return await self.runtime.result(run.run_id, user=run.user, tenant=run.tenant)
 
-        Args:
-            request: the request.
-            run: the run.
-            after: number of the last event that the client has.
-            wait: continue after a pause, until the run ends.
-            cancel_on_leave: cancel the run if the client leaves before the end.
+    async def decide(self, identity: Identity, run: OwnedRun, decisions: Mapping[str, Decision]) -> None:
+        """Save decisions, and continue the run in the background; raises the errors of `Runtime.decide`."""
+        self.limits.check_rate(identity)
+        await self.runtime.decide(run.run_id, decisions, user=run.user, tenant=run.tenant)
 
-        Raises:
-            RequestError: too many streams are open.
-        """
-        identity = identity_of(request)
-        self.limits.check_streams(identity)
-        events = self.runtime.follow(run.run_id, after, user=run.user, tenant=run.tenant, through_pauses=wait)
-        return EventStreamResponse(
-            request,
-            encode_run(events),
-            headers=run.headers,
-            on_leave=(lambda: self.cancel(run)) if cancel_on_leave else None,
-            streams=self.streams,
-            during=self.limits.streaming(identity),
+    async def cancel(self, run: OwnedRun) -> None:
+        """Cancel a run; nothing happens if it has ended."""
+        await self.runtime.cancel(run.run_id, user=run.user, tenant=run.tenant)
+
+
+def _user_of(identity: Identity, requested: str | None) -> str | None:
+    """Return the user of a new run; raises AccessDenied if the request names another user than the key."""
+    if identity.user is not None and requested not in (None, identity.user):
+        raise AccessDenied(
+            f"the key {identity.name!r} belongs to another user: leave user out of the request", param="user"
         )
-
-    @staticmethod
-    def _user(identity: Identity, requested: str | None) -> str | None:
-        if identity.user is not None and requested not in (None, identity.user):
-            raise AccessDenied(
-                f"the key {identity.name!r} belongs to another user: leave user out of the request", param="user"
-            )
-        return identity.user_of(requested)
+    return identity.user_of(requested)
 
 
-def _renamed(error: RequestError) -> str:
-    """Return the message of an error with the name of the field that the client sent."""
-    option = error.param or ""
-    return error.message.replace(f"{option}:", f"{_FIELDS[option]}:", 1)
+def _with_client_field(error: RequestError, fields: Mapping[str, str]) -> RequestError:
+    """Return an error about an option with the client's name of the option."""
+    option = error.param
+    if (
+        option is None or option not in fields or type(error) not in (RequestError, ConversationNotFound)
+    ):  # others have more arguments
+        return error
+    return type(error)(error.message.replace(f"{option}:", f"{fields[option]}:", 1), param=fields[option])

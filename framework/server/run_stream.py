@@ -3,12 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import ExitStack
 
-from framework.server.event_stream import encode_event
+from starlette.requests import Request
+
+from framework.server.event_stream import EventStreamResponse, encode_event
+from framework.server.run_service import OwnedRun, RunService
 from framework.types.errors import RequestError
 from framework.types.events import Event, wire
 
 _MAX_EVENT_DIGITS = 18
+
+
+def run_stream(
+    request: Request,
+    service: RunService,
+    run: OwnedRun,
+    admitted: ExitStack,
+    after: int = 0,
+    *,
+    wait: bool = False,
+    cancel_on_leave: bool = False,
+) -> EventStreamResponse:
+    """Return a response with the events of a run.
+
+    Args:
+        request: the request.
+        service: the operations on runs.
+        run: the run.
+        admitted: what `KeyLimits.admit_stream` returned. The response takes it over.
+        after: number of the last event that the client has.
+        wait: continue after a pause, until the run ends.
+        cancel_on_leave: cancel the run if the client leaves before the end.
+    """
+    return EventStreamResponse(
+        request,
+        encode_run(service.follow(run, after, through_pauses=wait)),
+        headers=run.headers,
+        on_leave=(lambda: service.cancel(run)) if cancel_on_leave else None,
+        streams=service.streams,
+        during=admitted.pop_all(),
+    )
 
 
 async def encode_run(events: AsyncGenerator[Event, None]) -> AsyncGenerator[bytes]:

@@ -9,11 +9,12 @@ from fastapi.responses import Response, StreamingResponse
 
 from framework.engine.runtime.result import build_result
 from framework.engine.runtime.runtime import Runtime
-from framework.server.chat_api import IdempotencyHeader
-from framework.server.identity import identity_of, requires
+from framework.server.chat_api import IdempotencyHeader, submit_body
+from framework.server.identity import identity_of
 from framework.server.openapi import STREAM_RESPONSE, error_responses
 from framework.server.owned import list_runs_for
 from framework.server.request_handling import verbatim_response
+from framework.server.roles import requires
 from framework.server.run_requests import DecisionsBody, Id, RunBody
 from framework.server.run_schemas import (
     ApprovalList,
@@ -24,8 +25,8 @@ from framework.server.run_schemas import (
     RunSummary,
     StoredTrace,
 )
-from framework.server.run_service import RunService
-from framework.server.run_stream import last_event
+from framework.server.run_service import OwnedRun, RunService
+from framework.server.run_stream import last_event, run_stream
 from framework.store.protocol import OPEN_STATUSES, RunQuery
 from framework.types.status import Status
 
@@ -58,9 +59,9 @@ def _add_submit_route(routes: APIRouter, service: RunService) -> None:
     )
     async def submit(request: Request, body: RunBody, idempotency_key: IdempotencyHeader = None) -> Response:
         """Start a run in the background. It continues if the server restarts."""
-        run = await service.submit(identity_of(request), body, idempotency_key)
+        run = await submit_body(service, identity_of(request), body, idempotency_key)
         location = f"{request.url.path}/{run.run_id}"
-        return verbatim_response(await service.reference(run), 202, {**run.headers, "location": location})
+        return verbatim_response(await _reference(service, run), 202, {**run.headers, "location": location})
 
 
 def _add_list_route(routes: APIRouter, runtime: Runtime) -> None:
@@ -152,12 +153,14 @@ def _add_events_route(routes: APIRouter, service: RunService) -> None:
         A client that reconnects with `Last-Event-ID` gets every later numbered event once. If none can follow, the
         status is 204, which keeps browsers from reconnecting.
         """
-        run, state = await service.load(identity_of(request), run_id)
+        identity = identity_of(request)
+        run, state = await service.load(identity, run_id)
         after = last_event(after, last_event_id)
         is_over = state.status not in OPEN_STATUSES or (state.status == "paused" and not wait)
         if is_over and 0 < state.seq <= after:
             return Response(status_code=204, headers=run.headers)
-        return service.stream(request, run, after, wait=wait)
+        with service.limits.admit_stream(identity) as admitted:
+            return run_stream(request, service, run, admitted, after, wait=wait)
 
 
 def _add_control_routes(routes: APIRouter, service: RunService) -> None:
@@ -173,7 +176,7 @@ def _add_control_routes(routes: APIRouter, service: RunService) -> None:
         identity = identity_of(request)
         run, _ = await service.load(identity, run_id)
         await service.decide(identity, run, body.decisions)
-        return verbatim_response(await service.reference(run), 202, run.headers)
+        return verbatim_response(await _reference(service, run), 202, run.headers)
 
     @routes.post(
         "/runs/{run_id}/cancel",
@@ -186,4 +189,10 @@ def _add_control_routes(routes: APIRouter, service: RunService) -> None:
         """Cancel a run. One that has ended stays as it is."""
         run, _ = await service.load(identity_of(request), run_id)
         await service.cancel(run)
-        return verbatim_response(await service.reference(run), 202, run.headers)
+        return verbatim_response(await _reference(service, run), 202, run.headers)
+
+
+async def _reference(service: RunService, run: OwnedRun) -> RunReference:
+    """Return a run with its current status."""
+    state = await service.runtime.store.load_run(run.run_id)
+    return RunReference(run_id=run.run_id, conversation_id=run.conversation_id, status=state.status)

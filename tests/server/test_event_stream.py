@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from framework.server.event_stream import EventStreamResponse, OpenStreams, encode_event
+from framework.server.event_stream import EventStreamResponse, encode_event
 from framework.server.identity import LOCAL, Identity, check_access
+from framework.server.open_streams import OpenStreams
 from framework.types.errors import StoreError
 
 NOBODY = Identity("nobody")

@@ -29,8 +29,8 @@ from framework.server.identity import (
     check_access,
     identity_of,
     is_current,
-    require,
 )
+from framework.server.roles import require
 from framework.telemetry.server_metrics import ServerMetrics
 from framework.types.errors import AgentNotFound, RequestError
 from framework.types.redact import MASK

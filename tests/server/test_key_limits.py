@@ -204,20 +204,30 @@ def test_streams_are_limited_by_key_and_in_total() -> None:
     with ExitStack() as streams:
         for name in names[:2]:
             for _ in range(2):
-                limits.check_streams(Identity(name))
-                streams.enter_context(limits.streaming(Identity(name)))
+                streams.enter_context(limits.admit_stream(Identity(name)))
             with pytest.raises(RateLimited, match="has 2 event streams open"):
-                limits.check_streams(Identity(name))
-        limits.check_streams(Identity("c"))
-        streams.enter_context(limits.streaming(Identity("c")))
+                limits.admit_stream(Identity(name))
+        streams.enter_context(limits.admit_stream(Identity("c")))
         with pytest.raises(TooManyStreams, match="5 are open"):
-            limits.check_streams(Identity("d"))
+            limits.admit_stream(Identity("d"))
     for name in names:
-        limits.check_streams(Identity(name))
+        limits.admit_stream(Identity(name)).close()
 
 
 def test_a_stream_that_fails_does_not_count_any_more() -> None:
     limits = limits_at(max_streams_per_key=1)
-    with suppress(ZeroDivisionError), limits.streaming(Identity("a")):
+    with suppress(ZeroDivisionError), limits.admit_stream(Identity("a")):
         raise ZeroDivisionError
-    limits.check_streams(Identity("a"))
+    limits.admit_stream(Identity("a")).close()
+
+
+def test_a_stream_counts_before_its_response_begins_and_until_that_is_closed() -> None:
+    limits = limits_at(max_streams_per_key=1)
+    with limits.admit_stream(Identity("a")) as admitted:
+        with pytest.raises(RateLimited):
+            limits.admit_stream(Identity("a"))
+        response = admitted.pop_all()
+    with pytest.raises(RateLimited):
+        limits.admit_stream(Identity("a"))
+    response.close()
+    limits.admit_stream(Identity("a")).close()

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
-from framework.server.identity import RoleRequired
+from framework.server.roles import RoleRequired
 
 
 @dataclass(frozen=True)

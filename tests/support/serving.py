@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from framework import Runtime
 from framework.server import router
 from framework.server.event_feed import ConfigFeed
-from framework.server.event_stream import OpenStreams
+from framework.server.open_streams import OpenStreams
 from framework.server.routes import build_routes, runtime_access_check
 from framework.store.protocol import RunInfo, RunQuery
 

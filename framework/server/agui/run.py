@@ -10,11 +10,13 @@ from typing import Any
 from ag_ui.core import BaseEvent, Interrupt, ResumeEntry, RunAgentInput, RunErrorEvent
 from starlette.requests import Request
 
+from framework.engine.runtime.request import RunOptions
 from framework.server.agui.interrupts import InvalidResume, decision_of, decisions_of, interrupt_of
 from framework.server.agui.request import ForwardedProps, instructions_of, message_of, read_agui_request
 from framework.server.agui.translation import AguiTranslator
 from framework.server.event_stream import EventStreamResponse
-from framework.server.identity import Identity, agent_for, identity_of, require
+from framework.server.identity import Identity, agent_for, identity_of
+from framework.server.roles import require
 from framework.server.run_service import OwnedRun, RunService
 from framework.types.errors import AgentsdError, ConversationBusy, DecisionRefused, RequestError, RunNotFound
 from framework.types.events import ConfirmationRequested, Event, RunFinished, read_event
@@ -22,6 +24,8 @@ from framework.types.state import Confirmation, RunState
 
 _AUTO = "auto"
 """In place of an agent's name: the router chooses, unless an agent has this name."""
+_FIELDS = {"message": "messages", "conversation": "threadId", "inputs": "forwardedProps.inputs"}
+"""Fields of an AG-UI request by the options that they become."""
 
 
 async def respond(request: Request, service: RunService, agent: str) -> EventStreamResponse:
@@ -42,46 +46,41 @@ async def respond(request: Request, service: RunService, agent: str) -> EventStr
     asked, forwarded = await asyncio.to_thread(read_agui_request, data)  # may contain megabytes
     known = service.runtime.catalog.current.agents
     chosen = agent_for(identity, None if agent == _AUTO and _AUTO not in known else agent, known)
-    service.limits.check_streams(identity)
     earlier: Sequence[Event] = ()
-    try:
-        if asked.resume:
-            require(identity, "decide")
-            run, earlier = await _continue(service, identity, asked, chosen)
-        else:
-            run = await _start(service, identity, asked, forwarded, chosen)
-    except (InvalidResume, DecisionRefused, ConversationBusy) as error:
-        return EventStreamResponse(request, _error(error), during=service.limits.streaming(identity))
-    return EventStreamResponse(
-        request,
-        _stream(service, run, AguiTranslator(asked, run.run_id, earlier), earlier[-1].seq if earlier else 0),
-        headers=run.headers,
-        encode_error=_encode_error,
-        on_leave=(lambda: service.cancel(run)) if forwarded.on_disconnect == "cancel" else None,
-        streams=service.streams,
-        farewell=_suspended(run),
-        during=service.limits.streaming(identity),
-    )
+    with service.limits.admit_stream(identity) as admitted:
+        try:
+            if asked.resume:
+                require(identity, "decide")
+                run, earlier = await _continue(service, identity, asked, chosen)
+            else:
+                run = await _start(service, identity, asked, forwarded, chosen)
+        except (InvalidResume, DecisionRefused, ConversationBusy) as error:
+            return EventStreamResponse(request, _error(error), during=admitted.pop_all())
+        return EventStreamResponse(
+            request,
+            _stream(service, run, AguiTranslator(asked, run.run_id, earlier), earlier[-1].seq if earlier else 0),
+            headers=run.headers,
+            encode_error=_encode_error,
+            on_leave=(lambda: service.cancel(run)) if forwarded.on_disconnect == "cancel" else None,
+            streams=service.streams,
+            farewell=_suspended(run),
+            during=admitted.pop_all(),
+        )
 
 
 async def _start(
     service: RunService, identity: Identity, asked: RunAgentInput, forwarded: ForwardedProps, agent: str | None
 ) -> OwnedRun:
     """Start a run with the last message, as the next turn of the thread's conversation."""
-    message, user = message_of(asked), identity.user_of(forwarded.user)
-    async with service.limits.starting(identity) as started:
-        submitted = await service.runtime.submit(
-            message,
-            agent=agent,
-            conversation=asked.thread_id,
-            instructions=instructions_of(asked) or None,
-            inputs=forwarded.inputs,
-            locale=forwarded.locale,
-            user=user,
-            tenant=identity.tenant,
-        )
-        started(submitted.run_id)
-    return OwnedRun(submitted.run_id, submitted.conversation_id, user, identity.tenant)
+    options: RunOptions = {
+        "agent": agent,
+        "conversation": asked.thread_id,
+        "instructions": instructions_of(asked) or None,
+        "inputs": forwarded.inputs,
+        "locale": forwarded.locale,
+        "user": identity.user_of(forwarded.user),
+    }
+    return await service.submit(identity, message_of(asked), options, fields=_FIELDS)
 
 
 async def _continue(
@@ -150,7 +149,7 @@ async def _stream(service: RunService, run: OwnedRun, translator: AguiTranslator
 
     yield _encode(translator.start())
     is_finished = False
-    followed = service.runtime.follow(run.run_id, after, user=run.user, tenant=run.tenant)
+    followed = service.follow(run, after)
     try:
         async for event in followed:
             if chunk := _encode(translator.translate(event)):

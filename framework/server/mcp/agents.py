@@ -31,9 +31,11 @@ from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.requests import Request
 
 from framework.config.agents.compile import Agent, agent_tool
-from framework.engine.runtime.runtime import Runtime
+from framework.engine.runtime.request import RunOptions
+from framework.server.identity import Identity
 from framework.server.mcp.call import AgentCall, Context, McpCaller
 from framework.server.mcp.results import error_result
+from framework.server.run_service import OwnedRun, RunService
 from framework.telemetry.redact import places
 from framework.types.errors import AgentNotFound, AgentsdError
 
@@ -74,13 +76,13 @@ class _NotifyingServer(Server[Any]):
 
 
 class AgentServer:
-    """Serves the agents of a runtime, those of the live generation, to any number of MCP clients."""
+    """Serves the agents of the live generation to any number of MCP clients."""
 
-    def __init__(self, runtime: Runtime, caller_of: CallerOf) -> None:
-        self._runtime, self._caller_of = runtime, caller_of
+    def __init__(self, service: RunService, caller_of: CallerOf) -> None:
+        self._service, self._catalog, self._caller_of = service, service.runtime.catalog, caller_of
         self._tools: tuple[int, dict[str, Tool]] = (0, {})
         """The tools of a generation, by its number."""
-        self._runs: dict[_CallKey, tuple[McpCaller, asyncio.Future[str]]] = {}
+        self._runs: dict[_CallKey, asyncio.Future[OwnedRun]] = {}
         """The run of each call in progress, once it is stored."""
         self._bus = InMemorySubscriptionBus()
         self._sessions: OrderedDict[str, ServerSession] = OrderedDict()
@@ -98,7 +100,7 @@ class AgentServer:
         self.server.middleware.clear()  # tracing: requests would add spans to any trace that a client names
         self.server.add_notification_handler("notifications/initialized", NotificationParams, self._on_initialized)
         self.server.add_notification_handler("notifications/cancelled", CancelledNotificationParams, self._on_cancelled)
-        self._unsubscribe = runtime.catalog.subscribe(lambda _: self._in_background(self._notify()))
+        self._unsubscribe = self._catalog.subscribe(lambda _: self._in_background(self._notify()))
 
     def close(self) -> None:
         """Stop following reloads."""
@@ -109,12 +111,12 @@ class AgentServer:
     # --- tools
 
     async def _list_tools(self, context: Context, params: PaginatedRequestParams | None) -> ListToolsResult:  # noqa: ARG002 - the signature is the SDK's
-        caller = self._caller_of(context)
-        return ListToolsResult(tools=[tool for name, tool in self._live_tools().items() if caller.may_use(name)])
+        identity = self._caller_of(context).identity
+        return ListToolsResult(tools=[tool for name, tool in self._live_tools().items() if identity.may_use(name)])
 
     def _live_tools(self) -> dict[str, Tool]:
         """Return the tools by agent; they are built once per generation."""
-        generation = self._runtime.catalog.current
+        generation = self._catalog.current
         if self._tools[0] != generation.number:
             self._tools = generation.number, {name: _tool(agent) for name, agent in sorted(generation.agents.items())}
         return self._tools[1]
@@ -123,8 +125,8 @@ class AgentServer:
 
     async def _call_tool(self, context: Context, params: CallToolRequestParams) -> CallToolResult | InputRequiredResult:
         caller = self._caller_of(context)
-        if params.name not in self._live_tools() or not caller.may_use(params.name):
-            known = [name for name in self._live_tools() if caller.may_use(name)]
+        if params.name not in self._live_tools() or not caller.identity.may_use(params.name):
+            known = [name for name in self._live_tools() if caller.identity.may_use(name)]
             raise MCPError(INVALID_PARAMS, AgentNotFound(params.name, known).message)
         try:
             return await self._run(context, caller, params)
@@ -140,16 +142,12 @@ class AgentServer:
         self, context: Context, caller: McpCaller, params: CallToolRequestParams
     ) -> CallToolResult | InputRequiredResult:
         key = (_session_of(context), str(context.request_id))
-        call = AgentCall(self._runtime, caller, context)
+        call, is_answer = AgentCall(self._service, caller, context), params.request_state is not None
+        stored = asyncio.ensure_future((self._load if is_answer else self._submit)(caller.identity, params))
+        self._runs[key] = stored
         try:
-            if params.request_state is not None:
-                stored: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-                stored.set_result(params.request_state)
-                self._runs[key] = caller, stored
-                return await call.resume(params)
-            stored = asyncio.ensure_future(self._submit(caller, params))
-            self._runs[key] = caller, stored
-            return await call.follow(await asyncio.shield(stored))
+            run = await asyncio.shield(stored)
+            return await (call.resume(run, params) if is_answer else call.follow(run))
         except asyncio.CancelledError:
             if context.request is not None and context.protocol_version in MODERN_PROTOCOL_VERSIONS:
                 self._in_background(self._cancel_if_left(context.request, key))
@@ -158,22 +156,19 @@ class AgentServer:
             # Later, because the client's notification of a cancellation is handled after the cancellation itself.
             asyncio.get_running_loop().call_later(_CANCEL_SECONDS, self._runs.pop, key, None)
 
-    async def _submit(self, caller: McpCaller, params: CallToolRequestParams) -> str:
+    async def _submit(self, identity: Identity, params: CallToolRequestParams) -> OwnedRun:
+        """Start the run of a call."""
         given = dict(params.arguments or {})
         message, conversation = given.pop(_MESSAGE, None), None
-        if _CONVERSATION not in self._runtime.catalog.current.agents[params.name].spec.inputs:
+        if _CONVERSATION not in self._catalog.current.agents[params.name].spec.inputs:
             conversation = given.pop(_CONVERSATION, None)
-        async with caller.starting() as started:
-            submitted = await self._runtime.submit(
-                message,
-                agent=params.name,
-                conversation=conversation,
-                inputs=given or None,
-                user=caller.user,
-                tenant=caller.tenant,
-            )
-            started(submitted.run_id)
-        return submitted.run_id
+        options: RunOptions = {"agent": params.name, "conversation": conversation, "inputs": given or None}
+        return await self._service.submit(identity, message, options, fields={"conversation": _CONVERSATION})
+
+    async def _load(self, identity: Identity, params: CallToolRequestParams) -> OwnedRun:
+        """Return the run whose questions a call answers."""
+        run, _ = await self._service.load(identity, params.request_state or "")
+        return run
 
     # --- notifications
 
@@ -192,10 +187,9 @@ class AgentServer:
 
     async def _cancel(self, key: _CallKey) -> None:
         """Cancel the run of a call that the client has cancelled."""
-        if found := self._runs.pop(key, None):
-            caller, stored = found
+        if stored := self._runs.pop(key, None):
             try:
-                await self._runtime.cancel(await stored, user=caller.user, tenant=caller.tenant)
+                await self._service.cancel(await stored)
             except AgentsdError as error:  # also of a call that could not start its run
                 log.info("cancelled call: %s", error.message)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -13,9 +13,10 @@ from mcp.server.context import ServerRequestContext
 from mcp.types import CallToolRequestParams, CallToolResult, ElicitRequest, ElicitResult, InputRequiredResult
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
-from framework.engine.runtime.runtime import Runtime
+from framework.server.identity import Identity
 from framework.server.mcp.forms import decision_from, form_of
 from framework.server.mcp.results import progress_text, tool_result
+from framework.server.run_service import OwnedRun, RunService
 from framework.types.errors import RunNotFound, RunSuspended
 from framework.types.events import RunFinished
 from framework.types.state import Confirmation, Decision, RunResult
@@ -24,88 +25,71 @@ _PROGRESS_SECONDS = 10.0
 """Interval of progress notifications during which nothing else is reported: clients end calls that are silent."""
 
 Context = ServerRequestContext[Any, Any]
-Starting = Callable[[], AbstractAsyncContextManager[Callable[[str], object]]]
-
-
-@asynccontextmanager
-async def _unlimited() -> AsyncIterator[Callable[[str], object]]:
-    yield lambda run_id: None  # noqa: ARG005 - nothing counts these runs
 
 
 @dataclass(frozen=True, slots=True)
 class McpCaller:
-    """The client of an MCP server, and what it may do."""
+    """The client of an MCP server."""
 
-    user: str | None = None
-    tenant: str | None = None
-    agents: tuple[str, ...] | None = None
-    """Agents that it may use. None: all."""
-    can_decide: bool = True
-    """Whether it may answer confirmations. Otherwise, a paused run is reported as an error."""
-    how_to_decide: str = ""
+    identity: Identity
+    how_to_decide: str
     """What to do about a run that waits for a decision, with `{run_id}` for its id."""
-    starting: Starting = _unlimited
-    """Admits a call that starts a run. The caller passes the run's id to the function that the context yields."""
-    check_rate: Callable[[], object] = lambda: None
-    """Admits a decision."""
 
-    def may_use(self, agent: str) -> bool:
-        """Return whether an agent exists for this client."""
-        return self.agents is None or agent in self.agents
+    @property
+    def can_decide(self) -> bool:
+        """Whether it may answer confirmations. Otherwise, a paused run is reported as an error."""
+        return "decide" in self.identity.roles
 
 
 class AgentCall:
     """A call in progress. Its run is stored: it survives the call, and can be decided elsewhere."""
 
-    def __init__(self, runtime: Runtime, caller: McpCaller, context: Context) -> None:
-        self._runtime, self._caller, self._context = runtime, caller, context
+    def __init__(self, service: RunService, caller: McpCaller, context: Context) -> None:
+        self._service, self._caller, self._context = service, caller, context
         self._seen = 0
         """Number of the last event."""
         self._reported = 0
         """Number of progress notifications."""
 
-    async def follow(self, run_id: str) -> CallToolResult | InputRequiredResult:
+    async def follow(self, run: OwnedRun) -> CallToolResult | InputRequiredResult:
         """Follow a run to its end; have the person at the client decide where it pauses.
 
         Raises:
-            RunNotFound: there is no such run for the caller.
             RequestError: a decision does not fit.
             RunSuspended: the runtime was closed.
         """
         while True:
-            result = await self._read(run_id)
+            result = await self._read(run)
             if not result.pending or not self._can_ask:
                 return self._result(result)
             if self._is_modern:
                 requests = {asked.id: ElicitRequest(params=self._form(asked)) for asked in result.pending}
-                return InputRequiredResult(input_requests=requests, request_state=run_id)
+                return InputRequiredResult(input_requests=requests, request_state=run.run_id)
             decisions = await self._ask(result.pending)
             if not decisions:
                 return self._result(result)
-            await self._decide(run_id, decisions)
+            await self._service.decide(self._caller.identity, run, decisions)
 
-    async def resume(self, params: CallToolRequestParams) -> CallToolResult | InputRequiredResult:
+    async def resume(self, run: OwnedRun, params: CallToolRequestParams) -> CallToolResult | InputRequiredResult:
         """Continue the run of an earlier call with the answers to its questions, as clients since 2026-07-28 do."""
-        run_id = params.request_state or ""
-        result = await self._runtime.result(run_id, user=self._caller.user, tenant=self._caller.tenant)
+        result = await self._service.result(run)
         if result.agent != params.name:
-            raise RunNotFound(f"there is no run {run_id!r} of {params.name!r}")
+            raise RunNotFound(f"there is no run {run.run_id!r} of {params.name!r}")
         if result.pending and self._caller.can_decide:
             answers = params.input_responses or {}
             decisions = _decisions(result.pending, answers)
             if not decisions:
                 return self._result(result)
-            self._seen = (await self._runtime.store.load_run(run_id)).seq
-            await self._decide(run_id, decisions)
-        return await self.follow(run_id)
+            self._seen = (await self._service.load(self._caller.identity, run.run_id))[1].seq
+            await self._service.decide(self._caller.identity, run, decisions)
+        return await self.follow(run)
 
-    async def _read(self, run_id: str) -> RunResult:
+    async def _read(self, run: OwnedRun) -> RunResult:
         """Report the progress of a run until it ends or pauses, and return its result."""
         ticking = asyncio.ensure_future(self._tick())
         finished = False
         try:
-            events = self._runtime.follow(run_id, self._seen, user=self._caller.user, tenant=self._caller.tenant)
-            async for event in events:
+            async for event in self._service.follow(run, self._seen):
                 self._seen = max(self._seen, event.seq)
                 finished = isinstance(event, RunFinished)
                 if event.seq and not event.path and (text := progress_text(event)):
@@ -113,8 +97,8 @@ class AgentCall:
         finally:
             ticking.cancel()
         if not finished:
-            raise RunSuspended(f"the server stopped; the run {run_id} continues elsewhere")
-        return await self._runtime.result(run_id, user=self._caller.user, tenant=self._caller.tenant)
+            raise RunSuspended(f"the server stopped; the run {run.run_id} continues elsewhere")
+        return await self._service.result(run)
 
     async def _tick(self) -> None:
         while True:
@@ -163,13 +147,9 @@ class AgentCall:
         return decisions
 
     def _form(self, asked: Confirmation) -> Any:
-        agent = self._runtime.catalog.current.agents.get(asked.agent)
+        agent = self._service.runtime.catalog.current.agents.get(asked.agent)
         tool = agent.toolset.tools.get(asked.tool) if agent else None
         return form_of(asked, tool.definition.parameters if tool else None)
-
-    async def _decide(self, run_id: str, decisions: Mapping[str, Decision]) -> None:
-        self._caller.check_rate()
-        await self._runtime.decide(run_id, decisions, user=self._caller.user, tenant=self._caller.tenant)
 
     def _result(self, result: RunResult) -> CallToolResult:
         return tool_result(result, self._caller.how_to_decide.format(run_id=result.run_id))

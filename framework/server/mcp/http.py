@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
+from contextlib import ExitStack
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
@@ -31,7 +31,7 @@ class McpEndpoint:
 
     def __init__(self, service: RunService) -> None:
         self._service = service
-        self._server = AgentServer(service.runtime, self._caller)
+        self._server = AgentServer(service, _caller)
         # Host and Origin are checked by the access rules of all routes.
         self._sessions = StreamableHTTPSessionManager(
             self._server.server,
@@ -51,32 +51,24 @@ class McpEndpoint:
         finally:
             self._server.close()
 
-    def _caller(self, context: Context) -> McpCaller:
-        assert context.request is not None
-        identity, limits = identity_of(context.request), self._service.limits
-        return McpCaller(
-            user=identity.user,
-            tenant=identity.tenant,
-            agents=identity.agents,
-            can_decide="decide" in identity.roles,
-            how_to_decide=_DECIDE,
-            starting=partial(limits.starting, identity),
-            check_rate=partial(limits.check_rate, identity),
-        )
-
     async def response(self, identity: Identity) -> Response:
         """Return the response to a request of an identity; raises RequestError if it has too many open."""
-        self._service.limits.check_streams(identity)
-        await self._started.wait()
-        return _McpResponse(self._sessions, self._service, identity)
+        with self._service.limits.admit_stream(identity) as admitted:
+            await self._started.wait()
+            return _McpResponse(self._sessions, identity, admitted.pop_all())
+
+
+def _caller(context: Context) -> McpCaller:
+    assert context.request is not None
+    return McpCaller(identity_of(context.request), _DECIDE)
 
 
 class _McpResponse(Response):
     """Lets the MCP server answer a request."""
 
-    def __init__(self, sessions: StreamableHTTPSessionManager, service: RunService, identity: Identity) -> None:
+    def __init__(self, sessions: StreamableHTTPSessionManager, identity: Identity, admitted: ExitStack) -> None:
         super().__init__()
-        self._sessions, self._service, self._identity = sessions, service, identity
+        self._sessions, self._identity, self._admitted = sessions, identity, admitted
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response, with the headers of all responses."""
@@ -89,5 +81,5 @@ class _McpResponse(Response):
 
         # A session accepts only requests of the identity that began it.
         user = AuthenticatedUser(AccessToken(token="", client_id=self._identity.name, scopes=[]))
-        with self._service.limits.streaming(self._identity):
+        with self._admitted:
             await self._sessions.handle_request({**scope, "user": user}, receive, send_with_headers)

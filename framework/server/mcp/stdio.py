@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,8 +18,12 @@ from mcp.server.stdio import stdio_server
 
 from framework.config.settings import Settings
 from framework.engine.runtime.runtime import Runtime
+from framework.server.identity import LOCAL
+from framework.server.key_limits import KeyLimits
 from framework.server.mcp.agents import AgentServer
 from framework.server.mcp.call import McpCaller
+from framework.server.open_streams import OpenStreams
+from framework.server.run_service import RunService
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +57,9 @@ async def serve_stdio(
     with _protocol_streams() as (source, target):
         async with Runtime.open(root, store=url, single_user=True) as runtime:
             started(runtime)
-            caller = McpCaller(agents=agents, how_to_decide=_DECIDE if runtime.store.durable else _DECIDE_NOWHERE)
-            server = AgentServer(runtime, lambda _: caller)
+            caller = McpCaller(replace(LOCAL, agents=agents), _DECIDE if runtime.store.durable else _DECIDE_NOWHERE)
+            limits = KeyLimits(runtime.store, settings.server)
+            server = AgentServer(RunService(runtime, limits, OpenStreams()), lambda _: caller)
             try:
                 with _ended_by_signals(lines := _Lines(source)):
                     # The SDK's parameters are typed as files of anyio, of which it uses three methods.

@@ -7,12 +7,13 @@ from functools import partial
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from framework.server.identity import identity_of, requires
+from framework.server.identity import identity_of
 from framework.server.openai.background_tasks import BackgroundTasks, is_background_task
 from framework.server.openai.bodies import ChatCompletionBody
 from framework.server.openai.chat_format import ChatWriter
 from framework.server.openai.client_request import read_body, read_chat
 from framework.server.openai.exchange import Exchange
+from framework.server.roles import requires
 
 
 def add_chat_completions_route(routes: APIRouter, exchange: Exchange, tasks: BackgroundTasks) -> None:

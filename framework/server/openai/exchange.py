@@ -24,7 +24,6 @@ from framework.types.errors import AgentsdError, RunSuspended
 from framework.types.events import Event, Routed, wire
 from framework.types.redact import redact
 
-RUN_ID_HEADER = "x-agentsd-run-id"
 _NO_RETRY = {"x-should-retry": "false"}
 """Tells the openai SDK not to repeat a request. Others decide by the status: they repeat 409, 429 and 5xx."""
 
@@ -75,36 +74,38 @@ class Exchange:
         Raises:
             RequestError, ConfigError, StoreError: the run did not begin.
         """
-        if asked.stream:
-            self._limits.check_streams(identity)
-        key, run = await self._repeated.first_run(request, identity)
-        if run is None:
-            run = await self._answers.start(asked, identity, request)
-            self._repeated.remember(key, run)
-        headers = {RUN_ID_HEADER: run.run_id}
         own = request.headers.get("x-agentsd-events") == "1"
         if asked.stream:
-            stream = self._stream(asked, run, request, new_writer, own=own)
-            during = self._limits.streaming(identity)
-            return EventStreamResponse(request, stream, headers=headers, retry=False, during=during)
+            with self._limits.admit_stream(identity) as admitted:
+                started = await self._start(asked, identity, request)
+                stream, headers = self._stream(asked, started, request, new_writer, own=own), started.run.headers
+                return EventStreamResponse(request, stream, headers=headers, retry=False, during=admitted.pop_all())
+        started = await self._start(asked, identity, request)
+        headers = started.run.headers
         try:
-            return await self._whole(asked, run, new_writer, headers, own=own)
+            return await self._whole(asked, started, new_writer, own=own)
         except asyncio.CancelledError:  # the server stops; a client that gets no response repeats the request
-            return failure(RunSuspended.code, f"the server is stopping; the run continues: {run.url}", headers)
+            return failure(RunSuspended.code, f"the server is stopping; the run continues: {started.url}", headers)
         except AgentsdError as error:
             return failure(error.code, redact(error.message), headers)
         except Exception as error:  # noqa: BLE001 - sent to the client, and logged; a 5xx would make it repeat the run
             detail = internal_error_body(error, request)["error"]
             return failure(detail["code"], detail["message"], headers)
 
-    async def _whole(
-        self, asked: ClientRequest, run: StartedRun, new_writer: NewWriter, headers: Mapping[str, str], *, own: bool
-    ) -> Response:
+    async def _start(self, asked: ClientRequest, identity: Identity, request: Request) -> StartedRun:
+        """Start the run of a request, or return that of the request which it repeats."""
+        key, started = await self._repeated.first_run(request, identity)
+        if started is None:
+            started = await self._answers.start(asked, identity, request)
+            self._repeated.remember(key, started)
+        return started
+
+    async def _whole(self, asked: ClientRequest, started: StartedRun, new_writer: NewWriter, *, own: bool) -> Response:
         """Return the answer once the run has ended or paused."""
-        agent, thoughts = asked.model, defaultdict[str, str](str)
+        agent, thoughts, run = asked.model, defaultdict[str, str](str), started.run
         events: list[Mapping[str, Any]] = []
         ending: Ending | None = None
-        async for item in self._answers.read(run, as_data=asked.wants_data):
+        async for item in self._answers.read(started, as_data=asked.wants_data):
             match item:
                 case AnswerText(kind="reasoning", message_id=message_id, text=text):
                     thoughts[message_id] += text
@@ -116,18 +117,18 @@ class Exchange:
                 events.append(wire(item))
         assert ending is not None
         if ending.finish_reason is None:
-            return failure(ending.error_code, ending.error_message, headers)
+            return failure(ending.error_code, ending.error_message, run.headers)
         body = new_writer(run.run_id, int(time.time())).complete(agent, ending, "\n\n".join(thoughts.values()))
         if own:
             body["agentsd"] = {"run_id": run.run_id, "events": events}
-        return JSONResponse(body, headers=dict(headers))
+        return JSONResponse(body, headers=run.headers)
 
     async def _stream(
-        self, asked: ClientRequest, run: StartedRun, request: Request, new_writer: NewWriter, *, own: bool
+        self, asked: ClientRequest, started: StartedRun, request: Request, new_writer: NewWriter, *, own: bool
     ) -> AsyncGenerator[bytes]:
         """Yield the answer as it arrives."""
-        writer, is_begun = new_writer(run.run_id, int(time.time())), False
-        items = self._answers.read(run, as_data=asked.wants_data)
+        writer, is_begun = new_writer(started.run.run_id, int(time.time())), False
+        items = self._answers.read(started, as_data=asked.wants_data)
         try:
             async for item in items:
                 for chunk in () if is_begun else writer.begin(_agent_of(item, asked)):

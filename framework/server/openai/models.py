@@ -9,8 +9,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from framework.engine.runtime.runtime import Runtime
-from framework.server.identity import Identity, identity_of, requires
+from framework.server.identity import Identity, identity_of
 from framework.server.openai.run_answer import ROUTER_MODEL, ModelNotFound
+from framework.server.roles import requires
 from framework.types.text import did_you_mean
 
 _ROUTER = "Chooses an agent for each message."

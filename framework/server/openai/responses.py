@@ -5,11 +5,12 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from framework.server.identity import identity_of, requires
+from framework.server.identity import identity_of
 from framework.server.openai.bodies import ResponseBody
 from framework.server.openai.client_request import read_body, read_response
 from framework.server.openai.exchange import Exchange
 from framework.server.openai.response_format import ResponseWriter
+from framework.server.roles import requires
 
 
 def add_responses_route(routes: APIRouter, exchange: Exchange) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from framework.engine.runtime.runtime import Runtime
 from framework.server.identity import Identify
-from framework.server.key_limits import KeyLimits
 from framework.server.openai.background_tasks import BackgroundTasks
 from framework.server.openai.chat_completions import add_chat_completions_route
 from framework.server.openai.exchange import Exchange
@@ -15,21 +13,22 @@ from framework.server.openai.responses import add_responses_route
 from framework.server.openai.run_answer import RunAnswers
 from framework.server.openai.v1_route import with_request_ids
 from framework.server.request_handling import CHAT_BODY_BYTES, guarded_route
+from framework.server.run_service import RunService
 
 
-def v1_routes(runtime: Runtime, identify: Identify, limits: KeyLimits) -> APIRouter:
+def v1_routes(service: RunService, identify: Identify) -> APIRouter:
     """Return the routes below `/v1`.
 
     Args:
-        runtime: the runtime to serve.
+        service: the operations on runs, shared with the other routes.
         identify: the access check.
-        limits: limits of each key, shared with the other routes.
     """
+    runtime = service.runtime
     guarded = guarded_route(identify, lambda: runtime.settings.telemetry.inbound, CHAT_BODY_BYTES)
     routes = APIRouter(prefix="/v1", route_class=with_request_ids(guarded), tags=["openai"])
-    answers = RunAnswers(runtime, limits)
-    exchange = Exchange(answers, limits)
+    answers = RunAnswers(service)
+    exchange = Exchange(answers, service.limits)
     add_models_routes(routes, runtime)
-    add_chat_completions_route(routes, exchange, BackgroundTasks(runtime, answers, limits))
+    add_chat_completions_route(routes, exchange, BackgroundTasks(runtime, answers, service.limits))
     add_responses_route(routes, exchange)
     return routes
