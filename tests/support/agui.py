@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from functools import cache
 from itertools import count
 from pathlib import Path
 from shutil import copyfile
+from subprocess import PIPE, Popen
+from tempfile import TemporaryDirectory
 from typing import Any
+from uuid import uuid4
 
 from tests.support.editor import MODULES, PATIENCE, node
 
@@ -19,38 +21,51 @@ _PROGRAM = Path(__file__).with_name("agui_client.mjs")
 
 
 class AguiClient:
-    """Runs commands of tests/support/agui_client.mjs, one at a time."""
+    """Runs commands of tests/support/agui_client.mjs, one at a time. A new one knows no threads and messages."""
 
-    def __init__(self, process: Process) -> None:
-        self._process = process
+    def __init__(self) -> None:
+        self._id = uuid4().hex
         self._runs = count(1)
 
     async def __call__(self, thread: str, **command: Any) -> dict[str, Any]:
         """Run an agent once in a thread, and return what the client saw and knows afterwards."""
-        line = json.dumps({"thread": thread, "run": f"client-run-{next(self._runs)}", **command})
-        assert self._process.stdin
-        assert self._process.stdout
-        self._process.stdin.write(line.encode() + b"\n")
-        async with asyncio.timeout(PATIENCE):
-            answer = await self._process.stdout.readline()
+        command = {"owner": self._id, "thread": thread, "run": f"client-run-{next(self._runs)}", **command}
+        process = _process()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                answer = await asyncio.to_thread(_exchange, process, json.dumps(command))
+        except BaseException:
+            process.kill()  # its answer is not that of the next command
+            _process.cache_clear()
+            raise
         assert answer, "the client has ended"
         found: dict[str, Any] = json.loads(answer)
         return found
 
 
-@asynccontextmanager
-async def agui_client(folder: Path) -> AsyncIterator[AguiClient]:
-    """Start a client; its program is copied into `folder`, from where Node finds the installed packages."""
+def _exchange(process: Popen[str], line: str) -> str:
+    assert process.stdin
+    assert process.stdout
+    process.stdin.write(line + "\n")
+    process.stdin.flush()
+    return process.stdout.readline()
+
+
+@cache
+def _process() -> Popen[str]:
+    """Start the Node process, which the clients of all tests share; it ends with this process."""
     program = node()
     assert program
-    copyfile(_PROGRAM, folder / _PROGRAM.name)
-    (folder / "node_modules").symlink_to(MODULES)
-    process = await asyncio.create_subprocess_exec(
-        program, str(folder / _PROGRAM.name), stdin=PIPE, stdout=PIPE, limit=2**26
-    )
-    try:
-        yield AguiClient(process)
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+    folder = TemporaryDirectory()
+    copy = Path(folder.name, _PROGRAM.name)
+    copyfile(_PROGRAM, copy)
+    copy.with_name("node_modules").symlink_to(MODULES)  # Node finds packages next to a program
+    process = Popen([program, str(copy)], stdin=PIPE, stdout=PIPE, text=True, encoding="utf-8")
+
+    def end() -> None:
+        process.kill()
+        process.communicate()
+        folder.cleanup()
+
+    atexit.register(end)
+    return process

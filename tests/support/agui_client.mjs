@@ -1,6 +1,7 @@
 // Runs AG-UI's own client. Reads one JSON command per line, and prints one JSON line with what the client made of it:
 // {"events": [...]} feeds a recorded stream to a client; {"url": ..., "thread": ..., "message"?, "resume"?, ...} runs
-// an agent over HTTP. A client keeps its messages and state from command to command; a thread can have several clients.
+// an agent over HTTP. A client keeps its messages and state from command to command; a thread can have several clients,
+// and each owner has clients of its own.
 import { createInterface } from "node:readline";
 import { AbstractAgent, HttpAgent } from "@ag-ui/client";
 import { from } from "rxjs";
@@ -16,7 +17,7 @@ console.warn = () => {};
 console.error = () => {};
 
 function agentOf(command) {
-  const name = command.client ?? command.thread;
+  const name = `${command.owner}/${command.client ?? command.thread}`;
   const known = agents.get(name);
   if (known) return known;
   const options = { threadId: command.thread, headers: command.headers ?? {}, url: command.url };

@@ -18,7 +18,7 @@ from framework import ModelError, tool
 from framework.llm.client import ModelRequest
 from framework.server.open_streams import OpenStreams
 from framework.testing import JsonStore, ScriptedModel, calls
-from tests.support.agui import INSTALLED, AguiClient, agui_client
+from tests.support.agui import INSTALLED, AguiClient
 from tests.support.api_keys import key_entry
 from tests.support.projects import agent, write
 from tests.support.serving import Serving, serving
@@ -60,7 +60,6 @@ async def scene(root: Path, model: ScriptedModel, *, keys: bool = False, main: s
     write(root, {"agents.d/main.yaml": main})
     if keys:
         write(root, {"agentsd.yaml": json.dumps({"server": {"api_keys": ENTRIES}})})
-    (root / "client").mkdir()
     ran: list[dict[str, Any]] = []
 
     @tool(risk="medium")
@@ -80,13 +79,10 @@ async def scene(root: Path, model: ScriptedModel, *, keys: bool = False, main: s
         ran.append({"wiped": True})
         return "gone"
 
-    async with (
-        serving(
-            root, models={"scripted": model}, tools=[send, wipe], store=JsonStore(), single_user=not keys
-        ) as served,
-        agui_client(root / "client") as client,
-    ):
-        yield Scene(served, client, ran)
+    async with serving(
+        root, models={"scripted": model}, tools=[send, wipe], store=JsonStore(), single_user=not keys
+    ) as served:
+        yield Scene(served, AguiClient(), ran)
 
 
 def test_a_thread_is_a_conversation(tmp_path: Path) -> None:
@@ -295,11 +291,8 @@ def test_a_client_that_leaves_leaves_the_run_running_unless_it_says_otherwise(
 
     async def main() -> None:
         write(tmp_path, {"agents.d/main.yaml": ASKING})
-        (tmp_path / "client").mkdir()
-        async with (
-            serving(tmp_path, models={"scripted": ScriptedModel(script=reply)}, tools=[hold]) as served,
-            agui_client(tmp_path / "client") as client,
-        ):
+        client = AguiClient()
+        async with serving(tmp_path, models={"scripted": ScriptedModel(script=reply)}, tools=[hold]) as served:
             props = {"forwardedProps": {"on_disconnect": on_disconnect}} if on_disconnect else {}
             url = f"{served.url}/agui/main"
             left = await client("t", url=url, message="go", abortAt="TOOL_CALL_START", parameters=props)
@@ -326,14 +319,10 @@ def test_a_server_that_stops_says_that_the_run_continues(tmp_path: Path) -> None
 
     async def main() -> None:
         write(tmp_path, {"agents.d/main.yaml": ASKING})
-        (tmp_path / "client").mkdir()
         streams = OpenStreams()
         model = ScriptedModel(calls(("hold", {})))
-        async with (
-            serving(tmp_path, streams=streams, models={"scripted": model}, tools=[hold]) as served,
-            agui_client(tmp_path / "client") as client,
-        ):
-            running = asyncio.ensure_future(client("t", url=f"{served.url}/agui/main", message="go"))
+        async with serving(tmp_path, streams=streams, models={"scripted": model}, tools=[hold]) as served:
+            running = asyncio.ensure_future(AguiClient()("t", url=f"{served.url}/agui/main", message="go"))
             await began.wait()
             streams.close()
             ended = (await running)["events"][-1]

@@ -25,7 +25,7 @@ from framework.types.events import Event, read_event
 from framework.types.messages import Message, Reasoning
 from framework.types.plan import PlanDraft
 from framework.types.state import Approve, Confirmation, Reject, RunResult
-from tests.support.agui import INSTALLED, AguiClient, agui_client
+from tests.support.agui import INSTALLED, AguiClient
 from tests.support.cases import cases
 from tests.support.projects import agent, write
 from tests.support.worlds import Turns, World, project, turns_of
@@ -64,9 +64,7 @@ async def shown(root: Path, model: Any, message: str = "go", **files: str) -> tu
     given = [{"id": "u1", "role": "user", "content": message}]
     async with Runtime.open(root, models={"scripted": model}, tools=[look], watch=False) as runtime:
         found, _ = await translated(runtime.stream(message, agent="main"), request_of("t", messages=given))
-    (root / "client").mkdir()
-    async with agui_client(root / "client") as client:
-        answer = await client("t", events=sent(found), messages=given)
+    answer = await AguiClient()("t", events=sent(found), messages=given)
     assert answer["error"] is None, (answer["error"], sent(found))
     return sent(found), answer
 
@@ -232,8 +230,6 @@ def test_every_run_of_nested_agents_is_accepted_over_all_its_interrupts(turns: T
     async def main() -> None:
         with TemporaryDirectory() as folder:
             (root := Path(folder) / "project").mkdir()
-            (Path(folder) / "client").mkdir()
-            async with agui_client(Path(folder) / "client") as client:
-                await decided(root, turns, choices, client, "react")
+            await decided(root, turns, choices, AguiClient(), "react")
 
     asyncio.run(main())

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -19,10 +19,13 @@ from framework import Runtime
 from framework.store.protocol import RunQuery
 from framework.types.state import Approve
 from tests.support.commands import COMMAND, ENVIRONMENT
+from tests.support.forks import Fork
 from tests.support.mcp_client import ERAS, Era, accept, stdio_user, text_of
 from tests.support.projects import write
 
 PROGRAM = [*COMMAND, "mcp"]
+PATIENCE = 30
+"""Timeout in seconds, for waits that should be short."""
 PLUGIN = """
     import asyncio
     import os
@@ -107,35 +110,38 @@ def test_a_decision_can_be_made_elsewhere(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-@asynccontextmanager
-async def started(root: Path, *arguments: str) -> AsyncIterator[Process]:
-    program = (*PROGRAM, *arguments)
-    process = await asyncio.create_subprocess_exec(
-        *program, cwd=root, env=ENVIRONMENT, stdin=PIPE, stdout=PIPE, stderr=PIPE
-    )
-    try:
-        async with asyncio.timeout(30):
+@contextmanager
+def started(root: Path, *arguments: str) -> Iterator[Fork]:
+    process = Fork(["mcp", *arguments], cwd=root, env=ENVIRONMENT, stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    with process:
+        try:
             yield process
-    finally:
-        if process.returncode is None:
+        finally:
             process.kill()
-            await process.wait()
 
 
-async def send(process: Process, method: str, number: int | None = None, **params: Any) -> None:
-    assert process.stdin
+def send(process: Fork, method: str, number: int | None = None, **params: Any) -> None:
     body = {"jsonrpc": "2.0", "method": method, "params": params, **({} if number is None else {"id": number})}
-    process.stdin.write(json.dumps(body).encode() + b"\n")
-    await process.stdin.drain()
+    write_line(process, json.dumps(body).encode())
 
 
-async def begin(process: Process) -> None:
+def write_line(process: Fork, line: bytes) -> None:
+    assert process.stdin
+    process.stdin.write(line + b"\n")
+    process.stdin.flush()
+
+
+def read_line(process: Fork) -> Any:
+    assert process.stdout
+    return json.loads(process.stdout.readline())
+
+
+def begin(process: Fork) -> None:
     """Begin a session by hand."""
     client = {"name": "test", "version": "1"}
-    await send(process, "initialize", 1, protocolVersion="2025-11-25", capabilities={}, clientInfo=client)
-    assert process.stdout
-    assert json.loads(await process.stdout.readline())["result"]["serverInfo"]["name"] == "agentsd"
-    await send(process, "notifications/initialized")
+    send(process, "initialize", 1, protocolVersion="2025-11-25", capabilities={}, clientInfo=client)
+    assert read_line(process)["result"]["serverInfo"]["name"] == "agentsd"
+    send(process, "notifications/initialized")
 
 
 def wait_for(file: Path) -> None:
@@ -146,15 +152,16 @@ def wait_for(file: Path) -> None:
 
 
 def test_a_client_that_dies_leaves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
+    with started(project(tmp_path)) as process:
+        begin(process)
+        send(process, "tools/call", 2, name="waiting", arguments={"message": "echo hello"})
+        wait_for(tmp_path / "began")
+        assert process.stdin
+        process.stdin.close()
+        assert process.wait(PATIENCE) == 0
+    (tmp_path / "go").touch()
+
     async def main() -> None:
-        async with started(project(tmp_path)) as process:
-            await begin(process)
-            await send(process, "tools/call", 2, name="waiting", arguments={"message": "echo hello"})
-            await asyncio.to_thread(wait_for, tmp_path / "began")
-            assert process.stdin
-            process.stdin.close()
-            assert await process.wait() == 0
-        (tmp_path / "go").touch()
         async with Runtime.open(tmp_path, store="sqlite:///.agentsd/state.db", watch=False) as runtime:
             (run,) = await runtime.store.runs(RunQuery())
             assert run.status == "running"
@@ -166,29 +173,22 @@ def test_a_client_that_dies_leaves_a_run_that_can_be_resumed(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_while_the_client_is_connected(tmp_path: Path, number: int) -> None:
-    async def main() -> None:
-        async with started(project(tmp_path)) as process:
-            await begin(process)
-            process.send_signal(number)
-            assert await process.wait() == 0
-
-    asyncio.run(main())
+    with started(project(tmp_path)) as process:
+        begin(process)
+        process.send_signal(number)
+        assert process.wait(PATIENCE) == 0
 
 
 def test_garbage_and_a_client_that_reads_nothing_do_no_harm(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with started(project(tmp_path)) as process:
-            await begin(process)
-            assert process.stdin
-            process.stdin.write(b"\n\nnot json\n\xff\xfe\n[]\n{}\n")
-            await send(process, "tools/list", 2)
-            assert process.stdout
-            while "tools" not in json.loads(await process.stdout.readline()).get("result", {}):
-                pass
-            process.stdin.close()
-            assert await process.wait() == 0
-
-    asyncio.run(main())
+    with started(project(tmp_path)) as process:
+        begin(process)
+        write_line(process, b"\n\nnot json\n\xff\xfe\n[]\n{}")
+        send(process, "tools/list", 2)
+        while "tools" not in read_line(process).get("result", {}):
+            pass
+        assert process.stdin
+        process.stdin.close()
+        assert process.wait(PATIENCE) == 0
 
 
 @pytest.mark.parametrize(
@@ -203,13 +203,10 @@ def test_garbage_and_a_client_that_reads_nothing_do_no_harm(tmp_path: Path) -> N
 def test_problems_of_the_project_are_reported_on_standard_error(
     tmp_path: Path, files: dict[str, str], arguments: tuple[str, ...], code: int, message: str
 ) -> None:
-    async def main() -> None:
-        write(tmp_path, {"agents.d/.keep": "", **files})
-        async with started(tmp_path, *arguments) as process:  # its input stays open, as that of a client does
-            assert process.stdout
-            assert process.stderr
-            assert await process.stdout.read() == b""
-            assert message in (await process.stderr.read()).decode()
-            assert await process.wait() == code
-
-    asyncio.run(main())
+    write(tmp_path, {"agents.d/.keep": "", **files})
+    with started(tmp_path, *arguments) as process:  # its input stays open, as that of a client does
+        assert process.stdout
+        assert process.stderr
+        assert process.stdout.read() == b""
+        assert message in process.stderr.read().decode()
+        assert process.wait(PATIENCE) == code
