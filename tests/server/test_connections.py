@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import resource
 import socket
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 
 from framework.config.settings import ServerSettings
 from framework.server.connections import ConnectionLimits, client_key
+from framework.server.listen_socket import bind_socket
 from tests.support.projects import agent, write
 from tests.support.served import PATIENCE, Served, served
 
@@ -124,6 +126,24 @@ def test_a_new_connection_gets_503_if_all_are_busy(tmp_path: Path) -> None:
 def test_a_keep_alive_connection_serves_many_requests(server: Served) -> None:
     with httpx2.Client(base_url=server.url, trust_env=False) as client:
         assert [client.get("/health").status_code for _ in range(50)] == [200] * 50
+
+
+def test_responses_are_not_delayed_until_the_client_acknowledges_their_beginning() -> None:
+    async def main() -> int:
+        found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            connection = writer.get_extra_info("socket")
+            found.set_result(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        with bind_socket(ServerSettings(port=0)) as bound:
+            async with await asyncio.start_server(accept, sock=bound):
+                _, writer = await asyncio.open_connection(*bound.getsockname())
+                writer.close()
+                return await found
+
+    assert asyncio.run(main()) == 1
 
 
 @pytest.fixture

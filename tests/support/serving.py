@@ -58,7 +58,7 @@ async def serving(
         streams: the streams of runs, for a test that closes them as a server does that stops.
         **options: options of `Runtime.open`.
     """
-    with socket.socket() as bound:
+    with socket.socket(proto=socket.IPPROTO_TCP) as bound:  # no delay of small packets, as in `agentsd serve`
         bound.bind(("127.0.0.1", 0))
         bound.listen(128)
         async with Runtime.open(root, **{"watch": False, "single_user": True, **options}) as runtime:
