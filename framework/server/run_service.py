@@ -108,7 +108,8 @@ class RunService:
     async def decide(self, identity: Identity, run: OwnedRun, decisions: Mapping[str, Decision]) -> None:
         """Save decisions, and continue the run in the background; raises the errors of `Runtime.decide`."""
         self.limits.check_rate(identity)
-        await self.runtime.decide(run.run_id, decisions, user=run.user, tenant=run.tenant)
+        by = identity.user or identity.name
+        await self.runtime.decide(run.run_id, decisions, user=run.user, tenant=run.tenant, by=by)
 
     async def cancel(self, run: OwnedRun) -> None:
         """Cancel a run; nothing happens if it has ended."""

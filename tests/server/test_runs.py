@@ -11,7 +11,9 @@ import pytest
 
 from framework.llm.scripted import ScriptedModel, calls
 from framework.store.memory import MemoryStore
+from framework.store.protocol import RunRecord
 from framework.types.errors import StoreError
+from framework.types.state import Decision, RunState
 from tests.support.projects import agent, write
 from tests.support.runs_http import RunClient, ServerEvent, client_of
 from tests.support.submitted_runs import Gate, project
@@ -264,6 +266,35 @@ def test_an_invalid_decision_is_refused_and_the_run_stays_paused(
             assert message.replace("CALL", confirmation) in error["message"]
             assert (await client.get(f"runs/{run_id}"))["status"] == "paused"
             assert gate.paid == 0
+
+    asyncio.run(main())
+
+
+class _Deciders(MemoryStore):
+    """Remembers who decided."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by: list[str | None] = []
+
+    async def take(self, state: RunState, decisions: Mapping[str, Decision], by: str | None = None) -> RunRecord:
+        self.by.append(by)
+        return await super().take(state, decisions, by)
+
+
+def test_the_store_records_which_key_decided(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = _Deciders()
+        async with client_of(
+            project(tmp_path), ScriptedModel(calls(("pay", {})), "done"), Gate(), store=store
+        ) as client:
+            run_id = await submit(client, user="ann")
+            await finished(client, run_id)
+            (entry,) = (await client.get("approvals"))["approvals"]
+            body = {"decisions": {entry["pending"][0]["id"]: {"type": "approve"}}}
+            await client.post(f"runs/{run_id}/decisions", body, 202)
+            await finished(client, run_id)
+            assert store.by == ["local"]
 
     asyncio.run(main())
 

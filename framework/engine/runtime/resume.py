@@ -57,18 +57,23 @@ class RunResumer:
         ):
             yield stream
 
-    async def decide(self, run_id: str, decisions: Mapping[str, Decision], caller: Caller) -> None:
+    async def decide(
+        self, run_id: str, decisions: Mapping[str, Decision], caller: Caller, by: str | None = None
+    ) -> None:
         """Save decisions, and resume the run in the background; see `Runtime.decide`."""
         resumed = asyncio.get_running_loop().create_future()
         resumed.add_done_callback(lambda future: future.cancelled() or future.exception())  # the caller may have left
-        self._background.start(f"run {run_id}", self._resume(run_id, decisions, caller, resumed))
+        self._background.start(f"run {run_id}", self._resume(run_id, decisions, caller, resumed, by))
         await asyncio.shield(resumed)
 
     @asynccontextmanager
     async def _decided(
-        self, run_id: str, decisions: Mapping[str, Decision], caller: Caller
+        self, run_id: str, decisions: Mapping[str, Decision], caller: Caller, by: str | None = None
     ) -> AsyncIterator[PreparedRun]:
-        """Take a run and save decisions. Its generation's plugins stay set up while the context is open."""
+        """Take a run and save decisions, made by `by` or, without it, the caller's user.
+
+        The plugins of its generation stay set up while the context is open.
+        """
         decisions = storable_decisions(decisions)
         with await self._catalog.reacquire_lease(
             self._launcher.pinned_generations.get(run_id, self._catalog.current)
@@ -78,7 +83,7 @@ class RunResumer:
             decided = decisions | {key: Reject(reason=_EXPIRED_REASON) for key in expired}
             generation = await self._original_generation(state, leased)
             agent = choose_route("", generation.agents, explicit=state.agent).agent
-            record = await self._store.take(state, decided, caller.user)
+            record = await self._store.take(state, decided, by or caller.user)
             if timer := self._timers.pop(run_id, None):
                 timer.cancel()
             if record.cancel_requested:
@@ -94,10 +99,11 @@ class RunResumer:
         decisions: Mapping[str, Decision],
         caller: Caller,
         resumed: asyncio.Future[None] | None = None,
+        by: str | None = None,
     ) -> None:
         """Resume a run and wait for its end or pause. `resumed` gets a result, or the error, once it is in progress."""
         try:
-            async with self._decided(run_id, decisions, caller) as prepared:
+            async with self._decided(run_id, decisions, caller, by) as prepared:
                 run = self._launcher.start(prepared)
                 if resumed is not None:
                     resumed.set_result(None)
@@ -163,6 +169,8 @@ class RunResumer:
         Raises:
             RequestError: the run is in progress or has ended, or a decision does not fit a pending confirmation.
         """
+        if state.status == "queued":
+            raise DecisionRefused(f"run {state.run_id} waits in the queue and has not begun: it begins by itself")
         if self._launcher.is_running(state.run_id):
             raise RunBusy(f"run {state.run_id} is already in progress in this process")
         if state.status not in ("paused", "running"):

@@ -241,10 +241,7 @@ class Runtime:
         return follower.events(after, through_pauses=through_pauses)
 
     async def result(self, run_id: str, *, user: str | None = None, tenant: str | None = None) -> RunResult:
-        """Wait until a run has ended or is paused, and return its result.
-
-        Raises RunNotFound; StoreError; RunSuspended if this runtime closes first.
-        """
+        """Return the result of a run once it has ended or paused; raises RunNotFound, StoreError, RunSuspended."""
         return await wait_for_result(self._launcher, self._resumer, run_id, self._caller(user, tenant))
 
     @classmethod
@@ -291,10 +288,16 @@ class Runtime:
             yield stream
 
     async def decide(
-        self, run_id: str, decisions: Mapping[str, Decision], *, user: str | None = None, tenant: str | None = None
+        self,
+        run_id: str,
+        decisions: Mapping[str, Decision],
+        *,
+        user: str | None = None,
+        tenant: str | None = None,
+        by: str | None = None,
     ) -> None:
-        """Save decisions and resume the run in the background, whether or not the caller stays. See `resume`."""
-        await self._resumer.decide(run_id, decisions, self._caller(user, tenant))
+        """Save decisions, made by `by` (default: the user), and resume the run in the background. See `resume`."""
+        await self._resumer.decide(run_id, decisions, self._caller(user, tenant), by)
 
     async def pending(
         self, run_id: str, *, user: str | None = None, tenant: str | None = None
@@ -335,10 +338,7 @@ class Runtime:
         await self._resumer.cancel(run_id, self._caller(user, tenant))
 
     async def budgets(self) -> tuple[BudgetStatus, ...]:
-        """Return how much of the shared budgets is used in the current periods, the fullest first.
-
-        It is for operators: it contains all users and tenants. Raises StoreError.
-        """
+        """Return how much of the budgets of all users is used in their current periods, the fullest first."""
         return budget_statuses(self.settings.budgets, await self.store.budget_uses(), self._clock())
 
     async def orphans(self) -> Sequence[RunInfo]:
