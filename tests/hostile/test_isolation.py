@@ -40,7 +40,9 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 SECRET = "the-owners-own-words"
 BODIES: tuple[Any, ...] = (None, {}, {"decisions": {"nosuch": {"type": "approve"}}}, {"message": "hi"})
-VOLATILE = {"content-length", "date", "x-request-id"}
+AGENT_PARAMETERS = ("agent", "model", "name")
+"""Parameters of paths that name an agent."""
+VOLATILE = {"content-length", "date", "mcp-session-id", "x-request-id"}
 
 
 def key_of(name: str) -> str:
@@ -72,7 +74,7 @@ class World:
         for template in dict.fromkeys(route.path for route in self.routes if "{" in route.path):
             (name,) = re.findall(r"\{(\w+)", template)
             for owned in self.ids[name]:
-                unknown = "nosuch" if name in {"name", "model"} else f"run_{uuid4().hex}"
+                unknown = "nosuch" if name in AGENT_PARAMETERS else f"run_{uuid4().hex}"
                 yield template, re.sub(r"\{[^}]+\}", owned, template), re.sub(r"\{[^}]+\}", unknown, template)
 
     async def snapshot(self) -> Any:
@@ -130,8 +132,7 @@ async def _begin_runs(found: World, gate: Gate) -> None:
     found.ids = {
         "run_id": [run["run_id"] for run in runs],
         "conversation_id": ["finished", "paused", "running"],
-        "name": ["one"],
-        "model": ["one"],
+        **{name: ["one"] for name in AGENT_PARAMETERS},
     }
     found.confirmation = runs[1]["pending"][0]["id"]
 
@@ -157,7 +158,7 @@ def test_asi03_ids_of_others_are_unknown_on_every_route(tmp_path: Path, who: str
         decisions = {"decisions": {found.confirmation: {"type": "approve"}}}
         checked = 0
         for template, owned, unknown in found.owned_paths():
-            if re.search(r"\{(name|model)", template) and who != "another agent":
+            if any(f"{{{name}" in template for name in AGENT_PARAMETERS) and who != "another agent":
                 continue  # agents belong to no tenant
             for method in METHODS:
                 for body in (*BODIES, decisions):
