@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from framework.types.errors import AgentsdError, ConfigError, ConversationBusy, RequestError
+from framework.types.errors import AgentsdError, ConfigError, ConversationBusy, RequestError, StoreError
 from framework.types.problem import Problem
 from framework.types.redact import redact, redact_problem
 from framework.types.report import ErrorInfo
+
+log = logging.getLogger(__name__)
 
 _NO_ROUTE = {
     404: "no such route; the routes are /health, /ready and those in GET /agent/openapi.json",
@@ -134,10 +137,21 @@ class ErrorResponse(BaseModel):
     """Id of the run that failed, or that keeps the conversation busy."""
 
 
+def client_message(error: AgentsdError) -> str:
+    """Return the message of an error for clients, with secrets redacted.
+
+    A failure of the store names its host and database, so it is only logged, and clients get a general message.
+    """
+    if isinstance(error, StoreError):
+        log.error("%s", redact(error.message))
+        return "the store of the server does not respond; try again later"
+    return redact(error.message)
+
+
 def error_body(error: AgentsdError) -> dict[str, Any]:
     """Return the response body for an error, with secrets redacted."""
     param = error.param if isinstance(error, RequestError) else None
-    body = _body(error.http_status, error.code, redact(error.message), param)
+    body = _body(error.http_status, error.code, client_message(error), param)
     if isinstance(error, ConfigError):
         problems = [redact_problem(problem).model_dump(exclude_none=True) for problem in error.problems]
         body["error"]["problems"] = problems

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from framework.server.event_stream import EventStreamResponse, encode_event
 from framework.server.identity import LOCAL, Identity, check_access
 from framework.server.open_streams import OpenStreams
-from framework.types.errors import StoreError
+from framework.types.errors import ModelError, StoreError
 
 NOBODY = Identity("nobody")
 SCOPE = {"type": "http", "method": "GET", "path": "/stream", "headers": []}
@@ -159,7 +159,8 @@ def test_a_stream_that_ends_reports_no_client_that_leaves() -> None:
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [
-        (StoreError("the database is gone: password=hunter2"), "store_error", "the database is gone: password=***"),
+        (ModelError("no: password=hunter2"), "model_error", "no: password=***"),
+        (StoreError("host x"), "store_error", "the store of the server does not respond; try again later"),
         (ZeroDivisionError("secret"), "error", "internal error; see the log of the server"),
     ],
 )

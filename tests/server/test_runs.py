@@ -147,7 +147,7 @@ def test_a_store_that_fails_in_mid_stream_is_an_error_event_and_a_reconnect_cont
 
         async def events(self, run_id: str, after: int = 0) -> Sequence[Mapping[str, Any]]:
             if self.fails:
-                raise StoreError("the database is unavailable")
+                raise StoreError("store postgresql://me@host/database: connection refused")
             return await super().events(run_id, after)
 
     async def main() -> None:
@@ -163,7 +163,7 @@ def test_a_store_that_fails_in_mid_stream_is_an_error_event_and_a_reconnect_cont
                 "event": "error",
                 "code": "store_error",
                 "type": "server_error",
-                "message": "the database is unavailable",
+                "message": "the store of the server does not respond; try again later",
                 "param": None,
             }
             store.fails = False

@@ -14,6 +14,7 @@ from framework.engine.runtime.request import RunOptions
 from framework.server.agui.interrupts import InvalidResume, decision_of, decisions_of, interrupt_of
 from framework.server.agui.request import ForwardedProps, instructions_of, message_of, read_agui_request
 from framework.server.agui.translation import AguiTranslator
+from framework.server.errors import client_message
 from framework.server.event_stream import EventStreamResponse
 from framework.server.identity import Identity, agent_for, identity_of
 from framework.server.roles import require
@@ -170,7 +171,7 @@ def _suspended(run: OwnedRun) -> bytes:
 
 
 async def _error(error: AgentsdError) -> AsyncGenerator[bytes]:
-    yield _encode([RunErrorEvent(message=error.message, code=error.code)])
+    yield _encode([RunErrorEvent(message=client_message(error), code=error.code)])
 
 
 def _encode_error(body: Mapping[str, Any]) -> bytes:

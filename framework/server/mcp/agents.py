@@ -32,6 +32,7 @@ from starlette.requests import Request
 
 from framework.config.agents.compile import Agent, agent_tool
 from framework.engine.runtime.request import RunOptions
+from framework.server.errors import client_message
 from framework.server.identity import Identity
 from framework.server.mcp.call import AgentCall, Context, McpCaller
 from framework.server.mcp.results import error_result
@@ -131,7 +132,7 @@ class AgentServer:
         try:
             return await self._run(context, caller, params)
         except AgentsdError as error:
-            return error_result(error.message)
+            return error_result(client_message(error))
         except MCPError:
             raise
         except Exception as error:  # noqa: BLE001 - the SDK would log and send its text

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from fastapi.responses import JSONResponse, Response
 from starlette.requests import Request
 
+from framework.server.errors import client_message
 from framework.server.event_stream import EventStreamResponse
 from framework.server.identity import Identity
 from framework.server.key_limits import KeyLimits
@@ -22,7 +23,6 @@ from framework.server.openai.run_answer import RunAnswers, StartedRun
 from framework.server.request_handling import internal_error_body
 from framework.types.errors import AgentsdError, RunSuspended
 from framework.types.events import Event, Routed, wire
-from framework.types.redact import redact
 
 _NO_RETRY = {"x-should-retry": "false"}
 """Tells the openai SDK not to repeat a request. Others decide by the status: they repeat 409, 429 and 5xx."""
@@ -87,7 +87,7 @@ class Exchange:
         except asyncio.CancelledError:  # the server stops; a client that gets no response repeats the request
             return failure(RunSuspended.code, f"the server is stopping; the run continues: {started.url}", headers)
         except AgentsdError as error:
-            return failure(error.code, redact(error.message), headers)
+            return failure(error.code, client_message(error), headers)
         except Exception as error:  # noqa: BLE001 - sent to the client, and logged; a 5xx would make it repeat the run
             detail = internal_error_body(error, request)["error"]
             return failure(detail["code"], detail["message"], headers)
@@ -137,7 +137,7 @@ class Exchange:
                 for chunk in _encoded(writer, item, own=own):
                     yield chunk
         except AgentsdError as error:
-            yield writer.error(error.code, redact(error.message))
+            yield writer.error(error.code, client_message(error))
         except Exception as error:  # noqa: BLE001 - sent to the client, and logged
             detail = internal_error_body(error, request)["error"]
             yield writer.error(detail["code"], detail["message"])
