@@ -104,11 +104,9 @@ class KeyLimits:
             runs.starting -= 1
 
     def admit_stream(self, identity: Identity) -> ExitStack:
-        """Count a stream from now on; the returned context ends the count. The response of the stream closes it:
+        """Count a stream from now on, before its run is started. The returned context ends the count.
 
-            with limits.admit_stream(identity) as admitted:
-                run = await service.submit(...)
-                return EventStreamResponse(..., during=admitted.pop_all())
+        The caller passes `pop_all()` of the context to the response, which closes it when the stream ends.
 
         Raises:
             TooManyStreams: the server has as many open streams as it may have.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import groupby
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -47,7 +47,7 @@ def worker(url: str, root: Path, log: Path) -> Iterator[BaseProcess]:
         assert connection.recv() == "ready"
         yield process
     finally:
-        if process.is_alive():
+        with suppress(BrokenPipeError):  # it was killed, possibly just now
             connection.send("stop")
         process.join(PATIENCE)
         connection.close()
