@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import LimitExceeded, RequestError, RunResult, Runtime, Tool, ToolContext, tool
+from framework.engine.context.run_context import CLOCK_DRIFT
 from framework.llm.capabilities import Capabilities, Prices
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
@@ -529,6 +531,9 @@ def test_active_time_is_stored_during_a_run_so_that_a_crash_loses_none(tmp_path:
     async def peek(n: int, context: ToolContext) -> str:
         """Read the stored state of the run."""
         stored.append((await store.load_run(context.run_id)).elapsed_ms)
+        began = perf_counter()
+        while perf_counter() - began < 2 * CLOCK_DRIFT:
+            pass  # a shorter time would not be counted
         return f"looked {n}"
 
     async def main() -> RunResult:
