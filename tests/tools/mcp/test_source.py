@@ -308,7 +308,8 @@ def test_an_older_http_server_can_restart() -> None:
             await first.wait()
             async with older(port):
                 assert await world.call("echo", message="b") == "Echo: b", "in a new session"
-            with pytest.raises(ToolError, match="was lost during the call"):
+            # The client notices the end of the server in the call or, if its event stream ends sooner, before it.
+            with pytest.raises(ToolError, match=r"was lost during the call|is not connected"):
                 await world.call("toggle-simulated-logging")
             async with older(port):
                 await world.connected()
