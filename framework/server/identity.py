@@ -69,6 +69,8 @@ class Identity:
         return requested if self.user is None else self.user
 
 
+ROUTER_NAME = "auto"
+"""Stands for the router where a protocol needs the name of an agent, unless an agent has this name."""
 LOCAL = Identity("local", single_user=True)
 """A program on this machine, on a server without keys."""
 FULL_ACCESS = Identity("full-access", single_user=True)
@@ -113,6 +115,11 @@ def _access_of(connection: HTTPConnection) -> _Access:
     if not isinstance(access, _Access):
         raise AccessDenied("the request has no identity: no access check has admitted it")
     return access
+
+
+def agent_named(name: str, known: Collection[str]) -> str | None:
+    """Return the agent that a client of another protocol names, or None for `auto`, which leaves it to the router."""
+    return None if name == ROUTER_NAME and ROUTER_NAME not in known else name
 
 
 def agent_for(identity: Identity, requested: str | None, known: Collection[str]) -> str | None:

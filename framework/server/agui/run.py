@@ -16,15 +16,13 @@ from framework.server.agui.request import ForwardedProps, instructions_of, messa
 from framework.server.agui.translation import AguiTranslator
 from framework.server.errors import client_message
 from framework.server.event_stream import EventStreamResponse
-from framework.server.identity import Identity, agent_for, identity_of
+from framework.server.identity import Identity, agent_for, agent_named, identity_of
 from framework.server.roles import require
 from framework.server.run_service import OwnedRun, RunService
 from framework.types.errors import AgentsdError, ConversationBusy, DecisionRefused, RequestError, RunNotFound
 from framework.types.events import ConfirmationRequested, Event, RunFinished, read_event
 from framework.types.state import Confirmation, RunState
 
-_AUTO = "auto"
-"""In place of an agent's name: the router chooses, unless an agent has this name."""
 _FIELDS = {"message": "messages", "conversation": "threadId", "inputs": "forwardedProps.inputs"}
 """Fields of an AG-UI request by the options that they become."""
 
@@ -46,7 +44,7 @@ async def respond(request: Request, service: RunService, agent: str) -> EventStr
     identity, data = identity_of(request), await request.json()
     asked, forwarded = await asyncio.to_thread(read_agui_request, data)  # may contain megabytes
     known = service.runtime.catalog.current.agents
-    chosen = agent_for(identity, None if agent == _AUTO and _AUTO not in known else agent, known)
+    chosen = agent_for(identity, agent_named(agent, known), known)
     earlier: Sequence[Event] = ()
     with service.limits.admit_stream(identity) as admitted:
         try:

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from framework.engine.runtime.runtime import Runtime
-from framework.server.identity import Identity, identity_of
-from framework.server.openai.run_answer import ROUTER_MODEL, ModelNotFound
+from framework.server.identity import ROUTER_NAME, Identity, identity_of
+from framework.server.openai.run_answer import ModelNotFound
 from framework.server.roles import requires
 from framework.types.text import did_you_mean
 
@@ -24,7 +24,7 @@ def add_models_routes(routes: APIRouter, runtime: Runtime) -> None:
     def listed(identity: Identity) -> dict[str, dict[str, Any]]:
         agents = {name: agent.spec.description for name, agent in sorted(runtime.catalog.current.agents.items())}
         visible = {name: text for name, text in agents.items() if identity.may_use(name)}
-        described = {**({ROUTER_MODEL: _ROUTER} if identity.agents is None else {}), **visible}
+        described = {**({ROUTER_NAME: _ROUTER} if identity.agents is None else {}), **visible}
         return {
             name: {"id": name, "object": "model", "created": created, "owned_by": "agentsd", "description": text}
             for name, text in described.items()

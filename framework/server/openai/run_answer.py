@@ -12,15 +12,13 @@ from starlette.requests import Request
 
 from framework.engine.runtime.request import RunOptions
 from framework.engine.runtime.start import select_agent
-from framework.server.identity import Identity, agent_for
+from framework.server.identity import Identity, agent_for, agent_named
 from framework.server.openai.answer import AnswerReader, AnswerText, Ending, ending_of
 from framework.server.openai.client_request import ClientRequest
 from framework.server.run_service import OwnedRun, RunService
 from framework.types.errors import AgentNotFound, ConversationBusy, RequestError, RunSuspended
 from framework.types.events import Event, RunFinished
 
-ROUTER_MODEL = "auto"
-"""Name of the model that is no agent: the router chooses one."""
 _FIELDS: Mapping[str, str] = {
     "message": "messages",
     "history": "messages",
@@ -63,9 +61,8 @@ class RunAnswers:
             RequestError: the client names none, and its key may use several, but not all.
         """
         known = self._catalog.current.agents
-        requested = None if model == ROUTER_MODEL and ROUTER_MODEL not in known else model
         try:
-            chosen = agent_for(identity, requested, known)
+            chosen = agent_for(identity, agent_named(model, known), known)
             if chosen is not None:
                 select_agent("", self._catalog.current, explicit=chosen)
         except AgentNotFound as error:
