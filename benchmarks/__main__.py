@@ -1,23 +1,97 @@
-"""Runs every benchmark: `python -m benchmarks [--quick]`."""
+"""Runs benchmarks: `python -m benchmarks [--only NAMES] [--quick] [--json FILE] [--compare OLD.json]`."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import platform
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import partial
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from time import perf_counter
+from typing import Any
 
-from benchmarks import filtering, imports, loop, plans, plugins, readers, reload, serving, store, tracing, wire
+from benchmarks.harness import NotMeasured, Table, load, promise, ratios, save, show
+
+SUITE = (
+    "filtering",
+    "loop",
+    "readers",
+    "wire",
+    "function_calls",
+    "concurrency",
+    "streaming",
+    "tracing",
+    "store",
+    "memory",
+    "reload",
+    "plugins",
+    "plans",
+    "tokens",
+    "arguments",
+    "serving",
+    "terminal",
+    "imports",
+)
+"""Run if no names are given; they need nothing but Python."""
+ON_REQUEST = ("console", "scale", "row_sizes", "large", "peers", "durable")
+"""Need a browser, PostgreSQL or other frameworks, or several minutes."""
+LIBRARIES = ("openai", "pydantic", "aiohttp", "opentelemetry-sdk")
 
 
-def main() -> None:
-    """Run every benchmark in sequence."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the chosen benchmarks one after another."""
+    options = _options(arguments)
+    before = load(options.compare)[0] if options.compare else {}
+    print(f"Python {platform.python_version()} on {platform.machine()}; compare ratios, not values")
+    results: dict[str, list[Table]] = {}
+    for name in options.only or SUITE:
+        started, results[name] = perf_counter(), []
+        earlier = ratios(before.get(name, ()))
+        try:
+            for table in import_module(f"benchmarks.{name}").tables(quick=options.quick):
+                show(table, earlier)
+                results[name].append(table)
+        except NotMeasured as missing:
+            print(f"\n{name} is not measured: {missing}")
+        print(f"[{name}: {perf_counter() - started:.0f} s]", flush=True)
+    rows = [(name, row) for name, found in results.items() for table in found for row in table.rows]
+    missed = "".join(f"\n  {name}: {row.name}: {promise(row)}" for name, row in rows if row.kept is False)
+    print(f"\npromises that were missed: {missed or 'none'}")
+    if options.json:
+        save(options.json, results, facts())
+
+
+def facts() -> dict[str, Any]:
+    """Return what identifies a measurement: when, on what, with which versions."""
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "python": platform.python_version(),
+        "machine": f"{os.cpu_count()} processors, {platform.machine()}",
+        "versions": {library: version(library) for library in ("agentsd", *LIBRARIES)},
+    }
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description="Measure the cost of the runtime, as ratios."
+        prog="python -m benchmarks", description="Measure the runtime, beside baselines that run in turn with it."
     )
+    known = (*SUITE, *ON_REQUEST)
+    parser.add_argument("--only", type=partial(_names, known), metavar="NAME,…", help=f"of {', '.join(known)}")
     parser.add_argument("--quick", action="store_true", help="fewer rounds and sizes")
-    quick: bool = parser.parse_args().quick
-    print(f"Python {platform.python_version()} on {platform.machine()}; compare ratios, not figures")
-    for benchmark in (filtering, loop, readers, wire, tracing, store, reload, plugins, plans, serving, imports):
-        benchmark.main(quick=quick)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to a file")
+    parser.add_argument("--compare", type=Path, metavar="FILE", help="also show the ratios of an earlier file")
+    return parser.parse_args(arguments)
+
+
+def _names(known: Sequence[str], text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    if unknown := [name for name in names if name not in known]:
+        raise argparse.ArgumentTypeError(f"there is no benchmark {', '.join(unknown)}; there are {', '.join(known)}")
+    return names
 
 
 if __name__ == "__main__":

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
-from benchmarks.measure import Row, best, table
+from benchmarks.harness import Row, Table, best
 from framework import Tool, tool
 from framework.tools.toolset import Toolset, index_tools
 from framework.types.spec import Rule, SkillPolicy
 
-TARGET_US = 1000
+LIMIT_US = 100
 POLICY = SkillPolicy(
     deny=tuple(Rule(tool=f"*.{verb}_*") for verb in ("delete", "drop", "purge")),
     ask=(Rule(tool="pay.*"), Rule(tool="*.send_*")),
@@ -51,8 +52,8 @@ def naive(registry: dict[str, Tool]) -> int:
     return len(json.dumps(payload))
 
 
-def measure(count: int, rounds: int) -> float:
-    """Print the table for `count` tools. Return the time to build the toolset, in microseconds."""
+def measure(count: int, rounds: int) -> Table:
+    """Measure with `count` tools."""
     registry = tools(count)
     toolset = Toolset(registry, POLICY, risk_level="medium")
     name = toolset.definitions[-1].name
@@ -64,13 +65,12 @@ def measure(count: int, rounds: int) -> float:
         Row("build, uncached (once per generation)", build, build / each_call),
         Row("look up (each call)", lookup, lookup / each_call),
     ]
-    table(f"Filtering {count:,} tools, {len(toolset.offered):,} offered", "µs", rows)
-    return build
+    if count == 100:
+        rows.append(Row.limited("the build, beside its limit", build, LIMIT_US))
+    return Table(f"Filtering {count:,} tools, {len(toolset.offered):,} offered", "µs", rows)
 
 
-def main(*, quick: bool) -> None:
-    """Print the tables."""
-    sizes = (100, 1000) if quick else (100, 1000, 10_000)
-    built = {count: measure(count, 3 if quick else 7) for count in sizes}
-    met = "met" if built[100] < TARGET_US else "NOT met"
-    print(f"\nfiltering 100 tools uncached < 1 ms: {met} ({built[100]:.0f} µs)")
+def tables(*, quick: bool) -> Iterator[Table]:
+    """Measure each number of tools."""
+    for count in (100, 1000) if quick else (100, 1000, 10_000):
+        yield measure(count, 3 if quick else 7)

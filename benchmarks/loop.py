@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter
 
-from benchmarks.measure import Row, table
+from benchmarks.harness import Row, Table, paired
 from framework import Runtime, tool
 from framework.llm.client import ModelRequest
 from framework.testing import ScriptedModel, Turn
@@ -63,7 +64,7 @@ async def bare() -> int:
             messages.append(Message(role="tool", tool_call_id=call.id, content=result))
 
 
-async def ten_steps(root: Path, rounds: int) -> None:
+async def ten_steps(root: Path, rounds: int) -> Table:
     """Compare `Runtime.run` with the hand-written loop, interleaved, so that both run under the same load."""
     runtime_times, baseline = list[float](), list[float]()
     async with Runtime.open(
@@ -78,16 +79,15 @@ async def ten_steps(root: Path, rounds: int) -> None:
             baseline.append(perf_counter() - between)
             assert (result.output, result.steps) == ("done", STEPS + 1)
     runtime_times, baseline = runtime_times[1:], baseline[1:]  # the first round is a warm-up
-    ratio = median(time / base for time, base in zip(runtime_times, baseline, strict=True))
-    per_step = 1e6 / (STEPS + 1)
+    ratio, per_step = paired(runtime_times, baseline), 1e6 / (STEPS + 1)
     rows = [
         Row("hand-written asyncio loop", median(baseline) * per_step, 1),
         Row("Runtime.run", median(runtime_times) * per_step, ratio, "policy, limits, events, state"),
     ]
-    table(f"A loop of {STEPS} tool calls on scripted responses, per model turn", "µs", rows)
+    return Table(f"A loop of {STEPS} tool calls on scripted responses, per model turn", "µs", rows)
 
 
-async def concurrent_runs(root: Path) -> None:
+async def concurrent_runs(root: Path) -> Table:
     """Compare a hundred sequential runs with a hundred concurrent ones."""
     questions = [(f"What is {n} * 7?", str(n * 7)) for n in range(CONCURRENT)]
     async with Runtime.open(root, watch=False) as runtime:
@@ -106,14 +106,14 @@ async def concurrent_runs(root: Path) -> None:
         Row("sequential", serial * 1000, 1, f"{serial_errors} errors"),
         Row("concurrent", wall * 1000, wall / serial, f"{errors} errors"),
     ]
-    table(f"{CONCURRENT} runs of the offline model with one tool call each, wall time", "ms", rows)
+    return Table(f"{CONCURRENT} runs of the offline model with one tool call each, wall time", "ms", rows)
 
 
-def main(*, quick: bool) -> None:
-    """Print the tables."""
+def tables(*, quick: bool) -> Iterator[Table]:
+    """Compare loops, then sequential and concurrent runs."""
     with TemporaryDirectory() as folder:
-        asyncio.run(ten_steps(_file(folder, "looper", LOOPER), 20 if quick else 200))
-        asyncio.run(concurrent_runs(_file(folder, "calculator", CALCULATOR)))
+        yield asyncio.run(ten_steps(_file(folder, "looper", LOOPER), 20 if quick else 200))
+        yield asyncio.run(concurrent_runs(_file(folder, "calculator", CALCULATOR)))
 
 
 def _file(folder: str, name: str, text: str) -> Path:

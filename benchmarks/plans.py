@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.measure import Row, table
+from benchmarks.harness import Row, Table
 from framework import RunResult, Runtime, Tool, tool
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
 from framework.llm.tokens import estimate_tokens
@@ -215,30 +215,30 @@ def _rows(name: str, turns: RunResult, planned: RunResult) -> list[Row]:
     ]
 
 
-async def tokens(root: Path) -> None:
+async def tokens(root: Path) -> Table:
     """Run each task both ways, with the same model, tools, instructions and results."""
     rows: list[Row] = []
     for task in TASKS:
         turns = await cost(root, "react", by_turns(task), len(task.calls))
         planned = await cost(root, "plan", by_plan(task.plan()), len(task.calls))
         rows += _rows(task.name, turns, planned)
-    table("Tokens of a task, input and output of all model calls", "tokens", rows)
+    return Table("Tokens of a task, input and output of all model calls", "tokens", rows)
 
 
-async def with_a_failure(root: Path) -> None:
+async def with_a_failure(root: Path) -> Table:
     """Run a task in which a call fails. Turn by turn, another call replaces it; a plan is replaced by a new one."""
     turns = await cost(root, "react", by_turns(AGAIN), 5)
     planned = await cost(root, "plan", by_plan(BROKEN.plan(), REST), 5)
-    table("The same with a call that fails", "tokens", _rows(BROKEN.name, turns, planned))
+    return Table("The same with a call that fails", "tokens", _rows(BROKEN.name, turns, planned))
 
 
-def main(*, quick: bool) -> None:  # noqa: ARG001 - the signature of all benchmarks; token counts need no rounds
-    """Print the tables."""
+def tables(*, quick: bool) -> Iterator[Table]:  # noqa: ARG001 - token counts need no rounds
+    """Count tokens without and with a call that fails."""
     with TemporaryDirectory() as folder:
         root = Path(folder)
         for name in ("react", "plan"):
             path = root / "agents.d" / f"{name}.yaml"
             path.parent.mkdir(exist_ok=True)
             path.write_text(AGENT.format(name=name), "utf-8")
-        asyncio.run(tokens(root))
-        asyncio.run(with_a_failure(root))
+        yield asyncio.run(tokens(root))
+        yield asyncio.run(with_a_failure(root))

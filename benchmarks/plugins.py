@@ -6,13 +6,13 @@ import asyncio
 import gc
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from resource import RUSAGE_SELF, getpagesize, getrusage
 from tempfile import TemporaryDirectory
 from time import perf_counter
 
-from benchmarks.measure import Row, best, table
+from benchmarks.harness import Row, Table, best, resident_mb
 from framework.config.agents.toolbox import PluginCache
 from framework.config.generations.catalog import Catalog
 from framework.tools.plugins.lifecycle import PluginLifecycle
@@ -81,17 +81,8 @@ def version(number: int) -> dict[str, bytes]:
     return {ORDERS: PLUGIN + b"\nVERSION = %d\n" % number, MONEY: HELPER}
 
 
-def resident() -> float:
-    """Return the memory of this process in MB: the current value on Linux, elsewhere the peak."""
-    gc.collect()
-    pages = Path("/proc/self/statm")
-    if pages.exists():
-        return int(pages.read_text().split()[1]) * getpagesize() / 1e6
-    return getrusage(RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
-
-
-def loading(rounds: int) -> None:
-    """Print the cost of a load, compared with executing the source directly."""
+def loading(rounds: int) -> Table:
+    """Measure the cost of a load, compared with executing the source directly."""
     loader, files = PluginLoader(), version(1)
     direct = best(lambda: exec(compile(PLAIN, "plain", "exec"), {}), rounds=rounds)
     plain = best(lambda: loader.load("plugins/plain.py", PLAIN), rounds=rounds)
@@ -104,7 +95,7 @@ def loading(rounds: int) -> None:
         Row("3 tools, 3 models, a helper", full, full / direct, "mostly pydantic"),
         Row("the same, unchanged", unchanged, unchanged / direct, "in a reload of other files"),
     ]
-    table("Loading a plugin", "µs", rows)
+    return Table("Loading a plugin", "µs", rows)
 
 
 AGENT = """\
@@ -117,8 +108,8 @@ skill_policy: {allow: ["orders.*"]}
 """
 
 
-async def reloading(root: Path, times: int) -> None:
-    """Print the cost of a lease, and what `times` reloads with setup and teardown leave in memory."""
+async def reloading(root: Path, times: int) -> Table:
+    """Measure the cost of a lease, and what `times` reloads with setup and teardown leave in memory."""
     for folder in ("agents.d", "plugins"):
         (root / folder).mkdir()
     (root / "agents.d/clerk.yaml").write_text(AGENT, "utf-8")
@@ -134,12 +125,14 @@ async def reloading(root: Path, times: int) -> None:
 
     for number in range(WARM_UP):
         await reload(number)
-    before, threads = resident(), threading.active_count()
+    gc.collect()
+    before, threads = resident_mb(), threading.active_count()
     started = perf_counter()
     for number in range(WARM_UP, WARM_UP + times):
         await reload(number)
     elapsed = (perf_counter() - started) / times * 1e3
-    grown, more = resident() - before, threading.active_count() - threads
+    gc.collect()
+    grown, more = resident_mb() - before, threading.active_count() - threads
     remaining = len({name.partition(".")[0] for name in sys.modules if name.startswith(PLUGIN_PACKAGE)})
 
     def lease() -> None:
@@ -151,23 +144,20 @@ async def reloading(root: Path, times: int) -> None:
             pass
 
     null_time, lease_time = best(null, rounds=7), best(lease, rounds=7)
-    table(
-        "Leasing a generation for a run",
-        "µs",
-        [
-            Row("`with nullcontext()`", null_time, 1.0),
-            Row("acquire and release a lease", lease_time, lease_time / null_time, "target: about 1 µs"),
-        ],
-    )
-    print(
-        f"\n{times} reloads of a plugin file, {elapsed:.1f} ms each: memory {grown:+.1f} MB (target: under 5), "
+    rows = [
+        Row("`with nullcontext()`", null_time, 1.0),
+        Row("acquire and release a lease", lease_time, lease_time / null_time, "target: about 1 µs"),
+    ]
+    left = (
+        f"{times} reloads of a plugin file, {elapsed:.1f} ms each: memory {grown:+.1f} MB (target: under 5), "
         f"{remaining} loads in memory ({len(catalog.history)} generations kept), {more} more threads"
     )
     await catalog.close()
+    return Table("Leasing a generation for a run", "µs", rows, left)
 
 
-def main(*, quick: bool) -> None:
-    """Print the tables and the summary."""
-    loading(rounds=3 if quick else 7)
+def tables(*, quick: bool) -> Iterator[Table]:
+    """Measure loads, then leases and what reloads leave."""
+    yield loading(rounds=3 if quick else 7)
     with TemporaryDirectory() as folder:
-        asyncio.run(reloading(Path(folder), 200 if quick else 1000))
+        yield asyncio.run(reloading(Path(folder), 200 if quick else 1000))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from time import process_time
 
+from benchmarks.harness import Row, Table, paired
 from benchmarks.loop import LOOPER, STEPS, note, script
-from benchmarks.measure import Row, table
 from framework import Runtime
 from framework.llm.client import ModelRequest
 from framework.testing import ScriptedModel, Turn
@@ -56,7 +56,7 @@ async def _read(events: AsyncIterator[Event]) -> None:
         pass
 
 
-async def compare(root: Path, rounds: int) -> None:
+async def compare(root: Path, rounds: int) -> Table:
     """Compare runs with different readers, interleaved, so that all run under the same load."""
     kinds = {"stream": (0, False), "and one that stops reading": (1, True)}
     kinds |= {f"and {number} more": (number, False) for number in READERS}
@@ -68,15 +68,15 @@ async def compare(root: Path, rounds: int) -> None:
                 times[name].append(await one_run(runtime, followers, idle=idle))
     first, *_ = times.values()
     rows = [
-        Row(name, median(spent[1:]) * 1e3, median(a / b for a, b in zip(spent[1:], first[1:], strict=True)))
+        Row(name, median(spent[1:]) * 1e3, paired(spent[1:], first[1:]), at_most=1.1 if "stops" in name else None)
         for name, spent in times.items()
     ]
-    table(f"A streamed run of {STEPS} tool calls and 300 words, CPU time with its readers", "ms", rows)
+    return Table(f"A streamed run of {STEPS} tool calls and 300 words, CPU time with its readers", "ms", rows)
 
 
-def main(*, quick: bool) -> None:
-    """Print the table."""
+def tables(*, quick: bool) -> Iterator[Table]:
+    """Measure each kind of reader."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "looper.yaml"
         path.write_text(LOOPER, "utf-8")
-        asyncio.run(compare(path, 3 if quick else 20))
+        yield asyncio.run(compare(path, 3 if quick else 20))

@@ -18,12 +18,13 @@ from typing import Any
 
 import aiohttp
 
-from benchmarks.measure import Row, table
+from benchmarks.harness import Row, Table
 
 STREAMS = 500
 UNDER_WAY = 100
 ARRIVALS_PER_SECOND = 10
 WARM_UP = 20
+LIMIT_MS = 50
 AGENT = """\
 version: 1
 name: helper
@@ -68,16 +69,21 @@ def serving(store: str) -> Iterator[Server]:
             (root / name).parent.mkdir()
             (root / name).write_text(text, "utf-8")
         (root / "agentsd.yaml").write_text(f"server: {{port: 0}}\nstore: {{url: '{store}'}}\n", "utf-8")
-        command = [sys.executable, "-m", "framework.cli.main", "serve", folder]
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=folder
-        ) as process:
-            try:
-                assert process.stdout is not None
-                found = next(match for line in process.stdout if (match := re.search(r"http://\S+:\d+", line)))
-                yield Server(found[0], process.pid)
-            finally:
-                process.terminate()
+        with served(root) as server:
+            yield server
+
+
+@contextmanager
+def served(root: Path) -> Iterator[Server]:
+    """Serve a project, whose settings choose any free port."""
+    command = [sys.executable, "-m", "framework.cli.main", "serve", str(root)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=root) as process:
+        try:
+            assert process.stdout is not None
+            found = next(match for line in process.stdout if (match := re.search(r"http://\S+:\d+", line)))
+            yield Server(found[0], process.pid)
+        finally:
+            process.terminate()
 
 
 @asynccontextmanager
@@ -148,24 +154,22 @@ async def first_events(server: Server, seconds: float) -> list[float]:
     return [one.result()[1] for one in arrivals]
 
 
-def main(*, quick: bool = False) -> None:
-    """Measure and print."""
+def tables(*, quick: bool) -> Iterator[Table]:
+    """Measure the CPU of a chat, streams at once, and first events."""
     chats, streams, seconds = (50, 100, 2.0) if quick else (300, STREAMS, 10.0)
     rows = []
     for name, store in (("memory", "memory:"), ("SQLite", "sqlite:///state.db")):
         with serving(store) as server:
             rows.append((name, asyncio.run(cpu_of_chats(server, chats))))
     base = rows[0][1]
-    table("CPU of a chat over HTTP (one tool call, offline model)", "ms", [Row(n, v, v / base) for n, v in rows])
+    yield Table("CPU of a chat over HTTP (one tool call, offline model)", "ms", [Row(n, v, v / base) for n, v in rows])
     with serving("memory:") as server:
         errors, cpu = asyncio.run(streams_at_once(server, streams))
-    print(f"{streams} streams at once: {errors} errors, {cpu:.1f} ms of CPU each")
+    yield Table(f"{streams} streams at once", "ms", [Row("CPU of each", cpu, cpu / base, f"{errors} errors")])
     with serving("memory:") as server:
         firsts = [1000 * one for one in asyncio.run(first_events(server, seconds))]
     middle, p95 = median(firsts), quantiles(firsts, n=20)[-1]
     arrivals = f"{UNDER_WAY} chats under way, {ARRIVALS_PER_SECOND} new a second"
-    print(f"first event with {arrivals}: p50 {middle:.0f} ms, p95 {p95:.0f} ms")
-
-
-if __name__ == "__main__":
-    main()
+    yield Table(
+        f"First event with {arrivals}", "ms", [Row("median", middle), Row.limited("95th percentile", p95, LIMIT_MS)]
+    )

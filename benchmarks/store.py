@@ -6,6 +6,7 @@ import asyncio
 import gc
 import random
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +14,11 @@ from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 from time import perf_counter, process_time
 
+from benchmarks.harness import LoopDelays, Row, Table
 from benchmarks.loop import LOOPER, STEPS, note, script
-from benchmarks.measure import Row, table
 from framework import Runtime, tool
 from framework.llm.client import ModelRequest
-from framework.store.protocol import RunRecord
+from framework.store.run_record import RunRecord
 from framework.store.sql.store import SqlStore
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.events import ToolFinished, ToolStarted
@@ -46,26 +47,7 @@ def turn(request: ModelRequest) -> Turn:
     return script(replace(request, messages=request.messages[start:]))
 
 
-class Lag:
-    """Delays of the event loop in seconds."""
-
-    def __init__(self) -> None:
-        self.delays = list[float]()
-
-    async def watch(self) -> None:
-        """Measure every millisecond, until cancelled."""
-        while True:
-            started = perf_counter()
-            await asyncio.sleep(0.001)
-            self.delays.append(perf_counter() - started - 0.001)
-
-    @property
-    def p99(self) -> float:
-        """99th percentile in milliseconds."""
-        return quantiles(self.delays, n=100)[98] * 1000
-
-
-async def steps(root: Path, rounds: int) -> None:
+async def steps(root: Path, rounds: int) -> Table:
     """Run ten tool calls on each store, interleaved, so that both run under the same load."""
     model = {"scripted": ScriptedModel(script=script)}
     async with (
@@ -81,10 +63,10 @@ async def steps(root: Path, rounds: int) -> None:
                 assert result.output == "done", result
     base = median(durations["memory"][1:])
     rows = [Row(name, median(times[1:]), median(times[1:]) / base) for name, times in durations.items()]
-    table("One complete step of a run, CPU time", "ms", rows)
+    return Table("One complete step of a run, CPU time", "ms", rows)
 
 
-async def writes(root: Path, rounds: int) -> None:
+async def writes(root: Path, rounds: int) -> Table:
     """Measure the two writes of a step: a turn with its call, then the result of the call."""
     rows = []
     for before in (0, HISTORY):
@@ -94,10 +76,8 @@ async def writes(root: Path, rounds: int) -> None:
         record = await store.begin(state, None, None)
         durations = [await _two_writes(record, state, n) for n in range(rounds)]
         await store.close()
-        rows.append(
-            Row(f"{before} earlier messages", median(durations), median(durations) / LIMIT_MS, f"of {LIMIT_MS} ms")
-        )
-    table("Both writes of a step on a SQLite file, median", "ms", rows)
+        rows.append(Row.limited(f"{before} earlier messages", median(durations), LIMIT_MS))
+    return Table("Both writes of a step on a SQLite file, median", "ms", rows)
 
 
 async def _two_writes(record: RunRecord, state: RunState, n: int) -> float:
@@ -118,13 +98,13 @@ async def _two_writes(record: RunRecord, state: RunState, n: int) -> float:
     return elapsed
 
 
-async def concurrent_conversations(root: Path, turns: int) -> None:
+async def concurrent_conversations(root: Path, turns: int) -> Table:
     """Run a hundred conversations whose tool waits as long as a model would: about 250 steps per second."""
     rows = []
     for name, store in (("memory", None), ("sqlite", "sqlite:///many.db")):
         lag, rate = await _lag(root, turns, store)
-        rows.append(Row(f"loop lag p99, {name}", lag, lag / MAX_LAG_MS, f"of {MAX_LAG_MS} ms, at {rate:.0f} steps/s"))
-    table(f"{CONVERSATIONS} concurrent conversations", "ms", rows)
+        rows.append(Row.limited(f"loop lag p99, {name}", lag, MAX_LAG_MS, f"at {rate:.0f} steps/s"))
+    return Table(f"{CONVERSATIONS} concurrent conversations", "ms", rows)
 
 
 async def _lag(root: Path, turns: int, store: str | None) -> tuple[float, float]:
@@ -139,7 +119,6 @@ async def _lag(root: Path, turns: int, store: str | None) -> tuple[float, float]
     model = {"scripted": ScriptedModel(script=turn)}
     async with Runtime.open(root, tools=[slow], models=model, watch=False, store=store) as runtime:
         await runtime.run("go", agent="looper")
-        lag = Lag()
 
         async def converse(name: str) -> None:
             await asyncio.sleep(random.uniform(0, 0.6))
@@ -147,18 +126,18 @@ async def _lag(root: Path, turns: int, store: str | None) -> tuple[float, float]
                 result = await runtime.run("go", agent="looper", conversation=name)
                 assert result.status == "completed", result
 
-        watching = asyncio.create_task(lag.watch())
+        delays = LoopDelays()
         started = perf_counter()
         async with asyncio.TaskGroup() as group:
             for number in range(CONVERSATIONS):
                 group.create_task(converse(f"c{number}"))
         wall = perf_counter() - started
-        watching.cancel()
-    return lag.p99, CONVERSATIONS * turns * (STEPS + 1) / wall
+        delays.stop()
+    return quantiles(delays.delays, n=100)[98] * 1000, CONVERSATIONS * turns * (STEPS + 1) / wall
 
 
-async def waiting(root: Path, number: int) -> None:
-    """Print the tasks and objects that each paused run leaves in memory."""
+async def waiting(root: Path, number: int) -> Table:
+    """Measure the tasks and objects that each paused run leaves in memory."""
     model = {"scripted": ScriptedModel(script=lambda _: calls(("note", {"n": 1})))}
     async with Runtime.open(root, tools=[note], models=model, watch=False, store="sqlite:///waiting.db") as runtime:
         first = await runtime.run("go", agent="asker")
@@ -171,10 +150,11 @@ async def waiting(root: Path, number: int) -> None:
         after = len(asyncio.all_tasks()), len(gc.get_objects())
         assert first.status == "paused"
     tasks, objects = after[0] - before[0], (after[1] - before[1]) / number
-    print(f"\n{number} paused runs: {tasks:+} tasks, {objects:+.2f} objects per run")
+    rows = [Row("tasks of all", tasks), Row("objects of each", objects)]
+    return Table(f"What {number:,} paused runs leave in memory", "more", rows)
 
 
-async def disk(root: Path, number: int) -> None:
+async def disk(root: Path, number: int) -> Table:
     """Measure the disk space per run by table, for ten tool calls with results of 200 characters."""
 
     @tool(name="note", risk="low")
@@ -189,21 +169,21 @@ async def disk(root: Path, number: int) -> None:
     with closing(sqlite3.connect(root / "disk.db")) as database:
         pages = dict(database.execute("SELECT name, sum(pgsize) FROM dbstat GROUP BY name"))
     total = sum(pages.values()) / number
-    rows = [Row("whole file", total / 1000, total / LIMIT_BYTES, f"of {LIMIT_BYTES // 1000} kB")]
+    rows = [Row.limited("whole file", total / 1000, LIMIT_BYTES / 1000)]
     for name in ("agentsd_messages", "agentsd_packed", "agentsd_runs"):
         rows.append(Row(name, pages[name] / number / 1000, pages[name] / number / total, "of the file"))
-    table("A run of ten tool calls on disk", "kB", rows)
+    return Table("A run of ten tool calls on disk", "kB", rows)
 
 
-def main(*, quick: bool) -> None:
-    """Print the tables."""
+def tables(*, quick: bool) -> Iterator[Table]:
+    """Measure writes, steps, concurrent conversations, paused runs and the file."""
     with TemporaryDirectory() as folder:
         root = Path(folder)
         (root / "agents.d").mkdir()
         (root / "agents.d/looper.yaml").write_text(LOOPER, "utf-8")
         (root / "agents.d/asker.yaml").write_text(ASKER, "utf-8")
-        asyncio.run(writes(root, 200 if quick else 1000))
-        asyncio.run(steps(root, 10 if quick else 100))
-        asyncio.run(concurrent_conversations(root, 1 if quick else 3))
-        asyncio.run(waiting(root, 100 if quick else WAITING))
-        asyncio.run(disk(root, 50 if quick else 200))
+        yield asyncio.run(writes(root, 200 if quick else 1000))
+        yield asyncio.run(steps(root, 10 if quick else 100))
+        yield asyncio.run(concurrent_conversations(root, 1 if quick else 3))
+        yield asyncio.run(waiting(root, 100 if quick else WAITING))
+        yield asyncio.run(disk(root, 50 if quick else 200))

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -21,66 +19,11 @@ from typing import Any
 
 from openai import AsyncOpenAI
 
-from benchmarks.measure import Row, table
+from benchmarks.harness import Row, Table, paired
+from benchmarks.model_server import serving
 from framework import Runtime, Tool, tool
 from framework.types.events import ContentReceived
 
-SERVER = """
-import asyncio, json, sys
-words = [" word"] * int(sys.argv[3]) + ["done"]
-def answer(body):
-    turn = body.count(b'"role":"assistant"') + body.count(b'"role": "assistant"')
-    call = {"id": f"c{turn}", "type": "function", "function": {"name": "note", "arguments": json.dumps({"n": turn})}}
-    more = turn < int(sys.argv[1])
-    message = {"role": "assistant", "content": None if more else "done", **({"tool_calls": [call]} if more else {})}
-    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if more else "stop"}
-    usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
-    head = {"id": "x", "object": "chat.completion", "created": 1, "model": "m"}
-    return json.dumps({**head, "choices": [choice], "usage": usage}).encode()
-def chunks(body):
-    (choice,), usage = body.pop("choices"), body.pop("usage")
-    head = {**body, "object": "chat.completion.chunk"}
-    calls = choice["message"].get("tool_calls", ())
-    deltas = [] if calls else [{"content": word} for word in words]
-    for call in calls:
-        text, call["function"]["arguments"] = call["function"]["arguments"], ""
-        deltas.append({"tool_calls": [{**call, "index": 0}]})
-        deltas += [{"tool_calls": [{"index": 0, "function": {"arguments": char}}]} for char in text]
-    for delta in deltas:
-        yield {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
-    yield {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]}
-    yield {**head, "choices": [], "usage": usage}
-async def serve(reader, writer):
-    try:
-        while True:
-            head = await reader.readuntil(b"\\r\\n\\r\\n")
-            lines = (line.split(b":") for line in head.lower().split(b"\\r\\n"))
-            size = next(int(line[1]) for line in lines if line[0] == b"content-length")
-            request = await reader.readexactly(size)
-            body = answer(request)
-            await asyncio.sleep(float(sys.argv[2]))
-            if b'"stream":true' in request.replace(b" ", b""):
-                writer.write(b"HTTP/1.1 200 OK\\r\\ncontent-type: text/event-stream\\r\\n")
-                writer.write(b"transfer-encoding: chunked\\r\\n\\r\\n")
-                for data in (*map(json.dumps, chunks(json.loads(body))), "[DONE]"):
-                    event = b"data: " + data.encode() + b"\\n\\n"
-                    writer.write(b"%x\\r\\n%b\\r\\n" % (len(event), event))
-                    await asyncio.sleep(0)
-                writer.write(b"0\\r\\n\\r\\n")
-                await writer.drain()
-                continue
-            writer.write(b"HTTP/1.1 200 OK\\r\\ncontent-type: application/json\\r\\n")
-            writer.write(b"content-length: %d\\r\\n\\r\\n" % len(body) + body)
-            await writer.drain()
-    except (asyncio.IncompleteReadError, ConnectionError):
-        pass
-    writer.close()
-async def main():
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=1 << 24)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await server.serve_forever()
-asyncio.run(main())
-"""
 AGENT = """\
 version: 1
 name: looper
@@ -114,21 +57,6 @@ async def look_up(query: str, limit: int = 10, exact: bool = False) -> str:
         exact: Whether to match exactly.
     """
     return f"{limit} of {query}, {exact}"
-
-
-@contextmanager
-def serving(turns: int, seconds: float = 0, *, words: int = 0) -> Iterator[str]:
-    """Start a model server in another process. Yield its URL.
-
-    Each response takes `seconds`; the first `turns` of them call the tool. A streamed answer has `words` more words.
-    """
-    command = [sys.executable, "-c", SERVER, str(turns), str(seconds), str(words)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout
-            yield f"http://127.0.0.1:{int(process.stdout.readline())}/v1"
-        finally:
-            process.kill()
 
 
 @contextmanager
@@ -195,8 +123,15 @@ async def cpu(function: Callable[[], Awaitable[None]], runs: int) -> float:
 
 
 async def compare(
-    steps: int, tools: list[Tool], history: History, rounds: int, runs: int, *, words: int | None = None
-) -> None:
+    steps: int,
+    tools: list[Tool],
+    history: History,
+    rounds: int,
+    runs: int,
+    *,
+    words: int | None = None,
+    at_most: float | None = None,
+) -> Table:
     """Compare both loops, alternating after `runs` runs, so that both run under the same load.
 
     With `words`, responses are streamed, and that many words are in the answer.
@@ -212,17 +147,18 @@ async def compare(
                 baseline.append(await cpu(partial(by_hand, client, wire, history, stream=stream), runs))
         await client.close()
     runtime_times, baseline = runtime_times[1:], baseline[1:]  # the first round is a warm-up
-    ratio = median(time / base for time, base in zip(runtime_times, baseline, strict=True))
+    ratio = paired(runtime_times, baseline)
     per_call = 1e6 / (steps + 1)
     rows = [
         Row("hand-written loop on the openai SDK", min(baseline) * per_call, 1),
-        Row("agentsd run", min(runtime_times) * per_call, ratio, "with policy, limits, events and records"),
+        Row("agentsd run", min(runtime_times) * per_call, ratio, "with policy, limits, events and records", at_most),
     ]
     size = f"{steps} steps, {len(tools)} tools, {len(history)} earlier messages"
-    table(f"CPU time per model call: {size}{f', answers of {words} words, streamed' if stream else ''}", "µs", rows)
+    size += f", answers of {words} words, streamed" if stream else ""
+    return Table(f"CPU time per model call: {size}", "µs", rows)
 
 
-async def first_token(rounds: int) -> None:
+async def first_token(rounds: int) -> Table:
     """Compare the time to the first token, with a model that needs a second for it."""
     runtime_times, baseline = list[float](), list[float]()
     with serving(0, 1.0) as url, project(url) as root:
@@ -243,23 +179,23 @@ async def first_token(rounds: int) -> None:
                             runtime_times.append(perf_counter() - started)
         await client.close()
     runtime_times, baseline = runtime_times[1:], baseline[1:]  # the first round is a warm-up
-    ratio = median(time / base for time, base in zip(runtime_times, baseline, strict=True))
+    ratio = paired(runtime_times, baseline)
     rows = [
         Row("openai SDK", median(baseline) * 1000, 1),
         Row("agentsd run", median(runtime_times) * 1000, ratio, "from the request to the event"),
     ]
-    table("Time to the first token, with a model that needs a second, wall time", "ms", rows)
+    return Table("Time to the first token, with a model that needs a second, wall time", "ms", rows)
 
 
-def main(*, quick: bool) -> None:
-    """Print the tables."""
+def tables(*, quick: bool) -> Iterator[Table]:
+    """Compare loops of several sizes, then first tokens."""
     rounds = 3 if quick else 9
     many = [note, *(look_up.named(f"look_up_{n}", "python") for n in range(99))]
     roles = ("user", "assistant")
     text = "Some words of an earlier conversation, long enough to look like chat, with a few more words. " * 2
     history = [{"role": roles[n % 2], "content": f"{n}: {text}"} for n in range(400)]
-    asyncio.run(compare(10, [note], [], rounds, 6))
-    asyncio.run(compare(3, many, [], rounds, 4))
-    asyncio.run(compare(3, [note], history, rounds, 2))
-    asyncio.run(compare(10, [note], [], rounds, 3, words=100))
-    asyncio.run(first_token(2 if quick else 5))
+    yield asyncio.run(compare(10, [note], [], rounds, 6, at_most=0.2))
+    yield asyncio.run(compare(3, many, [], rounds, 4, at_most=0.11))
+    yield asyncio.run(compare(3, [note], history, rounds, 2, at_most=0.03))
+    yield asyncio.run(compare(10, [note], [], rounds, 3, words=100))
+    yield asyncio.run(first_token(2 if quick else 5))

@@ -18,7 +18,8 @@ async def main() -> None:
 asyncio.run(main())
 ```
 
-The agent file `reader.yaml` contains `model: scripted`.
+The agent file `reader.yaml` contains `model: scripted`. For a run with `output_type=Invoice`, a turn is an `Invoice`.
+Fixtures for pytest are in `framework.pytest_fixtures`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from typing import Any
 
 from framework.llm.scripted import Script, ScriptedModel, Turn, calls
 from framework.store.memory import MemoryStore
-from framework.store.protocol import Blueprint, Conversation, RunRecord
+from framework.store.protocol import NOBODY, Blueprint, Conversation, Deciders
+from framework.store.run_record import RunRecord
+from framework.store.work import UNLIMITED, RunLimits
 from framework.types.budget import BudgetUse
 from framework.types.events import Event, wire
 from framework.types.run_request import IdempotencyKey, RunRequest
@@ -61,10 +64,16 @@ class JsonStore(MemoryStore):
         for record in self._runs.values():
             record.held = False
 
-    async def begin(self, state: RunState, conversation: Conversation | None, blueprint: Blueprint | None) -> RunRecord:
+    async def begin(
+        self,
+        state: RunState,
+        conversation: Conversation | None,
+        blueprint: Blueprint | None,
+        limits: RunLimits = UNLIMITED,
+    ) -> RunRecord:
         """Save a new run as JSON."""
         self.count()
-        record = await super().begin(state, conversation, blueprint)
+        record = await super().begin(state, conversation, blueprint, limits)
         if blueprint:
             self._blueprints[blueprint.digest] = blueprint
         self.keep(state, ())
@@ -78,11 +87,23 @@ class JsonStore(MemoryStore):
             self.keep(self._runs[run_id].state, ())
         return run_id
 
-    async def take(self, state: RunState, decisions: Mapping[str, Decision], by: str | None = None) -> RunRecord:
+    async def take(
+        self,
+        state: RunState,
+        decisions: Mapping[str, Decision],
+        by: Deciders = NOBODY,
+        limits: RunLimits = UNLIMITED,
+    ) -> RunRecord:
         """Take over a run that is not held."""
-        record = await super().take(state, decisions, by)
+        record = await super().take(state, decisions, by, limits)
         self._released.discard(state.run_id)
         return JsonRecord(record, self)
+
+    async def hand_over(self, state: RunState, decisions: Mapping[str, Decision], by: Deciders = NOBODY) -> None:
+        """Save decisions about a run that is not held."""
+        await super().hand_over(state, decisions, by)
+        self.keep(state.model_copy(update={"decisions": {**state.decisions, **decisions}}), ())
+        self._released.discard(state.run_id)
 
     async def load_run(self, run_id: str) -> RunState:
         """Return the saved state as a new object; raises RunNotFound."""

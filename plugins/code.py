@@ -22,7 +22,7 @@ MAX_OUTPUT = 20_000
 """Maximum characters of the printed text, and of the value."""
 
 
-@tool(risk="medium", idempotent=True)
+@tool(risk="medium", idempotent=True, needs={"pydantic_monty": "agentsd[code]"})
 def code_execute(code: str) -> str:
     """Run Python code in a sandbox; return the printed text, and the value of its last line as JSON.
 
@@ -43,10 +43,7 @@ def code_execute(code: str) -> str:
 
 
 def _run(code: str, printed: StringIO) -> Any:
-    try:
-        import pydantic_monty as monty
-    except ImportError:
-        raise ToolError("code execution is not installed: the operator must run `pip install agentsd[code]`") from None
+    import pydantic_monty as monty
 
     def keep(_stream: str, text: str) -> None:
         printed.write(text[: MAX_OUTPUT - printed.tell()])

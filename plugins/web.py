@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlencode
 
@@ -45,7 +44,7 @@ class SearchNotSetUp(ToolError):
     code = "search_not_set_up"
 
 
-@tool(risk="medium", idempotent=True, urls="url")
+@tool(risk="medium", idempotent=True, urls="url", needs={"trafilatura": "agentsd[web]"})
 async def read_url(url: str, context: ToolContext) -> str:
     """Fetch a web page (抓取网页) and return its readable text, without menus, scripts and hidden parts.
 
@@ -85,8 +84,6 @@ async def web_search(query: str, limit: int = 5) -> list[dict[str, str]]:
 
 
 def _readable(html: str, url: str) -> str:
-    if find_spec("trafilatura") is None:
-        raise ToolError("reading web pages is not installed: the operator must run `pip install agentsd[web]`")
     try:
         process = subprocess.run(
             [sys.executable, "-P", "-c", EXTRACT, url, HIDDEN, str(EXTRACT_SECONDS)],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -16,9 +17,9 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from examples.scale_demo.postgres import empty, new_database, server
 from framework.cli.init import copy_starter
 from tests.support.llama_cpp import LlamaCpp, is_installed, llama_cpp_server
-from tests.support.postgres import empty, new_database, server
 
 
 def pytest_sessionstart() -> None:
@@ -32,23 +33,30 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def initial_log_levels() -> dict[str, int]:
+    """Levels of the loggers whose level the `agentsd` command sets, before any test or fixture has called it."""
+    names = (
+        "agentsd.requests",
+        "agentsd.runs",
+        "agentsd.server",
+        "framework.config.generations.catalog",
+        "framework.engine.work",
+        "framework.server",
+        "procrastinate",
+        "psycopg.pool",
+    )
+    return {name: logging.getLogger(name).level for name in names}
+
+
 @pytest.fixture(autouse=True)
-def log_levels() -> Iterator[None]:
+def log_levels(initial_log_levels: dict[str, int]) -> Iterator[None]:
     """Restore the levels of loggers: the `agentsd` command, called within a test, sets them for its process."""
-    loggers = [
-        logging.getLogger(name)
-        for name in (
-            "agentsd.requests",
-            "agentsd.runs",
-            "agentsd.server",
-            "framework.config.generations.catalog",
-            "framework.server",
-        )
-    ]
-    levels = [logger.level for logger in loggers]
     yield
-    for logger, level in zip(loggers, levels, strict=True):
-        logger.setLevel(level)
+    for name, level in initial_log_levels.items():
+        logger = logging.getLogger(name)
+        if logger.level != level:  # setting a level clears the caches of all loggers: 2 ms a test
+            logger.setLevel(level)
 
 
 @pytest.fixture(scope="module")
@@ -113,24 +121,32 @@ def free_databases() -> list[str]:
     return []
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def new_store(request: pytest.FixtureRequest, tmp_path: Path, free_databases: list[str]) -> Iterator[Callable[[], str]]:
-    """Return a function that creates empty databases: SQLite files, or databases of a PostgreSQL server."""
-    if request.param == "sqlite":
-        numbers = count(1)
-        yield lambda: f"sqlite:///{tmp_path}/store/{next(numbers)}.db"
+@contextmanager
+def new_databases(kind: str, request: pytest.FixtureRequest) -> Iterator[Callable[[], str]]:
+    """Give a function that creates empty databases: SQLite files, or databases of the PostgreSQL server."""
+    if kind == "sqlite":
+        folder, numbers = request.getfixturevalue("tmp_path"), count(1)
+        yield lambda: f"sqlite:///{folder}/store/{next(numbers)}.db"
         return
     server_url: str = request.getfixturevalue("postgres")
+    free: list[str] = request.getfixturevalue("free_databases")
     given: list[str] = []
 
     def give() -> str:
-        given.append(free_databases.pop() if free_databases else new_database(server_url))
+        given.append(free.pop() if free else new_database(server_url))
         return given[-1]
 
     yield give
     for url in given:
         empty(url)
-        free_databases.append(url)
+        free.append(url)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def new_store(request: pytest.FixtureRequest) -> Iterator[Callable[[], str]]:
+    """Return a function that creates empty databases: SQLite files, or databases of a PostgreSQL server."""
+    with new_databases(request.param, request) as give:
+        yield give
 
 
 @pytest.fixture
@@ -139,10 +155,14 @@ def store_url(new_store: Callable[[], str]) -> str:
     return new_store()
 
 
-@pytest.fixture(params=["memory", "database"])
-def any_url(request: pytest.FixtureRequest, store_url: str) -> str | None:
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+def any_url(request: pytest.FixtureRequest) -> Iterator[str | None]:
     """URL of an empty database; None for a store in memory."""
-    return None if request.param == "memory" else store_url
+    if request.param == "memory":
+        yield None
+        return
+    with new_databases(request.param, request) as give:
+        yield give()
 
 
 def tree(spans: tuple[ReadableSpan, ...]) -> str:

@@ -20,6 +20,7 @@ V1, V1_TEST = "server/openai/", "server/openai/test_exchange"
 PREFLIGHT, PREFLIGHT_TEST = "engine/plan/preflight", "engine/plan/test_preflight"
 FOLLOW, FOLLOW_TEST = "engine/runtime/follow", "engine/runtime/test_follow"
 QUEUE, SUBMIT_TEST = "engine/runtime/queue", "engine/runtime/test_submit"
+PLACES = "engine/runtime/places"
 WRITE = (
     "            await self._record.write(self._state, events, spans, last=self._is_ending, uses=self._take_uses())\n"
 )
@@ -78,7 +79,7 @@ MUTANTS = (
     Mutant(HUB, "if self._last.text is growing:", "if self._last.text is not None:", HUB_TEST),
     Mutant(HUB, "        self._readers -= 1\n        self._wake()", "        self._readers -= 1", HUB_TEST),
     Mutant(STREAM, "if delivered.startswith(event.text):", "if False:", STREAM_TEST),
-    Mutant(STREAM, ".removeprefix(delivered)", "", STREAM_TEST),
+    Mutant(STREAM, "_without_prefix(event, len(delivered)", "_without_prefix(event, 0", STREAM_TEST),
     Mutant(JOURNAL, "(*self._hub.kept, *events)", "events", STREAM_TEST),
     Mutant("engine/context/run_context", "if not self.is_guarded:", "if True:", "engine/test_output_guard"),
     Mutant(
@@ -97,19 +98,24 @@ MUTANTS = (
     Mutant(JOURNAL, "if self._record.cancel_requested:", "if False:", "engine/runtime/test_cancelling"),
     Mutant(JOURNAL, "    root.seq += 1", "    root.seq += 0", JOURNAL_TEST),
     Mutant(RECORD, "if returned is None:", "if False:", STORE_TEST),
-    Mutant(WAITING, "other.c.no < runs.c.no, waits", "other.c.no > runs.c.no, waits", WAITING_TEST),
-    Mutant(WAITING, "sa.and_(~is_behind, ~is_busy)", "~is_behind", WAITING_TEST),
-    Mutant(WAITING, "if not leases.is_held(", "if leases.is_held(", WAITING_TEST),
-    Mutant(WAITING, "else_=runs.c.attempts + 1", "else_=runs.c.attempts", WAITING_TEST),
+    Mutant("store/sql/schema", "other.c.no < runs.c.no)", "other.c.no > runs.c.no)", WAITING_TEST),
+    Mutant("store/sql/schema", "for one in (earlier, opened)", "for one in (earlier,)", "store/sql/test_offers"),
+    Mutant(
+        "store/sql/processes",
+        "connection.execute(select) if not _is_alive",
+        "connection.execute(select) if _is_alive",
+        WAITING_TEST,
+    ),
+    Mutant("store/sql/claims", "attempts=runs.c.attempts + 1", "attempts=runs.c.attempts", WAITING_TEST),
     Mutant(WAITING, 'has_status("queued"), runs.c.owner == lease.name)', 'has_status("queued"))', WAITING_TEST),
     Mutant(WAITING, "columns.created_at <= now", "columns.created_at > now", WAITING_TEST),
     Mutant("store/queue_rules", "waiting >= MAX_WAITING_RUNS", "waiting > MAX_WAITING_RUNS", WAITING_TEST),
     Mutant("store/queue_rules", "if idempotency.digest != digest:", "if False:", WAITING_TEST),
     Mutant("store/sql/runs", "_CLAIM if is_queued else _CLAIM_UNQUEUED", "_CLAIM", WAITING_TEST),
     Mutant("store/sql/conversations", "open_run.is_(None), ~waits)", "open_run.is_(None))", WAITING_TEST),
-    Mutant("store/memory", "return self._queue.is_first(run_id, record.key) and", "return", WAITING_TEST),
+    Mutant("store/memory_runs", "return self._queue.is_first(run_id, key) and", "return", WAITING_TEST),
     Mutant("store/sql/texts", "if tenant is None else (conversation_id, tenant)", "", "store/test_tenants"),
-    Mutant("store/sql/schema", "    _move_conversations_to_tenants(connection)\n", "", "store/sql/test_old_stores"),
+    Mutant("store/sql/migrations", "    _move_conversations_to_tenants(connection)\n", "", "store/sql/test_old_stores"),
     Mutant(RECORD, "row.version != self._version + 1 or", "False or", "store/sql/test_outage"),
     Mutant(RECORD, "self._version += 1", "self._version += 0", STORE_TEST),
     Mutant(RECORD, "statements.counters.add(connection, self.uses)", "pass", "engine/runtime/test_shared_budgets"),
@@ -149,11 +155,11 @@ MUTANTS = (
     Mutant(FOLLOW, "            await hub.wait_for(self._last)\n", "            pass\n", FOLLOW_TEST),
     Mutant(FOLLOW, "min(after, state.seq)", "after", FOLLOW_TEST),
     Mutant(FOLLOW, "or not hub.serves(self._last)", "", FOLLOW_TEST),
-    Mutant(QUEUE, "free = MAX_CONCURRENT_RUNS - len(self._claims)", "free = 10_000", SUBMIT_TEST),
+    Mutant(PLACES, "taken = min(number, self.free)", "taken = number", SUBMIT_TEST),
     Mutant(QUEUE, "if request.attempts >= MAX_RESUME_ATTEMPTS:", "if False:", SUBMIT_TEST),
-    Mutant(QUEUE, "        self.wake()  # not after", "        # not after", SUBMIT_TEST),
+    Mutant(PLACES, "        self._on_free()  # not after", "        # not after", SUBMIT_TEST),
     Mutant(QUEUE, "                if claim.cancel_requested:\n", "                if False:\n", SUBMIT_TEST),
-    Mutant(QUEUE, "                self._launcher.hold(request.run_id, claim)\n", "", SUBMIT_TEST),
+    Mutant(QUEUE, "                        self._launcher.hold(request.run_id, claim)\n", "", SUBMIT_TEST),
     Mutant("engine/runtime/launcher", "        hub.expect_readers()\n", "", FOLLOW_TEST),
     Mutant(V1 + "exchange", 'JSONResponse({"error": error}, 422,', 'JSONResponse({"error": error}, 500,', V1_TEST),
     Mutant(V1 + "exchange", "except asyncio.CancelledError:", "except ZeroDivisionError:", V1_TEST),

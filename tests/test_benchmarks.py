@@ -1,4 +1,4 @@
-"""Every benchmark can be imported, and its replacements of engine code fit the engine."""
+"""The harness of benchmarks; each can be imported, and replacements of engine code in them fit the engine."""
 
 from __future__ import annotations
 
@@ -8,16 +8,100 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.__main__ import ON_REQUEST, SUITE, facts, main
+from benchmarks.harness import Row, Table, load, paired, promise, save
 from benchmarks.loop import LOOPER, STEPS, note, script
+from benchmarks.plots import OURS, Plot, draw
+from benchmarks.report import PAGE, between, measured
 from benchmarks.tracing import stubbed
 from framework import RunResult, Runtime
 from framework.testing import ScriptedModel
 from tests.support.paths import ROOT
 
+TABLE = Table("Work", "µs", [Row("by hand", 20, 1), Row("agentsd", 5, 0.25, at_most=0.2)], "measured")
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py")))
+
+FOLDER = ROOT / "benchmarks"
+
+
+def test_the_suite_names_every_benchmark() -> None:
+    names = {path.stem for path in FOLDER.glob("[a-z]*.py") if "def tables(" in path.read_text("utf-8")}
+    packages = {path.parent.name for path in FOLDER.glob("*/__init__.py") if '"tables"' in path.read_text("utf-8")}
+    assert names | packages == {*SUITE, *ON_REQUEST}
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("[a-z]*.py")))
 def test_a_benchmark_can_be_imported(name: str) -> None:
     import_module(f"benchmarks.{name}")
+
+
+def test_a_ratio_is_the_median_of_pairs_so_that_one_slow_turn_does_not_count() -> None:
+    assert paired([1, 2, 3], [2, 4, 60]) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("row", "shown"),
+    [
+        (Row("a", 5, 0.25, at_most=0.2), "≤ 0.20x MISSED"),
+        (Row("a", 5, 0.2, at_most=0.2), "≤ 0.20x"),
+        (Row("a", 5, 3.9, at_least=4), "≥ 4.00x MISSED"),
+        (Row("a", 5, 4.1, at_least=4), "≥ 4.00x"),
+        (Row.limited("a", 51, 50), "≤ 1.00x MISSED"),
+        (Row("a", 5, 0.25), ""),
+        (Row("a", 5), ""),
+    ],
+)
+def test_a_promise_is_shown_with_whether_it_is_kept(row: Row, shown: str) -> None:
+    assert promise(row) == shown
+
+
+def test_saved_results_are_loaded_unchanged(tmp_path: Path) -> None:
+    save(tmp_path / "results.json", {"work": [TABLE]}, facts())
+    assert load(tmp_path / "results.json") == ({"work": [TABLE]}, facts())
+
+
+def test_results_are_compared_with_earlier_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "results.json"
+    main(["--only", "plans", "--quick", "--json", str(path)])
+    (one, *_), _ = load(path)[0]["plans"], capsys.readouterr()
+    slower = [Row(row.name, row.value, row.ratio and row.ratio * 2) for row in one.rows]
+    save(path, {"plans": [Table(one.title, one.unit, slower)]}, facts())
+    main(["--only", "plans", "--quick", "--compare", str(path)])
+    shown = capsys.readouterr().out
+    assert shown.count("-50%") == len(one.rows)
+
+
+def test_only_what_is_between_the_markers_of_a_page_is_replaced() -> None:
+    page = "before\n<!-- a -->\nold\n<!-- end of a -->\nafter\n"
+    once = between(page, "a", "new")
+    assert once == "before\n<!-- a -->\n\nnew\n\n<!-- end of a -->\nafter\n"
+    assert between(once, "a", "new") == once
+
+
+def test_a_page_without_markers_is_an_error() -> None:
+    with pytest.raises(ValueError, match="markers of 'a' are missing"):
+        between("text", "a", "new")
+
+
+def test_the_page_has_a_table_with_what_was_promised() -> None:
+    lines = [line for line in measured({"work": [TABLE]}, facts()) if "agentsd |" in line and "0.25x" in line]
+    assert lines == ["| agentsd | 5 | 0.25x | ≤ 0.20x MISSED | |"]
+    for name in ("measured", "releases"):
+        between(PAGE.read_text("utf-8"), name, "new")
+
+
+def test_a_plot_has_a_bar_with_the_value_of_each_row(tmp_path: Path) -> None:
+    draw(Plot("work.svg", "work", "Work"), TABLE, tmp_path / "work.svg")
+    drawn = (tmp_path / "work.svg").read_text("utf-8")
+    assert "by hand: 20" in drawn
+    assert "agentsd: 5" in drawn
+    assert drawn.count(OURS) == 1
+
+
+def test_an_unknown_benchmark_is_an_error_that_names_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--only", "wires"])
+    assert "there is no benchmark wires; there are filtering, loop" in capsys.readouterr().err
 
 
 def test_a_run_without_tracing_code_completes(tmp_path: Path) -> None:

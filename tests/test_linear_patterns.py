@@ -56,9 +56,11 @@ def _in(value: Any) -> Iterator[re.Pattern[str]]:
 def _used(module: ModuleType) -> Iterator[Used]:
     source = Path(str(module.__file__)).read_text("utf-8")
     for name, value in list(vars(module).items()):
+        if not (compiled := list(_in(value))):
+            continue
         names = "|".join([name, *re.findall(rf"for (\w+),[^\n]* in {name}\b", source)])
         methods = frozenset(re.findall(rf"\b(?:{names})\.(\w+)\(", source))
-        yield from (Used(pattern, methods) for pattern in _in(value))
+        yield from (Used(pattern, methods) for pattern in compiled)
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Call(

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import tokens
+from benchmarks.harness import load
 from framework import RunResult, Runtime
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write
+from tests.support.wire import says, wire_server
 
-OFFLINE_RUN = """
+RUN = """
 import asyncio, sys
 from framework import Runtime
 
@@ -23,8 +26,25 @@ async def main():
     print(result.status, result.output)
 
 asyncio.run(main())
-print(*sorted(name for name in sys.modules if "." not in name))
+print(*sorted(sys.modules))
 """
+OTHER_CLIENTS = ("framework.llm.anthropic", "framework.llm.gemini", "framework.llm.bedrock", "framework.llm.vertex")
+UNUSED = (
+    *("framework.llm.message_formats", "framework.evals.runner", "framework.evals.suite", "framework.types.case"),
+    *("framework.replay", "framework.store.sql", "framework.server", "framework.cli", "framework.tools.mcp.client"),
+    *(
+        "instructor",
+        "mcp",
+        "anthropic",
+        "google.genai",
+        "watchfiles",
+        "sqlalchemy",
+        "rich",
+        "click",
+        "opentelemetry.sdk",
+    ),
+)
+"""Modules and packages that no run without a history, test cases, a store file or external tools uses."""
 
 
 @pytest.fixture(scope="module")
@@ -33,23 +53,52 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("offline"), files)
 
 
+def modules_after_a_run(project: Path, output: str) -> set[str]:
+    """Run an agent in a new process. Return the modules, and their packages, that the process has imported."""
+    command = [sys.executable, "-c", RUN, str(project)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    answer, names = done.stdout.splitlines()
+    assert answer == f"completed {output}"
+    return set(names.split())
+
+
 @pytest.fixture(scope="module")
 def loaded(project: Path) -> set[str]:
     """Return the modules that a process has imported after one offline run."""
-    command = [sys.executable, "-c", OFFLINE_RUN, str(project)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    answer, names = done.stdout.splitlines()
-    assert answer == "completed 84"
-    return set(names.split())
+    return modules_after_a_run(project, "84")
+
+
+@pytest.fixture(scope="module")
+def loaded_with_openai(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """Return the modules that a process has imported after one run on a server with OpenAI's API."""
+
+    async def run() -> set[str]:
+        async with wire_server([says("84")]) as server:
+            alias = f"{{model: openai/m, base_url: '{server.url}', api_key: k}}"
+            files = {"agents.d/calc.yaml": agent("calc", model="wire"), "agentsd.yaml": f"models: {{wire: {alias}}}\n"}
+            root = write(tmp_path_factory.mktemp("openai"), files)
+            return await asyncio.to_thread(modules_after_a_run, root, "84")
+
+    return asyncio.run(run())
 
 
 @pytest.mark.parametrize(
     "package",
-    ["openai", "instructor", "httpx2", "httpx", "aiohttp", "watchfiles", "sqlalchemy"],
+    [*("openai", "httpx2", "httpx", "aiohttp", "framework.llm.openai.client"), *UNUSED, *OTHER_CLIENTS],
 )
-def test_a_run_without_network_or_watcher_imports_neither(loaded: set[str], package: str) -> None:
-    assert {"framework", "pydantic", "jinja2"} <= loaded, "the process has imported something"
+def test_an_offline_run_imports_neither_network_nor_what_it_does_not_use(loaded: set[str], package: str) -> None:
+    assert {"framework", "pydantic", "jinja2", "framework.llm.offline.model"} <= loaded, "the process has run"
     assert package not in loaded
+
+
+@pytest.mark.parametrize(
+    "package", [*UNUSED, *OTHER_CLIENTS, "framework.llm.offline", "framework.llm.openai.responses"]
+)
+def test_a_run_on_openai_imports_no_other_client_and_nothing_that_it_does_not_use(
+    loaded_with_openai: set[str], package: str
+) -> None:
+    assert {"openai", "aiohttp", "framework.llm.openai.client"} <= loaded_with_openai, "the process has run"
+    assert package not in loaded_with_openai
 
 
 def test_a_hundred_concurrent_runs_end_with_their_own_answers(project: Path) -> None:
@@ -64,3 +113,20 @@ def test_a_hundred_concurrent_runs_end_with_their_own_answers(project: Path) -> 
     assert [result.output for result in results] == [str(n * 7) for n in range(100)]
     assert [result.tool_calls[0].arguments for result in results] == [{"expression": f"{n} * 7"} for n in range(100)]
     assert len({result.run_id for result in results}) == 100
+
+
+def test_a_mix_of_tasks_needs_fewer_tokens_than_a_hand_written_loop() -> None:
+    (table,) = tokens.tables(quick=True)
+    ratios = {row.name: row.ratio or 0 for row in table.rows}
+    assert ratios[f"all: {tokens.TURNS}"] <= tokens.GOAL
+    assert ratios[f"all: {tokens.PLAN}"] <= tokens.GOAL
+    assert 1 < ratios[f"4 short results: {tokens.TURNS}"] < 1.06, "only the guidance is added"
+
+
+def test_a_run_makes_a_fraction_of_the_function_calls_of_a_loop_on_the_sdk(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks", "--only", "function_calls", "--json", str(tmp_path / "counted.json")]
+    subprocess.run(command, check=True, cwd=ROOT)  # a new process has no tracer provider of other tests
+    counted = load(tmp_path / "counted.json")[0]["function_calls"]
+    promised = [row for table in counted for row in table.rows if row.at_most]
+    assert len(promised) == 2
+    assert [row for row in promised if not row.kept] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
 import tomllib
 from itertools import chain
 from pathlib import Path
@@ -84,3 +85,14 @@ def test_accepted_contracts_are_readable_only_by_their_user(tmp_path: Path) -> N
     schema = {"type": "object", "properties": {}}
     Contracts(tmp_path / ".agentsd/contracts.json").compare([external_tool("mcp.a.b", "d", schema, call, source="mcp")])
     assert (mode(tmp_path / ".agentsd"), mode(tmp_path / ".agentsd/contracts.json")) == (0o700, 0o600)
+
+
+def test_nothing_but_the_project_is_at_the_top_level() -> None:
+    """Files that a run wrote into the working directory are not committed."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    folders = {"agents.d", "benchmarks", "data", "docs", "examples", "framework", "plugins", "prompts", "tests"}
+    files = {"AGENTS.md", "CHANGELOG.md", "LICENSE", "Makefile", "README.md", "constraints.txt", "pyproject.toml"}
+    there = {line.partition("/")[0] for line in listed.stdout.splitlines()}
+    assert there - folders - files <= {".ci", ".gitignore"}

@@ -6,31 +6,48 @@ In reading order; each module imports only from those below it:
     main           The `agentsd` command: finds a subcommand, turns errors into one line and an exit code.
     budgets        `agentsd budgets`: shows how much of the shared budgets is used.
     chat           `agentsd chat`: a conversation in the terminal, while the files are watched.
+    chat_prompt    Input of a chat on a terminal: line editing, history and pastes.
+    completer      Completes slash commands, agents, models, inputs and files.
+    chat_commands  The slash commands of a chat.
+    chat_answers   Shows the answers of a chat.
+    chat_lines     Input of a chat in pipes, and what any input offers.
+    chat_notices   Reports reloads in a chat.
+    chat_state     The options and the last result of a chat.
+    pastes         Long pastes: the input line shows a short text in their place.
     conversations  `agentsd conversations`: list, show, export, import, delete.
     runs           `agentsd runs`: list, show, decide, resume, cancel, replay, export, prune.
+    fleet          `agentsd fleet`: shows the processes that share a store, and what waits where and why.
     check          `agentsd check`: reports all problems of a project's files.
     explain        `agentsd explain`: shows what an agent may do, and which line decides.
     run            `agentsd run`: sends one message to an agent and prints the answer.
     keys           `agentsd keys`: creates keys of the HTTP server.
+    worker         `agentsd worker`: executes runs that wait in a store, next to other workers.
     serve          `agentsd serve`: serves a project over HTTP, while its files are watched.
     test           `agentsd test`: runs the test cases of agents.
     tools          `agentsd tools`: lists the tools, calls one, accepts changed ones.
     agents         `agentsd agents`: lists the agents, or shows one with all defaults.
     mcp            `agentsd mcp`: serves agents as tools to an MCP client.
     config         `agentsd config`: compares projects; shows and rolls back the generations of a server.
+    completion     `agentsd completion`: prints the script with which a shell completes words.
+    new            `agentsd new`: adds an agent to a project.
     init           `agentsd init`: creates a working project.
+    project_files  Texts of the files that `init` and `new` write.
     resuming       Resumes a stored run from the terminal.
     session        Runs one message: shows progress, asks for decisions, prints the answer.
     confirm        Asks the user for the decisions that a run waits for.
     plan_question  Asks the user to approve, edit or reject a plan.
     plan_text      Converts plans to text that people edit, and back.
+    startup_problems  Shows the problems of a project before its first run, once each.
     fixing         Applies the fixes of problems to files.
     schema         `agentsd schema`: JSON Schemas for editors.
     project        Reads the project a command works on, and finds its agents and tools.
     records        Finds stored runs and conversations.
     remote         Client of a running agentsd server.
     location       The location a command works on: a project, one agent file, or one file of a project.
-    tree           Shows a run as a live tree on a terminal.
+    run_view       Shows a run on a terminal: tree, text as it arrives, status line.
+    run_status     The status line of a run.
+    markdown       Splits Markdown that arrives in pieces into blocks, and renders them.
+    tree           Builds the tree of a run.
     waterfall      Draws a stored trace as a waterfall.
     table          Prints rows: a table on a terminal, columns in a pipe.
     show           Formats events as text, one line per event.
@@ -38,7 +55,14 @@ In reading order; each module imports only from those below it:
     attachments    Finds the paths of images, PDFs and audio in what the user types.
     exporting      Sends the traces of a command to a backend.
     writing        Writes output to a file or to standard output.
-    terminal       Reads input and editor text, and handles Ctrl-C.
-    screen         Escapes control sequences in terminal output.
+    indexed        The help of commands from the index, without importing them.
     lazy           Command groups that import a command when it is called.
+    live_area      Lines at the bottom of a terminal that change, below output that stays.
+    terminal       Reads input and editor text, and handles Ctrl-C.
+    options        Options and arguments that several commands share.
+    wrapping       Wraps lines for a terminal between words.
+    completion_words  Completes a word of a command line.
+    project_words  Names of a project for completions.
+    command_index  The generated index of all commands: help and options.
+    screen         Escapes control sequences in terminal output.
 """

@@ -9,6 +9,7 @@ import click
 import yaml
 
 from framework.cli.location import locate
+from framework.cli.options import PROJECT_OPTION
 from framework.cli.project import find_agent, read_project
 from framework.cli.table import show_table
 from framework.engine.routing.rules import NO_AGENTS
@@ -24,7 +25,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@PROJECT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
 def list_agents(project: str, as_json: bool) -> int:
     """List the valid agents, by name."""
@@ -42,7 +43,7 @@ def list_agents(project: str, as_json: bool) -> int:
 
 @command.command("show")
 @click.argument("agent")
-@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@PROJECT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def show(agent: str, project: str, as_json: bool) -> int:
     """Show AGENT with every key and its value in effect, defaults included."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import click
 
 from framework.cli.location import lenient_settings, locate
+from framework.cli.options import PROJECT_OPTION
 from framework.cli.records import open_project_store
 from framework.cli.table import NOTHING, show_table
 from framework.types.budget import BudgetStatus, budget_statuses
@@ -21,8 +22,10 @@ _COLUMNS = ("budget", "for", "share", "resets (UTC)", "used")
 
 @click.command("budgets")
 @click.argument("name", required=False)
-@click.option("-n", "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Maximum number.")
-@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@click.option(
+    "-n", "--limit", type=click.IntRange(min=1), metavar="N", default=20, show_default=True, help="Maximum number."
+)
+@PROJECT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
 def command(name: str | None, limit: int, project: str, as_json: bool) -> int:
     """Show how much of the shared budgets is used in the current periods, the fullest first.

@@ -3,113 +3,198 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Sequence
-from contextlib import redirect_stdout
+import gc
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from importlib import import_module
 from shlex import quote
-from typing import TextIO
+from typing import Any
 
 import click
 
 from framework.cli.attachments import attached
+from framework.cli.chat_answers import AnswerOutput
+from framework.cli.chat_commands import ChatCommands, is_command
+from framework.cli.chat_lines import LineReader, MessageReader
+from framework.cli.chat_notices import ReloadNotices
+from framework.cli.chat_state import ChatState
 from framework.cli.confirm import ask_for_decisions
 from framework.cli.conversations.show import conversation_lines
 from framework.cli.exporting import exporting
-from framework.cli.location import Location, locate, show_problem, store_url
+from framework.cli.location import Location, locate, store_url
+from framework.cli.options import (
+    INPUT_OPTION,
+    LIMIT_OPTION,
+    LOCALE_OPTION,
+    MODEL_OPTION,
+    parse_pairs,
+    project_path,
+)
 from framework.cli.records import new_conversation, runs_of
-from framework.cli.screen import prints_on_stderr, say
-from framework.cli.session import answer, print_result
-from framework.cli.terminal import is_terminal, read_in_thread
+from framework.cli.screen import prints_on_stderr, raw_stderr, say
+from framework.cli.session import shown_from_now
+from framework.cli.terminal import draws, is_terminal
+from framework.cli.wrapping import wrapped_line
 from framework.engine.routing.rules import NO_AGENTS
-from framework.engine.runtime.conversation import load_conversation
-from framework.engine.runtime.request import RUNTIME_CALLER, RunOptions
+from framework.engine.runtime.request import checked_inputs
 from framework.engine.runtime.runtime import Runtime
+from framework.llm.provider_table import import_sdks
+from framework.server.opening import model_names
 from framework.store.protocol import RunInfo
 from framework.types.errors import AgentsdError, ConfigError, RequestError
-from framework.types.events import ConfigRejected, ConfigReloaded
 from framework.types.file import File
-from framework.types.state import RunResult, RunState
+from framework.types.outcome import EXIT_APPROVAL
+from framework.types.state import RunState
 from framework.types.text import visible
 
 SHOWN_TURNS = 10
 """Turns shown when an existing conversation continues."""
+HISTORY = ".agentsd/chat_history"
+"""File of the messages of earlier sessions, below the project's folder."""
 
 
 @click.command("chat")
-@click.argument("path", default=".")
-@click.option("-a", "--agent", help="Which agent; otherwise the router chooses with the first message.")
-@click.option("-c", "--conversation", help="Continue this conversation; an unknown id starts one.")
-@click.option("-m", "--model", help="Use this model instead of the agents' own, e.g. openai/gpt-5.4-mini.")
-@click.option("--locale", help="Language of the prompts, e.g. zh.")
-def command(path: str, agent: str | None, conversation: str | None, model: str | None, locale: str | None) -> int:
+@project_path
+@click.option(
+    "-a", "--agent", metavar="AGENT", help="Which agent; otherwise the router chooses with the first message."
+)
+@click.option("-c", "--conversation", metavar="ID", help="Continue this conversation; an unknown id starts one.")
+@MODEL_OPTION
+@INPUT_OPTION
+@LIMIT_OPTION
+@LOCALE_OPTION
+@click.option("--trace", is_flag=True, help="Draw the trace of each answer as a waterfall.")
+@click.option("--json", "as_json", is_flag=True, help="Print each result as one line of JSON.")
+def command(path: str, trace: bool, as_json: bool, **given: Any) -> int:
     """Talk with an agent of the project at PATH (default: this folder), or with one agent file.
 
-    The path of an image, a PDF or audio in a message attaches the file.
-    Edits of the project's files take effect between messages. End with Ctrl-D or an empty line; you can continue the
-    conversation later. `agentsd conversations list` shows every conversation.
+    /help lists the commands of a chat. The path of an image, a PDF or audio in a message attaches the file.
+    Edits of the project's files take effect between messages. Ctrl-C cancels an answer, Ctrl-D ends the chat; you can
+    continue the conversation later. `agentsd conversations list` shows every conversation.
+    In a pipe, each line is a message, and an empty line ends the chat.
 
     Exit codes: 0 ended normally, 3 a message waits for approval, 130 ended with Ctrl-C.
     """
     location = locate(path)
+    given |= {name: parse_pairs(given[name]) for name in ("inputs", "limits")}
     with exporting(location.settings()), prints_on_stderr() as output:
-        options = RunOptions(agent=agent, conversation=conversation, model=model, locale=locale)
-        return asyncio.run(_chat(location, options, output))
+        return asyncio.run(_chat(location, given, AnswerOutput(output, trace=trace, as_json=as_json)))
 
 
-async def _chat(location: Location, options: RunOptions, output: TextIO) -> int:
-    conversation = options["conversation"] or new_conversation()
+async def _chat(location: Location, given: Mapping[str, Any], answers: AnswerOutput) -> int:
     async with Runtime.open(location.root, store=store_url(location), single_user=True) as runtime:
-        for problem in runtime.catalog.current.startup_problems:
-            show_problem(problem)
-        if not runtime.catalog.current.agents:
+        answers.problems.show(runtime.catalog.current.startup_problems)
+        agents = runtime.catalog.current.agents
+        if not agents:
             raise RequestError(NO_AGENTS)
-        prompt = _Prompt()
-        runtime.catalog.subscribe(prompt.report_reload)
-        options["agent"] = options["agent"] or location.agent(runtime.catalog.current)
-        click.secho(f"agents: {', '.join(sorted(runtime.catalog.current.agents))}", dim=True, err=True)
+        chat = ChatState(runtime, **{**given, "conversation": given["conversation"] or new_conversation()})
+        chat.select(chat.agent or location.agent(runtime.catalog.current))
+        listed = f"agents: {', '.join(sorted(agents))} · /help shows what you can type"
+        click.secho(wrapped_line(listed, hanging=0), dim=True, err=True)
+        runtime.catalog.subscribe(answers.notices.report)
+        reader = _reader(chat, location)
+        preparing = None if isinstance(reader, LineReader) else asyncio.create_task(_prepare(chat))
         try:
-            await _show_earlier_turns(runtime, conversation, output)
-            return await _talk(runtime, prompt, {**options, "conversation": conversation}, output)
+            await _show_earlier_turns(chat, answers)
+            return await _talk(chat, reader, answers)
         finally:
-            if (await load_conversation(runtime.store, conversation, RUNTIME_CALLER)).turns:
-                click.secho(f"continue it: agentsd chat --conversation {quote(conversation)}", dim=True, err=True)
+            if preparing is not None:
+                await preparing
+            if (await chat.stored()).turns:
+                click.secho(f"continue it: agentsd chat --conversation {quote(chat.conversation)}", dim=True, err=True)
 
 
-async def _talk(runtime: Runtime, prompt: _Prompt, options: RunOptions, output: TextIO) -> int:
+async def _prepare(chat: ChatState) -> None:
+    """Do while the user reads and types what would delay key presses during the first answer."""
+    names = model_names(chat.runtime.catalog.current) | ({chat.model} if chat.model else set())
+    await asyncio.to_thread(import_sdks, names)
+    gc.freeze()  # modules live as long as the process: garbage collections, which stop everything, skip them
+
+
+def _reader(chat: ChatState, location: Location) -> MessageReader:
+    """Return line editing on a terminal, plain lines elsewhere."""
+    if not (is_terminal() and draws()):
+        return LineReader()
+    prompt = import_module("framework.cli.chat_prompt").ChatPrompt
+    completer = import_module("framework.cli.completer").ChatCompleter(chat)
+    reader: MessageReader = prompt(raw_stderr(), location.folder / HISTORY, completer)
+    return reader
+
+
+async def _talk(chat: ChatState, reader: MessageReader, answers: AnswerOutput) -> int:
     """Answer messages until the input ends or a run waits for a decision; return the exit code."""
-    while message := await read_in_thread(prompt.read):
-        # An edit saved before this message applies to it, even if the watcher has not noticed it yet.
-        await runtime.reload()
-        try:
-            content = await asyncio.to_thread(attached, message)
-            if files := [item.description for item in content if isinstance(item, File)]:
-                click.secho(f"(attached: {', '.join(map(visible, files))})", dim=True, err=True)
-            result = await answer(runtime, runtime.stream(content, **options), quiet=False)
-        except ConfigError:
-            raise
-        except AgentsdError as error:
-            say(str(error), fg="red", err=True)
-            continue
-        code = _print(result, output)
-        if result.status == "paused":
-            return code
+    commands = ChatCommands(chat)
+    async with reader.reading():
+        while message := await _read(reader, answers.notices):
+            try:
+                if is_command(message):
+                    if not await commands.execute(message):
+                        break
+                    continue
+                await _ask_for_inputs(chat, reader)
+                code = await _answer(chat, message, reader, answers)
+            except ConfigError:
+                raise
+            except AgentsdError as error:
+                say(str(error), fg="red", err=True)
+                continue
+            if code == EXIT_APPROVAL:
+                return code
     return 0
 
 
-async def _show_earlier_turns(runtime: Runtime, conversation: str, output: TextIO) -> None:
+async def _read(reader: MessageReader, notices: ReloadNotices) -> str | None:
+    """Read the next message; a plain line cannot be restored after a notice."""
+    with notices.held() if isinstance(reader, LineReader) and is_terminal() else nullcontext():
+        return await reader.read()
+
+
+async def _answer(chat: ChatState, message: str, reader: MessageReader, answers: AnswerOutput) -> int:
+    """Run an agent with a message; return the exit code of the run."""
+    view = answers.view(reader)
+    async with shown_from_now(view):
+        # An edit saved before this message applies to it, even if the watcher has not noticed it yet.
+        await chat.runtime.reload()
+        content = await asyncio.to_thread(attached, message)
+        if files := [item.description for item in content if isinstance(item, File)]:
+            click.secho(f"(attached: {', '.join(map(visible, files))})", dim=True, err=True)
+        return await answers.show(chat, chat.runtime.stream(content, **chat.options), reader, view)
+
+
+async def _ask_for_inputs(chat: ChatState, reader: MessageReader) -> None:
+    """Ask for the required inputs of the agent that answers; raises RequestError if the input ends."""
+    agent = await chat.current_agent() if is_terminal() else None
+    if agent is None:
+        return
+    for name, spec in agent.spec.inputs.items():
+        while spec.required and name not in chat.inputs:
+            if spec.description:
+                click.secho(f"{name}: {visible(spec.description)}", dim=True, err=True)
+            if (value := await reader.read(f"{name}> ")) is None:
+                raise RequestError(f"input {name!r} is missing: add -i {name}=VALUE")
+            given = {name: value} if spec.type == "string" else parse_pairs((f"{name}={value}",))
+            try:
+                checked_inputs(agent, given)
+            except RequestError as error:
+                say(str(error), fg="red", err=True)
+            else:
+                chat.inputs |= given
+
+
+async def _show_earlier_turns(chat: ChatState, answers: AnswerOutput) -> None:
     """Show the last turns, and ask for the decisions that the conversation waits for."""
-    found = await load_conversation(runtime.store, conversation, RUNTIME_CALLER)
-    turns = await runs_of(runtime.store, found)
+    found, store = await chat.stored(), chat.runtime.store
+    turns = await runs_of(store, found)
     for line in conversation_lines(found, turns, SHOWN_TURNS) if found.turns else ():
         click.echo(line, err=True)
     if found.open_run is None:
         return
-    state = await runtime.store.load_run(found.open_run)
+    state = await store.load_run(found.open_run)
     if state.pending and is_terminal():
-        resumed = runtime.resume_stream(state.run_id, await ask_for_decisions(state.pending))
-        result = await answer(runtime, resumed, quiet=False, title=f"● {state.agent} (resumed)")
-        _print(result, output)
-        if result.status == "paused":
+        resumed = chat.runtime.resume_stream(state.run_id, await ask_for_decisions(state.pending))
+        reader = LineReader()
+        view = answers.view(reader, f"● {state.agent} (resumed)")
+        if await answers.show(chat, resumed, reader, view) == EXIT_APPROVAL:
             raise click.Abort
     else:
         click.secho(_open(turns, state), fg="yellow", err=True)
@@ -123,54 +208,3 @@ def _open(turns: Sequence[RunInfo], state: RunState) -> str:
     if any(info.run_id == run_id and info.orphaned for info in turns):
         return f"its last run was interrupted when its process ended; resume it: agentsd runs resume {run_id}"
     return f"its last run is in progress in another process; wait for it, or cancel it: agentsd runs cancel {run_id}"
-
-
-def _print(result: RunResult, output: TextIO) -> int:
-    with redirect_stdout(output):
-        return print_result(result, as_json=False)
-
-
-class _Prompt:
-    """Reads the messages of the user. A reload may be reported while they type."""
-
-    def __init__(self) -> None:
-        self._waiting = False
-
-    def read(self) -> str:
-        """Read the next line; empty at the end of the input."""
-        self._show()
-        self._waiting = True
-        line = sys.stdin.readline()
-        self._waiting = False
-        if not line and sys.stdin.isatty():
-            click.echo(err=True)  # Ctrl-D leaves the cursor behind the prompt
-        return line.strip()
-
-    def report_reload(self, event: ConfigReloaded | ConfigRejected) -> None:
-        """Report what changed, and print the prompt again if the user was typing."""
-        interrupted = self._waiting and sys.stdin.isatty()
-        if interrupted:
-            click.echo(err=True)
-        _show_change(event)
-        if interrupted:
-            self._show()
-
-    def _show(self) -> None:
-        if sys.stdin.isatty():
-            click.secho("\nyou> ", bold=True, nl=False, err=True)
-
-
-def _show_change(event: ConfigReloaded | ConfigRejected) -> None:
-    for problem in event.problems:
-        show_problem(problem)
-    if isinstance(event, ConfigRejected):
-        click.secho("(the edit is invalid; the previous version stays live)", fg="yellow", err=True)
-        return
-    parts = [
-        f"{name}: {', '.join(names)}" for name in ("added", "changed", "removed") if (names := getattr(event, name))
-    ]
-    click.secho(
-        f"(generation {event.generation} is live; {'; '.join(parts) or 'nothing changed for agents'})",
-        dim=True,
-        err=True,
-    )

@@ -9,6 +9,7 @@ import click
 
 from framework.cli.fixing import fix_files
 from framework.cli.location import Location, locate, show_problem
+from framework.cli.options import project_path
 from framework.cli.project import read_project
 from framework.cli.schema import refresh_schemas
 from framework.cli.show import counted
@@ -24,7 +25,7 @@ ROUNDS = 3
 
 
 @click.command("check")
-@click.argument("path", default=".")
+@project_path
 @click.option(
     "--fix", "fix", is_flag=True, help="Correct mistakes that have only one possible meaning, and show the changes."
 )

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from framework.cli.location import locate
+from framework.cli.options import PROJECT_OPTION
 from framework.cli.remote import Remote, encoded
 from framework.config.generations.candidate import Candidate
 from framework.config.generations.generation import Generation
@@ -31,14 +32,15 @@ def command() -> None:
 
 @command.command("diff")
 @click.argument("old")
-@click.argument("new", default=".")
+@click.argument("new", required=False)
+@PROJECT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print the changes as JSON.")
-def diff(old: str, new: str, as_json: bool) -> int:
-    """Show how the project NEW (default: this folder) differs from the project OLD.
+def diff(old: str, new: str | None, project: str, as_json: bool) -> int:
+    """Show how the project NEW (default: that of -C) differs from the project OLD.
 
     Each change widens, tightens, or is neutral. Exit codes: 0 no differences, 1 differences.
     """
-    before, after = asyncio.run(_load(old)), asyncio.run(_load(new))
+    before, after = asyncio.run(_load(old)), asyncio.run(_load(new or project))
     candidate = Candidate.of(after, before)
     if as_json:
         click.echo(json.dumps([change.model_dump(exclude_none=True) for change in candidate.changes], indent=2))
@@ -62,11 +64,16 @@ def _server_options(function: C) -> C:
             "--project",
             default=".",
             show_default=True,
+            metavar="FOLDER",
             help="The project whose settings contain the server's address.",
         ),
-        click.option("--key", envvar=API_KEY_VARIABLE, show_envvar=True, help="One of the server's keys."),
         click.option(
-            "--url", help="URL of the server, e.g. http://127.0.0.1:8321. Default: server.host and server.port."
+            "--key", metavar="KEY", envvar=API_KEY_VARIABLE, show_envvar=True, help="One of the server's keys."
+        ),
+        click.option(
+            "--url",
+            metavar="URL",
+            help="URL of the server, e.g. http://127.0.0.1:8321. Default: server.host and server.port.",
         ),
     ):
         function = option(function)

@@ -12,6 +12,7 @@ from framework.cli.location import arguments_of
 from framework.cli.plan_question import ask_about_plan
 from framework.cli.show import arguments_text, as_visible_json
 from framework.cli.terminal import open_editor, read_in_thread
+from framework.cli.wrapping import wrapped_line
 from framework.types.confirmation_kinds import CONFIRMATION_KINDS
 from framework.types.errors import RequestError
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond
@@ -33,7 +34,7 @@ def ask_human(asked: Confirmation) -> Decision:
     try:
         if CONFIRMATION_KINDS[asked.kind].asked_by_tool:
             source = "" if asked.kind == "ask_user" else f", for {asked.tool}"
-            click.secho(f"\n{asked.agent} asks{source}: {visible(asked.reason)}", bold=True, err=True)
+            _say(f"{asked.agent} asks{source}: {visible(asked.reason)}", bold=True, first=True)
             return Respond(text=_answer(asked))
         if asked.kind == "step":
             return Respond(text=_after_failure(asked))
@@ -51,7 +52,7 @@ def ask_human(asked: Confirmation) -> Decision:
 def _answer(asked: Confirmation) -> str:
     """Read an answer; with choices, one of them, by its number or its text."""
     for number, choice in enumerate(asked.choices, 1):
-        click.echo(f"  {number}. {visible(choice)}", err=True)
+        _say(f"  {number}. {visible(choice)}")
     while True:
         text = str(click.prompt("the answer", err=True)).strip()
         if not asked.choices:
@@ -65,23 +66,29 @@ def _answer(asked: Confirmation) -> str:
 
 def _after_failure(asked: Confirmation) -> str:
     """Ask how to continue after a failed step of a plan."""
-    click.secho(f"\n{asked.agent}: {visible(asked.reason)}", bold=True, err=True)
-    click.echo(f"  {visible(asked.description)}", err=True)
+    _say(f"{asked.agent}: {visible(asked.reason)}", bold=True, first=True)
+    _say(f"  {visible(asked.description)}")
     if asked.tool:
-        click.echo(f"  {visible(asked.tool)} {arguments_text(asked.arguments)}", err=True)
-    click.secho(f"  ({asked.rule}, risk {asked.risk})", dim=True, err=True)
+        _say(f"  {visible(asked.tool)} {arguments_text(asked.arguments)}")
+    _say(f"  ({asked.rule}, risk {asked.risk})", dim=True)
     choice = click.prompt(STEP_PROMPT, type=click.Choice([*STEP_CHOICES]), show_choices=False, err=True)
     return STEP_CHOICES[choice]
 
 
 def _show(asked: Confirmation) -> None:
-    click.secho(f"\n{asked.agent} asks: may it call {asked.tool}?", bold=True, err=True)
+    _say(f"{asked.agent} asks: may it call {asked.tool}?", bold=True, first=True)
     if asked.description:
-        click.secho(f"  {visible(asked.description)}", dim=True, err=True)
+        _say(f"  {visible(asked.description)}", dim=True)
     for name, value in asked.arguments.items():
-        click.echo(f"  {visible(name)}: {as_visible_json(value)}", err=True)
+        _say(f"  {visible(name)}: {as_visible_json(value)}")
     because = f"{asked.reason}; " if asked.reason else ""
-    click.secho(f"  ({because}{asked.rule}, risk {asked.risk})", dim=True, err=True)
+    _say(f"  ({because}{asked.rule}, risk {asked.risk})", dim=True)
+
+
+def _say(line: str, *, bold: bool = False, dim: bool = False, first: bool = False) -> None:
+    """Print a line of a question, wrapped; the first one below an empty line."""
+    styled = click.style(line, bold=bold or None, dim=dim or None)
+    click.echo(("\n" if first else "") + wrapped_line(styled), err=True)
 
 
 def _decision(choice: str, asked: Confirmation) -> Decision | None:

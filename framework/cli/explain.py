@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from typing import Any
 
 import click
 
 from framework.cli.location import arguments_of, locate
+from framework.cli.options import INPUT_OPTION, LOCALE_OPTION, PROJECT_OPTION, parse_pairs
 from framework.cli.project import find_agent, find_tool, read_project
-from framework.cli.run import parse_pairs
 from framework.cli.show import counted, wrapped
+from framework.cli.wrapping import wrapped_line
 from framework.config.agents.compile import Agent
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
 from framework.config.templates.prompts import PromptError
 from framework.engine.context.policy import VerdictKind
 from framework.engine.runtime.agent_policy import RenderedPrompt, ToolPolicy, agent_policy, render_prompt
+from framework.engine.runtime.request import checked_inputs
 from framework.engine.tool_call.explain import ToolExplanation, explain_call, explain_tool, explain_tools
 from framework.types.errors import RequestError
 from framework.types.outcome import EXIT_APPROVAL, EXIT_NEGATIVE
@@ -27,15 +30,16 @@ WORDS: dict[VerdictKind, tuple[str, str]] = {
     "ask": ("asks", "yellow"),
     "deny": ("denied", "red"),
 }
+VERDICT_CHARS = 7
 
 
 @click.command("explain")
 @click.argument("agent")
 @click.argument("tool", required=False)
 @click.argument("arguments", required=False)
-@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
-@click.option("-i", "--input", "inputs", multiple=True, metavar="NAME=VALUE", help="A variable of the request.")
-@click.option("--locale", help="Language of the prompts, e.g. zh.")
+@PROJECT_OPTION
+@INPUT_OPTION
+@LOCALE_OPTION
 @click.option("--connect", is_flag=True, help="Connect to the tool servers, to include their tools.")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def command(
@@ -71,19 +75,18 @@ def command(
 
 def _prompt(agent: Agent, settings: Settings, locale: str | None, inputs: tuple[str, ...]) -> RenderedPrompt:
     try:
-        return render_prompt(agent, settings, locale, parse_pairs(inputs))
+        return render_prompt(agent, settings, locale, checked_inputs(agent, parse_pairs(inputs)))
     except PromptError as error:
         raise RequestError(str(error)) from None
 
 
 def _agent_data(agent: Agent, generation: Generation, prompt: RenderedPrompt) -> dict[str, Any]:
-    policy = agent_policy(agent, generation).model_dump(mode="json", exclude_unset=True)
-    return {**policy, **prompt.model_dump(), "not_contacted": sorted(generation.external.not_contacted)}
+    return {**agent_policy(agent, generation).model_dump(mode="json", exclude_unset=True), **prompt.model_dump()}
 
 
 def _show_agent(agent: Agent, data: dict[str, Any]) -> None:
-    click.secho(f"{agent.name}", bold=True, nl=False)
-    click.echo(f" ({agent.path}): model {data['model']}, executor {data['executor']}")
+    about = f"({agent.path}): model {data['model']}, executor {data['executor']}"
+    click.echo(wrapped_line(f"{click.style(agent.name, bold=True)} {about}", sys.stdout))
     for problem in data["stale"]:
         click.secho(f"last good version, because of: {problem}", fg="red")
     found = explain_tools(agent)
@@ -116,11 +119,12 @@ def _show_agent(agent: Agent, data: dict[str, Any]) -> None:
 
 
 def _show_tool(found: ToolExplanation, width: int) -> None:
-    word, colour = WORDS[found.verdict.kind]
-    click.echo(f"  {found.tool.name:<{width}}  ", nl=False)
-    click.secho(f"{word:<7}", fg=colour, nl=False)
-    click.echo(f"  {found.verdict}")
-    for kind, text in found.conditions:
-        click.echo(f"  {'':<{width}}  ", nl=False)
-        click.secho(f"{WORDS[kind][0]:<7}", fg=WORDS[kind][1], nl=False)
-        click.echo(f"  {text}")
+    _show_verdict(found.tool.name, width, found.verdict.kind, str(found.verdict))
+    for conditional in found.conditions:
+        _show_verdict("", width, conditional.verdict.kind, str(conditional))
+
+
+def _show_verdict(name: str, width: int, kind: VerdictKind, text: str) -> None:
+    word, colour = WORDS[kind]
+    row = f"  {name:<{width}}  {click.style(f'{word:<{VERDICT_CHARS}}', fg=colour)}  {text}"
+    click.echo(wrapped_line(row, sys.stdout, hanging=width + VERDICT_CHARS + 6))

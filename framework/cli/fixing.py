@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from framework.cli.writing import replace_file
+from framework.config.files.editing import replace_file
 from framework.config.yaml.fixes import apply_fixes
 from framework.types.errors import RequestError
 from framework.types.problem import Problem

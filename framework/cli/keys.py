@@ -27,13 +27,17 @@ def command() -> None:
 
 
 @command.command("new")
-@click.option("--name", required=True, help="Name of the key in logs.")
-@click.option("--tenant", help="Tenant of its runs and conversations. Default: none.")
-@click.option("--user", help="User of its runs and conversations. Default: requests name the user.")
+@click.option("--name", required=True, metavar="NAME", help="Name of the key in logs.")
+@click.option("--tenant", metavar="TENANT", help="Tenant of its runs and conversations. Default: none.")
+@click.option("--user", metavar="USER", help="User of its runs and conversations. Default: requests name the user.")
 @click.option("--agents", metavar="A,B", help="Agents that it may use. Default: all.")
 @click.option("--roles", metavar="A,B", default="chat", show_default=True, help=f"Of {', '.join(ROLES)}.")
-@click.option("--rate", help="Limit on requests that start or continue a run, such as 60/m. Default: none.")
-@click.option("--max-running", type=int, help="Limit on its runs that are queued or in progress. Default: none.")
+@click.option(
+    "--rate", metavar="RATE", help="Limit on requests that start or continue a run, such as 60/m. Default: none."
+)
+@click.option(
+    "--max-running", type=int, metavar="N", help="Limit on its runs that are queued or in progress. Default: none."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the key and its entry as JSON.")
 def new(agents: str | None, roles: str, as_json: bool, **given: Any) -> int:
     """Create a key, and print it with its entry for `server.api_keys` in agentsd.yaml.

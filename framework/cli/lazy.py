@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from importlib import import_module
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from keyword import iskeyword
 from typing import Any
 
 import click
 
+from framework.cli.screen import raw_stderr
+from framework.cli.terminal import draws
+from framework.types.imports import freeze_modules, import_uncollected
 from framework.types.text import did_you_mean
+
+SLOW = ("chat", "run")
+"""Commands that import the engine, and then show what they do on a terminal: it must not be blank until then."""
+
+
+@contextmanager
+def _starting() -> Iterator[None]:
+    """Show on a terminal that a command starts; the line is erased afterwards."""
+    if not draws():
+        yield
+        return
+    click.secho("starting…", dim=True, nl=False, err=True)
+    try:
+        yield
+    finally:
+        raw_stderr().write("\r\x1b[2K")
 
 
 class LazyGroup(click.Group):
@@ -30,7 +49,9 @@ class LazyGroup(click.Group):
             meant = did_you_mean(cmd_name, [*self._commands_of])
             raise click.UsageError(f"there is no command {cmd_name!r}{meant}", ctx)
         module = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
-        command: click.Command = import_module(f"{self._package}.{module}").command
+        with _starting() if cmd_name in SLOW else nullcontext():
+            command: click.Command = import_uncollected(f"{self._package}.{module}").command
+        freeze_modules()
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from framework.cli.lazy import LazyGroup
+from framework.cli.indexed import IndexedRoot
 from framework.cli.screen import protected, say
 from framework.cli.terminal import THREAD
 from framework.telemetry.redact import MaskingFormatter
@@ -25,7 +25,9 @@ from framework.types.redact import redact
 
 COMMANDS = {
     "init": "Create a working starter project in a folder.",
+    "new": "Add an agent to a project.",
     "check": "Check a project's files: all problems with file, line and fix.",
+    "completion": "Print the script with which a shell completes commands and names.",
     "schema": "Print or write the JSON Schema of the files, for editors.",
     "test": "Run the test cases of the agents, on their scripts or live on a model.",
     "run": "Send one message to an agent.",
@@ -33,9 +35,11 @@ COMMANDS = {
     "agents": "List a project's agents, or show one with all defaults.",
     "tools": "List a project's tools, or call one under an agent's policy.",
     "serve": "Serve a project over HTTP, with its files watched.",
+    "worker": "Execute runs that wait in a store, next to other workers.",
     "mcp": "Serve the agents of a project as tools to an MCP client.",
     "keys": "Create keys of the HTTP server.",
     "config": "Compare two versions of a project; show and roll back those of a server.",
+    "fleet": "Show the processes that share a store, and what waits where and why.",
     "budgets": "Show how much of the shared budgets is used.",
     "runs": "List, show, decide, resume, cancel, replay and export stored runs.",
     "conversations": "List, show, export, import or delete conversations.",
@@ -52,12 +56,12 @@ SHOW_CURSOR = b"\x1b[?25h"
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=IndexedRoot,
     package="framework.cli",
     commands_of=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.version_option(package_name="agentsd", message="%(version)s")
+@click.version_option(package_name="agentsd", prog_name="agentsd", message="%(prog)s %(version)s")
 @click.option("-v", "--verbose", is_flag=True, help="Show the log: one line per run and per reload.")
 def agentsd(verbose: bool) -> None:
     """Agents are files: run, check and watch them."""
@@ -72,12 +76,13 @@ def agentsd(verbose: bool) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the `agentsd` command with these arguments, by default those of the process."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    earlier = frozenset(threading.enumerate())
     _open_streams()
     signal.signal(signal.SIGTERM, _terminated)
     code = _invoke(arguments)
     with suppress(OSError):  # reported already, or the reader is gone
         sys.stdout.flush()
-    if any(thread.name.startswith(ABANDONED) for thread in threading.enumerate()):
+    if any(thread.name.startswith(ABANDONED) for thread in threading.enumerate() if thread not in earlier):
         # A tool whose run gave up on it, or a prompt that waits for input: waiting here would hang the shell.
         os._exit(code)
     sys.exit(code)
@@ -109,7 +114,7 @@ def _invoke(arguments: list[str]) -> int:
     except click.exceptions.Exit as done:
         return done.exit_code
     except click.ClickException as error:
-        error.show()
+        _report_usage(error)
         return EXIT_USAGE
     except (click.Abort, KeyboardInterrupt):
         return EXIT_CANCELLED
@@ -120,6 +125,15 @@ def _invoke(arguments: list[str]) -> int:
     except Exception:  # noqa: BLE001 - an internal error is shown with its traceback, secrets masked
         click.echo(redact(format_exc()), err=True, nl=False)
         return 1
+
+
+def _report_usage(error: click.ClickException) -> None:
+    """Report a mistake in the command line, and how the command is used."""
+    message = error.format_message()
+    click.secho("error: ", fg="red", nl=False, err=True)
+    say(redact(message[:1].lower() + message[1:]), err=True)
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        click.echo(f"{error.ctx.get_usage()}\nTry '{error.ctx.command_path} --help' for help.", err=True)
 
 
 def _report_os_error(error: OSError) -> int:

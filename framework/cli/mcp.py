@@ -10,6 +10,7 @@ import click
 
 from framework.cli.exporting import exporting
 from framework.cli.location import locate
+from framework.cli.options import project_path
 from framework.cli.schema import refresh_schemas
 from framework.cli.show import counted
 from framework.engine.runtime.runtime import Runtime
@@ -20,8 +21,10 @@ _HINT = "it speaks MCP with a program, not with people: add `agentsd mcp` to a c
 
 
 @click.command("mcp")
-@click.argument("path", default=".")
-@click.option("-a", "--agent", "agents", multiple=True, help="Offer only this agent; repeatable. Default: all.")
+@project_path
+@click.option(
+    "-a", "--agent", "agents", multiple=True, metavar="AGENT", help="Offer only this agent; repeatable. Default: all."
+)
 def command(path: str, agents: tuple[str, ...]) -> int:
     """Serve the agents of the project at PATH (default: this folder) as MCP tools, over standard input and output.
 

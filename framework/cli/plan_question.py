@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from framework.cli.plan_text import as_text, is_unchanged, read_text, with_problems, without
 from framework.cli.show import MARKS, arguments_text, counted
 from framework.cli.terminal import open_editor
+from framework.cli.wrapping import wrapped_line
 from framework.config.yaml.parse import ParseError
 from framework.types.plan import Plan, PlanDraft, PlanStep
 from framework.types.preflight import Preflight, StepCheck
@@ -23,7 +24,7 @@ _PROMPT = "[a]pprove, [e]dit, [d]rop steps, [s]ay what to change, [r]eject"
 def ask_about_plan(asked: Confirmation, plan: Plan) -> Decision:
     """Show a plan and read the decision; raises click.Abort at the end of the input."""
     for line in _shown(asked, plan):
-        click.echo(line, err=True)
+        click.echo(wrapped_line(line), err=True)
     while True:
         choice = click.prompt(_PROMPT, type=click.Choice(_CHOICES), show_choices=False, err=True)
         if decision := _decision(choice, asked, plan):
@@ -89,7 +90,7 @@ def _is_meant(left: PlanDraft, plan: Plan) -> bool:
     """Show the remaining steps, and ask whether to continue with them."""
     click.echo("remaining steps:" if left.steps else "no steps are left", err=True)
     for step in left.steps:
-        click.echo(f"  {MARKS['open']} {step.id}  {visible(step.description)}", err=True)
+        click.echo(wrapped_line(f"  {MARKS['open']} {step.id}  {visible(step.description)}"), err=True)
     if left.steps:
         return click.confirm("continue with these steps?", default=True, err=True)
     done = any(step.status == "done" for step in plan.steps)

@@ -10,9 +10,10 @@ from typing import Any
 from uuid import uuid4
 
 from framework.cli.location import Location, store_url
+from framework.replay.stored_run import StoredRun, load_stored_run
 from framework.store.protocol import Conversation, RunInfo, RunQuery, Store
 from framework.store.url import open_store
-from framework.types.errors import RequestError, RunNotFound
+from framework.types.errors import RunNotFound
 from framework.types.messages import Message
 from framework.types.state import RunState
 
@@ -51,18 +52,9 @@ async def find_run(store: Store, given: str) -> RunState:
         raise RunNotFound(f"there is no run {given!r}; {_meant(recent)}") from None
 
 
-async def find_whole_run(store: Store, given: str) -> tuple[RunState, Sequence[Mapping[str, Any]]]:
-    """Load a run, as `find_run` does, with its events.
-
-    Raises RequestError if it has not begun, or if its calls were pruned.
-    """
-    state = await find_run(store, given)
-    if state.status == "queued":
-        raise RequestError(f"run {state.run_id} is queued: it has not begun")
-    events = await store.events(state.run_id)
-    if not events and state.status not in ("running", "paused"):
-        raise RequestError(f"only the messages of run {state.run_id} are left: its calls were pruned")
-    return state, events
+async def find_whole_run(store: Store, given: str) -> StoredRun:
+    """Load a run, as `find_run` does, with its events and files; raises the errors of `load_stored_run`."""
+    return await load_stored_run(store, await find_run(store, given))
 
 
 async def load_files(store: Store, messages: Iterable[Message]) -> Mapping[str, bytes]:
@@ -113,3 +105,12 @@ async def runs_of(store: Store, conversation: Conversation) -> Sequence[RunInfo]
     """Return the runs of a conversation, oldest first."""
     infos = await store.runs(RunQuery(conversation_id=conversation.id, tenant=conversation.tenant))
     return [info for info in infos if info.tenant == conversation.tenant]
+
+
+async def store_as_turn(store: Store, conversation: Conversation, state: RunState, files: Mapping[str, bytes]) -> None:
+    """Store all messages of a state as one completed turn of a new conversation; raises StoreError."""
+    if files:
+        await store.save_media(state.run_id, files)
+    record = await store.begin(state, conversation, None)
+    state.status, state.finish_reason = "completed", "final"
+    await record.write(state, last=True)

@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 
 from framework.cli.exporting import exporting
-from framework.cli.location import Location, show_problem, store_url
+from framework.cli.location import Location, store_url
 from framework.cli.records import find_run
-from framework.cli.session import answer
+from framework.cli.session import answer, view_of_run
+from framework.cli.startup_problems import StartupProblems
 from framework.engine.runtime.runtime import Runtime
 from framework.types.state import Confirmation, Decision, RunResult
 
@@ -18,8 +19,7 @@ async def open_runtime(location: Location, *, quiet: bool = True) -> AsyncIterat
     """Open a project's runtime on its store; print its startup problems unless `quiet`."""
     with exporting(location.settings()):
         async with Runtime.open(location.root, store=store_url(location), watch=False, single_user=True) as runtime:
-            for problem in () if quiet else runtime.catalog.current.startup_problems:
-                show_problem(problem)
+            StartupProblems().show(() if quiet else runtime.catalog.current.startup_problems)
             yield runtime
 
 
@@ -48,4 +48,4 @@ async def resume_run(
         state = await find_run(runtime.store, run)
         decisions = await decide(state.pending)
         resumed = runtime.resume_stream(state.run_id, decisions, user=user)
-        return await answer(runtime, resumed, quiet=quiet, title=f"● {state.agent} (resumed)")
+        return await answer(runtime, resumed, None if quiet else view_of_run(f"● {state.agent} (resumed)"))

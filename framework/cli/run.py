@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,10 +10,19 @@ from typing import Any
 import click
 
 from framework.cli.exporting import exporting
-from framework.cli.location import Location, locate, show_problem
+from framework.cli.location import Location, locate
+from framework.cli.options import (
+    INPUT_OPTION,
+    LIMIT_OPTION,
+    LOCALE_OPTION,
+    MODEL_OPTION,
+    PROJECT_OPTION,
+    parse_pairs,
+)
 from framework.cli.schema import refresh_schemas
 from framework.cli.screen import prints_on_stderr
-from framework.cli.session import JsonLines, answer, print_result
+from framework.cli.session import JsonLines, answer, print_result, shown_from_now, view_of_run
+from framework.cli.startup_problems import StartupProblems
 from framework.cli.waterfall import waterfall, widths_of
 from framework.config.settings import Settings
 from framework.engine.runtime.request import RunOptions
@@ -24,39 +32,26 @@ from framework.types.file import File
 from framework.types.outcome import outcome_for
 from framework.types.state import RunResult
 from framework.types.trace import SpanRecord
+from framework.types.transcript import MAX_MESSAGE_CHARS
 
 Traced = tuple[RunResult, Sequence[SpanRecord]]
 """A result and its stored trace."""
-
-
-def parse_pairs(values: tuple[str, ...]) -> dict[str, Any]:
-    """Parse `name=value` options; a value that is valid JSON is decoded."""
-    parse_pairs: dict[str, Any] = {}
-    for value in values:
-        name, equals, text = value.partition("=")
-        if not equals:
-            raise click.UsageError(f"write {value}=VALUE")
-        try:
-            parse_pairs[name] = json.loads(text)
-        except json.JSONDecodeError:
-            parse_pairs[name] = text
-    return parse_pairs
+STDIN = "-"
+"""A message that is read from standard input."""
 
 
 @click.command("run")
 @click.argument("words", nargs=-1, required=True, metavar="[FILE] MESSAGE")
-@click.option("-a", "--agent", help="Which agent; otherwise the router chooses.")
+@click.option("-a", "--agent", metavar="AGENT", help="Which agent; otherwise the router chooses.")
 @click.option(
     "-f", "--file", "files", multiple=True, metavar="FILE", help="Attach an image, a PDF or audio; repeatable."
 )
-@click.option("--conversation", metavar="ID", help="Continue this conversation, or start it.")
-@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
-@click.option("-m", "--model", help="Use this model instead of the agents' own, e.g. openai/gpt-5.4-mini.")
-@click.option("-i", "--input", "inputs", multiple=True, metavar="NAME=VALUE", help="An input of the agent.")
-@click.option(
-    "-l", "--limit", "limits", multiple=True, metavar="NAME=VALUE", help="Override a limit, e.g. max_steps=3."
-)
-@click.option("--locale", help="Language of the prompts, e.g. zh.")
+@click.option("-c", "--conversation", metavar="ID", help="Continue this conversation, or start it.")
+@PROJECT_OPTION
+@MODEL_OPTION
+@INPUT_OPTION
+@LIMIT_OPTION
+@LOCALE_OPTION
 @click.option("--trace", is_flag=True, help="Draw the trace as a waterfall at the end.")
 @click.option("--otlp", metavar="URL", help="Send the trace to this endpoint, e.g. http://127.0.0.1:6006 (Phoenix).")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
@@ -64,6 +59,7 @@ def parse_pairs(values: tuple[str, ...]) -> dict[str, Any]:
 def command(words: tuple[str, ...], project: str, as_json: bool, trace: bool, **given: Any) -> int:
     """Send MESSAGE to an agent and print its answer.
 
+    MESSAGE `-` is read from standard input, e.g. `agentsd run - < question.txt`.
     FILE is an agent file, e.g. `agentsd run ./one.yaml "hi"`; it needs no project.
     Exit codes: 0 answered, 1 stopped or failed, 3 waits for approval, 130 cancelled.
     """
@@ -72,6 +68,8 @@ def command(words: tuple[str, ...], project: str, as_json: bool, trace: bool, **
     if as_json and given["events"]:
         raise click.UsageError("use --json or --events, not both")
     given["events"] = JsonLines(sys.stdout) if given["events"] else None
+    if message == STDIN:
+        message = sys.stdin.read(MAX_MESSAGE_CHARS + 1).strip()
     content: UserMessage = [*map(File.from_path, given.pop("files")), message]
     with prints_on_stderr():
         result, spans = asyncio.run(_run(path, content, given, quiet=as_json or given["events"] is not None))
@@ -92,12 +90,16 @@ async def _answer(
     location: Location, settings: Settings, message: UserMessage, given: Mapping[str, Any], *, quiet: bool
 ) -> Traced:
     url = settings.store.url.get_secret_value()
-    async with Runtime.open(location.root, settings=settings, store=url, watch=False, single_user=True) as runtime:
+    view = given["events"] or (None if quiet else view_of_run())
+    async with (
+        shown_from_now(view),
+        Runtime.open(location.root, settings=settings, store=url, watch=False, single_user=True) as runtime,
+    ):
         refresh_schemas(runtime)
         generation = runtime.catalog.current
+        problems = StartupProblems()
         if not quiet and generation.agents:
-            for problem in generation.startup_problems:
-                show_problem(problem)
+            problems.show(generation.startup_problems)
         options = RunOptions(
             agent=given["agent"] or location.agent(generation),
             conversation=given["conversation"],
@@ -106,5 +108,5 @@ async def _answer(
             limits=parse_pairs(given["limits"]),
             locale=given["locale"],
         )
-        result = await answer(runtime, runtime.stream(message, **options), quiet=quiet, events=given["events"])
+        result = await answer(runtime, runtime.stream(message, **options), view, hides=problems.repeats)
         return result, await runtime.store.spans(result.run_id)

@@ -4,51 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import fields
+from hashlib import sha256
 from pathlib import Path
+from typing import Protocol
 
 import click
 
+import framework
 from framework.cli.location import locate
-from framework.cli.writing import replace_file
-from framework.config.agents.extensions import BUILTIN_EXECUTORS
-from framework.config.files.snapshot import AGENTS, PROMPTS
-from framework.config.generations.generation import Generation
-from framework.config.schema import (
-    EditorSchema,
-    ProjectNames,
-    agent_schema,
-    cases_schema,
-    settings_schema,
-    sources_schema,
-)
+from framework.cli.options import project_path
+from framework.config.files.editing import replace_file
+from framework.config.files.snapshot import AGENTS
+from framework.config.generations.catalog import Catalog
+from framework.config.project_names import SCHEMAS, SchemaKind, names_of
+from framework.config.schema import EditorSchema, ProjectNames
 from framework.engine.runtime.project import Project
-from framework.engine.runtime.runtime import Runtime
-from framework.llm.providers import OFFLINE, PROVIDERS
 from framework.types.errors import RequestError
 from framework.types.private_folder import DATA_FOLDER, make_private_folder
 
-KINDS: Mapping[str, Callable[[ProjectNames], EditorSchema]] = {
-    "agent": agent_schema,
-    "cases": cases_schema,
-    "settings": settings_schema,
-    "sources": sources_schema,
-}
+_MARK = "schemas.digest"
+"""Name of the file by which schemas that are up to date are recognized without generating them."""
 
 
 @click.command("schema")
-@click.argument("path", default=".")
-@click.option("--kind", type=click.Choice(list(KINDS)), default="agent", show_default=True, help="Which files.")
+@project_path
+@click.option("--kind", type=click.Choice(list(SCHEMAS)), default="agent", show_default=True, help="Which files.")
 @click.option("--write", is_flag=True, help=f"Write all schemas into {DATA_FOLDER}/, which files refer to.")
-def command(path: str, kind: str, write: bool) -> int:
+def command(path: str, kind: SchemaKind, write: bool) -> int:
     """Print the JSON Schema of a project's files (default: this folder), with the names of its tools and agents."""
     location = locate(path)
     if write and not location.root.is_dir():
         raise RequestError(f"{path} is a single file: schemas are written into a project folder")
-    names = names_of(asyncio.run(Project.read(location.root)))
+    names = names_of(asyncio.run(Project.read(location.root)).catalog)
     if not write:
-        click.echo(_text(KINDS[kind](names)), nl=False)
+        click.echo(_text(SCHEMAS[kind](names)), nl=False)
         return 0
     try:
         written = write_schemas(location.root, names)
@@ -58,36 +50,48 @@ def command(path: str, kind: str, write: bool) -> int:
     return 0
 
 
-def names_of(project: Project | Runtime) -> ProjectNames:
-    """Return the names that files of a project can refer to."""
-    generation = project.catalog.current
-    return ProjectNames(
-        tools={name: tool.definition.description for name, tool in generation.tools.items()},
-        agents={name: agent.spec.description for name, agent in generation.agents.items()},
-        models={OFFLINE, *project.settings.models, *(f"{provider.name}/" for provider in PROVIDERS)},
-        executors=[*BUILTIN_EXECUTORS, *_executors(generation)],
-        budgets={name: one.budget.describe() for name, one in generation.budgets.items()},
-        templates=[path.removeprefix(PROMPTS + "/") for path in project.catalog.snapshot().files_in(PROMPTS)],
-    )
+class _Loaded(Protocol):
+    """A project or a runtime. The latter is not imported here: commands that run nothing do not need its imports."""
+
+    @property
+    def root(self) -> Path: ...
+
+    @property
+    def catalog(self) -> Catalog: ...
 
 
-def _executors(generation: Generation) -> Iterator[str]:
-    """Yield the names of the executors of plugins."""
-    extensions = (extension for plugin in generation.live_plugins for extension in plugin.extensions)
-    return (extension.name for extension in extensions if extension.kind == "executor")
-
-
-def refresh_schemas(project: Project | Runtime) -> None:
+def refresh_schemas(project: _Loaded) -> None:
     """Update the schemas of a project folder; a folder that cannot be written is ignored."""
     if not project.catalog.is_single_file and (project.root / AGENTS).is_dir():
         with suppress(OSError):
-            write_schemas(project.root, names_of(project))
+            write_schemas(project.root, names_of(project.catalog))
 
 
 def write_schemas(root: Path, names: ProjectNames) -> list[Path]:
     """Write the schemas that changed, each atomically; return the files written. Raises OSError."""
-    texts = {root / DATA_FOLDER / f"{kind}.schema.json": _text(make(names)) for kind, make in KINDS.items()}
-    return [path for path, text in texts.items() if _replace(path, text.encode())]
+    folder = root / DATA_FOLDER
+    files = {folder / f"{kind}.schema.json": make for kind, make in SCHEMAS.items()}
+    mark = folder / _MARK
+    if mark.is_file() and mark.read_text("utf-8") == _digest(files, names):
+        return []  # generating them takes longer than everything else that `check` does
+    written = [path for path, make in files.items() if _replace(path, _text(make(names)).encode())]
+    _replace(mark, _digest(files, names).encode())
+    return written
+
+
+def _digest(files: Iterable[Path], names: ProjectNames) -> str:
+    """Return a digest of the schemas as they are, and of what they are generated from: names, and this code."""
+    digest = sha256()
+    for field in fields(names):
+        value = getattr(names, field.name)
+        digest.update(json.dumps(sorted(value.items() if isinstance(value, Mapping) else value)).encode())
+    package = Path(framework.__file__).parent
+    for module in sorted((*package.glob("types/*.py"), *package.glob("config/*.py"))):
+        known = module.stat()
+        digest.update(f"{module.name} {known.st_size} {known.st_mtime_ns}\n".encode())
+    for path in files:
+        digest.update(path.read_bytes() if path.is_file() else b"missing")
+    return digest.hexdigest()
 
 
 def _replace(path: Path, content: bytes) -> bool:

@@ -22,6 +22,13 @@ def escape_controls(text: str) -> str:
     return _CONTROLS.sub(_visible_escape, text.replace("\r\n", "\n"))
 
 
+def escape_unstyled(text: str) -> str:
+    """Escape text as `escape_controls` does, except for the styles used here."""
+    styles = _STYLE.findall(text)
+    parts = [escape_controls(part) for part in _STYLE.split(text)]
+    return "".join(part + style for part, style in zip(parts, [*styles, ""], strict=True))
+
+
 def say(text: str, *, err: bool = False, fg: str | None = None, nl: bool = True) -> None:
     """Print untrusted text: escaped on a terminal, unchanged elsewhere."""
     stream = sys.stderr if err else sys.stdout
@@ -43,9 +50,7 @@ class Screen(TextIOWrapper):
 
     def write(self, text: str) -> int:
         """Write text, escaped between styles."""
-        styles = _STYLE.findall(text)
-        parts = [escape_controls(part) for part in _STYLE.split(text)]
-        super().write("".join(part + style for part, style in zip(parts, [*styles, ""], strict=True)))
+        super().write(escape_unstyled(text))
         return len(text)
 
 

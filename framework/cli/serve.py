@@ -15,6 +15,7 @@ import click
 
 from framework.cli.exporting import exporting
 from framework.cli.location import locate
+from framework.cli.options import project_path
 from framework.cli.schema import refresh_schemas
 from framework.cli.server_log import LOG_OPTION, ServerLog, server_log
 from framework.cli.show import counted
@@ -26,15 +27,21 @@ from framework.types.errors import ConfigError
 MMAP_THRESHOLD = 128 * 1024
 """glibc's initial default, in bytes, before it adapts the value."""
 _M_MMAP_THRESHOLD = -3  # in <malloc.h>
-NEEDED = "`agentsd serve` needs FastAPI and uvicorn: pip install 'agentsd[serve]'"
+NEEDED = "`agentsd serve` needs FastAPI, uvicorn, rcssmin and rjsmin: pip install 'agentsd[serve]'"
 
 
 @click.command("serve")
-@click.argument("path", default=".")
-@click.option("--host", help="Address to listen at. Default: server.host.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen at; 0: any free one. Default: server.port.")
+@project_path
+@click.option("--host", metavar="HOST", help="Address to listen at. Default: server.host.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Port to listen at; 0: any free one. Default: server.port.",
+)
+@click.option("--no-work", is_flag=True, help="Accept, decide and follow runs only: `agentsd worker` executes them.")
 @LOG_OPTION
-def command(path: str, log_format: LogFormat | None, **given: Any) -> int:
+def command(path: str, log_format: LogFormat | None, no_work: bool, **given: Any) -> int:
     """Serve the project at PATH (default: this folder) over HTTP. Edits of its files take effect while it runs.
 
     SIGTERM or Ctrl-C ends it after the open requests.
@@ -45,20 +52,20 @@ def command(path: str, log_format: LogFormat | None, **given: Any) -> int:
         settings = location.settings()
         log.use(log_format or settings.log)
         listen = settings.server.model_copy(update={name: value for name, value in given.items() if value is not None})
-        _serve(location.root, settings.model_copy(update={"server": listen}), log)
+        _serve(location.root, settings.model_copy(update={"server": listen}), log, works=not no_work)
     return 0
 
 
-def _serve(root: Path, settings: Settings, log: ServerLog) -> None:
+def _serve(root: Path, settings: Settings, log: ServerLog, *, works: bool) -> None:
     try:
         from framework.server.process import serve
     except ModuleNotFoundError as missing:
-        if missing.name in {"fastapi", "uvicorn"}:
+        if missing.name in {"fastapi", "rcssmin", "rjsmin", "uvicorn"}:
             raise ConfigError(NEEDED) from None
         raise
     tune_memory()
     with exporting(settings), collect_metrics(settings.telemetry.service_name) as scrape:
-        asyncio.run(serve(root, settings, partial(_announce, log), scrape))
+        asyncio.run(serve(root, settings, partial(_announce, log), scrape, works=works))
 
 
 def tune_memory() -> None:
@@ -79,4 +86,5 @@ def _announce(log: ServerLog, url: str, runtime: Runtime) -> None:
     refresh_schemas(runtime)
     current = runtime.catalog.current
     agents = counted(len(current.agents), "agent")
-    log.announce(f"agentsd serves {agents} at {url} (generation {current.number}; Ctrl-C ends it)")
+    accepts = "serves" if runtime.work.capacity else "accepts runs of"
+    log.announce(f"agentsd {accepts} {agents} at {url} (generation {current.number}; Ctrl-C ends it)")

@@ -18,7 +18,15 @@ log = logging.getLogger("agentsd.server")
 LOG_OPTION = click.option(
     "--log", "log_format", type=click.Choice(["text", "json"]), help="Format of the log on stderr. Default: log."
 )
-_LOGGERS = ("framework.config.generations.catalog", "framework.server", "agentsd.runs", log.name)
+_LOGGERS = (
+    "framework.config.generations.catalog",
+    "framework.server",
+    "framework.engine.work",
+    "agentsd.runs",
+    log.name,
+)
+_QUIET = ("procrastinate", "psycopg.pool")
+"""Loggers of packages whose errors are logged by those of this package, in one line instead of a traceback."""
 _REQUESTS = "agentsd.requests"
 
 
@@ -54,6 +62,8 @@ def server_log(log_format: LogFormat | None) -> Iterator[ServerLog]:
     """
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.INFO)
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     started = ServerLog()
     started.use(log_format or "text")
     try:

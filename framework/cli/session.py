@@ -2,46 +2,79 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, suppress
 from importlib import import_module
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
 
 from framework.cli.confirm import ask_for_decisions
-from framework.cli.screen import prints_on_stderr, raw_stderr, say
+from framework.cli.live_area import LiveArea, TerminalArea
+from framework.cli.screen import raw_stderr, say
 from framework.cli.show import Lines, View, how_to_decide, reason_for_no_answer
-from framework.cli.terminal import is_terminal, on_interrupt
+from framework.cli.terminal import draws, is_terminal, on_interrupt, shows_answers
+from framework.cli.wrapping import wrapped_line
 from framework.engine.context.stream import RunStream
 from framework.engine.runtime.runtime import Runtime
-from framework.types.events import ConfirmationRequested, ContentReceived, Event, wire
+from framework.store.protocol import RunQuery
+from framework.types.errors import StoreError
+from framework.types.events import Event, wire
 from framework.types.outcome import outcome_for
-from framework.types.state import RunResult
+from framework.types.state import Confirmation, Decision, RunResult
 
-_SHOWN_OTHERWISE = (ContentReceived, ConfirmationRequested)
-"""Events that the user sees as the printed answer and as a question."""
+Ask = Callable[[Iterable[Confirmation]], Awaitable[Mapping[str, Decision]]]
+Interrupts = Callable[[Callable[[], object]], AbstractContextManager[None]]
+Hides = Callable[[Event], bool]
+COUNT_SECONDS = 1.0
+"""Interval at which the usage in the status line is updated."""
 
 
-def view_of_run(title: str = "…") -> View:
-    """Return a live tree on a terminal, lines elsewhere; the title is shown until the agent is known."""
-    if not sys.stderr.isatty():
+def view_of_run(title: str = "…", area: LiveArea | None = None) -> View:
+    """Return a drawing of the run on a terminal, lines elsewhere.
+
+    Args:
+        title: shown until the agent is known.
+        area: where to draw. Default: at the bottom of the terminal.
+    """
+    if not draws():
         return Lines()
-    tree = import_module("framework.cli.tree")  # rich is only imported for terminals
-    console = import_module("rich.console").Console(file=raw_stderr())
-    view: View = tree.LiveTree(console, title)
-    return view
+    area = area or TerminalArea(raw_stderr())
+    view: View = import_module("framework.cli.run_view").RunView(area, title, shows_answer=shows_answers())
+    return view  # Markdown and its highlighting are only imported for terminals
+
+
+@asynccontextmanager
+async def shown_from_now(view: View | None) -> AsyncIterator[None]:
+    """Show that a run starts, e.g. while tool servers are started; end the view with the context."""
+    if view is not None:
+        view.begin()
+    try:
+        yield
+    finally:
+        if view is not None:
+            view.close()
 
 
 class JsonLines:
-    """Prints each event in its wire format as one line of JSON."""
+    """Prints each event in its wire format as one line of JSON, as it happens."""
+
+    is_drawn = False
 
     def __init__(self, output: TextIO) -> None:
         self._output = output
 
+    def begin(self) -> None:
+        """Do nothing: the first line is that of an event."""
+
     def show(self, event: Event) -> None:
         click.echo(json.dumps(wire(event), ensure_ascii=False), file=self._output)
+
+    def count(self, tokens: int, cost_usd: float) -> None:
+        """Do nothing: the last event contains the usage."""
 
     def close(self) -> None:
         """Do nothing: no resource is open."""
@@ -50,61 +83,110 @@ class JsonLines:
 async def answer(
     runtime: Runtime,
     started: AbstractAsyncContextManager[RunStream],
+    view: View | None,
     *,
-    quiet: bool,
-    title: str = "…",
-    events: JsonLines | None = None,
+    ask: Ask = ask_for_decisions,
+    interrupts: Interrupts = on_interrupt,
+    hides: Hides = lambda _: False,
 ) -> RunResult:
     """Show a run until it ends; on a terminal, ask for decisions and resume it. Ctrl-C there leaves it paused.
 
     Args:
         runtime: the runtime of the run.
         started: the run.
-        quiet: show nothing, and ask for nothing.
-        title: shown until the agent is known.
-        events: prints all events instead.
+        view: shows the run. With None or `JsonLines`, nobody is asked.
+        ask: asks for decisions; raises click.Abort if there are none.
+        interrupts: calls a function on Ctrl-C while the returned context is open.
+        hides: returns whether an event is not shown, because the user has seen what it says.
     """
-    view = events or (None if quiet else view_of_run(title))
-    result = await _watch(started, view)
-    while result.status == "paused" and not quiet and is_terminal():
+    result = await _watch(runtime, started, view, interrupts, hides)
+    while result.status == "paused" and view and not isinstance(view, JsonLines) and is_terminal():
         try:
-            decisions = await ask_for_decisions(result.pending)
+            decisions = await ask(result.pending)
         except click.Abort:
             break
-        result = await _watch(runtime.resume_stream(result.run_id, decisions), view)
+        result = await _watch(runtime, runtime.resume_stream(result.run_id, decisions), view, interrupts, hides)
     return result
 
 
-async def _watch(started: AbstractAsyncContextManager[RunStream], view: View | None) -> RunResult:
+async def _watch(
+    runtime: Runtime,
+    started: AbstractAsyncContextManager[RunStream],
+    view: View | None,
+    interrupts: Interrupts,
+    hides: Hides,
+) -> RunResult:
     """Show a run until it ends or pauses; Ctrl-C cancels it in order."""
     async with started as stream:
-        with prints_on_stderr():  # outside the view, which restores the streams that it found
-            await _show(stream, view)
+        await _show(runtime, stream, view, interrupts, hides)
         return await stream.result()
 
 
-async def _show(stream: RunStream, view: View | None) -> None:
+async def _show(runtime: Runtime, stream: RunStream, view: View | None, interrupts: Interrupts, hides: Hides) -> None:
+    counting = asyncio.create_task(_count(runtime, stream, view)) if view and view.is_drawn else None
     try:
-        with on_interrupt(stream.cancel):
+        with interrupts(stream.cancel):
             async for event in stream:
-                if view is not None and (isinstance(view, JsonLines) or not isinstance(event, _SHOWN_OTHERWISE)):
+                if view is not None and not hides(event):
                     view.show(event)
     finally:
+        if counting is not None:
+            counting.cancel()
         if view is not None:
             view.close()
+
+
+async def _count(runtime: Runtime, stream: RunStream, view: View) -> None:
+    """Show what the run has used so far, as of its last stored step."""
+    with suppress(StoreError):  # the run reports it
+        while True:
+            await asyncio.sleep(COUNT_SECONDS)
+            for info in await runtime.store.runs(RunQuery(run_id=stream.run_id, limit=1)):
+                view.count(info.tokens, info.cost_usd)
+
+
+def data_of(result: RunResult) -> dict[str, Any]:
+    """Return a result as JSON data. Results of tools, which may be large, are in `tool_calls`, and nowhere else.
+
+    What the model read instead, e.g. a cut result, is the content of the tool's message.
+    """
+    data = result.model_dump(mode="json", exclude_none=True)
+    outputs = {call["id"]: call.get("result") for call in data["tool_calls"]}
+    seen = {message.get("tool_call_id"): message["content"] for message in data["messages"]}
+    for entry in data["trace"]:
+        call = entry["call_id"]
+        if "tool_output" in entry and call in outputs and entry["tool_output"] == outputs[call]:
+            del entry["tool_output"]
+        if "observation" in entry and entry["observation"] == seen.get(call):
+            del entry["observation"]
+    for message in data["messages"]:
+        if _is_text_of(message["content"], outputs.get(message.get("tool_call_id"))):
+            del message["content"]
+    return data
+
+
+def _is_text_of(text: str, value: object) -> bool:
+    """Return whether a text is all that a model reads of a tool's result."""
+    if value is None or text == value:
+        return value is not None
+    try:
+        return bool(json.loads(text) == value)
+    except ValueError:
+        return False
 
 
 def print_result(result: RunResult, *, as_json: bool) -> int:
     """Print the answer on standard output, or the reason for none on standard error; return the exit code."""
     if as_json:
-        click.echo(json.dumps(result.model_dump(mode="json", exclude_none=True), ensure_ascii=False, indent=2))
+        click.echo(json.dumps(data_of(result), ensure_ascii=False, indent=2))
     else:
-        if result.output:
+        if result.output and not (sys.stdout.isatty() and draws()):  # on a terminal, it was shown as it arrived
             say(result.output)
         if result.truncated and result.status == "completed":
-            say("incomplete: the output limit cut this answer", fg="yellow", err=True)
+            say(wrapped_line("incomplete: the output limit cut this answer"), fg="yellow", err=True)
         if text := reason_for_no_answer(result):
-            say(text, fg="yellow" if result.status == "paused" else "red", err=True)
+            colour = "yellow" if result.status == "paused" else "red"
+            say("\n".join(map(wrapped_line, text.splitlines())), fg=colour, err=True)
         if result.pending:
             click.secho(how_to_decide(result), dim=True, err=True)
     return outcome_for(result.finish_reason).exit_code

@@ -35,7 +35,10 @@ MARKS: Mapping[str, str] = {
     "running": "…",
     "open": "○",
     "pending": "?",
+    "answered": "↩",
 }
+ANSWERED = "not executed, answered instead"
+"""Shown at a call whose result is the text of a person."""
 
 
 QUESTIONS = tuple(name for name, kind in CONFIRMATION_KINDS.items() if kind.is_question)
@@ -45,8 +48,19 @@ QUESTIONS = tuple(name for name, kind in CONFIRMATION_KINDS.items() if kind.is_q
 class View(Protocol):
     """Shows a run in progress."""
 
+    is_drawn: bool
+    """Whether lines are drawn again while the run is in progress."""
+
+    def begin(self) -> None:
+        """Show that the run starts."""
+        ...
+
     def show(self, event: Event) -> None:
         """Show one event."""
+        ...
+
+    def count(self, tokens: int, cost_usd: float) -> None:
+        """Show what the run has used so far."""
         ...
 
     def close(self) -> None:
@@ -55,13 +69,23 @@ class View(Protocol):
 
 
 class Lines:
-    """Prints one line per event on standard error, and one for a thought that arrives in deltas."""
+    """Prints one line per event on standard error, and one for a thought that arrives in deltas.
+
+    The user sees the answer when it is complete, and confirmations as questions.
+    """
+
+    is_drawn = False
 
     def __init__(self) -> None:
         self._thoughts: dict[tuple[str, ...], events.Thought] = {}
         """Deltas that are not printed yet, joined, by path."""
 
+    def begin(self) -> None:
+        """Do nothing: the first line is that of an event."""
+
     def show(self, event: Event) -> None:
+        if isinstance(event, events.ContentReceived | events.ConfirmationRequested):
+            return
         begun = self._thoughts.pop(event.path, None)
         if isinstance(event, events.Thought):
             joined = joined_thought(begun, event)
@@ -75,6 +99,9 @@ class Lines:
         if begun and not (isinstance(event, events.Warned) and event.message_id == begun.message_id):
             self._print(begun)
         self._print(event)
+
+    def count(self, tokens: int, cost_usd: float) -> None:
+        """Do nothing: a line would be out of date at once."""
 
     def close(self) -> None:
         """Print the thoughts that have not been followed by another event."""
@@ -109,8 +136,8 @@ def line(event: Event) -> str | None:
             return f"→ {tool} {arguments_text(arguments)}"
         case events.ToolStarted(tool=tool, progress=float(progress), message=message):
             return f"… {tool} {progress:.0%} {message or ''}"
-        case events.ToolFinished(tool=tool, status=status, result=result, elapsed_ms=elapsed):
-            return f"{MARKS[status]} {tool} {elapsed:.0f} ms: {first_line(result)}"
+        case events.ToolFinished():
+            return _finished(event)
         case events.Thought(text=text):
             return f"· {first_line(text)}"
         case events.Warned(message=message):
@@ -119,6 +146,12 @@ def line(event: Event) -> str | None:
             return _question(event)
         case _:
             return None
+
+
+def _finished(event: events.ToolFinished) -> str:
+    answered = event.decision == "respond"
+    how = f"{MARKS['answered']} {event.tool} {ANSWERED}" if answered else None
+    return f"{how or f'{MARKS[event.status]} {event.tool} {event.elapsed_ms:.0f} ms'}: {first_line(event.result)}"
 
 
 def _question(asked: events.ConfirmationRequested) -> str:

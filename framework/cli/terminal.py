@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -21,6 +22,16 @@ THREAD = "agentsd-terminal"
 def is_terminal() -> bool:
     """Return whether input and output are a terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def draws() -> bool:
+    """Return whether standard error is a terminal on which lines can be drawn again."""
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def shows_answers() -> bool:
+    """Return whether answers appear where runs are drawn, so that they are streamed and not printed at the end."""
+    return draws() and sys.__stdout__ is not None and sys.__stdout__.isatty()
 
 
 @contextmanager

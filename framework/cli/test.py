@@ -12,6 +12,8 @@ from functools import partial
 import click
 
 from framework.cli.location import Location, lenient_settings, locate, show_problem
+from framework.cli.options import project_path
+from framework.cli.project_files import EXAMPLE_CASES
 from framework.cli.screen import prints_on_stderr, say
 from framework.config.files.snapshot import TEST_SUFFIXES
 from framework.config.generations.generation import Generation
@@ -21,19 +23,12 @@ from framework.engine.runtime.runtime import Runtime
 from framework.evals.rates import SuccessRate, rates
 from framework.evals.runner import Attempt, CaseRunner
 from framework.evals.suite import PlacedCase, Suite, read_suite
-from framework.types.errors import AgentNotFound
+from framework.types.errors import AgentNotFound, RequestError
+from framework.types.outcome import EXIT_NEGATIVE
 from framework.types.problem import Problem
+from framework.types.text import did_you_mean
 
-HOW_TO = """there are no cases yet. Create agents.d/AGENT.test.yaml:
-
-cases:
-  - name: it calculates
-    message: calculate 2 + 3
-    model:                        # what the model answers; without it: `offline`
-      - {call: calculator, arguments: {expression: 2 + 3}}
-      - {say: It is 5.}
-    expect: {called: [calculator], output: "5"}
-"""
+HOW_TO = f"there are no cases yet. Create agents.d/AGENT.test.yaml:\n\n{EXAMPLE_CASES}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +49,40 @@ class Tried:
         return list(dict.fromkeys(text for attempt in self.attempts for text in attempt.failures))
 
 
-@click.command("test")
-@click.argument("path", default=".")
-@click.option("-a", "--agent", help="Only the cases of this agent.")
-@click.option(
-    "-m", "--model", help="Use this model instead of the scripts, e.g. openai/gpt-5.4-mini; prints success rates."
-)
-@click.option("-n", "--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Attempts per case.")
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def command(path: str, agent: str | None, model: str | None, repeat: int, as_json: bool) -> int:
-    """Run the cases of a project (default: this folder), of one agent file, or of one file of cases.
+@dataclass(frozen=True, slots=True)
+class _Filter:
+    """Which cases to run."""
 
-    Exit codes: 0 all passed, 1 some did not.
+    agent: str | None
+    name: str | None
+
+    def names(self, placed: PlacedCase) -> bool:
+        """Return whether the name of a case contains the wanted text, in upper or lower case."""
+        return self.name is None or self.name.casefold() in placed.case.name.casefold()
+
+
+@click.command("test")
+@project_path
+@click.option("-a", "--agent", metavar="AGENT", help="Only the cases of this agent.")
+@click.option("-k", "--name", metavar="TEXT", help="Only the cases whose name contains this text.")
+@click.option(
+    "-m",
+    "--model",
+    metavar="MODEL",
+    help="Use this model instead of the scripts, e.g. openai/gpt-5.4-mini; prints success rates.",
+)
+@click.option(
+    "-n", "--repeat", type=click.IntRange(min=1), metavar="N", default=1, show_default=True, help="Attempts per case."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def command(path: str, agent: str | None, name: str | None, model: str | None, repeat: int, as_json: bool) -> int:
+    """Run the cases of a project, of one agent file, or of one file of cases.
+
+    Exit codes: 0 all passed, 1 some did not, or there are none.
     """
     location = _locate(path)
     with prints_on_stderr() if as_json else nullcontext():
-        found = asyncio.run(_test(location, agent, model, repeat, as_json=as_json))
+        found = asyncio.run(_test(location, _Filter(agent, name), model, repeat, as_json=as_json))
     return _report(*found, model, as_json=as_json)
 
 
@@ -84,7 +97,7 @@ def _locate(path: str) -> Location:
 
 
 async def _test(
-    location: Location, agent: str | None, model: str | None, repeat: int, *, as_json: bool
+    location: Location, wanted: _Filter, model: str | None, repeat: int, *, as_json: bool
 ) -> tuple[list[Tried], Suite, list[Problem]]:
     settings = lenient_settings(location)
     await _check_model(model, settings)
@@ -92,7 +105,12 @@ async def _test(
         generation = runtime.catalog.current
         suite = read_suite(generation)
         problems = [*generation.errors, *suite.problems]
-        chosen = [placed for placed in _chosen(suite, generation, location, agent) if _fits(placed, model)]
+        chosen = [placed for placed in _chosen(suite, generation, location, wanted) if _fits(placed, model)]
+        if not chosen and suite.cases and wanted.name is not None:
+            names = [placed.case.name for placed in suite.cases]
+            raise RequestError(f"no case has {wanted.name!r} in its name{did_you_mean(wanted.name, names)}")
+        if not chosen and suite.cases and wanted.agent is not None and location.file is not None:
+            raise RequestError(f"{location.file} has no cases of agent {wanted.agent!r}")
         bench = CaseRunner(partial(Runtime.over, runtime.root, None), live=model)
         if not as_json:
             for problem in problems:
@@ -113,14 +131,22 @@ async def _check_model(model: str | None, settings: Settings) -> None:
         await models.close()
 
 
-def _chosen(suite: Suite, generation: Generation, location: Location, agent: str | None) -> Iterator[PlacedCase]:
+def _one_of(wanted: str | None, of_file: str | None) -> str | None:
+    """Return the agent whose cases are run. Raise RequestError if the option and the file name different ones."""
+    if wanted and of_file and wanted != of_file:
+        raise RequestError(f"the file is that of agent {of_file!r}, not of {wanted!r}: leave out one of them")
+    return wanted or of_file
+
+
+def _chosen(suite: Suite, generation: Generation, location: Location, wanted: _Filter) -> Iterator[PlacedCase]:
+    agent = wanted.agent
     if agent is not None and agent not in generation.agents:
         raise AgentNotFound(agent, list(generation.agents), generation.errors)
     file = location.file
     if file is not None and not file.endswith(TEST_SUFFIXES):
-        agent, file = agent or location.agent(generation), None
+        agent, file = _one_of(agent, location.agent(generation)), None
     for placed in suite.cases:
-        if (agent is None or placed.agent == agent) and file in (None, placed.document.path):
+        if (agent is None or placed.agent == agent) and file in (None, placed.document.path) and wanted.names(placed):
             yield placed
 
 
@@ -154,7 +180,7 @@ def _report(
     else:
         click.secho(f"{passed} passed, {failed} failed", fg="red" if failed else "green")
         _show_rates(model or "", found)
-    return 1 if failed or suite.errors else 0
+    return EXIT_NEGATIVE if failed or suite.errors or not tried else 0
 
 
 def _show_rates(model: str, found: dict[str, SuccessRate]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from framework.cli.location import arguments_of, lenient_settings, locate, show_problem
+from framework.cli.options import INPUT_OPTION, PROJECT_OPTION, parse_pairs
 from framework.cli.project import find_tool, read_project
 from framework.cli.screen import prints_on_stderr, say
 from framework.cli.table import show_table
@@ -29,7 +30,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@PROJECT_OPTION
 @click.option("--offline", is_flag=True, help="Do not connect to tool servers.")
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON, with their schemas.")
 def list_tools(project: str, offline: bool, as_json: bool) -> int:
@@ -56,16 +57,17 @@ def _summary(tool: Tool) -> str:
 @command.command("call")
 @click.argument("tool")
 @click.argument("arguments", required=False)
-@click.option("-a", "--agent", required=True, help="The agent whose policy applies.")
-@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@click.option("-a", "--agent", required=True, metavar="AGENT", help="The agent whose policy applies.")
+@INPUT_OPTION
+@PROJECT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
-def call(tool: str, arguments: str | None, agent: str, project: str, as_json: bool) -> int:
+def call(tool: str, arguments: str | None, agent: str, inputs: tuple[str, ...], project: str, as_json: bool) -> int:
     """Call TOOL with ARGUMENTS (a JSON object) as AGENT would, without a model.
 
     Exit codes: 0 succeeded, 1 failed or denied, 3 needs approval.
     """
     with prints_on_stderr():
-        result = asyncio.run(_call(project, agent, tool, arguments_of(arguments)))
+        result = asyncio.run(_call(project, agent, tool, arguments_of(arguments), parse_pairs(inputs)))
     if as_json:
         click.echo(result.model_dump_json(indent=2))
     elif result.status == "success":
@@ -83,7 +85,7 @@ def call(tool: str, arguments: str | None, agent: str, project: str, as_json: bo
 
 @command.command("accept")
 @click.argument("tools", nargs=-1, required=True)
-@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@PROJECT_OPTION
 def accept(tools: tuple[str, ...], project: str) -> int:
     """Accept the current definitions of TOOLS of MCP servers, which have changed since they were accepted."""
     asyncio.run(_accept(project, tools))
@@ -101,8 +103,8 @@ async def _accept(project: str, tools: tuple[str, ...]) -> None:
         await read.catalog.close()
 
 
-async def _call(project: str, agent: str, tool: str, arguments: dict[str, Any]) -> ToolResult:
+async def _call(project: str, agent: str, tool: str, arguments: dict[str, Any], inputs: dict[str, Any]) -> ToolResult:
     location = locate(project)
     async with Runtime.open(location.root, settings=lenient_settings(location), watch=False) as runtime:
         find_tool(runtime.catalog.current.tools, tool)
-        return await runtime.call_tool(agent, tool, arguments)
+        return await runtime.call_tool(agent, tool, arguments, inputs=inputs)

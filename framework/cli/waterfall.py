@@ -13,30 +13,41 @@ from framework.types.trace import SpanRecord
 
 BAR_CHARS = 36
 NAME_CHARS = 46
-NOTE_CHARS = 34
-"""Width of the duration and the notes."""
-LEAST_BAR, LEAST_NAME = 8, 30
+DURATION_CHARS = 9
+GAPS = 4
+"""Spaces between the name, the bar, the duration and the notes."""
+FAIR_BAR, LEAST_BAR = 16, 8
+LEAST_NAME = 12
 
 Below = Mapping[str | None, Sequence[SpanRecord]]
 
 
 @dataclass(frozen=True, slots=True)
 class Widths:
-    """Widths of the parts of a line, in characters."""
+    """Widths of the parts of a line, in characters; the duration has the same everywhere."""
 
+    line: int | None = None
+    """Columns of the terminal; None if lines may have any length."""
     name: int = NAME_CHARS
     bar: int = BAR_CHARS
 
-    @classmethod
-    def within(cls, line: int) -> Widths:
-        """Return widths that fit a line: first the bar shrinks, then the name."""
-        bar = min(BAR_CHARS, max(line - NOTE_CHARS - NAME_CHARS, LEAST_BAR))
-        return cls(min(NAME_CHARS, max(line - NOTE_CHARS - bar, LEAST_NAME)), bar)
+    def fitted(self, name: int, notes: int) -> Widths:
+        """Return widths for the longest name and the longest notes: first the bar shrinks, then names, then notes."""
+        if self.line is None:
+            return self
+        rest, notes = self.line - DURATION_CHARS - GAPS, max(notes, 1)
+        name = min(name, NAME_CHARS, max(rest - min(notes, rest // 3) - FAIR_BAR, LEAST_NAME))
+        return Widths(self.line, name, min(max(rest - name - notes, min(FAIR_BAR, rest // 4), LEAST_BAR), BAR_CHARS))
+
+    @property
+    def notes(self) -> int | None:
+        """Characters that remain for the notes; None if they may have any length."""
+        return None if self.line is None else max(self.line - self.name - self.bar - DURATION_CHARS - GAPS, 1)
 
 
 def widths_of(stream: TextIO) -> Widths:
-    """Return widths that fit a terminal; the defaults for any other stream."""
-    return Widths.within(get_terminal_size().columns) if stream.isatty() else Widths()
+    """Return the width of a terminal; any width for another stream."""
+    return Widths(get_terminal_size().columns if stream.isatty() else None)
 
 
 def waterfall(spans: Sequence[SpanRecord], widths: Widths | None = None) -> Iterator[str]:
@@ -44,24 +55,42 @@ def waterfall(spans: Sequence[SpanRecord], widths: Widths | None = None) -> Iter
 
     A run that paused has several parts, each with its own time line.
     """
-    widths = widths or Widths()
     known = {span.span_id for span in spans}
     below: dict[str | None, list[SpanRecord]] = {}
     for span in sorted(spans, key=lambda span: span.start_ns):
         below.setdefault(span.parent_id if span.parent_id in known else None, []).append(span)
     roots = below.get(None, [])
+    rows = [row for root in roots for row in _rows(root, 0, root, below)]
+    longest_notes = max((len(_notes(row.span)) for row in rows), default=0)
+    fitted = (widths or Widths()).fitted(max((len(row.name) for row in rows), default=0), longest_notes)
     for number, root in enumerate(roots):
         if number:
             yield f"· {_length(root.start_ns - roots[number - 1].end_ns)} later"
-        yield from _lines(root, 0, root, below, widths)
+        yield from (_line(row, fitted) for row in rows if row.root is root)
 
 
-def _lines(span: SpanRecord, depth: int, root: SpanRecord, below: Below, widths: Widths) -> Iterator[str]:
-    name = shorten(visible("  " * depth + span.name), widths.name)
-    duration = _length(span.end_ns - span.start_ns)
-    yield f"{name:<{widths.name}} {_bar(span, root, widths.bar):<{widths.bar}} {duration:>9}  {_notes(span)}".rstrip()
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A span with its indented name, and the root on whose time line it is drawn."""
+
+    name: str
+    span: SpanRecord
+    root: SpanRecord
+
+
+def _rows(span: SpanRecord, depth: int, root: SpanRecord, below: Below) -> Iterator[_Row]:
+    yield _Row(visible("  " * depth + span.name), span, root)
     for child in below.get(span.span_id, ()):
-        yield from _lines(child, depth + 1, root, below, widths)
+        yield from _rows(child, depth + 1, root, below)
+
+
+def _line(row: _Row, widths: Widths) -> str:
+    duration = _length(row.span.end_ns - row.span.start_ns)
+    bar, notes = _bar(row.span, row.root, widths.bar), _notes(row.span)
+    if widths.notes is not None:
+        notes = shorten(notes, widths.notes)
+    name = shorten(row.name, widths.name)
+    return f"{name:<{widths.name}} {bar:<{widths.bar}} {duration:>{DURATION_CHARS}}  {notes}".rstrip()
 
 
 def _bar(span: SpanRecord, root: SpanRecord, width: int) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
-from shutil import copymode
 from typing import Any
 
 import click
@@ -26,18 +24,6 @@ def write_out(text: str, path: str | None) -> None:
     except OSError as error:
         raise RequestError(f"{path} cannot be written: {error.strerror}") from None
     click.echo(f"written to {path}", err=True)
-
-
-def replace_file(file: Path, content: bytes) -> None:
-    """Replace a file atomically: readers see the old content or the new. Raises OSError."""
-    fresh = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        fresh.write_bytes(content)
-        if file.exists():
-            copymode(file, fresh)
-        fresh.replace(file)
-    finally:
-        fresh.unlink(missing_ok=True)
 
 
 def as_json_text(data: Any) -> str:

@@ -36,6 +36,10 @@ class Rate:
     count: int
     seconds: float
 
+    def __str__(self) -> str:
+        unit = next(unit for unit, seconds in _UNIT_SECONDS.items() if seconds == self.seconds)
+        return f"{self.count}/{unit}"
+
     @classmethod
     def parse(cls, text: str) -> Rate:
         """Parse a rate such as `60/m`; raise ValueError if it is invalid."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -118,8 +119,13 @@ def sources_schema(names: ProjectNames) -> EditorSchema:  # noqa: ARG001 - all s
 
 
 def _generate(model: type[BaseModel], identity: str) -> EditorSchema:
-    generated = model.model_json_schema(by_alias=True, mode="validation", schema_generator=_Generator)
-    return {"$schema": _Generator.schema_dialect, "$id": identity, **generated}
+    return {"$schema": _Generator.schema_dialect, "$id": identity, **json.loads(_generated(model))}
+
+
+@cache
+def _generated(model: type[BaseModel]) -> str:
+    """Return a model's schema as JSON. It is the same in all projects, and takes 40 ms."""
+    return json.dumps(model.model_json_schema(by_alias=True, mode="validation", schema_generator=_Generator))
 
 
 class _Generator(GenerateJsonSchema):

@@ -13,12 +13,14 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from framework.config.api_keys import ApiKeyEntry, check_unique
+from framework.config.run_limits import MaxRunning
 from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document
 from framework.config.yaml.environment import expand
 from framework.config.yaml.parse import data_path, mask_problems, sort_problems, validation_problems
 from framework.llm.base_url import normalize_base_url
 from framework.llm.capabilities import Capabilities, OpenAIApi
-from framework.llm.providers import api_format
+from framework.llm.provider_table import api_format
+from framework.store.work import DEFAULT_LEASE_SECONDS
 from framework.tools.base_folder import is_inside, split_path
 from framework.types.budget import BudgetName, SharedBudget
 from framework.types.errors import ConfigError, ToolError
@@ -173,10 +175,13 @@ class StoreSettings(Frozen):
 
     url: SecretStr = SecretStr("sqlite:///.agentsd/state.db")
     """SQLite file below the project's folder, `postgresql://user@host/database` (needs the extra `postgres`), or
-    `memory:`, which keeps the newest 1000 runs until the process ends."""
+    `memory:`, which keeps the newest 1000 runs, in at most 64 MB, until the process ends."""
     retention: Duration | None = Field(default=30 * 86400.0, validate_default=False)
     """How long finished runs are kept, with their events and traces; `null`: forever. Messages of a conversation are
     kept as long as the conversation (its agent's `conversation.ttl`)."""
+    lease: Annotated[Duration, Field(ge=1)] = Field(default=DEFAULT_LEASE_SECONDS, validate_default=False)
+    """How long after the last sign of life of a process others take over its runs; at least 1s. Processes that have
+    ended on the same machine lose them immediately (SQLite)."""
 
 
 class ServerSettings(Frozen):
@@ -197,12 +202,31 @@ class ServerSettings(Frozen):
     """Maximum of open event streams. Fewer than `max_connections`, so that other requests are accepted."""
     max_streams_per_key: Annotated[int, Field(ge=1)] = 550
     """The same for one key. Without keys, it applies to all local programs together."""
+    console: bool = True
+    """Show the console, a web page, at `/`. `false`: `/` is 404."""
     openwebui_tasks: bool = True
     """Answer Open WebUI's own requests, for titles, tags and the like, with the agent's model alone: without its
     instructions and tools. `false` refuses them."""
+    allow_edit: bool = False
+    """Whether keys with the role `admin` may edit agent files and templates over HTTP, as the console does."""
     request_timeout: Duration = Field(default=10.0, validate_default=False)
     """Time for a request to arrive completely, and for a client to continue reading a response; afterwards the
     connection is closed."""
+
+
+class WorkSettings(Frozen):
+    """Submitted runs: how many may wait, how many may be in progress, and what delivers them to processes."""
+
+    concurrency: Annotated[int, Field(ge=1, le=10_000)] = 200
+    """Number of queued and continued runs that one process executes at once; the others wait in the store."""
+    engine: Literal["auto", "embedded", "procrastinate"] = "auto"
+    """What delivers runs to `agentsd serve` and `agentsd worker`. `embedded`: each process looks for them in the store.
+    `procrastinate`: Procrastinate, in the same PostgreSQL database. `auto`: that with PostgreSQL, else `embedded`. All
+    processes of a store need the same."""
+    max_waiting: Annotated[int, Field(ge=1)] = 10_000
+    """Number of waiting runs of the store from which requests are refused (429)."""
+    max_running: MaxRunning = MaxRunning()
+    """Numbers of runs in progress from which further ones wait, in all processes of the store together."""
 
 
 class Settings(BaseSettings):
@@ -235,6 +259,7 @@ class Settings(BaseSettings):
     store: StoreSettings = StoreSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     server: ServerSettings = ServerSettings()
+    work: WorkSettings = WorkSettings()
 
     @classmethod
     def settings_customise_sources(
@@ -265,7 +290,7 @@ class Settings(BaseSettings):
         try:
             document = read_document(SETTINGS_FILE, source)
         except DocumentError as error:
-            _raise_config_error([error.problem], source)
+            _raise_config_error(error.problems, source)
         data, problems = expand(document, os.environ)
         if problems:
             _raise_config_error(problems, source)

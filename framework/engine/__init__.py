@@ -3,6 +3,7 @@
 In reading order; each module imports only from those below it:
 
     runtime       The embeddable runtime: starts, resumes, cancels and persists runs.
+    work          What delivers queued and interrupted runs to the processes that execute them.
     drive         Drives a run: calls its executor, and sets the final state.
     executors     The built-in executors: `react`, `plan`, and `auto`, which lets a model choose between them.
     plan          The plan executor: plan, get approval, execute the steps, answer from their results.

@@ -10,13 +10,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol
 
-from framework.config.generations.admission import Gate
 from framework.config.generations.generation import Generation
 from framework.evals.expectations import Check, Evidence, checks
 from framework.evals.stubs import sandboxed
 from framework.evals.suite import PlacedCase, read_suite
 from framework.llm.client import ModelClient, ModelRequest
-from framework.llm.providers import OFFLINE
+from framework.llm.provider_table import OFFLINE
 from framework.llm.scripted import ScriptedModel, Turn
 from framework.types.case import Case, ScriptedAnswer, to_decision
 from framework.types.confirmation_kinds import subject_of
@@ -113,20 +112,15 @@ class CaseRunner:
         return Attempt(tuple(results), (perf_counter() - started) * 1000, evidence.failed_calls)
 
 
-def case_gate(launch: Launch) -> Gate:
-    """Return the gate of `reload.gate: tests`: a candidate's case files must be valid, and every case must pass."""
-    bench = CaseRunner(launch)
-
-    async def run_cases(candidate: Generation) -> tuple[Problem, ...]:
-        suite = read_suite(candidate)
-        problems = list(suite.errors)
-        for placed in suite.cases:
-            if placed.agent in candidate.agents:  # otherwise the suite has a problem for it
-                attempt = await bench.attempt(placed, candidate)
-                problems.extend([] if attempt.passed else [failed_case_problem(placed, attempt)])
-        return tuple(problems)
-
-    return run_cases
+async def case_problems(candidate: Generation, launch: Launch) -> tuple[Problem, ...]:
+    """Run all cases of a candidate. Return the invalid case files and the cases that failed."""
+    bench, suite = CaseRunner(launch), read_suite(candidate)
+    problems = list(suite.errors)
+    for placed in suite.cases:
+        if placed.agent in candidate.agents:  # otherwise the suite has a problem for it
+            attempt = await bench.attempt(placed, candidate)
+            problems.extend([] if attempt.passed else [failed_case_problem(placed, attempt)])
+    return tuple(problems)
 
 
 def failed_case_problem(placed: PlacedCase, attempt: Attempt) -> Problem:

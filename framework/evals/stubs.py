@@ -74,7 +74,7 @@ def stub_unless_safe(tool: Tool, answers: Answers | None) -> Tool:
     if is_safe and answers is None:
         return tool
     values = {field.name: getattr(tool, field.name) for field in fields(Tool)}
-    return StubTool(**values | {"rate": None}, answers=_in_sequence(answers or (_NOT_EXECUTED,)))
+    return StubTool(**values | {"rate": None, "needs": {}}, answers=_in_sequence(answers or (_NOT_EXECUTED,)))
 
 
 def _in_sequence(answers: Answers) -> Iterator[str | Failure]:

@@ -9,8 +9,9 @@ from pathlib import PurePosixPath
 
 from framework.config.files.snapshot import TEST_SUFFIXES
 from framework.config.generations.generation import Generation
-from framework.config.yaml.document import Document, KeyPath
+from framework.config.yaml.document import Document, KeyPath, read_unique_keys
 from framework.config.yaml.parse import ParseError, parse, sort_problems
+from framework.config.yaml.partial import merge_valid
 from framework.types.case import SUB_AGENT_PREFIX, Case, CaseFile
 from framework.types.problem import Problem
 from framework.types.text import did_you_mean
@@ -60,6 +61,7 @@ def read_suite(generation: Generation) -> Suite:
             file, document = parse(path, source, CaseFile)
         except ParseError as error:
             problems.extend(error.problems)
+            problems.extend(_problems(_valid_parts(path, source), generation))
             continue
         placed = [
             PlacedCase(case, case.agent or default_agent(path), document, index)
@@ -68,6 +70,20 @@ def read_suite(generation: Generation) -> Suite:
         problems.extend(_problems(placed, generation))
         cases.extend(placed)
     return Suite(tuple(cases), tuple(sort_problems(problems)))
+
+
+def _valid_parts(path: str, source: bytes) -> Iterator[PlacedCase]:
+    """Yield what the valid parts of an invalid file name, so that all its mistakes are reported together."""
+    document = read_unique_keys(path, source)
+    cases = document.data.get("cases") if document else None
+    if document is None or not isinstance(cases, list):
+        return
+    for index, fields in enumerate(cases):
+        if isinstance(fields, dict):
+            base = Case(name=f"case {index}", message="x").model_dump(mode="json")
+            named = {key: fields[key] for key in ("name", "agent", "results", "expect") if key in fields}
+            case = Case.model_validate(merge_valid(Case, base, named)[0])
+            yield PlacedCase(case, case.agent or default_agent(path), document, index)
 
 
 def default_agent(path: str) -> str:

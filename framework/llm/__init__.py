@@ -2,7 +2,8 @@
 
 In reading order; each module imports only from those below it:
 
-    providers          Creates the client for a model name: known providers, their base URLs and API keys.
+    providers          Creates the client for a model name.
+    provider_table     Known providers: their API formats, base URLs and environment variables.
     json_protocol      Tools and typed answers for models without function calls, as JSON text.
     bedrock            Client for Claude in Amazon Bedrock.
     vertex             Clients for Claude and Gemini in Google Cloud's Vertex AI.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import urlsplit
 
 _EXPECTED = "expected the URL of a server, such as http://127.0.0.1:8080/v1"
 _ENDPOINTS = ("/chat/completions", "/responses")
 """The paths that clients append; base URLs are often copied with them."""
 _FORBIDDEN = frozenset("\\{}$<>\"'")
+_REGION = re.compile(r"[a-z0-9-]+")
 
 
 def normalize_base_url(text: str) -> str:
@@ -22,6 +24,11 @@ def normalize_base_url(text: str) -> str:
     if problem := _problem(url):
         raise ValueError(f"{_EXPECTED}; {problem}")
     return url
+
+
+def is_region(text: str) -> bool:
+    """Return whether the text may be the name of a region, which becomes part of a host name."""
+    return _REGION.fullmatch(text) is not None
 
 
 def _problem(url: str) -> str:

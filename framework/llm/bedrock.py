@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from framework.llm.anthropic.client import AnthropicModel
+from framework.llm.base_url import is_region
 from framework.llm.provider_errors import message_in
 from framework.types.errors import ModelError
 
@@ -25,7 +26,6 @@ _SET_CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROF
 _SET_REGION = "set AWS_REGION, such as eu-central-1"
 _SIGNED_HEADERS = ("authorization", "x-amz-date", "x-amz-security-token")
 """The headers that a signature adds."""
-_REGION = re.compile(r"[a-z0-9-]+")
 _ERROR_TYPE = re.compile(r"[A-Za-z]{1,60}")
 
 
@@ -126,11 +126,6 @@ class _Account:
         else:
             return {name: value for name, value in signed.headers.items() if name.lower() in _SIGNED_HEADERS}
         raise failure
-
-
-def is_region(text: str) -> bool:
-    """Return whether the text may be the name of a region, which becomes part of a host name."""
-    return _REGION.fullmatch(text) is not None
 
 
 def _load_account(region: str | None, *, signs: bool) -> _Account:

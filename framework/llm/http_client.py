@@ -9,6 +9,8 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from framework.types.certificates import trusted_certificates
+
 if TYPE_CHECKING:
     import httpx2
 
@@ -56,7 +58,10 @@ def create_http_client(
         "response": [_limit_response, on_response] if on_response else [_limit_response],
     }
     headers = {"accept-encoding": ACCEPT_ENCODING}
-    return ReconnectingClient(timeout=timeout, limits=limits, headers=headers, event_hooks=hooks, **options)
+    trust = trusted_certificates()
+    return ReconnectingClient(
+        timeout=timeout, limits=limits, headers=headers, event_hooks=hooks, verify=trust, **options
+    )
 
 
 async def _limit_response(response: httpx2.Response) -> None:

@@ -1,99 +1,20 @@
-"""Creates the client for a model name: known providers, their base URLs and the variables of their API keys."""
+"""Creates the client for a model name, with the base URL and the API key of its provider.
+
+The module of a client is imported when the first one is created: a process calls one or two providers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any
 
-from framework.llm.anthropic.client import AnthropicModel
-from framework.llm.base_url import normalize_base_url
-from framework.llm.bedrock import BedrockModel, is_region
-from framework.llm.capabilities import Capabilities, OpenAIApi, known_capabilities
+from framework.llm.base_url import is_region, normalize_base_url
+from framework.llm.capabilities import Capabilities, OpenAIApi
 from framework.llm.client import ModelClient
-from framework.llm.gemini.client import GeminiModel
-from framework.llm.offline.model import OfflineModel
-from framework.llm.openai.client import OpenAIModel
 from framework.llm.openai.local_server import is_local
-from framework.llm.openai.responses import ResponsesModel
-from framework.llm.vertex import VertexClaudeModel, VertexGeminiModel
+from framework.llm.provider_table import OFFLINE, PROVIDERS, Provider, chosen_api, missing_sdk
 from framework.types.errors import ConfigError
 from framework.types.text import did_you_mean
-
-OFFLINE = "offline"
-ApiFormat = Literal["openai", "anthropic", "gemini"]
-SDKS: Mapping[str, tuple[str, ...]] = {
-    "openai": ("openai",),
-    "anthropic": ("anthropic",),
-    "gemini": ("google.genai",),
-    "bedrock": ("anthropic", "botocore"),
-    "vertex": ("anthropic", "google.genai"),
-}
-"""The SDK modules of each extra; that of OpenAI is always installed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Provider:
-    """A model provider."""
-
-    name: str
-    key_variables: tuple[str, ...] = ()
-    """Environment variables of the API key, the first that is set is used; empty if the provider requires no key."""
-    base_url: str | None = None
-    """None for the SDK's default."""
-    key_required: bool = True
-    """Whether the key variables are the only credentials."""
-    api: ApiFormat = "openai"
-    url_variable: str = ""
-    """Environment variable of the base URL, for a provider where each customer has a server of its own."""
-    version_variable: str = ""
-    """Environment variable of the API's version, for a provider that requires one."""
-    project_variable: str = ""
-    """Environment variable of the project, for a provider with Google Cloud's credentials in place of a key."""
-    location_variable: str = ""
-    """Environment variable of the region, for a provider with several."""
-    sdks: str = ""
-    """The extra with its SDKs, if it is not that of its API format."""
-
-    @property
-    def extra(self) -> str:
-        """The extra with its SDKs."""
-        return self.sdks or self.api
-
-
-PROVIDERS = (
-    Provider("openai", ("OPENAI_API_KEY",)),
-    Provider("anthropic", ("ANTHROPIC_API_KEY",), api="anthropic"),
-    Provider("gemini", ("GEMINI_API_KEY", "GOOGLE_API_KEY"), api="gemini"),
-    Provider("qwen", ("DASHSCOPE_API_KEY",), "https://dashscope.aliyuncs.com/compatible-mode/v1"),
-    Provider("deepseek", ("DEEPSEEK_API_KEY",), "https://api.deepseek.com/v1"),
-    Provider("openrouter", ("OPENROUTER_API_KEY",), "https://openrouter.ai/api/v1"),
-    Provider("mistral", ("MISTRAL_API_KEY",), "https://api.mistral.ai/v1"),
-    Provider("groq", ("GROQ_API_KEY",), "https://api.groq.com/openai/v1"),
-    Provider("ollama", (), "http://127.0.0.1:11434/v1"),
-    Provider(
-        "azure",
-        ("AZURE_OPENAI_API_KEY",),
-        url_variable="AZURE_OPENAI_ENDPOINT",
-        version_variable="OPENAI_API_VERSION",
-    ),
-    Provider(
-        "vertex",
-        api="gemini",  # or Anthropic's for Claude, by the name of the model
-        project_variable="GOOGLE_CLOUD_PROJECT",
-        location_variable="GOOGLE_CLOUD_LOCATION",
-        sdks="vertex",
-    ),
-    Provider(
-        "bedrock",
-        ("AWS_BEARER_TOKEN_BEDROCK",),
-        key_required=False,  # requests are usually signed with the credentials of an AWS account
-        api="anthropic",
-        location_variable="AWS_REGION",
-        sdks="bedrock",
-    ),
-)
 
 
 def create_client(
@@ -123,6 +44,8 @@ def create_client(
             is missing, or `base_url` is invalid.
     """
     if name == OFFLINE:
+        from framework.llm.offline.model import OfflineModel
+
         return OfflineModel()
     prefix, slash, model = name.partition("/")
     if not slash or not model:
@@ -131,47 +54,46 @@ def create_client(
         )
     provider = _provider(prefix, name)
     key = _key(provider, name, api_key, environ, needed=base_url is None and provider.key_required)
-    if not all(map(_is_installed, SDKS[provider.extra])):
-        raise ConfigError(f"{name} needs the SDK of {provider.name}: pip install 'agentsd[{provider.extra}]'")
+    if missing := missing_sdk(name):
+        raise ConfigError(missing)
     url = _url(provider, name, base_url, environ)
-    if stream is None and is_local(url):
-        stream = True
+    stream = True if stream is None and is_local(url) else stream
     options: dict[str, Any] = {"base_url": url, "capabilities": capabilities, "stream": stream}
     if provider.project_variable:
-        place = _vertex_place(provider, name, key, environ)
-        vertex = VertexClaudeModel if model.startswith("claude-") else VertexGeminiModel
-        return vertex(model, **place, **options)
+        return _vertex_client(model, _vertex_place(provider, name, key, environ), options)
+    options["api_key"] = key
     if provider.extra == "bedrock":
-        region = _location(provider, name, environ) or None
-        return BedrockModel(model, api_key=key, region=region, **options)
+        from framework.llm.bedrock import BedrockModel
+
+        return BedrockModel(model, region=_location(provider, name, environ) or None, **options)
     if provider.api == "anthropic":
-        return AnthropicModel(model, api_key=key, **options)
+        from framework.llm.anthropic.client import AnthropicModel
+
+        return AnthropicModel(model, **options)
     if provider.api == "gemini":
-        return GeminiModel(model, api_key=key, **options)
+        from framework.llm.gemini.client import GeminiModel
+
+        return GeminiModel(model, **options)
+    options["azure_version"] = _required(provider.version_variable, name, "the version of the API", environ) or None
     api = chosen_api(name, base_url=base_url, api=api, capabilities=capabilities)
-    kind = ResponsesModel if api == "responses" else OpenAIModel
-    version = _required(provider.version_variable, name, "the version of the API", environ)
-    return kind(provider.name, model, api_key=key, azure_version=version or None, **options)
+    return _openai_client(provider.name, model, api, options)
 
 
-def api_format(name: str) -> ApiFormat | None:
-    """Return the API format of `provider/model`, or None if the provider is unknown."""
-    prefix = name.partition("/")[0]
-    return next((provider.api for provider in PROVIDERS if provider.name == prefix), None)
+def _vertex_client(model: str, place: Mapping[str, str], options: Mapping[str, Any]) -> ModelClient:
+    from framework.llm.vertex import VertexClaudeModel, VertexGeminiModel
+
+    kind = VertexClaudeModel if model.startswith("claude-") else VertexGeminiModel
+    return kind(model, **place, **options)
 
 
-def chosen_api(
-    name: str, *, base_url: str | None, api: OpenAIApi | None, capabilities: Capabilities | None
-) -> OpenAIApi | None:
-    """Return OpenAI's API for a model, or None if its provider has another; arguments as of `create_client`.
+def _openai_client(provider: str, model: str, api: OpenAIApi | None, options: Mapping[str, Any]) -> ModelClient:
+    if api == "responses":
+        from framework.llm.openai.responses import ResponsesModel
 
-    The API in the table of known capabilities is that of the provider's own server; others may have chat completions
-    only.
-    """
-    if api_format(name) != "openai":
-        return None
-    known = known_capabilities(name).api if base_url is None else None
-    return api or (capabilities.api if capabilities else None) or known or "chat"
+        return ResponsesModel(provider, model, **options)
+    from framework.llm.openai.client import OpenAIModel
+
+    return OpenAIModel(provider, model, **options)
 
 
 def _provider(prefix: str, name: str) -> Provider:
@@ -234,11 +156,3 @@ def _normalized(name: str, base_url: str) -> str:
         return normalize_base_url(base_url)
     except ValueError as error:
         raise ConfigError(f"base_url of {name}: {error}") from None
-
-
-def _is_installed(module: str) -> bool:
-    """Return whether the module can be imported. Only its parent packages are loaded."""
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False

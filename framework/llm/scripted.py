@@ -9,10 +9,13 @@ from typing import Any
 from pydantic import BaseModel
 
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
+from framework.types.errors import ModelError
 from framework.types.messages import Message, ToolCall, Usage
+from framework.types.text import shorten
 
 Turn = str | tuple[ToolCall, ...] | Message | BaseModel | BaseException
 Script = Callable[[ModelRequest], Turn]
+_SHOWN_CHARS = 80
 
 
 def calls(*tools: tuple[str, dict[str, Any]], prefix: str = "c") -> tuple[ToolCall, ...]:
@@ -27,15 +30,18 @@ class ScriptedModel:
     """A model that replies from a script, one turn per request; `requests` records the requests it received.
 
     A turn is a text, tool calls, a message, a typed answer, or an exception to raise. Instead of turns, `script` can be
-    a function that returns the turn for a request.
+    a function that returns the turn for a request. A script that is too short, or contains anything else, fails the run
+    with a message that says so; `mistakes` contains these messages.
     """
 
     def __init__(self, *turns: Turn, script: Script | None = None, tokens: int = 10) -> None:
-        self._turns = list(turns)
+        self._turns, self._length = list(turns), len(turns)
         self._script = script
         self._tokens = tokens
         self._info = ModelInfo(provider="scripted", model="", typed=True, stand_in=True)
         self.requests: list[ModelRequest] = []
+        self.mistakes: list[str] = []
+        """What is wrong with the script, as far as requests have shown."""
 
     @property
     def info(self) -> ModelInfo:
@@ -43,12 +49,12 @@ class ScriptedModel:
         return self._info
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        """Yield the next turn; raise AssertionError when the script has ended."""
+        """Yield the next turn; raise its exception, or ModelError if the script has no valid turn for the request."""
         self.requests.append(request)
         turn = self._script(request) if self._script else self._next()
         if isinstance(turn, BaseException):
             raise turn
-        message = _as_message(turn)
+        message = self._as_message(turn)
         if request.stream:
             for word in _words(message.reasoning.text if message.reasoning else ""):
                 yield Delta(reasoning=word)
@@ -65,21 +71,29 @@ class ScriptedModel:
 
     def _next(self) -> Turn:
         if not self._turns:
-            raise AssertionError(f"the script has ended, but the model received request {len(self.requests)}")
+            turns = f"{self._length} turn" + ("" if self._length == 1 else "s")
+            raise self._mistake(f"the script has {turns}, and the model received request {len(self.requests)}")
         return self._turns.pop(0)
+
+    def _as_message(self, turn: Turn) -> Message:
+        if isinstance(turn, Message):
+            return turn
+        if isinstance(turn, BaseModel):
+            return Message(role="assistant", content=turn.model_dump_json())
+        if isinstance(turn, str):
+            return Message(role="assistant", content=turn)
+        if isinstance(turn, tuple) and all(isinstance(call, ToolCall) for call in turn):
+            return Message(role="assistant", tool_calls=turn)
+        given = f"turn {len(self.requests)} of the script is no turn: {shorten(repr(turn), _SHOWN_CHARS)}"
+        raise self._mistake(
+            f"{given}; write a text, calls((TOOL, ARGUMENTS)), a Message, a typed answer or an exception"
+        )
+
+    def _mistake(self, message: str) -> ModelError:
+        self.mistakes.append(message)
+        return ModelError(message)
 
 
 def _words(text: str) -> Iterator[str]:
     for place, word in enumerate(text.split(" ") if text else ()):
         yield f" {word}" if place else word
-
-
-def _as_message(turn: Turn) -> Message:
-    if isinstance(turn, Message):
-        return turn
-    if isinstance(turn, BaseModel):
-        return Message(role="assistant", content=turn.model_dump_json())
-    if isinstance(turn, str):
-        return Message(role="assistant", content=turn)
-    assert isinstance(turn, tuple)
-    return Message(role="assistant", tool_calls=turn)

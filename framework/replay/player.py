@@ -12,15 +12,17 @@ from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
 from framework.engine.executors import EXECUTORS
 from framework.engine.runtime.background import BackgroundWork
+from framework.engine.runtime.hand_on import HandOn
 from framework.engine.runtime.launcher import Launcher, PreparedRun
+from framework.engine.runtime.places import Places
 from framework.engine.runtime.project import Project
 from framework.engine.runtime.request import RUNTIME_CALLER
 from framework.engine.runtime.resume import RunResumer
 from framework.evals.stubs import reachable_agents, without_budgets, without_router_model
 from framework.replay.compare import Difference, ReplayedRun, differences
 from framework.replay.recorded import RECORDED, RecordedModel, Recording, requested_calls
+from framework.replay.stored_run import StoredRun
 from framework.store.memory import MemoryStore
-from framework.store.protocol import Store
 from framework.tools.schema.arguments import SchemaArguments
 from framework.tools.tool import Tool
 from framework.tools.tool_source import source_of
@@ -36,25 +38,25 @@ _MAX_ROUNDS = 50
 """Maximum rounds of decisions, so that a plan that is sent back in each round ends."""
 
 
-async def replay(root: Path, store: Store, record: RunState, current: Generation) -> tuple[Difference, ...]:
+async def replay(root: Path, run: StoredRun, current: Generation) -> tuple[Difference, ...]:
     """Return the differences between a recorded run and the same run under other files. Nothing external is called.
 
     Args:
         root: the project's directory.
-        store: the store that contains the run.
-        record: the recorded run.
+        run: the recorded run.
         current: the files to replay it with.
 
     Raises:
         AgentNotFound: the run's agent does not exist in `current`.
     """
+    record = run.state
     if record.agent not in current.agents:
         raise AgentNotFound(record.agent, list(current.agents), current.errors)
-    original = await _original_generation(store, record, current)
+    original = _original_generation(run, current)
     policy: Limits = original.agents[record.agent].spec.runtime_policy if original else record.limits
     before = await _replay_with(root, record, original, record.limits) if original else None
     now = await _replay_with(root, record, current, _limits(record.limits, policy, current.agents[record.agent]))
-    asked = [event for event in await store.events(record.run_id) if event["event"] == "confirm_required"]
+    asked = [event for event in run.events if event["event"] == "confirm_required"]
     # A recorded tool returns its result without the questions that were answered.
     open_questions = [
         one["id"]
@@ -64,11 +66,12 @@ async def replay(root: Path, store: Store, record: RunState, current: Generation
     return tuple(differences(record, list(dict.fromkeys(open_questions)), before, now))
 
 
-async def _original_generation(store: Store, record: RunState, current: Generation) -> Generation | None:
+def _original_generation(run: StoredRun, current: Generation) -> Generation | None:
     """Return the generation that the run started with, or None if it is not stored or does not fit the plugins."""
-    blueprint = await store.blueprint(record.blueprint) if record.blueprint else None
+    if run.blueprint is None:
+        return None
     try:
-        return replace(current, agents=Blueprints(EXECUTORS).agents(blueprint, current)) if blueprint else None
+        return replace(current, agents=Blueprints(EXECUTORS).agents(run.blueprint, current))
     except ConfigError:
         return None
 
@@ -88,9 +91,9 @@ async def _replay_with(root: Path, record: RunState, generation: Generation, lim
     recording = Recording(record, state)
     catalog, store = Catalog(root, tools=(), executors=(), models=()), MemoryStore()
     catalog.set_live(_recorded_generation(generation, record, recording))
-    launcher = Launcher(Project(root, catalog), store, {RECORDED: RecordedModel(recording)}, None)
+    launcher = Launcher(Project(root, catalog), store, {RECORDED: RecordedModel(recording)}, None, observed=False)
     background = BackgroundWork()
-    resumer = RunResumer(catalog, launcher, Blueprints(EXECUTORS), background)
+    resumer = RunResumer(catalog, launcher, Blueprints(EXECUTORS), background, Places(1), HandOn(store))
     questions: dict[str, None] = {}
     still_open = {question.id for question in record.pending}
     try:

@@ -124,7 +124,7 @@ class Recording:
         if tool.source == "agent":
             return tool
         known = {field.name: getattr(tool, field.name) for field in fields(Tool)}
-        return _Recorded(**{**known, "retries": 0, "rate": None}, recording=self)
+        return _Recorded(**{**known, "retries": 0, "rate": None, "needs": {}}, recording=self)
 
     def result(self, call_id: str) -> ToolResult | Confirmation:
         """Return the recorded result of a call, or the question that its tool asked."""

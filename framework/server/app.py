@@ -1,4 +1,4 @@
-"""The FastAPI app of `agentsd serve`: the routes of a runtime, and those for operations."""
+"""The FastAPI app of `agentsd serve`: the routes of a runtime, those for operations, and the console."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from fastapi.routing import iter_route_contexts
 from starlette.exceptions import HTTPException
 
 from framework.engine.runtime.runtime import Runtime
+from framework.server.console import console_routes
 from framework.server.event_feed import ConfigFeed
 from framework.server.open_streams import OpenStreams
 from framework.server.operations_api import operation_routes
@@ -39,6 +40,8 @@ def create_app(
         telemetry={"tracing": False, "logs": False},
     )
     app.add_middleware(RequestObserver, metrics)
+    if runtime.settings.server.console:  # first, because a visit requests many files
+        app.include_router(console_routes())
     app.include_router(build_routes(runtime, feed, identify, streams))
     app.include_router(operation_routes(runtime, identify, scrape, lambda: feed.closed))
 

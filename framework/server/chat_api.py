@@ -19,6 +19,7 @@ from framework.server.run_schemas import ChatResponse
 from framework.server.run_service import OwnedRun, RunService
 from framework.server.run_stream import run_stream
 from framework.types.outcome import outcome_for
+from framework.types.run_request import QueuePlace
 from framework.types.state import RunResult
 
 IdempotencyHeader = Annotated[
@@ -62,8 +63,9 @@ async def submit_body(service: RunService, identity: Identity, body: RunBody, id
     """Start the run of a request body; raises the errors of `RunService.submit`."""
     body.check()
     repetition = (idempotency_key, body.digest) if idempotency_key else None
+    place = QueuePlace(wait=body.queue, priority=body.priority, queue_name=body.queue_name)
     return await service.submit(
-        identity, body.message, body.options, queue=body.queue, repetition=repetition, fields=_FIELDS
+        identity, body.message, body.options, place=place, repetition=repetition, fields=_FIELDS
     )
 
 

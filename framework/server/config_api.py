@@ -1,18 +1,21 @@
-"""`/config`: the live configuration, its history, a check of the files, and rollbacks."""
+"""`/config`: the live configuration, its history, and rollbacks."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Path, Request
 
 from framework.engine.runtime.runtime import Runtime
 from framework.server.errors import NotUsable
+from framework.server.file_schemas import GenerationDetail, generation_detail
 from framework.server.identity import identity_of
 from framework.server.openapi import error_responses
 from framework.server.request_handling import json_response
 from framework.server.roles import requires
-from framework.server.schemas import CheckedConfig, ConfigHistory, LiveConfig, Rollback
+from framework.server.schemas import ConfigHistory, LiveConfig, Rollback
 from framework.types.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -32,10 +35,15 @@ def add_config_routes(routes: APIRouter, runtime: Runtime) -> None:
         """Return the generations in the history, the live one first."""
         return json_response(ConfigHistory.of(catalog))
 
-    @routes.post("/config/check", response_model=CheckedConfig, dependencies=[requires("admin", all_agents=True)])
-    async def check_config() -> object:
-        """Read the files and return what they would change. Nothing is published."""
-        return json_response(CheckedConfig.of(await catalog.preview()))
+    @routes.get(
+        "/config/history/{generation}",
+        response_model=GenerationDetail,
+        dependencies=[requires("read", all_agents=True)],
+        responses=error_responses(404),
+    )
+    async def past_config(generation: Annotated[int, Path(ge=1)]) -> object:
+        """Return a generation of the history: its changes, its files, and what a rollback to it would change."""
+        return await asyncio.to_thread(lambda: json_response(generation_detail(catalog, generation)))
 
     @routes.post(
         "/config/rollback",

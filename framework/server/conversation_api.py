@@ -21,7 +21,7 @@ from framework.server.run_schemas import (
     DeletedConversation,
 )
 from framework.server.runs_api import PageSize
-from framework.store.protocol import ConversationQuery
+from framework.store.conversation_lists import ConversationQuery
 
 _TENANT = Annotated[Id | None, Query(description="Its tenant, if the key can access several.")]
 

@@ -38,6 +38,7 @@ _TYPES: Mapping[int, ErrorType] = {
     403: "permission_error",
     404: "not_found_error",
     409: "conflict_error",
+    412: "conflict_error",
     429: "rate_limit_error",
 }
 """Kinds by HTTP status. Others are `invalid_request_error` below 500, and `server_error` from there."""
@@ -103,11 +104,72 @@ class TooManyRuns(RateLimited):
     code = "too_many_runs"
 
 
+class TooManyReplays(RateLimited):
+    """The server replays as many runs as it may at a time."""
+
+    code = "too_many_replays"
+
+
+class ReplayTimeout(RequestError):
+    """The replay of a run took too long."""
+
+    code = "replay_timeout"
+    http_status = 503
+
+
 class NotUsable(ConfigError):
     """The requested resource exists, but is not usable now."""
 
     code = "not_usable"
     http_status = 409
+
+
+class FileNotFound(RequestError):
+    """The project has no such file."""
+
+    code = "file_not_found"
+    http_status = 404
+
+
+class EditDisabled(RequestError):
+    """Editing over HTTP is turned off."""
+
+    code = "edit_disabled"
+    http_status = 403
+
+
+class EditRefused(RequestError):
+    """This file is not edited over HTTP: it is code, or contains settings or secrets, or is no file of the project."""
+
+    code = "edit_refused"
+    http_status = 403
+
+
+class EditConflict(RequestError):
+    """The file to edit is not the version that the edit began from."""
+
+    code = "edit_conflict"
+    http_status = 412
+
+    def __init__(self, path: str, expected: str | None, found: str | None) -> None:
+        state = f"its digest is {found}" if found else "it does not exist"
+        begun = f"the edit began from {expected}" if expected else "the edit would create it"
+        super().__init__(f"{path} has changed: {state}, and {begun}; read the file again", param="if-match")
+        self.expected, self.found = expected, found
+
+
+class EditRejected(ConfigError):
+    """The edit would not go live, or adds an error. Nothing was written."""
+
+    code = "edit_rejected"
+    http_status = 409
+
+
+class PreconditionRequired(RequestError):
+    """An edit does not say which version it replaces."""
+
+    code = "precondition_required"
+    http_status = 428
 
 
 class ErrorDetail(BaseModel):
@@ -125,6 +187,10 @@ class ErrorDetail(BaseModel):
     """The field of the request that is at fault, if it is only one."""
     problems: tuple[Problem, ...] = ()
     """Problems of files, if they are the cause."""
+    expected: str | None = None
+    """Of an edit conflict: digest of the version that the edit began from; None for a new file."""
+    found: str | None = None
+    """Of an edit conflict: digest of the file on the disk; None if there is none."""
 
 
 class ErrorResponse(BaseModel):
@@ -155,6 +221,8 @@ def error_body(error: AgentsdError) -> dict[str, Any]:
     if isinstance(error, ConfigError):
         problems = [redact_problem(problem).model_dump(exclude_none=True) for problem in error.problems]
         body["error"]["problems"] = problems
+    if isinstance(error, EditConflict):
+        body["error"] |= {"expected": error.expected, "found": error.found}
     if isinstance(error, ConversationBusy) and error.run_id:
         body["run_id"] = error.run_id
     return body

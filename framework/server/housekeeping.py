@@ -1,4 +1,4 @@
-"""Periodic work on stored runs: begins queued runs, resumes orphaned ones, expires decisions, prunes old runs."""
+"""Periodic work on stored runs: continues interrupted ones, expires decisions, prunes old runs."""
 
 from __future__ import annotations
 
@@ -7,23 +7,31 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
+from random import uniform
 
 from framework.engine.runtime.runtime import Runtime
+from framework.engine.work.source import PeriodicJob
 from framework.telemetry.server_metrics import ServerMetrics
 from framework.types.errors import AgentsdError, StoreError
+from framework.types.fleet import ProcessDetails
 
 log = logging.getLogger(__name__)
 
-_QUEUE_INTERVAL_SECONDS = 1.0
-_RECOVERY_INTERVAL_SECONDS = 10.0
+_SWEEP_INTERVAL_SECONDS = 1.0
+_COUNT_INTERVAL_SECONDS = 10.0
 _PRUNE_INTERVAL_SECONDS = 3600.0
+_EACH_MINUTE, _EACH_HOUR = "* * * * *", "0 * * * *"
+_Job = Callable[[], Awaitable[None]]
 
 
 @asynccontextmanager
 async def housekeeping(
     runtime: Runtime, metrics: ServerMetrics, retention: float | None = None
 ) -> AsyncIterator[Callable[[], None]]:
-    """Run the periodic work while the context is open, starting immediately.
+    """Execute runs of the store, and do the periodic work, while the context is open, starting immediately.
+
+    A work source that knows of all processes does in one of them what concerns the whole store.
 
     Yields a function that stops it early, so that a server that is about to stop takes over no more runs.
 
@@ -32,13 +40,20 @@ async def housekeeping(
         metrics: of the runs that wait in the store, and of failures.
         retention: seconds to keep runs after they have ended; None keeps them forever.
     """
-    tasks = [
-        asyncio.create_task(_repeat(metrics, _QUEUE_INTERVAL_SECONDS, lambda: _start_queued(runtime))),
-        asyncio.create_task(_repeat(metrics, _RECOVERY_INTERVAL_SECONDS, lambda: _recover_runs(runtime, metrics))),
-        asyncio.create_task(_repeat(metrics, _PRUNE_INTERVAL_SECONDS, lambda: _prune(runtime, retention))),
-    ]
+    work, expire, prune = runtime.work, partial(_expire, runtime), partial(_prune, runtime, retention)
+    jobs: list[tuple[float, _Job]] = [(_COUNT_INTERVAL_SECONDS, _WaitingRuns(runtime, metrics).count)]
+    if work.capacity == 0:
+        jobs.append((_SWEEP_INTERVAL_SECONDS, expire))
+    else:
+        jobs.append((_SWEEP_INTERVAL_SECONDS, partial(_sweep, runtime)))
+        work.repeat(PeriodicJob("expire", _EACH_MINUTE, partial(_guarded, metrics, expire)))
+        if not work.repeat(PeriodicJob("prune", _EACH_HOUR, partial(_guarded, metrics, prune))):
+            jobs.append((_PRUNE_INTERVAL_SECONDS, prune))
+    tasks = [asyncio.create_task(_repeat(metrics, interval, job)) for interval, job in jobs]
+    work.wake()
 
     def stop() -> None:
+        work.release()
         for task in tasks:
             task.cancel()
 
@@ -49,28 +64,58 @@ async def housekeeping(
         await asyncio.wait(tasks)
 
 
-async def _repeat(metrics: ServerMetrics, interval: float, job: Callable[[], Awaitable[None]]) -> None:
+async def _repeat(metrics: ServerMetrics, interval: float, job: _Job) -> None:
     while True:
-        try:
-            await job()
-        except AgentsdError as error:  # the store may be available again at the next attempt
-            if isinstance(error, StoreError):
-                metrics.count_store_error("housekeeping")
-            log.warning("housekeeping failed: %s", error.message)
-        except Exception:
-            log.exception("housekeeping failed")
-        await asyncio.sleep(interval)
+        await _guarded(metrics, job)
+        await asyncio.sleep(interval * uniform(0.8, 1.2))  # so that processes do not do it at the same moment
 
 
-async def _start_queued(runtime: Runtime) -> None:
-    await runtime.start_queued()
+async def _guarded(metrics: ServerMetrics, job: _Job) -> None:
+    try:
+        await job()
+    except AgentsdError as error:  # the store may be available again at the next attempt
+        if isinstance(error, StoreError):
+            metrics.count_store_error("housekeeping")
+        log.warning("housekeeping failed: %s", error.message)
+    except Exception:
+        log.exception("housekeeping failed")
 
 
-async def _recover_runs(runtime: Runtime, metrics: ServerMetrics) -> None:
-    if resumed := await runtime.resume_orphans():
-        log.info("resumed orphaned runs: %s", ", ".join(resumed))
+async def _sweep(runtime: Runtime) -> None:
+    """Find runs that nobody offered, or whose process has ended, as many as this process can execute."""
+    if not runtime.places.free:
+        return
+    await runtime.store.sweep(runtime.places.free, runtime.settings.work.max_running.allowed)
+    if not runtime.work.is_shared:
+        if resumed := await runtime.resume_orphans():
+            log.info("resumed orphaned runs: %s", ", ".join(resumed))
+        await runtime.expire()
+
+
+async def _expire(runtime: Runtime) -> None:
     await runtime.expire()
-    metrics.set_waiting(await runtime.store.count_waiting())
+
+
+class _WaitingRuns:
+    """Counts the runs that wait, and reports once that no process executes them."""
+
+    def __init__(self, runtime: Runtime, metrics: ServerMetrics) -> None:
+        self._runtime, self._metrics = runtime, metrics
+        self._is_reported = False
+
+    async def count(self) -> None:
+        """Set the metrics and, in a process that executes nothing, look for one that does."""
+        counts = await self._runtime.store.count_waiting()
+        self._metrics.set_waiting(counts)
+        if self._runtime.work.capacity == 0:
+            is_stuck = counts.get("queued", 0) > 0 and not await self._is_worker_alive()
+            if is_stuck and not self._is_reported:
+                log.warning("queued runs: %d, but no worker is alive: start `agentsd worker`", counts["queued"])
+            self._is_reported = is_stuck
+
+    async def _is_worker_alive(self) -> bool:
+        processes = await self._runtime.store.processes()
+        return any(one.is_alive and ProcessDetails.parse(one.info).works for one in processes)
 
 
 async def _prune(runtime: Runtime, retention: float | None) -> None:

@@ -11,8 +11,13 @@ from typing import Any
 
 from framework.engine.runtime.runtime import Runtime
 from framework.server.identity import Identity
-from framework.store.protocol import Conversation, ConversationInfo, ConversationQuery, RunInfo, RunQuery
+from framework.store.conversation_lists import ConversationInfo, ConversationQuery
+from framework.store.fleet import read_fleet
+from framework.store.period import Period
+from framework.store.protocol import Conversation, RunInfo, RunQuery
+from framework.store.usage import Grouping, UsageReport
 from framework.types.errors import ConversationNotFound, RequestError, RunNotFound
+from framework.types.fleet import Fleet
 from framework.types.state import RunState
 
 MAX_URL_ID_CHARS = 200
@@ -30,6 +35,14 @@ async def load_run_for(runtime: Runtime, identity: Identity, run_id: str) -> Run
     if state is None or not identity.can_access(tenant=state.tenant, user=state.user, agent=state.agent):
         raise RunNotFound(f"there is no run {run_id[:MAX_URL_ID_CHARS]!r}", param="run_id")
     return state
+
+
+async def load_run_info_for(runtime: Runtime, identity: Identity, run_id: str) -> RunInfo:
+    """Return the entry in lists of a run that exists for an identity; raises RunNotFound."""
+    found, _ = await list_runs_for(runtime, identity, RunQuery(run_id=run_id, limit=1))
+    if not found:
+        raise RunNotFound(f"there is no run {run_id[:MAX_URL_ID_CHARS]!r}", param="run_id")
+    return found[0]
 
 
 async def load_conversation_for(
@@ -83,6 +96,23 @@ async def list_runs_for(runtime: Runtime, identity: Identity, query: RunQuery) -
     limit = query.limit or _PAGE
     found = await runtime.store.runs(replace(query, newest_first=True, limit=limit + 1, **_scope(identity, query.user)))
     return found[:limit], found[limit - 1].run_id if len(found) > limit else None
+
+
+async def count_runs_for(runtime: Runtime, identity: Identity, query: RunQuery) -> int:
+    """Return the number of runs that exist for an identity and match a query."""
+    return await runtime.store.count_runs(replace(query, **_scope(identity, query.user)))
+
+
+async def report_usage_for(
+    runtime: Runtime, identity: Identity, query: RunQuery, by: Grouping, period: Period
+) -> UsageReport:
+    """Return figures of the runs that exist for an identity, match a query, and were added in a period."""
+    return await runtime.store.usage(replace(query, **_scope(identity, query.user)), by, period)
+
+
+async def read_fleet_for(runtime: Runtime, identity: Identity) -> Fleet:
+    """Return the processes that share the store, and what waits of the runs that exist for an identity."""
+    return await read_fleet(runtime.store, RunQuery(**_scope(identity, None)))
 
 
 async def list_conversations_for(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,17 +18,20 @@ from framework.server.event_feed import ConfigFeed
 from framework.server.housekeeping import housekeeping
 from framework.server.listen_socket import bind_socket, server_url
 from framework.server.open_streams import OpenStreams
+from framework.server.opening import START_RETRY_SECONDS, open_working
+from framework.server.stopping import Stopping
 from framework.telemetry.prometheus import Scrape
 from framework.telemetry.server_metrics import ServerMetrics
 
 _DRAIN_SECONDS = 20
 """Time limit for requests in progress when the server stops."""
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _OnStarted = Callable[[str, Runtime], None]
 """Called with the server's URL and the runtime once the server accepts requests."""
 
 
-async def serve(root: str | Path, settings: Settings, started: _OnStarted, scrape: Scrape | None = None) -> None:
+async def serve(
+    root: str | Path, settings: Settings, started: _OnStarted, scrape: Scrape | None = None, *, works: bool = True
+) -> None:
     """Serve a project until SIGTERM or SIGINT. Then finish the requests in progress and tear down the plugins.
 
     Args:
@@ -37,20 +39,23 @@ async def serve(root: str | Path, settings: Settings, started: _OnStarted, scrap
         settings: the address to listen on, and the store. API keys come from the live settings instead.
         started: called with the server's URL and the runtime once the server accepts requests.
         scrape: returns the metrics of this process for `/metrics`.
+        works: execute runs too. Otherwise workers do, and this process accepts, decides, cancels and follows runs.
 
     Raises:
         ConfigError: the settings or files are invalid, or the address is reachable from other machines without keys.
         CannotListen: the address is in use or not permitted.
         StoreError: the store cannot be opened.
     """
-    store = settings.store.url.get_secret_value()
+    capacity = settings.work.concurrency if works else 0
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(file_limit_handler(loop))
     limits, metrics = ConnectionLimits.of(settings.server), ServerMetrics()
-    with bind_socket(settings.server) as bound, _Stopping() as stopping:
+    with bind_socket(settings.server) as bound, Stopping() as stopping:
         try:
             async with (
-                Runtime.open(root, store=store) as runtime,
+                open_working(
+                    root, settings, capacity, kind="serve", retry_seconds=0 if works else START_RETRY_SECONDS
+                ) as runtime,
                 housekeeping(runtime, metrics, settings.store.retention) as stop_housekeeping,
             ):
                 server = _Server(runtime, bound, limits, started, metrics, scrape)
@@ -59,35 +64,6 @@ async def serve(root: str | Path, settings: Settings, started: _OnStarted, scrap
         except asyncio.CancelledError:
             if not stopping.requested:
                 raise
-
-
-class _Stopping:
-    """Signal handlers: the first signal begins an orderly stop, each further one cancels the task without waiting."""
-
-    def __init__(self) -> None:
-        self.requested = False
-        task = asyncio.current_task()
-        assert task is not None
-        self._cancel = task.cancel
-        self._stops: Sequence[Callable[[], object]] = (task.cancel,)
-
-    def call_on_stop(self, *stops: Callable[[], object]) -> None:
-        """Set the functions that the first signal calls at once."""
-        self._stops = stops
-
-    def __enter__(self) -> _Stopping:
-        for number in _SIGNALS:
-            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number in _SIGNALS:
-            asyncio.get_running_loop().remove_signal_handler(number)
-
-    def _on_signal(self) -> None:
-        first, self.requested = not self.requested, True
-        for stop in self._stops if first else (self._cancel,):
-            stop()
 
 
 class _Server(uvicorn.Server):
@@ -129,7 +105,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Do nothing: `_Stopping` handles signals. uvicorn would handle them and raise them again at its end."""
+        """Do nothing: `Stopping` handles signals. uvicorn would handle them and raise them again at its end."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

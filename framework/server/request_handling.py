@@ -31,7 +31,7 @@ from framework.server.request_observer import note_error
 from framework.server.schemas import redacted_json
 from framework.telemetry.inbound import apply_inbound
 from framework.telemetry.redact import places
-from framework.types.errors import AgentsdError, RequestError
+from framework.types.errors import AgentsdError, QueueFull, RequestError
 from framework.types.strict_json import MAX_OBJECT_VALUES, has_more_values, read_json
 from framework.types.trace import Inbound
 
@@ -119,7 +119,8 @@ def _error_headers(error: AgentsdError) -> dict[str, str]:
     if isinstance(error, Unauthenticated):
         return {"www-authenticate": "Bearer"}
     if error.http_status == HTTPStatus.TOO_MANY_REQUESTS:
-        return {"retry-after": str(error.retry_after if isinstance(error, RateLimited) else _RETRY_SECONDS)}
+        named = error.retry_after if isinstance(error, RateLimited | QueueFull) else None
+        return {"retry-after": str(named or _RETRY_SECONDS)}
     return {}
 
 

@@ -9,20 +9,26 @@ from framework.engine.runtime.runtime import Runtime
 from framework.server.access import access_check
 from framework.server.agents_api import add_agent_routes
 from framework.server.agui.endpoint import add_agui_routes
+from framework.server.approvals_api import add_approval_routes
 from framework.server.chat_api import add_chat_routes
 from framework.server.config_api import add_config_routes
 from framework.server.conversation_api import add_conversation_routes
 from framework.server.event_feed import ConfigFeed
 from framework.server.events_api import add_event_routes
+from framework.server.files_api import add_file_routes
+from framework.server.fleet_api import add_fleet_routes
 from framework.server.identity import FULL_ACCESS, Identify, Identity
+from framework.server.identity_api import add_identity_routes
 from framework.server.key_limits import KeyLimits
 from framework.server.mcp.endpoint import add_mcp_routes
 from framework.server.open_streams import OpenStreams
 from framework.server.openai.v1_routes import v1_routes
-from framework.server.openapi import add_openapi_route, common_responses
+from framework.server.openapi import DEFAULT_RESPONSE, add_openapi_route
+from framework.server.replay_api import add_replay_routes
 from framework.server.request_handling import CHAT_BODY_BYTES, CONFIG_BODY_BYTES, guarded_route
 from framework.server.run_service import RunService
 from framework.server.runs_api import add_run_routes
+from framework.server.usage_api import add_usage_routes
 
 _PREFIX = "/agent"
 
@@ -56,24 +62,32 @@ def build_routes(
 
     def routes_of(tag: str, max_body_bytes: int, prefix: str = _PREFIX) -> APIRouter:
         route = guarded_route(identify, lambda: runtime.settings.telemetry.inbound, max_body_bytes)
-        return APIRouter(prefix=prefix, route_class=route, tags=[tag], responses=common_responses())
+        return APIRouter(prefix=prefix, route_class=route, tags=[tag], responses=DEFAULT_RESPONSE)
 
     limits = KeyLimits(runtime.store, runtime.settings.server)
     service = RunService(runtime, limits, streams or OpenStreams())
     runs, config = routes_of("runs", CHAT_BODY_BYTES), routes_of("configuration", CONFIG_BODY_BYTES)
     add_chat_routes(runs, service)
     add_run_routes(runs, service)
+    add_approval_routes(runs, runtime)
+    add_replay_routes(runs, service)
     add_conversation_routes(runs, runtime)
+    add_usage_routes(runs, runtime)
+    add_identity_routes(config, runtime)
     add_agent_routes(config, runtime)
     add_config_routes(config, runtime)
+    add_fleet_routes(config, runtime)
+    files = routes_of("configuration", CHAT_BODY_BYTES)
+    add_file_routes(files, runtime)
     add_event_routes(config, feed, limits)
     protocols = routes_of("protocols", CHAT_BODY_BYTES, "")
     add_agui_routes(protocols, service)
     add_mcp_routes(protocols, service)
-    add_openapi_route(config, [*runs.routes, *config.routes, *protocols.routes])
+    add_openapi_route(config, [*runs.routes, *config.routes, *files.routes, *protocols.routes])
     router = APIRouter()
     router.include_router(runs)
     router.include_router(config)
+    router.include_router(files)
     router.include_router(protocols)
     router.include_router(v1_routes(service, identify))
     return router

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from framework.engine.runtime.request import RunOptions
 from framework.server.owned import MAX_URL_ID_CHARS
+from framework.store.protocol import SEARCHED_RUNS, RunQuery
 from framework.types.digest import content_digest
 from framework.types.errors import RequestError
+from framework.types.run_request import QUEUE_NAME, Priority
 from framework.types.state import Decision
+from framework.types.status import Status
 
 
 def _check_printable(text: str) -> str:
@@ -63,6 +66,10 @@ class RunBody(RequestModel):
     """Owner of the run and its conversation, if the key names no user."""
     queue: bool = False
     """In a busy conversation, wait for its open run and those that wait already (at most 20), instead of 409."""
+    priority: Annotated[Priority, BeforeValidator(_whole)] = 0
+    """Of the runs that can begin, those with a higher priority begin first. Above 0: needs the role `admin`."""
+    queue_name: Annotated[str, StringConstraints(pattern=f"^{QUEUE_NAME}$")] | None = None
+    """Queue whose workers execute the run; needs the role `admin`. Default: workers of its agent."""
 
     def check(self) -> None:
         """Raise RequestError for fields that exclude each other, and if there is no message."""
@@ -107,6 +114,42 @@ class ChatBody(RunBody):
     """Return the events of the run as server-sent events, instead of the answer as JSON."""
     on_disconnect: Literal["continue", "cancel"] = "continue"
     """What happens to the run if the client closes the connection before the answer."""
+
+
+class RunFilters(BaseModel):
+    """The query of a list of runs. Unset filters match everything."""
+
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
+
+    status: list[Status] | None = Field(None, description="Only runs with one of these statuses.")
+    agent: str | None = Field(None, description="Only runs of this agent.")
+    conversation_id: Id | None = Field(None, description="Only runs of this conversation.")
+    user: Id | None = Field(None, description="Only runs of this user.")
+    generation: int | None = Field(None, ge=1, le=2**31 - 1, description="Only runs on this generation.")
+    digest: Id | None = Field(None, description="Only runs on configurations whose digest begins with this.")
+    text: Id | None = Field(
+        None, description=f"Only runs whose message contains this; looked up in the newest {SEARCHED_RUNS:,} runs."
+    )
+    since: AwareDatetime | None = Field(
+        None, description="Only runs created at this time or later, such as 2026-11-23T00:00:00Z."
+    )
+    until: AwareDatetime | None = Field(None, description="Only runs created before this time.")
+
+    def query(self, before: str | None, limit: int) -> RunQuery:
+        """Return the query of one page."""
+        return RunQuery(
+            statuses=frozenset(self.status or ()),
+            agent=self.agent,
+            conversation_id=self.conversation_id,
+            user=self.user,
+            generation=self.generation,
+            digest=self.digest,
+            text=self.text,
+            since=self.since.timestamp() if self.since else None,
+            until=self.until.timestamp() if self.until else None,
+            before=before,
+            limit=limit,
+        )
 
 
 class DecisionsBody(RequestModel):

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from framework.config.generations.generation import Generation
+from framework.engine.runtime.result import build_result
 from framework.server.schemas import ResponseModel
-from framework.store.protocol import Conversation, ConversationInfo, RunInfo
+from framework.store.conversation_lists import ConversationInfo
+from framework.store.protocol import Conversation, RunInfo
 from framework.types.messages import Message
 from framework.types.report import CallSummary
-from framework.types.state import Confirmation, RunResult, RunState
+from framework.types.spec import Limits
+from framework.types.state import Confirmation, MadeDecision, RunResult, RunState
 from framework.types.status import Status
 from framework.types.trace import SpanRecord
 from framework.types.transcript import Summary
@@ -106,10 +111,19 @@ class RunSummary(ResponseModel):
     trace_id: str | None
     steps: int
     tokens: int
+    cost_usd: float
+    """Cost of all model calls; 0 if no price is known."""
+    elapsed_ms: float
+    """Active time in milliseconds, without the time it waited for a person."""
     expires_at: datetime | None
     """When the first of its pending confirmations expires."""
     orphaned: bool
     """Whether its process ended before the run did, and no other has taken it over yet."""
+    priority: int
+    """Of the runs that can begin, those with a higher priority begin first."""
+    waits_for: str | None
+    """What a run waits for that is queued, or that continues: `conversation`, `capacity`, `handed_on` or a limit, such
+    as `agent:support`."""
 
     @classmethod
     def of(cls, info: RunInfo) -> RunSummary:
@@ -131,8 +145,12 @@ class RunSummary(ResponseModel):
             trace_id=info.trace_id,
             steps=info.steps,
             tokens=info.tokens,
+            cost_usd=info.cost_usd,
+            elapsed_ms=info.elapsed_ms,
             expires_at=None if info.expires_at is None else _time(info.expires_at),
             orphaned=info.orphaned,
+            priority=info.priority,
+            waits_for=info.waits_for,
         )
 
 
@@ -144,16 +162,73 @@ class RunList(ResponseModel):
     """Value of `before` for the next page; null on the last one."""
 
 
+class PendingConfirmation(Confirmation):
+    """A decision that a run waits for, with what is needed to edit it."""
+
+    schemas: dict[str, dict[str, Any]] = {}
+    """JSON Schema of the arguments of the tool or, for a plan, of each tool that its steps name, by name of the tool.
+    Tools that no longer exist are missing."""
+
+    @classmethod
+    def of(cls, confirmation: Confirmation, generation: Generation) -> PendingConfirmation:
+        """Return a confirmation with the schemas of the live tools, which are those that the run continues with."""
+        agent = generation.agents.get(confirmation.agent)
+        tools = generation.tools if agent is None else agent.toolset.tools
+        steps = confirmation.plan.steps if confirmation.plan else ()
+        names = {confirmation.tool, *(step.tool or "" for step in steps)} & tools.keys()
+        schemas = {name: tools[name].definition.parameters for name in sorted(names)}
+        return cls.model_construct(**dict(confirmation), schemas=schemas)
+
+
 class RunDetail(RunResult):
-    """A run with its messages, its trace, and what it waits for."""
+    """A run with its messages, its trace, what it waits for, and what was decided."""
 
     user: str | None = None
     tenant: str | None = None
+    paused_at: datetime | None = None
+    """When the run paused, if it waits for decisions."""
+    created_at: datetime
+    updated_at: datetime
+    orphaned: bool = False
+    """Whether its process ended before the run did, and no other has taken it over yet."""
+    priority: int = 0
+    """Of the runs that can begin, those with a higher priority begin first."""
+    waits_for: str | None = None
+    """What it waits for until it begins or continues; see `RunSummary`."""
+    executor: str = ""
+    """Executor that a model selected, if the agent file has `executor: auto`."""
+    limits: Limits
+    """Effective limits: the agent's, as overridden by the caller."""
+    earlier_messages: int = 0
+    """Number of messages at the beginning of `messages` that are from earlier turns."""
+    seq: int = 0
+    """Number of its last event: pass it as `after` to follow what happens next."""
+    pending: tuple[PendingConfirmation, ...] = ()
+    decisions: tuple[MadeDecision, ...] = ()
+    """Decisions in the order they were made, those on confirmations that expired included."""
 
     @classmethod
-    def of(cls, result: RunResult, state: RunState) -> RunDetail:
-        """Return a run from its result and its state."""
-        return cls.model_construct(**dict(result), user=state.user, tenant=state.tenant)
+    def of(cls, state: RunState, info: RunInfo, generation: Generation, decisions: Sequence[MadeDecision]) -> RunDetail:
+        """Return a run from its state, its entry in lists and its decisions. Editing uses the tools of a generation."""
+        result = build_result(state)
+        limits = {name: getattr(state.limits, name) for name in Limits.model_fields}
+        more = {
+            "user": state.user,
+            "tenant": state.tenant,
+            "paused_at": _time(state.paused_at) if state.pending and state.paused_at is not None else None,
+            "created_at": _time(info.created_at),
+            "updated_at": _time(info.updated_at),
+            "orphaned": info.orphaned,
+            "priority": info.priority,
+            "waits_for": info.waits_for,
+            "executor": state.executor,
+            "limits": Limits.model_construct(**limits),
+            "earlier_messages": len(result.messages) - len(state.messages),
+            "seq": state.seq,
+            "pending": tuple(PendingConfirmation.of(one, generation) for one in result.pending),
+            "decisions": tuple(decisions),
+        }
+        return cls.model_construct(**{**dict(result), **more})
 
 
 class StoredTrace(ResponseModel):
@@ -177,11 +252,11 @@ class PendingRun(ResponseModel):
     message: str
     """The beginning of the user's message."""
     paused_at: datetime | None
-    pending: tuple[Confirmation, ...]
+    pending: tuple[PendingConfirmation, ...]
 
     @classmethod
-    def of(cls, info: RunInfo, state: RunState) -> PendingRun:
-        """Return a paused run."""
+    def of(cls, info: RunInfo, state: RunState, generation: Generation) -> PendingRun:
+        """Return a paused run. Editing what it waits for uses the tools of a generation."""
         return cls(
             run_id=info.run_id,
             agent=info.agent,
@@ -192,7 +267,7 @@ class PendingRun(ResponseModel):
             tenant=info.tenant,
             message=info.message,
             paused_at=None if state.paused_at is None else _time(state.paused_at),
-            pending=tuple(state.pending),
+            pending=tuple(PendingConfirmation.of(one, generation) for one in state.pending),
         )
 
 
@@ -200,6 +275,8 @@ class ApprovalList(ResponseModel):
     """Runs that wait for decisions, the newest first."""
 
     approvals: tuple[PendingRun, ...]
+    waiting: int
+    """Number of runs that wait, those on other pages included."""
     next: str | None
     """Value of `before` for the next page; null on the last one."""
 
@@ -219,6 +296,10 @@ class ConversationSummary(ResponseModel):
     """Id of its run that is in progress or paused."""
     user: str | None
     tenant: str | None
+    title: str
+    """The beginning of the user's message of its first stored run."""
+    status: Status | None
+    """Status of its last stored run."""
 
     @classmethod
     def of(cls, info: ConversationInfo) -> ConversationSummary:
@@ -233,6 +314,8 @@ class ConversationSummary(ResponseModel):
             open_run=info.open_run,
             user=info.user,
             tenant=info.tenant,
+            title=info.title,
+            status=info.status,
         )
 
 

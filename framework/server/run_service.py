@@ -19,7 +19,7 @@ from framework.server.open_streams import OpenStreams
 from framework.server.owned import check_conversation_for, load_run_for
 from framework.types.errors import ConversationNotFound, RequestError
 from framework.types.events import Event
-from framework.types.run_request import IdempotencyKey
+from framework.types.run_request import FIRST_COME, IdempotencyKey, QueuePlace
 from framework.types.state import Decision, RunResult, RunState
 
 
@@ -55,7 +55,7 @@ class RunService:
         message: UserMessage | None,
         options: RunOptions,
         *,
-        queue: bool = False,
+        place: QueuePlace = FIRST_COME,
         repetition: tuple[str, str] | None = None,
         fields: Mapping[str, str] = MappingProxyType({}),
     ) -> OwnedRun:
@@ -65,15 +65,16 @@ class RunService:
             identity: the client.
             message: the user's message. Default: the last message of the history.
             options: options of `Runtime.submit`, as the client asks for them.
-            queue: in a busy conversation, wait for the runs before it.
+            place: where the request waits. A priority above 0 and a queue need the role `admin`.
             repetition: the client's idempotency key, and the digest of its request.
             fields: the client's names of options, for errors.
 
         Raises:
-            RequestError: the request is invalid, or exceeds a limit of the key or of the conversation.
+            RequestError: the request is invalid, or exceeds a limit of the key, of the conversation or of the queue.
             ConfigError: no agent is valid.
             StoreError: the request could not be saved.
         """
+        _check_place(identity, place)
         user = _user_of(identity, options.get("user"))
         agent = agent_for(identity, options.get("agent"), self.runtime.catalog.current.agents)
         if (conversation := options.get("conversation")) is not None:
@@ -85,7 +86,12 @@ class RunService:
         async with self.limits.starting(identity) as started:
             try:
                 submitted = await self.runtime.submit(
-                    message, queue=queue, idempotency=idempotency, **cast(RunOptions, {**options, **own})
+                    message,
+                    queue=place.wait,
+                    priority=place.priority,
+                    queue_name=place.queue_name,
+                    idempotency=idempotency,
+                    **cast(RunOptions, {**options, **own}),
                 )
             except RequestError as error:
                 raise _with_client_field(error, fields) from None
@@ -114,6 +120,23 @@ class RunService:
     async def cancel(self, run: OwnedRun) -> None:
         """Cancel a run; nothing happens if it has ended."""
         await self.runtime.cancel(run.run_id, user=run.user, tenant=run.tenant)
+
+
+def _check_place(identity: Identity, place: QueuePlace) -> None:
+    """Raise AccessDenied if a client asks for a place before others without the right to it."""
+    if "admin" in identity.roles:
+        return
+    if place.priority > 0:
+        raise AccessDenied(
+            f"the key {identity.name!r} lacks the role 'admin', which a priority above 0 needs: send 0 or less",
+            param="priority",
+        )
+    if place.queue_name is not None:  # its workers may be idle, or reserved for others
+        raise AccessDenied(
+            f"the key {identity.name!r} lacks the role 'admin', which the choice of a queue needs: "
+            "leave queue_name out of the request",
+            param="queue_name",
+        )
 
 
 def _user_of(identity: Identity, requested: str | None) -> str | None:

@@ -1,4 +1,4 @@
-"""`/runs` and `/approvals`: starts, lists, shows, follows, decides and cancels runs."""
+"""`/runs`: starts, lists, shows, follows, decides and cancels runs."""
 
 from __future__ import annotations
 
@@ -7,43 +7,31 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from framework.engine.runtime.result import build_result
 from framework.engine.runtime.runtime import Runtime
 from framework.server.chat_api import IdempotencyHeader, submit_body
 from framework.server.identity import identity_of
 from framework.server.openapi import STREAM_RESPONSE, error_responses
-from framework.server.owned import list_runs_for
+from framework.server.owned import list_runs_for, load_run_info_for
 from framework.server.request_handling import verbatim_response
 from framework.server.roles import requires
-from framework.server.run_requests import DecisionsBody, Id, RunBody
-from framework.server.run_schemas import (
-    ApprovalList,
-    PendingRun,
-    RunDetail,
-    RunList,
-    RunReference,
-    RunSummary,
-    StoredTrace,
-)
+from framework.server.run_requests import DecisionsBody, Id, RunBody, RunFilters
+from framework.server.run_schemas import RunDetail, RunList, RunReference, RunSummary, StoredTrace
 from framework.server.run_service import OwnedRun, RunService
 from framework.server.run_stream import last_event, run_stream
-from framework.store.protocol import OPEN_STATUSES, RunQuery
-from framework.types.status import Status
+from framework.store.protocol import OPEN_STATUSES
 
 MAX_PAGE = 100
 """Number of entries in one page of a list."""
 PageSize = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Maximum number of entries.")]
-_PAUSED: tuple[Status, ...] = ("paused",)
 _LAST_EVENT = Annotated[
     str | None, Header(alias="Last-Event-ID", description="Id of the last event received; takes precedence over after.")
 ]
 
 
 def add_run_routes(routes: APIRouter, service: RunService) -> None:
-    """Add the routes below `/runs`, and `/approvals`."""
+    """Add the routes below `/runs`."""
     _add_submit_route(routes, service)
     _add_list_route(routes, service.runtime)
-    _add_approvals_route(routes, service.runtime)
     _add_read_routes(routes, service)
     _add_events_route(routes, service)
     _add_control_routes(routes, service)
@@ -68,40 +56,14 @@ def _add_list_route(routes: APIRouter, runtime: Runtime) -> None:
     @routes.get("/runs", response_model=RunList, dependencies=[requires("read")])
     async def list_runs(
         request: Request,
-        status: Annotated[list[Status] | None, Query(description="Only runs with one of these statuses.")] = None,
-        agent: Annotated[str | None, Query(description="Only runs of this agent.")] = None,
-        conversation_id: Annotated[Id | None, Query(description="Only runs of this conversation.")] = None,
-        user: Annotated[Id | None, Query(description="Only runs of this user.")] = None,
+        filters: Annotated[RunFilters, Query()],
         before: Annotated[Id | None, Query(description="Only runs older than this one: `next` of a page.")] = None,
         limit: PageSize = 20,
     ) -> Response:
         """List runs, the newest first."""
-        query = RunQuery(
-            statuses=frozenset(status or ()),
-            agent=agent,
-            conversation_id=conversation_id,
-            user=user,
-            before=before,
-            limit=limit,
-        )
+        query = filters.query(before, limit)
         found, following = await list_runs_for(runtime, identity_of(request), query)
         return verbatim_response(RunList(runs=tuple(map(RunSummary.of, found)), next=following))
-
-
-def _add_approvals_route(routes: APIRouter, runtime: Runtime) -> None:
-    @routes.get("/approvals", response_model=ApprovalList, dependencies=[requires("decide")])
-    async def list_approvals(
-        request: Request,
-        agent: Annotated[str | None, Query(description="Only runs of this agent.")] = None,
-        before: Annotated[Id | None, Query(description="Only runs older than this one: `next` of a page.")] = None,
-        limit: PageSize = 20,
-    ) -> Response:
-        """List the runs that wait for decisions, the newest first."""
-        query = RunQuery(statuses=_PAUSED, agent=agent, before=before, limit=limit)
-        found, following = await list_runs_for(runtime, identity_of(request), query)
-        states = [(info, await runtime.store.load_run(info.run_id)) for info in found]
-        waiting = [PendingRun.of(info, state) for info, state in states if state.pending]  # others were decided since
-        return verbatim_response(ApprovalList(approvals=tuple(waiting), next=following))
 
 
 def _add_read_routes(routes: APIRouter, service: RunService) -> None:
@@ -113,8 +75,12 @@ def _add_read_routes(routes: APIRouter, service: RunService) -> None:
     )
     async def show_run(request: Request, run_id: str) -> Response:
         """Return a run with its messages, its steps, and what it waits for."""
-        run, state = await service.load(identity_of(request), run_id)
-        return verbatim_response(RunDetail.of(build_result(state), state), headers=run.headers)
+        identity, runtime = identity_of(request), service.runtime
+        run, state = await service.load(identity, run_id)
+        info = await load_run_info_for(runtime, identity, run_id)
+        decisions = await runtime.store.decisions(run_id) if state.decisions else ()
+        detail = RunDetail.of(state, info, runtime.catalog.current, decisions)
+        return verbatim_response(detail, headers=run.headers)
 
     @routes.get(
         "/runs/{run_id}/trace",

@@ -8,18 +8,12 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from framework.config.agents.compile import Agent, template_names
 from framework.config.generations.candidate import Preview, ReloadOutcome
 from framework.config.generations.catalog import Catalog
-from framework.config.generations.generation import Generation
 from framework.config.generations.history import HistoryEntry, Trigger
-from framework.config.templates.prompts import PROMPTS_FOLDER, PromptError
-from framework.engine.runtime.agent_policy import AgentPolicy, agent_policy, render_prompt
-from framework.engine.runtime.agent_summary import AgentSummary
 from framework.types.change import Change
 from framework.types.problem import Problem
 from framework.types.redact import redact_data, redact_problem
-from framework.types.spec import InputSpec
 
 _R = TypeVar("_R", bound="ResponseModel")
 
@@ -135,74 +129,6 @@ class Rollback(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     generation: int = Field(ge=1, strict=True)
-
-
-class AgentList(ResponseModel):
-    """The available agents."""
-
-    generation: int
-    agents: tuple[AgentSummary, ...]
-
-
-class AgentPrompt(ResponseModel):
-    """The system prompt of an agent."""
-
-    template: str | None = None
-    """Path of its template below `prompts/`, unless the agent's file contains the text."""
-    source: str
-    """The template or the text, as in its file."""
-    rendered: str | None = None
-    """The first message of a conversation, with placeholders for inputs, unless the template fails."""
-    tokens: int | None = None
-    """Estimated tokens of the rendered text."""
-    problem: str | None = None
-    """Why the template fails."""
-
-    @classmethod
-    def of(cls, agent: Agent, generation: Generation, locale: str | None) -> AgentPrompt:
-        """Return the prompt of an agent, rendered for a locale."""
-        own = agent.spec.instructions
-        template = None if isinstance(own, str) else own.template
-        source = own if isinstance(own, str) else agent.prompts.closure([own.template])[own.template]
-        try:
-            found = render_prompt(agent, generation.settings, locale, {})
-        except PromptError as error:
-            return cls(template=template, source=source, problem=str(error))
-        rendered, tokens = found.system_prompt, found.system_prompt_tokens
-        return cls(template=template, source=source, rendered=rendered, tokens=tokens)
-
-
-class AgentDetail(ResponseModel):
-    """An agent: what it may do, what it needs, and its prompt."""
-
-    generation: int
-    digest: str
-    """Digest of the configuration."""
-    name: str
-    description: str
-    policy: AgentPolicy
-    """Its tools, limits, budgets and hooks, as `agentsd explain` prints them."""
-    inputs: dict[str, InputSpec]
-    """Variables that a request provides, by name."""
-    prompt: AgentPrompt
-    problems: tuple[Problem, ...]
-    """Errors and warnings of its file and its templates."""
-
-    @classmethod
-    def of(cls, agent: Agent, generation: Generation, locale: str | None) -> AgentDetail:
-        """Return an agent, with its prompt rendered for a locale."""
-        templates = agent.prompts.closure(template_names(agent.spec))
-        files = {agent.path, *(f"{PROMPTS_FOLDER}/{name}" for name in templates)}
-        return cls(
-            generation=generation.number,
-            digest=generation.digest,
-            name=agent.name,
-            description=agent.spec.description,
-            policy=agent_policy(agent, generation),
-            inputs=agent.spec.inputs,
-            prompt=AgentPrompt.of(agent, generation, locale),
-            problems=redact_problems([problem for problem in generation.problems if problem.path in files]),
-        )
 
 
 class HealthResponse(ResponseModel):

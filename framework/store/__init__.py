@@ -2,14 +2,27 @@
 
 In reading order; each module imports only from those below it:
 
-    url             Opens a store by its URL.
-    sql             The durable store, in SQLite or PostgreSQL.
-    memory          A store that keeps runs and conversations in memory, until the process ends.
-    memory_tables   The files, budget counters and queue of a store in memory.
-    memory_lists    Lists of the runs and conversations of a store in memory.
-    unstored        The record of a run that is not stored.
-    queue_rules     Rules of the queue that every store applies: limits, idempotency, and their errors.
-    protocol        The protocol of a store for runs and conversations, and the types it uses.
-    paging          Cursors of lists: positions that stay valid while rows are added or removed.
-    database_files  The files of a store's database, from its URL. Tools must not read or write them.
+    url                 Opens a store by its URL.
+    sql                 The durable store, in SQLite or PostgreSQL.
+    memory              A store that keeps runs and conversations in memory, until the process ends.
+    memory_runs         The runs of a store in memory: their records, and what is read of them and their conversations.
+    memory_backlog      The runs of a store in memory that have not ended: how many wait, where and why.
+    memory_packing      Ended runs of a store in memory: each is compressed JSON, a tenth of the live objects.
+    memory_usage        Figures of the runs of a store in memory.
+    memory_lists        Lists of the runs and conversations of a store in memory.
+    memory_bounds       Bounds the memory of ended runs in a store in memory.
+    memory_tables       The files, budget counters, queue and limits of a store in memory.
+    span_rows           JSON encoding of a run's spans.
+    unstored            The record of a run that is not stored.
+    fleet               Reports who executes the runs of a store, and what waits where and why.
+    queue_rules         Rules of the queue that every store applies: limits, idempotency, and their errors.
+    protocol            The protocol of a store for runs and conversations, and the types it uses.
+    signals             Signals between the processes of a store: hints to look at it now, and texts in progress.
+    run_record          The record of a run: the right to write it.
+    work                Runs that wait for a process, and the processes that execute runs.
+    usage               Figures of many runs: what a store counts, and the report that is made of it.
+    period              A period of time, divided into steps of local clock time, such as days.
+    conversation_lists  Entries and filters of lists of conversations.
+    paging              Cursors of lists: positions that stay valid while rows are added or removed.
+    database_files      The files of a store's database, from its URL. Tools must not read or write them.
 """

@@ -2,112 +2,89 @@
 
 from __future__ import annotations
 
+import logging
+import math
+import os
+import socket
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import islice
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from framework.store.memory_lists import run_info, select_conversations, select_runs
-from framework.store.memory_tables import ConversationKey, MemoryCounters, MemoryIdempotency, MemoryMedia, MemoryQueue
+from framework.store.memory_backlog import OpenRun, count_backlog
+from framework.store.memory_bounds import EndedRuns
+from framework.store.memory_runs import MemoryRecord, MemoryRuns
+from framework.store.memory_tables import ConversationKey, ConversationTimes, MemoryIdempotency
 from framework.store.protocol import (
     ANSWERED_STATUSES,
+    NOBODY,
     OPEN_STATUSES,
     Blueprint,
     Conversation,
-    ConversationInfo,
-    ConversationQuery,
+    Deciders,
     Pruned,
-    RunInfo,
     RunQuery,
-    RunRecord,
 )
 from framework.store.queue_rules import check_queue, overtaken
-from framework.types.budget import BudgetUse, CounterKey
-from framework.types.errors import ConversationBusy, RequestError, RunBusy, RunNotFound, RunTaken
-from framework.types.events import Event, wire
+from framework.store.run_record import RunRecord
+from framework.store.signals import NoSignals
+from framework.store.work import EVERYTHING, UNLIMITED, Allowed, OfferedRun, Offers, ProcessInfo, RunLimits, WorkScope
+from framework.types.budget import BudgetUse
+from framework.types.errors import ConversationBusy, RequestError, RunBlocked, RunBusy, RunTaken
+from framework.types.fleet import Backlog
 from framework.types.run_request import IdempotencyKey, RunRequest
-from framework.types.state import Decision, RunState
-from framework.types.status import Status
-from framework.types.trace import SpanRecord
+from framework.types.state import Decision, MadeDecision, RunState
 
+log = logging.getLogger(__name__)
+
+DEFAULT_KEEP_BYTES = 64_000_000
+_FULL = (
+    "the runs that have ended need more than %g MB: the oldest ones are dropped from now on; keep runs in a "
+    "database (store.url), or pass MemoryStore(keep_bytes=...)"
+)
 SWEEP_SECONDS = 60.0
 """Minimum interval between two deletions of expired conversations."""
 
 
-@dataclass(slots=True)
-class MemoryRecord:
-    """A run in memory. It refers to the live state object, so only its end is written."""
-
-    state: RunState
-    store: MemoryStore
-    turn: int
-    created_at: float
-    updated_at: float
-    held: bool = True
-    cancel_requested: bool = False
-    key: ConversationKey | None = None
-    """The conversation of the run."""
-    spans: list[SpanRecord] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
-
-    async def write(
-        self,
-        state: RunState,
-        events: Sequence[Event] = (),
-        spans: Sequence[SpanRecord] = (),
-        *,
-        last: bool = False,
-        uses: Sequence[BudgetUse] = (),
-    ) -> None:
-        """Save events, spans, the use of budgets, and the end of the run. The state object is shared."""
-        self.events.extend(events)
-        self.spans.extend(spans)
-        self.store.add_use(uses)
-        if last:
-            self.state, self.updated_at, self.held = state, time.time(), False
-            self.store.record_end(state)
-
-    async def release(self) -> None:
-        """Release the run."""
-        self.held = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Times:
-    """When a conversation's last turn ended, and how many seconds it is kept after that."""
-
-    updated_at: float
-    ttl: float | None
-
-    @property
-    def expires_at(self) -> float:
-        return float("inf") if self.ttl is None else self.updated_at + self.ttl
-
-
-class MemoryStore:
-    """A store in memory. It keeps the newest `keep_runs` runs with their events, plus those that are open."""
+class MemoryStore(MemoryRuns, NoSignals):
+    """A store in memory. It keeps all runs that are open, and the newest that have ended, packed."""
 
     durable = False
     files: tuple[Path, ...] = ()
 
-    def __init__(self, keep_runs: int = 1000, *, keep_spans: bool = False) -> None:
-        self.keeps_spans = keep_spans
-        self._runs: dict[str, MemoryRecord] = {}
-        self._conversations: dict[ConversationKey, Conversation] = {}
-        self._times: dict[ConversationKey, _Times] = {}
-        self._media, self._counters = MemoryMedia(), MemoryCounters()
-        self._queue, self._idempotency = MemoryQueue(), MemoryIdempotency()
+    def __init__(
+        self, keep_runs: int = 1000, *, keep_bytes: int = DEFAULT_KEEP_BYTES, keep_spans: bool = False
+    ) -> None:
+        """Initialize.
+
+        Args:
+            keep_runs: number of runs, open ones included, above which a new run replaces the one that ended first.
+            keep_bytes: memory for the runs that have ended, with their files. Above it, those that ended first are
+                dropped; the last one is kept whatever its size. Messages and files of conversations are not counted.
+            keep_spans: keep the traces of the runs.
+        """
+        super().__init__()
+        self._ended, self._keep_bytes, self._was_full = EndedRuns(keep_bytes), keep_bytes, False
+        self.keeps_spans, self.lease_seconds = keep_spans, math.inf  # no other process can take over a run
+        self._idempotency = MemoryIdempotency()
         self._keep_runs = keep_runs
+        name, now = f"{socket.gethostname()}:{os.getpid()}", time.time()
+        self._process = ProcessInfo(name, name, now, now, is_alive=True, holds=0, info={})
         self._swept_at = 0.0
         """When expired conversations were last deleted, as Unix time."""
+
+    def offer_through(self, offers: Offers) -> None:
+        """Do nothing: no other process can execute these runs."""
 
     async def begin(
         self,
         state: RunState,
         conversation: Conversation | None,
         blueprint: Blueprint | None,  # noqa: ARG002 - the agent object lives as long as the run
+        limits: RunLimits = UNLIMITED,
     ) -> RunRecord:
         """Save a new run, or begin a claimed one. The record refers to the state object."""
         await self._sweep()
@@ -115,19 +92,21 @@ class MemoryStore:
         record = self._runs.get(state.run_id) if state.run_id in self._queue else None
         if record is not None and not record.held:
             raise RunTaken(f"run {state.run_id} is queued, and not claimed: claim it first")
-        turn = 0
+        turn, current = 0, None
         if conversation is not None:
-            key = conversation.tenant, conversation.id
             current = await self.conversation(conversation.id, conversation.tenant)
             is_overtaken = current.waiting > 0 and record is None
             if current.open_run or current.turns != conversation.turns or is_overtaken:
                 raise overtaken(conversation)
-            turn = current.turns + 1
+        if limits:
+            self._take_slots(state.run_id, limits)
+        if current is not None:
+            key, turn = (current.tenant, current.id), current.turns + 1
             user = current.user if current.is_stored else state.user
             self._conversations[key] = replace(current, open_run=state.run_id, turns=turn, user=user, waiting=0)
         if record is not None:
-            self._queue.remove(state.run_id, key)
-            record.state, record.turn, record.updated_at = state, turn, now
+            self._queue.remove(state.run_id, key, has_begun=True)
+            record.live, record.turn, record.updated_at, record.refusals = state, turn, now, {}
             return record
         return self._add(MemoryRecord(state, self, turn, now, now, key=key))
 
@@ -146,13 +125,16 @@ class MemoryStore:
         if idempotency is not None:
             self._idempotency.add(idempotency, request.run_id)
         self._queue.add(request, key)
-        self._add(MemoryRecord(request.queued_state(), self, 0, now, now, held=False, key=key))
+        state, priority = request.queued_state(), request.priority
+        self._add(MemoryRecord(state, self, 0, now, now, held=False, key=key, priority=priority))
         return request.run_id
 
-    async def claim(self, limit: int, *, run_id: str | None = None) -> Sequence[RunRequest]:
+    async def claim(
+        self, limit: int, *, run_id: str | None = None, scope: WorkScope = EVERYTHING
+    ) -> Sequence[RunRequest]:
         """Claim queued runs. No other process can claim them."""
-        able = (one for one in self._queue if run_id in (None, one.run_id) and self._can_begin(one.run_id))
-        claimed = list(islice(able, limit))
+        wanted = (one for one in self._queue if run_id in (None, one.run_id) and _is_in(scope, one))
+        claimed = list(islice((one for one in wanted if self._can_begin(one.run_id)), limit))
         for request in claimed:
             self._runs[request.run_id].held = True
         return claimed
@@ -163,38 +145,78 @@ class MemoryStore:
             if run_id in self._queue:
                 self._runs[run_id].held = False
 
-    async def take(self, state: RunState, decisions: Mapping[str, Decision], by: str | None = None) -> RunRecord:  # noqa: ARG002 - the protocol's
-        """Claim a run that is not held."""
+    async def hand_over(self, state: RunState, decisions: Mapping[str, Decision], by: Deciders = NOBODY) -> None:
+        """Save the decisions. The run is in progress, and not held."""
+        if state.run_id in self._queue:
+            raise RunBusy(f"run {state.run_id} waits in the queue")
+        await (await self.take(state, decisions, by)).release()
+        self._set_in_progress(self._record(state.run_id), decisions)
+
+    async def hand_on(self, run_id: str, reason: str, delay: float) -> None:
+        """Release a run for a while, and keep the reason."""
+        if (record := self._runs.get(run_id)) is not None and record.held:
+            record.held, record.held_back_until = False, time.monotonic() + delay
+            record.refusals[self._process.name] = reason
+
+    async def sweep(
+        self,
+        limit: int,  # noqa: ARG002 - the protocol's
+        allowed: Allowed | None = None,
+    ) -> Sequence[OfferedRun]:
+        """Let runs try again whose limit was raised. Return no runs: nothing is offered."""
+        if allowed is not None:
+            for key in self._slots.waited_for:
+                self._wake_first(key, allowed(key))
+        return ()
+
+    async def keep_alive(self, name: str, info: Mapping[str, Any]) -> None:
+        """Keep what this process reports."""
+        self._process = replace(self._process, name=name, info=dict(info), seen_at=time.time())
+
+    async def processes(self) -> Sequence[ProcessInfo]:
+        """Return this process."""
+        return [replace(self._process, holds=sum(record.held for record in self._runs.values()))]
+
+    async def backlog(self, query: RunQuery) -> Backlog:
+        """Count the matching runs that have not ended."""
+        requests = {one.run_id: one for one in self._queue}
+        infos = await self.runs(replace(query, statuses=OPEN_STATUSES))
+        return count_backlog(
+            OpenRun(
+                info,
+                requests[info.run_id].queue_name if info.run_id in requests else None,
+                info.run_id in requests and self._is_next(info.run_id),
+                self._runs[info.run_id].refusals,
+            )
+            for info in infos
+        )
+
+    async def take(
+        self,
+        state: RunState,
+        decisions: Mapping[str, Decision],
+        by: Deciders = NOBODY,
+        limits: RunLimits = UNLIMITED,
+    ) -> RunRecord:
+        """Claim a run that is not held, and keep the decisions with those who made them."""
         record = self._record(state.run_id)
         if record.held:
             raise RunBusy(f"run {state.run_id} is already in progress")
-        record.held = True
+        if record.packed is not None:
+            raise RunBusy(f"run {state.run_id} has ended: it is {record.status}")
+        record.held, now = True, datetime.now(UTC)
+        record.decisions += [
+            MadeDecision(run_id=state.run_id, confirmation_id=key, decision=made, by=by.get(key), at=now)
+            for key, made in decisions.items()
+        ]
+        self._slots.wake(state.run_id)
+        if limits:
+            try:
+                self._take_slots(state.run_id, limits)
+            except RunBlocked:
+                self._set_in_progress(record, decisions)
+                raise
         return record
-
-    async def load_run(self, run_id: str) -> RunState:
-        """Return the live state object of a run, not a copy."""
-        return self._record(run_id).state
-
-    async def runs(self, query: RunQuery | None = None) -> Sequence[RunInfo]:
-        """Return the matching runs, by default oldest first."""
-        infos = (
-            run_info(one.state, one.turn, (one.created_at, one.updated_at), held=one.held)
-            for one in self._runs.values()
-        )
-        return select_runs(infos, query or RunQuery())
-
-    async def count_waiting(self) -> Mapping[Status, int]:
-        """Count the queued and the paused runs."""
-        paused = sum(one.state.status == "paused" for one in self._runs.values())
-        return {"queued": sum(1 for _ in self._queue), "paused": paused}
-
-    async def events(self, run_id: str, after: int = 0) -> Sequence[Mapping[str, Any]]:
-        """Return the events that were written."""
-        return [wire(event) for event in self._record(run_id).events if event.seq > after]
-
-    async def spans(self, run_id: str) -> Sequence[SpanRecord]:
-        """Return the run's spans, if traces are stored."""
-        return sorted(self._record(run_id).spans, key=lambda span: span.start_ns)
 
     async def request_cancel(self, run_id: str) -> bool:
         """Request cancellation of a run in progress."""
@@ -207,17 +229,9 @@ class MemoryStore:
         records = {run_id: self._runs[run_id] for run_id in run_ids if run_id in self._runs}
         return {run_id: record.cancel_requested for run_id, record in records.items() if record.held}
 
-    async def blueprint(self, digest: str) -> Blueprint | None:  # noqa: ARG002 - the protocol's
-        """Return None: blueprints are not stored."""
-        return None
-
     async def save_media(self, run_id: str, files: Mapping[str, bytes]) -> None:
         """Keep files as long as the run, or the conversation that it is a turn of."""
         self._media.add(run_id, files)
-
-    async def load_media(self, digests: Collection[str]) -> Mapping[str, bytes]:
-        """Return the stored files with these digests."""
-        return self._media.get(digests)
 
     async def conversation(self, conversation_id: str, tenant: str | None = None) -> Conversation:
         """Return a conversation. For an unknown id, or one that has expired, return a new, empty one."""
@@ -226,11 +240,6 @@ class MemoryStore:
             self._delete_with_runs(key)
         stored = self._conversations.get(key) or Conversation(conversation_id, tenant=tenant)
         return replace(stored, waiting=waiting) if (waiting := self._queue.waiting(key)) else stored
-
-    async def conversations(self, query: ConversationQuery | None = None) -> Sequence[ConversationInfo]:
-        """Return the matching conversations, latest turn first."""
-        infos = (self._conversation_info(key, one) for key, one in self._conversations.items())
-        return select_conversations(infos, query or ConversationQuery())
 
     async def replace_session(self, conversation: Conversation) -> None:
         """Save the session values; raises ConversationBusy."""
@@ -254,9 +263,9 @@ class MemoryStore:
         old = [
             run_id
             for run_id, record in self._runs.items()
-            if before is not None and record.state.status not in OPEN_STATUSES and record.updated_at < before
+            if before is not None and record.status not in OPEN_STATUSES and record.updated_at < before
         ]
-        runs = {*old, *(record.state.run_id for key in expired for record in self._turns(key))}
+        runs = {*old, *(record.run_id for key in expired for record in self._turns(key))}
         if not dry_run:
             for key in expired:
                 self._delete_with_runs(key)
@@ -270,10 +279,6 @@ class MemoryStore:
         """Add to the counters of shared budgets."""
         self.add_use(uses)
 
-    async def budget_uses(self, keys: Collection[CounterKey] | None = None) -> Sequence[BudgetUse]:
-        """Return the counters of shared budgets."""
-        return self._counters.load(keys)
-
     async def close(self) -> None:
         """Do nothing: nothing is open."""
 
@@ -283,10 +288,19 @@ class MemoryStore:
 
     def record_end(self, state: RunState) -> None:
         """Close the conversation's open turn. Add its messages if the run completed or was stopped by a limit."""
-        key = self._runs[state.run_id].key
-        self._queue.remove(state.run_id, key)
-        if key is None or state.status == "paused":
+        record = self._runs[state.run_id]
+        self._queue.remove(state.run_id, record.key)
+        self._slots.wake(state.run_id)
+        for freed in self._slots.free(state.run_id):
+            self._wake_first(freed)
+        if state.status == "paused":
             return
+        if record.key is not None:
+            self._close_turn(record.key, state)
+        self._keep_within_bounds(record)
+
+    def _close_turn(self, key: ConversationKey, state: RunState) -> None:
+        """Close the conversation's open turn, or delete the conversation if no turn of it ever began."""
         conversation = self._conversations[key]
         if conversation.open_run != state.run_id:  # the run never began
             if not conversation.turns and not self._queue.waiting(key):
@@ -297,7 +311,17 @@ class MemoryStore:
             conversation = replace(conversation, messages=messages, agent=state.agent, session=session)
         summary = state.summary or conversation.summary
         self._conversations[key] = replace(conversation, open_run=None, summary=summary)
-        self._times[key] = _Times(time.time(), state.conversation_ttl)
+        self._times[key] = ConversationTimes(time.time(), state.conversation_ttl)
+
+    def _keep_within_bounds(self, ended: MemoryRecord) -> None:
+        """Count a run that has ended, and delete the oldest ones if they are too large together."""
+        files = self._media.sizes(ended.run_id) if ended.key is None else {}  # a conversation keeps those of its turns
+        self._ended.add(ended.run_id, ended.size, files)
+        while (oldest := self._ended.surplus) is not None:
+            self._drop(oldest)
+            if not self._was_full:
+                self._was_full = True
+                log.warning(_FULL, self._keep_bytes / 1e6)
 
     async def _sweep(self) -> None:
         """Delete expired conversations, once a minute."""
@@ -307,36 +331,55 @@ class MemoryStore:
 
     def _add(self, record: MemoryRecord) -> MemoryRecord:
         """Add a run, and delete the oldest one that has ended if there are too many."""
-        self._runs[record.state.run_id] = record
-        if len(self._runs) > self._keep_runs:
-            ended = (run_id for run_id, kept in self._runs.items() if kept.state.status not in OPEN_STATUSES)
-            if oldest := next(ended, None):
-                self._drop(oldest)
+        self._runs[record.run_id] = record
+        self._added += 1
+        if len(self._runs) > self._keep_runs and (oldest := self._ended.oldest):
+            self._drop(oldest)
         return record
 
     def _drop(self, run_id: str) -> None:
         """Delete a run that has ended. Its messages stay in its conversation."""
+        self._ended.remove(run_id)
         self._media.drop(run_id, still_used_by=self._runs.pop(run_id).key)
         self._counters.drop(("run", run_id, None))
         self._idempotency.drop(run_id)
 
+    def _set_in_progress(self, record: MemoryRecord, decisions: Mapping[str, Decision]) -> None:
+        """Let a run be in progress that nobody holds."""
+        record.state.decisions.update(decisions)
+        record.state.status, record.state.pending = "running", []
+
+    def _take_slots(self, run_id: str, limits: RunLimits) -> None:
+        """Take a slot of each limit. If one is reached, let the run wait, and raise RunBlocked."""
+        try:
+            self._slots.take(limits, run_id)
+        except RunBlocked as blocked:
+            self._runs[run_id].held = False
+            for key in limits.keys() - {blocked.key}:
+                self._wake_first(key, limits[key])  # the run does not use the slot it was woken for
+            raise
+        for key, allowed in limits.items():
+            self._wake_first(key, allowed)
+
+    def _wake_first(self, key: str, allowed: int | None = None) -> None:
+        """Let the first run that waits for a limit try again, if fewer hold a slot than are allowed.
+
+        Runs that have begun before come first.
+        """
+        waiting = self._slots.waiting(key) if self._slots.has_room(key, allowed) else ()
+        begun = (run_id for run_id in waiting if run_id not in self._queue)
+        queued = (one.run_id for one in self._queue if one.run_id in waiting)
+        if (first := next(chain(begun, queued), None)) is not None:
+            self._slots.wake(first)
+
     def _can_begin(self, run_id: str) -> bool:
         record = self._runs[run_id]
-        if record.held or record.key is None:
-            return not record.held
-        return self._queue.is_first(run_id, record.key) and not self._conversations[record.key].open_run
-
-    def _turns(self, key: ConversationKey) -> list[MemoryRecord]:
-        return [record for record in self._runs.values() if record.key == key]
-
-    def _has_expired(self, key: ConversationKey, now: float) -> bool:
-        times, kept = self._times.get(key), self._conversations.get(key)
-        if times is None or kept is None or kept.open_run or self._queue.waiting(key):
+        if record.held or time.monotonic() < record.held_back_until or self._slots.waits_for(run_id):
             return False
-        return times.expires_at <= now
+        return self._is_next(run_id)
 
     def _delete_with_runs(self, key: ConversationKey) -> int:
-        turns = [record.state.run_id for record in self._turns(key)]
+        turns = [record.run_id for record in self._turns(key)]
         for run_id in turns:
             self._queue.remove(run_id, key)
             self._drop(run_id)
@@ -350,23 +393,6 @@ class MemoryStore:
         self._media.drop(key)
         self._counters.drop(("conversation", conversation_id, tenant))
 
-    def _conversation_info(self, key: ConversationKey, conversation: Conversation) -> ConversationInfo:
-        turns = self._turns(key)
-        times = self._times.get(key) or _Times(turns[-1].updated_at if turns else 0.0, None)
-        return ConversationInfo(
-            id=conversation.id,
-            agent=conversation.agent,
-            turns=conversation.turns,
-            created_at=turns[0].created_at if turns else times.updated_at,
-            updated_at=times.updated_at,
-            expires_at=None if times.ttl is None else times.expires_at,
-            open_run=conversation.open_run,
-            user=conversation.user,
-            tenant=conversation.tenant,
-        )
 
-    def _record(self, run_id: str) -> MemoryRecord:
-        try:
-            return self._runs[run_id]
-        except KeyError:
-            raise RunNotFound(f"there is no run {run_id!r}") from None
+def _is_in(scope: WorkScope, request: RunRequest) -> bool:
+    return scope.includes(request.queue_name, request.options.get("agent") or "")

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from framework.store.conversation_lists import ConversationInfo, ConversationQuery
+from framework.store.memory_tables import ConversationTimes
 from framework.store.paging import ConversationCursor, unknown_position
-from framework.store.protocol import PREVIEW_CHARS, ConversationInfo, ConversationQuery, RunInfo, RunQuery
+from framework.store.protocol import PREVIEW_CHARS, Conversation, RunInfo, RunQuery
 from framework.types.state import RunState
+
+
+def preview(state: RunState) -> str:
+    """Return the beginning of the user's message."""
+    return state.messages[0].description[:PREVIEW_CHARS]
 
 
 def run_info(state: RunState, turn: int, times: tuple[float, float], *, held: bool) -> RunInfo:
@@ -19,7 +26,7 @@ def run_info(state: RunState, turn: int, times: tuple[float, float], *, held: bo
         agent=state.agent,
         generation=state.generation,
         digest=state.digest,
-        message=state.messages[0].description[:PREVIEW_CHARS],
+        message=preview(state),
         created_at=times[0],
         updated_at=times[1],
         conversation_id=state.conversation_id,
@@ -29,8 +36,29 @@ def run_info(state: RunState, turn: int, times: tuple[float, float], *, held: bo
         trace_id=state.trace_id,
         steps=state.steps,
         tokens=state.usage.total_tokens,
+        cost_usd=state.usage.cost_usd,
+        elapsed_ms=state.elapsed_ms,
         expires_at=min(expiries, default=None),
         held=held,
+    )
+
+
+def conversation_info(
+    conversation: Conversation, created_at: float, times: ConversationTimes, turns: Sequence[RunInfo]
+) -> ConversationInfo:
+    """Return a conversation as shown in lists. `turns`: its runs that are stored."""
+    return ConversationInfo(
+        id=conversation.id,
+        agent=conversation.agent,
+        turns=conversation.turns,
+        created_at=created_at,
+        updated_at=times.updated_at,
+        expires_at=None if times.ttl is None else times.expires_at,
+        open_run=conversation.open_run,
+        user=conversation.user,
+        tenant=conversation.tenant,
+        title=turns[0].message if turns else "",
+        status=turns[-1].status if turns else None,
     )
 
 
@@ -81,6 +109,10 @@ def _conditions(info: RunInfo, query: RunQuery) -> Iterator[bool]:
     yield not query.orphaned or info.orphaned
     if query.expired_at is not None:
         yield info.status == "paused" and info.expires_at is not None and info.expires_at <= query.expired_at
-    for name in ("conversation_id", "agent"):
+    for name in ("run_id", "conversation_id", "agent", "generation"):
         value = getattr(query, name)
         yield value is None or getattr(info, name) == value
+    yield query.digest is None or info.digest.startswith(query.digest)
+    yield query.text is None or query.text.lower() in info.message.lower()
+    yield query.since is None or info.created_at >= query.since
+    yield query.until is None or info.created_at < query.until

@@ -1,17 +1,33 @@
-"""The files, budget counters and queue of a store in memory."""
+"""The files, budget counters, queue and limits of a store in memory."""
 
 from __future__ import annotations
 
 import time
+from bisect import bisect_left, insort
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 
 from framework.store.queue_rules import IDEMPOTENCY_SECONDS, check_same_request
+from framework.store.work import RunLimits
 from framework.types.budget import BudgetUse, CounterKey, CounterOwner
+from framework.types.errors import RunBlocked
 from framework.types.run_request import IdempotencyKey, RunRequest
 
 ConversationKey = tuple[str | None, str]
 """Tenant and id of a conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationTimes:
+    """When a conversation's last turn ended, and how many seconds it is kept after that."""
+
+    updated_at: float
+    ttl: float | None
+
+    @property
+    def expires_at(self) -> float:
+        return float("inf") if self.ttl is None else self.updated_at + self.ttl
 
 
 class MemoryMedia:
@@ -29,6 +45,10 @@ class MemoryMedia:
     def get(self, digests: Collection[str]) -> Mapping[str, bytes]:
         """Return the files with these digests."""
         return {digest: self._files[digest] for digest in digests if digest in self._files}
+
+    def sizes(self, user: str | ConversationKey) -> dict[str, int]:
+        """Return the size of each file of a user, by digest."""
+        return {digest: len(self._files[digest]) for digest in self._digests.get(user, ())}
 
     def drop(self, user: str | ConversationKey, *, still_used_by: ConversationKey | None = None) -> None:
         """Delete a user's files, except those that others use. The messages of a conversation outlive its runs."""
@@ -70,29 +90,66 @@ class MemoryCounters:
             del self._uses[key]
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class _Place:
+    """The place of a queued run."""
+
+    urgency: int
+    """Its negative priority."""
+    rank: float
+    """See `sql.ranks`."""
+    number: int
+    request: RunRequest = field(compare=False)
+
+
 class MemoryQueue:
-    """Queued runs, in the order in which they were added."""
+    """Queued runs, in the order in which they are claimed."""
 
     def __init__(self) -> None:
-        self._requests: dict[str, RunRequest] = {}
+        self._places: dict[str, _Place] = {}
+        """By run id, in the order in which the runs were added."""
+        self._in_order: list[_Place] = []
+        self._of_tenants: dict[tuple[str | None, int], dict[str, None]] = {}
+        """Ids of the queued runs of each tenant and priority, in order."""
+        self._next_ranks: dict[int, float] = {}
+        """The rank after the highest that has begun, by priority."""
         self._waiting: dict[ConversationKey, dict[str, None]] = {}
         """Ids of the queued runs of each conversation, in order."""
+        self._numbers = count(1)
 
     def __contains__(self, run_id: str) -> bool:
-        return run_id in self._requests
+        return run_id in self._places
+
+    def __len__(self) -> int:
+        return len(self._places)
 
     def __iter__(self) -> Iterator[RunRequest]:
-        return iter(self._requests.values())
+        """Iterate over the runs with a higher priority first, then by the turns of their tenants, then by age."""
+        return (place.request for place in self._in_order)
 
     def add(self, request: RunRequest, key: ConversationKey | None) -> None:
-        """Add a run to the end of the queue."""
-        self._requests[request.run_id] = request
+        """Add a run to the queue: behind those of its tenant, and level with the next one of others."""
+        same = self._of_tenants.setdefault((request.tenant, request.priority), {})
+        rank = self._next_ranks.get(request.priority, 0.0)
+        if same:
+            rank = max(rank, self._places[next(reversed(same))].rank + 1.0)
+        place = self._places[request.run_id] = _Place(-request.priority, rank, next(self._numbers), request)
+        same[request.run_id] = None
+        insort(self._in_order, place)
         if key is not None:
             self._waiting.setdefault(key, {})[request.run_id] = None
 
-    def remove(self, run_id: str, key: ConversationKey | None) -> None:
+    def remove(self, run_id: str, key: ConversationKey | None, *, has_begun: bool = False) -> None:
         """Remove a run from the queue, if it is there."""
-        self._requests.pop(run_id, None)
+        if (place := self._places.pop(run_id, None)) is not None:
+            del self._in_order[bisect_left(self._in_order, place)]
+            priority = place.request.priority
+            same = self._of_tenants[place.request.tenant, priority]
+            del same[run_id]
+            if not same:
+                del self._of_tenants[place.request.tenant, priority]
+            if has_begun:
+                self._next_ranks[priority] = max(self._next_ranks.get(priority, 0.0), place.rank + 1.0)
         if key is not None and (waiting := self._waiting.get(key)) is not None:
             waiting.pop(run_id, None)
             if not waiting:
@@ -105,6 +162,60 @@ class MemoryQueue:
     def is_first(self, run_id: str, key: ConversationKey) -> bool:
         """Return whether a queued run is the oldest of its conversation."""
         return next(iter(self._waiting[key])) == run_id
+
+
+class MemorySlots:
+    """Limits on runs in progress: the slots that runs hold, and the runs that wait for one."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, set[str]] = {}
+        """Ids of the runs that hold a slot, by the key of the limit."""
+        self._waiting: dict[str, str] = {}
+        """Keys of the limits that runs wait for, by run id."""
+
+    def take(self, limits: RunLimits, run_id: str) -> None:
+        """Take a slot of each limit for a run, or let it wait for the first that has none.
+
+        Raises:
+            RunBlocked: a limit is reached. Runs that wait for the others may try.
+        """
+        held = {key: self._held.setdefault(key, set()) for key in sorted(limits)}
+        for key, run_ids in held.items():
+            if len(run_ids) >= limits[key]:
+                self._waiting[run_id] = key
+                raise RunBlocked(f"run {run_id} waits: {limits[key]} runs of {key} are in progress", key)
+        for run_ids in held.values():
+            run_ids.add(run_id)
+
+    def free(self, run_id: str) -> list[str]:
+        """Free the slots of a run that stops, and return their keys."""
+        freed = [key for key, run_ids in self._held.items() if run_id in run_ids]
+        for key in freed:
+            self._held[key].discard(run_id)
+            if not self._held[key]:
+                del self._held[key]
+        return freed
+
+    def waits_for(self, run_id: str) -> str | None:
+        """Return the key of the limit that a run waits for."""
+        return self._waiting.get(run_id)
+
+    def waiting(self, key: str) -> set[str]:
+        """Return the runs that wait for a limit."""
+        return {run_id for run_id, waits_for in self._waiting.items() if waits_for == key}
+
+    @property
+    def waited_for(self) -> set[str]:
+        """The limits that runs wait for."""
+        return set(self._waiting.values())
+
+    def has_room(self, key: str, allowed: int | None) -> bool:
+        """Return whether fewer runs hold a slot of a limit than are allowed; None: any number."""
+        return allowed is None or len(self._held.get(key, ())) < allowed
+
+    def wake(self, run_id: str) -> None:
+        """Let a run try again, or forget that it waits."""
+        self._waiting.pop(run_id, None)
 
 
 @dataclass(frozen=True, slots=True)

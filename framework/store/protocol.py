@@ -9,14 +9,20 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
-from framework.store.paging import ConversationCursor
+from framework.store.conversation_lists import ConversationInfo, ConversationQuery
+from framework.store.period import Period
+from framework.store.run_record import RunRecord
+from framework.store.signals import Signals
+from framework.store.usage import Grouping, UsageReport
+from framework.store.work import UNLIMITED, RunLimits, WorkStore
 from framework.types.budget import BudgetUse, CounterKey
-from framework.types.events import Event
+from framework.types.fleet import Backlog
 from framework.types.messages import Message
 from framework.types.run_request import IdempotencyKey, RunRequest
-from framework.types.state import Decision, RunState
+from framework.types.state import Decision, MadeDecision, RunState
 from framework.types.status import Status
 from framework.types.trace import SpanRecord
 from framework.types.transcript import Summary
@@ -26,6 +32,12 @@ ANSWERED_STATUSES: tuple[Status, ...] = ("completed", "stopped")
 """Statuses of runs whose messages become part of their conversation."""
 PREVIEW_CHARS = 200
 """Length of the user's message in lists of runs."""
+SEARCHED_RUNS = 20_000
+"""Number of runs in which `RunQuery.text` is looked up. It bounds the time: messages have no index."""
+Deciders = Mapping[str, str | None]
+"""The user who made each decision, by confirmation id. None or missing: an unnamed caller, or nobody, because the
+confirmation expired."""
+NOBODY: Deciders = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,48 +68,6 @@ class Conversation:
     def is_stored(self) -> bool:
         """Whether a run of it began or waits. Otherwise it is new, and has no owner."""
         return self.turns > 0 or self.waiting > 0
-
-
-@dataclass(frozen=True, slots=True)
-class ConversationInfo:
-    """One conversation, as shown in lists."""
-
-    id: str
-    agent: str | None
-    turns: int
-    created_at: float
-    """Unix time in seconds, like the other times."""
-    updated_at: float
-    expires_at: float | None = None
-    """When it may be deleted; None: never."""
-    open_run: str | None = None
-    user: str | None = None
-    tenant: str | None = None
-
-    @property
-    def cursor(self) -> str:
-        """Position in a list of conversations: pass it as `ConversationQuery.cursor` to get the next page."""
-        return ConversationCursor(self.updated_at, self.id, self.tenant).encode()
-
-
-@dataclass(frozen=True, slots=True)
-class ConversationQuery:
-    """Filter for a list of conversations, sorted by latest turn first. Unset fields match everything."""
-
-    id: str | None = None
-    """Several conversations may have this id, each of another tenant."""
-    agent: str | None = None
-    user: str | None = None
-    tenant: str | None = None
-    without_tenant: bool = False
-    """Only conversations that have no tenant."""
-    agents: Collection[str] | None = None
-    """Only conversations that one of these agents answered last."""
-    before: float | None = None
-    """Only conversations whose latest turn is older than this Unix time."""
-    cursor: str | None = None
-    """Only conversations after the one with this `ConversationInfo.cursor`. Used for paging."""
-    limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,23 +113,34 @@ class RunInfo:
     trace_id: str | None = None
     steps: int = 0
     tokens: int = 0
+    cost_usd: float = 0.0
+    """Cost of all model calls; 0 if no price is known."""
+    elapsed_ms: float = 0.0
+    """Active time in milliseconds, without the time it waited for a person."""
     expires_at: float | None = None
     """When the first of its pending confirmations expires."""
     held: bool = False
     """Whether a process is executing it."""
     attempts: int = 0
     """Number of times it was taken over since its last saved step."""
+    priority: int = 0
+    waits_for: str | None = None
+    """What it waits for until it begins or continues: `conversation` (the runs before it), `capacity` (a free process),
+    `handed_on` (a process that can execute it) or a limit, such as `agent:support`."""
+    refusals: Mapping[str, str] | None = None
+    """What processes lacked that handed it on, by their names."""
 
     @property
     def orphaned(self) -> bool:
         """Whether its process ended before the run did, and no other has taken it over."""
-        return self.status == "running" and not self.held
+        return self.status == "running" and not self.held and self.waits_for is None
 
 
 @dataclass(frozen=True, slots=True)
 class RunQuery:
     """Filter for a list of runs. Unset fields match everything."""
 
+    run_id: str | None = None
     statuses: Collection[Status] = ()
     conversation_id: str | None = None
     agent: str | None = None
@@ -169,6 +150,16 @@ class RunQuery:
     """Only runs that have no tenant."""
     agents: Collection[str] | None = None
     """Only runs of these agents."""
+    generation: int | None = None
+    digest: str | None = None
+    """Only runs on configurations whose digest begins with this."""
+    text: str | None = None
+    """Only runs whose `RunInfo.message` contains this, in any case of ASCII letters, among the newest `SEARCHED_RUNS`
+    of the store."""
+    since: float | None = None
+    """Only runs added at this Unix time or later."""
+    until: float | None = None
+    """Only runs added before this Unix time."""
     orphaned: bool = False
     """Only runs in progress that no process executes."""
     expired_at: float | None = None
@@ -179,42 +170,7 @@ class RunQuery:
     limit: int | None = None
 
 
-class RunRecord(Protocol):
-    """A run that this process holds. Writes are sequential, and each one is atomic."""
-
-    cancel_requested: bool
-    """Whether a cancel request was in the store at the last write, or when the run was taken over."""
-
-    async def write(
-        self,
-        state: RunState,
-        events: Sequence[Event] = (),
-        spans: Sequence[SpanRecord] = (),
-        *,
-        last: bool = False,
-        uses: Sequence[BudgetUse] = (),
-    ) -> None:
-        """Save what has changed, together with new events and spans.
-
-        Args:
-            state: the current state; read before the first await.
-            events: events since the last write, numbered consecutively.
-            spans: spans that ended since the last write with spans.
-            last: the run has ended or pauses. Its lease is released; once it has ended, its conversation is free too.
-            uses: added to the counters of shared budgets, atomically with the rest.
-
-        Raises:
-            RunTaken: another process has taken over the run; nothing was written.
-            StoreError: the write failed.
-        """
-        ...
-
-    async def release(self) -> None:
-        """Release a run that has not ended, in its last saved state. Any process may take it over."""
-        ...
-
-
-class Store(Protocol):
+class Store(WorkStore, Signals, Protocol):
     """Stores runs and conversations. Every method raises StoreError if the storage fails."""
 
     durable: bool
@@ -224,7 +180,13 @@ class Store(Protocol):
     keeps_spans: bool
     """Whether traces are stored. If not, spans are recorded only with a TracerProvider."""
 
-    async def begin(self, state: RunState, conversation: Conversation | None, blueprint: Blueprint | None) -> RunRecord:
+    async def begin(
+        self,
+        state: RunState,
+        conversation: Conversation | None,
+        blueprint: Blueprint | None,
+        limits: RunLimits = UNLIMITED,
+    ) -> RunRecord:
         """Save a new run with the user's message, before any of its work begins.
 
         If the run is queued and claimed by this store, it leaves the queue.
@@ -233,6 +195,7 @@ class Store(Protocol):
             state: the first state.
             conversation: the conversation as loaded; the run becomes its next turn.
             blueprint: the files of the agent; only durable stores need them.
+            limits: limits of which a queued run must have a slot. It keeps them until it ends, pauses or is released.
 
         Returns:
             Its record. If `cancel_requested` is set, which only a queued run can have, the caller must end the run.
@@ -240,12 +203,13 @@ class Store(Protocol):
         Raises:
             ConversationBusy: another run of the conversation is open, or began since it was loaded. Runs that are not
                 queued also wait for those in the queue.
+            RunBlocked: a limit is reached. The run is released and waits in its place, until a slot is free.
             RunTaken: the run is queued, and this store has no claim on it.
         """
         ...
 
     async def enqueue(self, request: RunRequest, *, idempotency: IdempotencyKey | None = None) -> str:
-        """Save a request as a queued run, and return the run's id.
+        """Save a request as a queued run, and return the run's id. If the run can begin, it is ready, and offered.
 
         Args:
             request: the request. Its conversation exists, and belongs to its user and tenant, from now on.
@@ -259,23 +223,24 @@ class Store(Protocol):
         """
         ...
 
-    async def claim(self, limit: int, *, run_id: str | None = None) -> Sequence[RunRequest]:
-        """Claim queued runs that can begin, oldest first. Renew their leases, and begin or unclaim each run.
+    async def hand_over(self, state: RunState, decisions: Mapping[str, Decision], by: Deciders = NOBODY) -> None:
+        """Save decisions about a paused run, and offer the run, so that any process resumes it.
 
-        A run can begin if no living process holds it, and if it is the first of its conversation and no run of the
-        conversation is open. If a process ends before it begins a run, the run can be claimed again.
+        The arguments are those of `take`. Then the run is in progress, and no process holds it.
 
-        Args:
-            limit: the maximum number of runs.
-            run_id: claim only this run, if it can begin.
+        Raises:
+            RunBusy: a process holds the run, or took it over first.
+            DecisionRefused: a confirmation was already decided.
         """
         ...
 
-    async def unclaim(self, run_ids: Collection[str]) -> None:
-        """Release claims of this store, so that any process can claim the runs. Runs that have begun are skipped."""
-        ...
-
-    async def take(self, state: RunState, decisions: Mapping[str, Decision], by: str | None = None) -> RunRecord:
+    async def take(
+        self,
+        state: RunState,
+        decisions: Mapping[str, Decision],
+        by: Deciders = NOBODY,
+        limits: RunLimits = UNLIMITED,
+    ) -> RunRecord:
         """Claim a paused or orphaned run that has not changed since it was loaded, and save decisions.
 
         A queued run can be taken too, to end it: it stays queued until its last write.
@@ -283,12 +248,14 @@ class Store(Protocol):
         Args:
             state: the state that `load_run` returned.
             decisions: decisions by confirmation id; each confirmation may be decided once.
-            by: the user who decided.
+            by: who made them.
+            limits: limits of which the run must have a slot, as for `begin`.
 
         Returns:
             Its record. If `cancel_requested` is set, the caller must end the run instead of resuming it.
 
         Raises:
+            RunBlocked: a limit is reached. The decisions are saved, and the run waits for a slot as for a process.
             RunBusy: another process holds the run, or took it over first.
             DecisionRefused: a confirmation was already decided.
         """
@@ -302,12 +269,39 @@ class Store(Protocol):
         """Return the matching runs, by default oldest first; raises RequestError if `before` names no such run."""
         ...
 
+    async def count_runs(self, query: RunQuery) -> int:
+        """Return the number of runs that match. `orphaned`, `before` and `limit` have no effect."""
+        ...
+
+    async def usage(self, query: RunQuery, by: Grouping, period: Period) -> UsageReport:
+        """Return figures of the matching runs that were added in a period: in total, over time and by group.
+
+        The store counts without loading states. `since`, `until` and the paging of the query have no effect.
+        """
+        ...
+
     async def count_waiting(self) -> Mapping[Status, int]:
         """Return the numbers of queued and of paused runs, including those of other processes."""
         ...
 
+    async def backlog(self, query: RunQuery) -> Backlog:
+        """Return how many of the matching runs wait, where and why. Only the owner and agents of the query are used."""
+        ...
+
     async def events(self, run_id: str, after: int = 0) -> Sequence[Mapping[str, Any]]:
         """Return a run's events with a number above `after`, in their wire format; raises RunNotFound."""
+        ...
+
+    async def events_named(self, run_id: str, name: str) -> Sequence[Mapping[str, Any]]:
+        """Return a run's events of one name, such as `plan`, in their wire format; raises RunNotFound."""
+        ...
+
+    async def decisions(self, run_id: str) -> Sequence[MadeDecision]:
+        """Return the decisions about a run, in the order they were made; raises RunNotFound."""
+        ...
+
+    async def latest_decisions(self, run_ids: Collection[str], limit: int) -> Sequence[MadeDecision]:
+        """Return the latest decisions about these runs, the latest first. Unknown runs have none."""
         ...
 
     async def spans(self, run_id: str) -> Sequence[SpanRecord]:
@@ -318,15 +312,6 @@ class Store(Protocol):
         """Request cancellation from the holder of a run. Return False if no process holds it; raises RunNotFound.
 
         A queued run is held while it is claimed.
-        """
-        ...
-
-    async def renew(self, run_ids: Collection[str]) -> Mapping[str, bool]:
-        """Renew the leases of this store's runs, and of those that it claimed.
-
-        Returns:
-            Whether a cancel request exists, by run id. Contains only runs that this store still holds: a run that is
-            missing has paused or ended, or was taken over by another process.
         """
         ...
 

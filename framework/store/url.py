@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from framework.store.memory import MemoryStore
 from framework.store.protocol import Store
+from framework.store.work import DEFAULT_LEASE_SECONDS
 
 MEMORY_URL = "memory:"
 
 
-async def open_store(url: str, root: Path) -> Store:
+async def open_store(url: str, root: Path, lease_seconds: float = DEFAULT_LEASE_SECONDS) -> Store:
     """Open a store, and migrate its tables to the current version.
 
     Args:
         url: `sqlite:///state.db` (relative to `root`; absolute with four slashes), `postgresql://user@host/database`,
             or `memory:` for a store that lasts as long as the process.
         root: the project folder.
+        lease_seconds: how long after its last renewal of the lease other processes take over the runs of this one.
 
     Raises:
         ConfigError: the URL is invalid.
@@ -27,4 +30,12 @@ async def open_store(url: str, root: Path) -> Store:
         return MemoryStore(keep_spans=True)
     from framework.store.sql.store import SqlStore
 
-    return await SqlStore.open(url, root)
+    return await SqlStore.open(url, root, lease_seconds=lease_seconds)
+
+
+def shown_url(url: str) -> str:
+    """Return the URL of a store without what may be confidential: the password and the options of a connection."""
+    parts = urlsplit(url)
+    user, _, host = parts.netloc.rpartition("@")
+    name = user.partition(":")[0]
+    return parts._replace(netloc=f"{name}@{host}" if name else host, query="").geturl() if parts.netloc else url

@@ -52,16 +52,17 @@ def export_traces(endpoint: str | None, headers: Mapping[str, str], service: str
         yield
         return
     try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        from framework.telemetry.span_exporter import FastSpanExporter
     except ImportError as error:
         raise ConfigError(
             f"cannot export traces: a package is missing ({error}): run pip install 'agentsd[otlp]'"
         ) from None
     resource = process_resource(service)
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    exporter = OTLPSpanExporter(
+    exporter = FastSpanExporter(
         endpoint=None if endpoint is None else traces_url(endpoint),
         headers=dict(headers) or None,
         timeout=None if os.environ.get("OTEL_EXPORTER_OTLP_TIMEOUT") else _SEND_TIMEOUT_SECONDS,

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from math import isfinite
+from traceback import walk_stack
+from typing import TypeVar
 
 from framework.types.errors import ConfigError
 from framework.types.frozen import parse_duration
 from framework.types.spec import RISKS
 from framework.types.text import did_you_mean, shorten
 
+T = TypeVar("T")
 RateLimit = tuple[float, float]
 """Maximum number of calls, and the period in seconds."""
-OPTIONS = ("name", "description", "risk", "confirm", "idempotent", "timeout", "retries", "rate", "paths", "urls")
+OPTIONS = (
+    "name", "description", "risk", "confirm", "idempotent", "timeout", "retries", "rate", "paths", "urls", "needs",
+)  # fmt: skip
 """Options of `@tool`."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _NAME_SIGNS = "names contain only letters, digits, '_', '-' and '.'"
@@ -23,10 +30,59 @@ _TIMEOUT = "timeout must be a positive number of seconds, or a duration such as 
 _SHOWN_CHARS = 60
 
 
-def reject_unknown_options(options: Mapping[str, object]) -> None:
-    """Raise ConfigError for options that `@tool` does not have."""
-    for name in options:
-        raise ConfigError(f"@tool has no option {name!r}{did_you_mean(name, OPTIONS)}")
+_invalid_tools: ContextVar[list[DeclarationError] | None] = ContextVar("agentsd_invalid_tools", default=None)
+"""Where invalid declarations are collected while a plugin file is loaded; None: they are raised."""
+
+
+class DeclarationError(ConfigError):
+    """An invalid declaration of a tool."""
+
+    def __init__(self, errors: Sequence[tuple[str | None, str]]) -> None:
+        super().__init__("; ".join(message for _, message in errors))
+        self.errors = tuple(errors)
+        """The mistakes: option of `@tool` (None: the function itself), and message."""
+        self.stack: list[tuple[str, int]] = []
+        """File names and lines of the frames that declare the tool, the innermost first, once it is collected."""
+
+
+@contextmanager
+def collected_declaration_errors() -> Iterator[list[DeclarationError]]:
+    """Collect invalid declarations instead of raising them, so that all those of a file are reported together."""
+    errors: list[DeclarationError] = []
+    token = _invalid_tools.set(errors)
+    try:
+        yield errors
+    finally:
+        _invalid_tools.reset(token)
+
+
+def report_declaration(error: DeclarationError) -> None:
+    """Collect an invalid declaration, or raise it if declarations are not collected."""
+    errors = _invalid_tools.get()
+    if errors is None:
+        raise error
+    error.stack = [(frame.f_code.co_filename, line) for frame, line in walk_stack(None)]
+    errors.append(error)
+
+
+class DeclarationCheck:
+    """Collects the mistakes in one declaration of a tool."""
+
+    def __init__(self, unknown_options: Iterable[str]) -> None:
+        """Begin with the options that `@tool` does not have."""
+        self.errors: list[tuple[str | None, str]] = [
+            (name, f"@tool has no option {name!r}{did_you_mean(name, OPTIONS)}") for name in unknown_options
+        ]
+
+    def run(self, option: str | None, check: Callable[[], T]) -> T | None:
+        """Return the result of a check of an option; None if the option is invalid, which is collected."""
+        try:
+            return check()
+        except DeclarationError as error:
+            self.errors += error.errors
+        except ConfigError as error:
+            self.errors.append((option, error.message))
+        return None
 
 
 def check_name(name: object) -> str:
@@ -61,10 +117,18 @@ def parse_rate(tool: str, rate: object) -> RateLimit | None:
     return float(match[1]), _RATE_SECONDS[match[2]]
 
 
+def check_needs(tool: str, needs: object) -> Mapping[str, str]:
+    """Return modules, each with what pip installs. Raise ConfigError if this is not such a mapping."""
+    if isinstance(needs, Mapping) and all(map(_is_need, needs, needs.values())):
+        return dict(needs)
+    meant = "modules, each with what pip installs, such as {'yaml': 'pyyaml'}"
+    raise ConfigError(f"tool {tool!r}: needs must be {meant}: {short_repr(needs)}")
+
+
 def check_options(tool: str, declared: Mapping[str, object]) -> None:
-    """Raise ConfigError with every error in the options of a tool."""
-    if errors := list(_option_errors(declared)):
-        raise ConfigError(f"tool {tool!r}: {'; '.join(errors)}")
+    """Raise DeclarationError with every error in the options of a tool."""
+    if errors := [(option, f"tool {tool!r}: {text}") for option, text in _option_errors(declared)]:
+        raise DeclarationError(errors)
 
 
 def resolve_arguments(
@@ -94,22 +158,26 @@ def resolve_arguments(
     return tuple(dict.fromkeys(found))
 
 
-def _option_errors(declared: Mapping[str, object]) -> Iterator[str]:
+def _option_errors(declared: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     risk, retries, timeout, rate = (declared[key] for key in ("risk", "retries", "timeout", "rate"))
     if not isinstance(risk, str) or risk not in RISKS:
         meant = did_you_mean(risk, RISKS) if isinstance(risk, str) else f"; there are: {', '.join(RISKS)}"
-        yield f"unknown risk {short_repr(risk)}{meant}"
+        yield "risk", f"unknown risk {short_repr(risk)}{meant}"
     for key in ("confirm", "idempotent"):
         if not isinstance(declared[key], bool):
-            yield f"{key} must be True or False: {short_repr(declared[key])}"
+            yield key, f"{key} must be True or False: {short_repr(declared[key])}"
     if timeout is not None and not _is_positive(timeout):
-        yield f"{_TIMEOUT}: {short_repr(timeout)}"
+        yield "timeout", f"{_TIMEOUT}: {short_repr(timeout)}"
     if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
-        yield f"retries must be an integer, 0 or more: {short_repr(retries)}"
+        yield "retries", f"retries must be an integer, 0 or more: {short_repr(retries)}"
     elif retries and declared["idempotent"] is False:
-        yield "retries require idempotent=True: a call that must not happen twice cannot be retried"
+        yield "retries", "retries require idempotent=True: a call that must not happen twice cannot be retried"
     if rate is not None and not _is_rate(rate):
-        yield f"rate must be a pair (calls, seconds) of positive numbers: {short_repr(rate)}"
+        yield "rate", f"rate must be a pair (calls, seconds) of positive numbers: {short_repr(rate)}"
+
+
+def _is_need(module: object, package: object) -> bool:
+    return isinstance(module, str) and module.isidentifier() and isinstance(package, str) and bool(package.strip())
 
 
 def _is_rate(rate: object) -> bool:

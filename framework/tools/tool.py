@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import sys
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, Protocol, overload
 
 from docstring_parser import parse as parse_docstring
@@ -18,12 +21,15 @@ from pydantic.errors import PydanticUserError
 
 from framework.tools.base_folder import BaseFolder
 from framework.tools.declaration import (
+    DeclarationCheck,
+    DeclarationError,
     RateLimit,
     check_name,
+    check_needs,
     check_options,
     parse_rate,
     parse_timeout,
-    reject_unknown_options,
+    report_declaration,
     resolve_arguments,
     short_repr,
 )
@@ -123,6 +129,8 @@ class Tool:
     """Names of arguments that are paths, with dots for parts of objects. Each item of a list is a path."""
     urls: tuple[str, ...] = ()
     """Names of arguments that are URLs, in the same form."""
+    needs: Mapping[str, str] = field(default_factory=dict)
+    """Modules that the function imports when it is called, each with what pip installs."""
     returns: ReturnType | None = None
     """Declared type of the result, if it is structured."""
 
@@ -152,6 +160,17 @@ class Tool:
         return replace(self, definition=self.definition.model_copy(update={"name": name}), source=source)
 
     @property
+    def missing_packages(self) -> str:
+        """Why a call would fail: packages that are not installed, with the command; empty if there are none."""
+        missing = {
+            module: package
+            for module, package in self.needs.items()
+            if sys.modules.get(module) is None and find_spec(module) is None
+        }
+        packages = " ".join(f"'{package}'" for package in dict.fromkeys(missing.values()))
+        return f"{self.name} needs {', '.join(missing)}: pip install {packages}" if missing else ""
+
+    @property
     def contract(self) -> str:
         """Digest of the tool's definition."""
         return self.definition.contract
@@ -174,7 +193,10 @@ class Tool:
 
         Raises:
             ReturnError: the returned value does not match the annotation.
+            ToolError: a package that the tool needs is not installed.
         """
+        if missing := self.missing_packages:
+            raise ToolError(f"{missing} (the operator must run it)")
         kwargs = {**bound, self.context_parameter: context} if self.context_parameter else dict(bound)
         if not self.needs_thread:
             return self._checked(await self.function(**kwargs))
@@ -201,6 +223,7 @@ def tool(
     rate: str | None = None,
     paths: str | Iterable[str] = (),
     urls: str | Iterable[str] = (),
+    needs: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -216,6 +239,7 @@ def tool(
     rate: str | None = None,
     paths: str | Iterable[str] = (),
     urls: str | Iterable[str] = (),
+    needs: Mapping[str, str] = MappingProxyType({}),
     **unknown: object,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Create a tool from a function. The signature becomes the schema, the docstring the description.
@@ -232,40 +256,48 @@ def tool(
         rate: rate limit such as `5/s`, `100/m` or `1000/h`.
         paths: parameters that are paths below the base folder; `files.source` names a part of an object.
         urls: parameters that are http(s) URLs.
+        needs: modules that the function imports when it is called, each with what pip installs: `{"yaml": "pyyaml"}`.
         unknown: rejected.
 
     Raises:
         ConfigError: the signature cannot be converted to named JSON arguments, an option is unknown or invalid, or
             options contradict each other.
     """
-    reject_unknown_options(unknown)
 
     def decorate(target: Callable[..., Any]) -> Tool:
         if not callable(target):
             raise ConfigError(f"@tool must decorate a function, with options as keywords: {short_repr(target)}")
-        title = check_name(getattr(target, "__name__", None) if name is None else name)
-        declared: dict[str, Any] = {
-            "risk": risk,
-            "confirm": confirm,
-            "idempotent": idempotent,
-            "timeout": parse_timeout(title, timeout),
-            "retries": retries,
-            "rate": parse_rate(title, rate),
+        check, own_name = DeclarationCheck(unknown), getattr(target, "__name__", None)
+        title = check.run("name", lambda: check_name(own_name if name is None else name)) or str(own_name)
+        given = {"risk": risk, "confirm": confirm, "idempotent": idempotent, "retries": retries}
+        declared = _options(check, title, given, timeout, rate, needs)
+        signature = check.run(None, lambda: _signature(target, title, description))
+        accepted = signature[1].accepted_names if signature else lambda name: (name,)
+        locations: dict[str, Any] = {
+            "paths": check.run("paths", lambda: resolve_arguments(title, "paths", paths, accepted)),
+            "urls": check.run("urls", lambda: resolve_arguments(title, "urls", urls, accepted)),
         }
-        check_options(title, declared)
-        definition, arguments, context_parameter, returns = _signature(target, title, description)
-        return Tool(
-            definition,
-            target,
-            arguments,
-            context_parameter,
-            **declared,
-            returns=returns,
-            paths=resolve_arguments(title, "paths", paths, arguments.accepted_names),
-            urls=resolve_arguments(title, "urls", urls, arguments.accepted_names),
-        )
+        if check.errors or signature is None:
+            report_declaration(DeclarationError(check.errors))
+            return target  # type: ignore[return-value]  # an invalid plugin is executed to its end, then rejected
+        definition, arguments, context_parameter, returns = signature
+        return Tool(definition, target, arguments, context_parameter, **declared, returns=returns, **locations)
 
     return decorate(function) if function is not None else decorate
+
+
+def _options(
+    check: DeclarationCheck, title: str, given: Mapping[str, Any], timeout: object, rate: object, needs: object
+) -> dict[str, Any]:
+    """Return the checked options of a tool that concern its calls."""
+    declared = {
+        **given,
+        "timeout": check.run("timeout", lambda: parse_timeout(title, timeout)),
+        "rate": check.run("rate", lambda: parse_rate(title, rate)),
+        "needs": check.run("needs", lambda: check_needs(title, needs)),
+    }
+    check.run(None, lambda: check_options(title, declared))
+    return declared
 
 
 def _signature(

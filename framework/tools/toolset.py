@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal, Protocol, get_args
 
+from framework.tools.globs import Globs
 from framework.tools.tool import Tool
 from framework.types.errors import ConfigError
 from framework.types.messages import ToolDefinition
@@ -74,9 +75,9 @@ class Toolset:
             source: file that contains the policy.
             blocked: names of tools that are not offered, regardless of the rules.
         """
-        always_denied = [rule.tool for rule in policy.deny if not rule.when]
-        wanted = [*policy.allow, *(rule.tool for rule in policy.ask)]
-        ceiling = RISKS.index(risk_level)
+        wanted = Globs((*policy.allow, *(rule.tool for rule in policy.ask))).matching(tools.keys())
+        denied = Globs(rule.tool for rule in policy.deny if not rule.when).matching(tools.keys())
+        risks = RISKS[: RISKS.index(risk_level) + 1]
         self._policy, self._source = policy, source
         self._rules: dict[str, ToolRules] = {}
         """Cache of `rules_for`."""
@@ -84,10 +85,10 @@ class Toolset:
         self.offered: Mapping[str, Tool] = {
             name: tool
             for name, tool in tools.items()
-            if name not in blocked
-            and (tool.source == "agent" or _matches_any(name, wanted))
-            and not _matches_any(name, always_denied)
-            and RISKS.index(tool.risk) <= ceiling
+            if (name in wanted or tool.source == "agent")
+            and name not in denied
+            and name not in self.blocked
+            and tool.risk in risks
         }
         self._definitions: tuple[ToolDefinition, ...] | None = None
         self.scope = ""
@@ -148,12 +149,10 @@ def filter_tools(
     tools: Iterable[Tool], allow: str | Iterable[str] | None = None, deny: str | Iterable[str] = ()
 ) -> list[Tool]:
     """Select tools by name or glob. `allow=None` or empty means all; `deny` takes precedence over `allow`."""
-    allowed, denied = _listed(allow) or ("*",), _listed(deny)
-    return [tool for tool in tools if _matches_any(tool.name, allowed) and not _matches_any(tool.name, denied)]
-
-
-def _matches_any(name: str, globs: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, glob) for glob in globs)
+    tools = list(tools)
+    allowed = Globs(_listed(allow) or ("*",)).matching([tool.name for tool in tools])
+    allowed -= Globs(_listed(deny)).matching(allowed)
+    return [tool for tool in tools if tool.name in allowed]
 
 
 def _listed(patterns: str | Iterable[str] | None) -> tuple[str, ...]:

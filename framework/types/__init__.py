@@ -8,6 +8,7 @@ In reading order; each module imports only from those below it:
     file                Files for models: images, PDFs and audio, with their bytes.
     outcome             Outcomes of a run: status, HTTP status, exit code and span error.
     errors              Errors, by who caused them.
+    fleet               The processes that share a store, what each executes, and what waits for them.
     run_request         A request for a run as the caller sent it, stored until a process executes it.
     state               The persisted state of a run, pending decisions, and the result for the caller.
     plan                Plans as data: steps, their states, the scope of an approval, and state transitions.
@@ -27,9 +28,11 @@ In reading order; each module imports only from those below it:
     backoff             Exponential backoff with jitter: the wait before a retry.
     bounded_body        Limits the size of HTTP response bodies.
     budget              Budgets that runs share: their definition, and the counters of what is used.
+    certificates        The certificates that HTTPS clients trust, read once a process.
     confirmation_kinds  Kinds of confirmations, and the decisions that each accepts.
     digest              Digests of content: arguments, plans, tool definitions and files.
     frozen              The base class of immutable data, and durations.
+    imports             Imports that keep the garbage collector away from the objects they create.
     linear_pattern      Regular expressions from configuration files, matched in linear time.
     media_format        Media types by content, whether files are complete, and estimates of their tokens.
     private_folder      The `.agentsd` folder for a project's data, accessible to its user only.
@@ -39,4 +42,5 @@ In reading order; each module imports only from those below it:
     strict_json         Strict JSON parsing: unique keys, finite numbers, bounded depth and size.
     text                Text helpers: shorten, put on one line, replace lone surrogates, suggest similar names.
     trace               Finished spans as plain data.
+    version             The version of the installed package.
 """

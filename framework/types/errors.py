@@ -11,7 +11,7 @@
     │   ├── DecisionRefused    the decision was made before, or is too late
     │   ├── GenerationNotFound no stored generation with this number
     │   ├── ConversationBusy   a run of this conversation is in progress, waits for a decision or was interrupted
-    │   ├── QueueFull          too many runs of this conversation wait in the queue
+    │   ├── QueueFull          too many runs of this conversation, or altogether, wait in the queue
     │   └── IdempotencyConflict an idempotency key that was used for a different request
     ├── ModelError             the provider; `retryable` or not, `unavailable` or not
     │   └── ModelRefused       the model refused to answer
@@ -23,6 +23,7 @@
     ├── StoreError             the store
     │   ├── RunTaken           another process has taken over the run
     │   └── StoreTooNew        the store was written by a newer version of agentsd
+    ├── RunBlocked             the run waits for a limit on runs in progress
     └── RunSuspended           the runtime was closed; the run can be resumed
 
 `Paused` is not an error: a run that waits for a person leaves its executor with it. It derives from `BaseException`,
@@ -139,11 +140,20 @@ class ConversationBusy(RequestError):
 
 
 class QueueFull(RequestError):
-    """Too many runs of the conversation wait in the queue."""
+    """Too many runs wait in the queue: of the conversation, or of the whole store.
+
+    Args:
+        message: which limit is reached, and what to do.
+        retry_after: seconds after which a request may be accepted; None if unknown.
+    """
 
     code = "queue_full"
     http_status = 429
     retryable = True
+
+    def __init__(self, message: str, *, retry_after: int | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class IdempotencyConflict(RequestError):
@@ -199,6 +209,8 @@ class ModelError(AgentsdError):
         self.permanent = permanent
         self.usage: Usage | None = None
         """Tokens and cost of the failed call, if the provider reported them."""
+        self.has_begun = False
+        """Whether a part of the answer had arrived."""
         self.message_id: str | None = None
         """Id of the message of the failed attempt, as used in events; None if no model was called."""
 
@@ -286,6 +298,22 @@ class StoreTooNew(StoreError):
     """The store was written by a newer, incompatible version of agentsd."""
 
     code = "store_too_new"
+
+
+class RunBlocked(AgentsdError):
+    """The run begins or continues later, by itself: as many runs are in progress as `work.max_running` allows.
+
+    Args:
+        message: names the run and the limit.
+        key: the limit, such as `agent:support`.
+    """
+
+    code = "run_blocked"
+    http_status = 503
+
+    def __init__(self, message: str, key: str) -> None:
+        super().__init__(message)
+        self.key = key
 
 
 class RunSuspended(AgentsdError):

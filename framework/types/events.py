@@ -58,6 +58,9 @@ class Thought(RunEvent):
     """Id of the message that the text belongs to."""
     text: str
     """The text."""
+    reasoning_chars: int | None = None
+    """Number of characters at the beginning of the whole text that are reasoning; the rest is the text of the message.
+    None in deltas, which contain reasoning only, and in events of older versions."""
 
 
 class ContentReceived(RunEvent):
@@ -108,6 +111,8 @@ class ToolFinished(RunEvent):
     """Text of the result as the model receives it."""
     error: str | None = None
     """Why the call did not succeed."""
+    decision: Literal["respond"] | None = None
+    """`respond` if the tool was not executed: the result is the text of a person."""
     elapsed_ms: float
     """Duration in milliseconds."""
 
@@ -285,6 +290,11 @@ WIRE_NAMES: dict[type[Frozen], str] = {
 def wire(event: Event | ConfigReloaded | ConfigRejected) -> dict[str, Any]:
     """Return the event as JSON data: `{"event": NAME, …payload}`."""
     return {"event": WIRE_NAMES[type(event)], **event.model_dump(mode="json", exclude_none=True)}
+
+
+def wire_json(event: Event) -> str:
+    """Return the JSON of `wire(event)`, serialized directly by pydantic. It is one line."""
+    return f'{{"event":"{WIRE_NAMES[type(event)]}",{event.model_dump_json(exclude_none=True)[1:]}'
 
 
 def read_event(data: Mapping[str, Any]) -> Event:

@@ -148,6 +148,23 @@ class Usage(Frozen):
         )
 
 
+class ModelUse(Frozen):
+    """What a run has used of one model, with all its sub-runs."""
+
+    calls: int = 0
+    """Calls that the provider counted, failed ones included."""
+    usage: Usage = Usage()
+    unpriced_calls: int = 0
+    """Calls whose cost is unknown."""
+
+    def plus(self, usage: Usage, *, has_price: bool) -> ModelUse:
+        """Return the use after another call. A provider may report the cost of a call without a known price."""
+        is_unpriced = not has_price and not usage.cost_usd
+        return ModelUse(
+            calls=self.calls + 1, usage=self.usage + usage, unpriced_calls=self.unpriced_calls + is_unpriced
+        )
+
+
 class ToolDefinition(Frozen):
     """The definition of a tool as sent to models."""
 

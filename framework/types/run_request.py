@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 from uuid import uuid4
 
 from pydantic import Field
@@ -12,6 +12,12 @@ from framework.types.frozen import Frozen
 from framework.types.messages import Message
 from framework.types.state import RunState
 from framework.types.trace import TraceContext
+
+MAX_PRIORITY = 100
+"""Highest priority of a run; the lowest is its negative."""
+QUEUE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+"""Pattern of the names of queues."""
+Priority = Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)]
 
 
 class RunRequest(Frozen):
@@ -27,6 +33,10 @@ class RunRequest(Frozen):
     tenant: str | None = None
     queue: bool = False
     """Whether the run may wait for the open run of its conversation, and for those that wait already."""
+    priority: Priority = 0
+    """Of the runs that can begin, those with a higher priority begin first."""
+    queue_name: Annotated[str, Field(pattern=f"^{QUEUE_NAME}$")] | None = None
+    """Queue whose workers execute the run. Default: workers of its agent."""
     trace_context: TraceContext | None = None
     """Trace that the request belongs to, if any."""
     attempts: int = 0
@@ -44,6 +54,19 @@ class RunRequest(Frozen):
             status="queued",
             messages=[self.message],
         )
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePlace:
+    """Where a request waits until its run begins."""
+
+    wait: bool = False
+    """In a busy conversation, wait for the open run and for those that wait already."""
+    priority: int = 0
+    queue_name: str | None = None
+
+
+FIRST_COME = QueuePlace()
 
 
 @dataclass(frozen=True, slots=True)

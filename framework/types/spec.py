@@ -12,7 +12,9 @@ from framework.types.frozen import Duration, Frozen, check_version
 from framework.types.linear_pattern import LinearPattern
 from framework.types.mcp_policy import McpPolicy
 
-AgentName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
+AGENT_NAME = "[a-z][a-z0-9_-]{0,63}"
+"""Regular expression of the names of agents."""
+AgentName = Annotated[str, StringConstraints(pattern=f"^{AGENT_NAME}$")]
 SourceName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
 ToolPattern = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Risk = Literal["low", "medium", "high", "critical"]
@@ -193,6 +195,8 @@ class Limits(Frozen):
     """Time limit for the whole run, without the time it waits for a person."""
     model_timeout: Duration | None = 60.0
     """Time limit for one attempt of a model call. If the answer is streamed, the limit applies between two chunks."""
+    model_total_timeout: Duration | None = None
+    """Time limit for one attempt of a model call as a whole, also if its answer is streamed and still arriving."""
     first_token_timeout: Duration | None = 30.0
     """Time limit for the first chunk of a streamed answer. Keep-alive messages do not count as chunks."""
     tool_timeout: Duration | None = 30.0

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from framework.types.budget import BudgetUse
 from framework.types.confirmation_kinds import ConfirmationKind
 from framework.types.frozen import Frozen
-from framework.types.messages import Message, ToolCall, ToolResult, Usage
+from framework.types.messages import Message, ModelUse, ToolCall, ToolResult, Usage
 from framework.types.plan import Plan
 from framework.types.preflight import Preflight
 from framework.types.report import CallSummary, ErrorInfo, LimitUse, ToolStat, TraceEntry
@@ -88,6 +88,24 @@ class Respond(Frozen):
 
 
 Decision = Annotated[Approve | Edit | Reject | Respond, Field(discriminator="type")]
+EXPIRED = Reject(reason="no decision was made in time")
+"""The decision on a confirmation that expired. Nobody made it."""
+
+
+class MadeDecision(Frozen):
+    """A decision, with who made it and when."""
+
+    run_id: str
+    confirmation_id: str
+    decision: Decision
+    by: str | None
+    """User or name of the API key; None if the confirmation expired, or if the caller named nobody."""
+    at: datetime
+
+    @property
+    def expired(self) -> bool:
+        """Whether the confirmation expired before anyone decided."""
+        return self.by is None and self.decision == EXPIRED
 
 
 class CallRecord(Frozen):
@@ -190,6 +208,8 @@ class RunState(BaseModel):
     corrections: int = 0
     """Number of consecutive turns with an invalid call."""
     usage: Usage = Usage()
+    model_uses: dict[str, ModelUse] = Field(default_factory=dict)
+    """What the run and its sub-runs have used of each model, by `provider/model`. Root runs only."""
     uncounted: list[BudgetUse] = Field(default_factory=list)
     """Use that the counters of shared budgets do not contain yet: the next write adds it. Root runs only."""
     tool_stats: dict[str, ToolStat] = Field(default_factory=dict)

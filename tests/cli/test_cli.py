@@ -31,7 +31,7 @@ def test_init_creates_a_valid_project_that_runs(tmp_path: Path) -> None:
     assert agentsd_in_new_interpreter("init", cwd=tmp_path).returncode == 0
     checked = agentsd_in_new_interpreter("check", cwd=tmp_path)
     assert checked.returncode == 0, checked.stderr
-    assert "agents: assistant, basic, code-diagnosis, coder, log-analyst, planner, repo-analysis" in checked.stdout
+    assert "agents: assistant, basic, code-diagnosis, coder, log-analyst, planner, repo-analysis, web" in checked.stdout
     assert "all files are valid" in checked.stdout
     assert "warning" not in checked.stderr
 
@@ -72,9 +72,7 @@ def test_run_json_is_the_whole_result(starter: Path) -> None:
     assert result["agent"] == "log-analyst"
     assert {call["tool"] for call in result["tool_calls"]} == {"log_transform"}
     assert result["trace"][0]["action"]["type"] == "tool"
-    assert {"step", "agent", "action", "observation", "tool_output", "elapsed_ms", "timestamp"} <= result["trace"][
-        0
-    ].keys()
+    assert {"step", "agent", "action", "elapsed_ms", "timestamp"} <= result["trace"][0].keys()
 
 
 def test_run_accepts_one_agent_file_without_a_project(tmp_path: Path) -> None:
@@ -133,6 +131,45 @@ def test_check_prints_every_problem_with_its_place_and_exits_78(tmp_path: Path) 
     report = json.loads(agentsd("check", "--json", cwd=tmp_path).stdout)
     assert report["ok"] is False
     assert [problem["line"] for problem in report["problems"]] == [7, 8]
+
+
+TEN_MISTAKES = """
+    version: 1
+    name: bad
+    description: An agent with ten typical mistakes.
+    instructions: {template: bad.j2}
+    model: offlin
+    executor: plam
+    tols: [read_file]
+    sub_agents: [goood]
+    skill_policy:
+      allow: [read_fiel, calculator]
+      deny: [{tool: write_file, when: "path"}]
+    runtime_policy: {max_steps: ten, risk_level: hihg}
+    inputs: {city: {type: strng}}
+    model: offline
+    """
+
+
+def test_check_reports_ten_typical_mistakes_in_one_round(tmp_path: Path) -> None:
+    good = agent("good", model="offline")
+    write(tmp_path, {"agents.d/good.yaml": good, "agents.d/bad.yaml": TEN_MISTAKES, "prompts/bad.j2": "{{ ctiy }}"})
+    done = agentsd("check", cwd=tmp_path)
+    places = [
+        "bad.yaml:4:26: cannot render template bad.j2: prompts/bad.j2:1:4: 'ctiy' is undefined",
+        "bad.yaml:6:11: there is no executor 'plam'; did you mean plan?",
+        "bad.yaml:7:1: unknown key 'tols'",
+        "bad.yaml:8:14: there is no usable agent 'goood'; did you mean good?",
+        "bad.yaml:10:11: there is no tool 'read_fiel'; did you mean read_file",
+        "bad.yaml:11:35: must be a mapping of keys",
+        "bad.yaml:12:29: must be a whole number",
+        "bad.yaml:12:46: must be 'low', 'medium', 'high' or 'critical'",
+        "bad.yaml:13:23: must be 'string', 'integer', 'number', 'boolean', 'array' or 'object'",
+        "bad.yaml:14:1: duplicate key 'model': first defined on line 5",
+    ]
+    for place in places:
+        assert done.stderr.count(f"agents.d/{place}") == 1, done.stderr
+    assert "11 errors, 0 warnings" in done.stdout  # the template's own finding is the eleventh
 
 
 def test_check_of_one_file_of_a_project_shows_only_its_problems(tmp_path: Path) -> None:

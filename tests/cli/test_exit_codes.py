@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import click
 import pytest
 
 from framework.cli.main import agentsd as group
+from framework.cli.main import main
 from framework.types.outcome import EXIT_CODES, OUTCOMES
 from tests.support.commands import agentsd
 from tests.support.paths import ROOT
@@ -74,3 +76,16 @@ def test_unusable_files_have_one_exit_code(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/asks.yaml": ASKS, "agentsd.yaml": "modle: x\n"})
     for words in (("check",), ("run", "hi"), ("explain", "asks"), ("agents", "list")):
         assert agentsd(*words, cwd=tmp_path).returncode == 78, words
+
+
+def test_a_tool_thread_from_before_the_command_does_not_end_the_process(capfd: pytest.CaptureFixture[str]) -> None:
+    ended = threading.Event()
+    abandoned = threading.Thread(target=ended.wait, name="agentsd-tool", daemon=True)
+    abandoned.start()
+    try:
+        with pytest.raises(SystemExit) as exited:
+            main(["explain", "--help"])
+    finally:
+        ended.set()
+    assert exited.value.code == 0
+    assert "agentsd explain" in capfd.readouterr().out

@@ -38,8 +38,25 @@ def test_an_unavailable_server_is_a_warning_with_line_and_reason(broken: Path, w
     done = agentsd(*words, cwd=broken)
     assert done.returncode == 0
     warning = "plugins/servers.yaml:4:3: warning: mcp.docs is not connected: it ended with exit code 1: "
-    assert warning in done.stderr
+    assert done.stderr.count("mcp.docs is not connected") == done.stderr.count(warning) == 1
     assert "No module named no_such_server" in done.stderr
+
+
+def test_a_chat_warns_of_a_server_once(broken: Path) -> None:
+    done = agentsd("chat", "-a", "one", cwd=broken, stdin="hi\nhi again\n")
+    assert (done.stderr.count("mcp.docs is not connected"), done.stderr.count("● one")) == (1, 2)
+
+
+def test_a_run_without_the_tools_of_a_server_has_a_warning(broken: Path) -> None:
+    result = json.loads(agentsd("run", "--json", "-a", "one", "hi", cwd=broken).stdout)
+    assert [warning["code"] for warning in result["warnings"]] == ["tool_server"]
+    message = result["warnings"][0]["message"]
+    assert message.startswith("the agent runs without the tools of a server: mcp.docs is not connected: it ended with")
+    assert message.endswith("(plugins/servers.yaml:4)")
+    shown = agentsd("runs", "show", "last", cwd=broken)
+    assert "warning: the agent runs without the tools of a server: mcp.docs" in shown.stdout
+    write(broken, {"agents.d/two.yaml": agent("two", model="offline", skill_policy="{allow: [echo]}")})
+    assert json.loads(agentsd("run", "--json", "-a", "two", "hi", cwd=broken).stdout)["warnings"] == []
 
 
 @pytest.mark.parametrize("words", [("check",), ("explain", "one")])
@@ -66,3 +83,37 @@ def test_without_the_extra_check_and_run_name_the_package_to_install(tmp_path: P
     assert done.returncode == 0
     assert "plugins/servers.yaml:4:3: warning: mcp.docs needs the MCP SDK" in done.stderr
     assert "pip install 'agentsd[mcp]'" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["check"], ["run", "-a", "one", "hi"], ["chat", "-a", "one"]])
+def test_a_missing_package_of_a_tool_is_named_with_the_command_to_install_it(tmp_path: Path, words: list[str]) -> None:
+    plugin = "from framework import tool\n\n\n@tool(risk='low', needs={'no_such_module': 'some-package'})\n"
+    files = {
+        "plugins/pay.py": f"{plugin}def pay() -> str:\n    'Pay.'\n    return 'paid'\n",
+        "agents.d/one.yaml": agent("one", model="offline", skill_policy="{allow: [pay.pay]}"),
+    }
+    done = agentsd(*words, cwd=write(tmp_path, files), stdin="hi\n")
+    assert done.returncode == 0
+    assert done.stderr.count("pay.pay needs no_such_module: pip install 'some-package'") == 1
+    assert words != ["check"] or "plugins/pay.py:4: warning: pay.pay needs" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["check"], ["run", "-a", "two", "hi"]])
+def test_without_the_sdk_of_a_model_check_and_run_name_the_package_to_install(tmp_path: Path, words: list[str]) -> None:
+    program = (
+        "import importlib.util; real = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name: None if name == 'anthropic' else real(name)\n"
+        f"from framework.cli.main import main; main({words!r})"
+    )
+    files = {
+        "agentsd.yaml": "model: anthropic/claude-haiku-4-5\n",
+        "agents.d/one.yaml": agent("one", model="anthropic/claude-haiku-4-5"),
+        "agents.d/two.yaml": agent("two", model="offline"),
+    }
+    env = {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}
+    command, root = [sys.executable, "-c", program], write(tmp_path, files)
+    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0
+    needed = "warning: anthropic/claude-haiku-4-5 needs the SDK of anthropic: pip install 'agentsd[anthropic]'"
+    assert f"agents.d/one.yaml:4:8: {needed}" in done.stderr
+    assert f"agentsd.yaml:1:8: {needed}" in done.stderr

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from framework.cli.confirm import ask_human
 from framework.cli.show import Lines, as_visible_json, how_to_decide, line
-from framework.cli.tree import LiveTree
+from framework.cli.tree import RunTree
 from framework.types.events import Event, RunFinished, Thought, ToolFinished, ToolStarted, Warned
 from framework.types.state import Confirmation, Reject, RunResult
 from framework.types.text import visible
@@ -81,10 +81,10 @@ def test_a_thought_of_a_failed_attempt_is_not_printed(capsys: pytest.CaptureFixt
 def test_a_thought_that_arrives_in_deltas_is_one_line_of_the_tree(case: str) -> None:
     received, shown = THOUGHTS[case]
     screen = StringIO()
-    tree = LiveTree(Console(file=screen, width=80), "title")
+    tree = RunTree("title")
     for event in received:
-        tree.show(event)
-    tree.close()
+        tree.add(event)
+    Console(file=screen, width=80).print(tree.shown)
     texts = [text.partition("· ")[2].strip() for text in screen.getvalue().splitlines() if "· " in text]
     assert texts[-len(shown) :] == shown
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.commands import agentsd
+from tests.support.paths import ROOT
 from tests.support.projects import agent, write
 from tests.support.wire import Answer, calls, says, wire_server
 
@@ -76,17 +77,45 @@ def test_json_has_every_case_with_its_failures(project: Path) -> None:
 def test_without_cases_an_example_is_printed(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
     done = agentsd("test", cwd=tmp_path)
-    assert done.returncode == 0
+    assert done.returncode == 1, "a project whose cases are not found must not look tested"
     assert "agents.d/AGENT.test.yaml" in done.stdout
     shown = done.stdout.partition("\n\n")[2]
     write(tmp_path, {"agents.d/one.test.yaml": shown})
     assert agentsd("test", cwd=tmp_path).stdout.splitlines()[-1] == "1 passed, 0 failed", "the example passes"
 
 
+def test_cases_are_selected_by_a_text_in_their_names(project: Path) -> None:
+    done = agentsd("test", "-k", "ADDS", cwd=project)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "1 passed, 0 failed")
+    done = agentsd("test", "-k", "it ads", cwd=project)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no case has 'it ads' in its name; did you mean it adds?" in done.stderr
+    assert agentsd("test", "-k", "adds", "-a", "one", "agents.d/one.test.yaml", cwd=project).returncode == 0
+
+
 def test_an_unknown_agent_is_a_usage_error(project: Path) -> None:
     done = agentsd("test", "--agent", "on", cwd=project)
     assert done.returncode == 2
     assert "did you mean one?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("agents.d/one.yaml", "the file is that of agent 'one', not of 'two'"),
+        ("agents.d/one.test.yaml", "agents.d/one.test.yaml has no cases of agent 'two'"),
+    ],
+)
+def test_a_file_and_an_agent_that_exclude_each_other_are_an_error(project: Path, path: str, problem: str) -> None:
+    write(project, {"agents.d/two.yaml": agent("two", model="offline")})
+    done = agentsd("test", path, "-a", "two", cwd=project)
+    assert (done.returncode, done.stdout, problem in done.stderr) == (2, "", True)
+    assert agentsd("test", path, "-a", "one", cwd=project).returncode == 0
+
+
+def test_the_cases_of_this_repository_pass_in_its_own_folder() -> None:
+    done = agentsd("test", cwd=ROOT)
+    assert (done.returncode, "✗" in done.stdout) == (0, False), done.stdout
 
 
 def test_a_broken_case_file_is_reported_by_test_and_check(project: Path) -> None:

@@ -17,7 +17,8 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel, ValidationError
 
 from framework import Runtime
-from framework.cli.schema import names_of, refresh_schemas, write_schemas
+from framework.cli.schema import refresh_schemas, write_schemas
+from framework.config.project_names import names_of
 from framework.config.schema import (
     ProjectNames,
     agent_schema,
@@ -69,7 +70,7 @@ def data_of(text: str) -> dict[str, Any]:
 def names_in(root: Path) -> ProjectNames:
     async def main() -> ProjectNames:
         async with Runtime.open(root, watch=False) as runtime:
-            return names_of(runtime)
+            return names_of(runtime.catalog)
 
     return asyncio.run(main())
 
@@ -154,7 +155,7 @@ def test_every_documented_settings_file_is_valid(place: str, text: str) -> None:
 def test_the_starter_project_is_valid(starter: Path) -> None:
     schema = agent_schema(names_in(starter))
     files = [path for path in (starter / "agents.d").glob("*.yaml") if not path.name.endswith(".test.yaml")]
-    assert len(files) == 7
+    assert len(files) == 8
     for path in files:
         text = path.read_text("utf-8")
         assert not refuses(schema, data_of(text)), path
@@ -437,7 +438,15 @@ def test_schemas_are_written_only_when_they_change(tmp_path: Path) -> None:
     assert [path.stat().st_mtime_ns for path in files] == before
     more = ProjectNames(tools={**NAMES.tools, "new": ""}, agents=NAMES.agents, models=NAMES.models)
     assert write_schemas(tmp_path, more) == files[:2]
-    assert sorted((tmp_path / DATA_FOLDER).iterdir()) == files
+    assert sorted((tmp_path / DATA_FOLDER).iterdir()) == sorted([*files, tmp_path / DATA_FOLDER / "schemas.digest"])
+
+
+def test_a_schema_that_was_changed_or_deleted_is_written_again(tmp_path: Path) -> None:
+    first, second, *_ = write_schemas(tmp_path, NAMES)
+    first.write_text("{}", "utf-8")
+    second.unlink()
+    assert write_schemas(tmp_path, NAMES) == [first, second]
+    assert json.loads(first.read_text("utf-8"))["properties"]
 
 
 def refresh(root: Path) -> None:

@@ -23,7 +23,7 @@ if not SERVER.exists() or node() is None:
 
 T = TypeVar("T")
 
-STARTER = ("assistant", "basic", "code-diagnosis", "coder", "log-analyst", "planner", "repo-analysis")
+STARTER = ("assistant", "basic", "code-diagnosis", "coder", "log-analyst", "planner", "repo-analysis", "web")
 SETTINGS = "# yaml-language-server: $schema=.agentsd/settings.schema.json\n"
 AGENT = "# yaml-language-server: $schema=../.agentsd/agent.schema.json\n"
 START = AGENT + "version: 1\nname: new\ndescription: Does new things.\ninstructions: Do new things.\n"

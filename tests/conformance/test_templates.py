@@ -127,7 +127,10 @@ def test_an_unresolvable_template_is_refused_with_its_line_even_in_dead_branches
     async def body(runtime: Runtime) -> None:
         write(tmp_path, {"prompts/a.j2": f"first\n{{% if agent.name == 'b' %}}{template}{{% endif %}}"})
         found = (await runtime.reload()).errors
-        assert any(problem.place == "prompts/a.j2:2" and problem.message.startswith(message) for problem in found)
+        assert any(
+            (problem.path, problem.line) == ("prompts/a.j2", 2) and problem.message.startswith(message)
+            for problem in found
+        )
         assert any(problem.path == "agents.d/a.yaml" for problem in found)
         assert text_of(runtime, "a") == "plain"
 

@@ -65,3 +65,14 @@ def test_every_link_resolves_to_a_file(page: Path) -> None:
 def test_every_source_file_named_in_a_design_page_exists(page: Path) -> None:
     for path in re.findall(r"`((?:\w+/)+\w+\.py)`", page.read_text("utf-8")):
         assert (ROOT / path).exists() or (ROOT / "framework" / path).exists(), path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_prose_wraps_at_100_columns(page: Path) -> None:
+    """Tables, code and lines with links are excepted: they cannot be wrapped."""
+    is_code, long = False, []
+    for number, line in enumerate(page.read_text("utf-8").splitlines(), 1):
+        is_code ^= line.startswith("```")
+        if len(line) > 100 and not (is_code or line.startswith(("|", "<", "    ")) or "](" in line or "http" in line):
+            long.append(number)
+    assert long == []

@@ -33,10 +33,11 @@ skill_policy: {allow: [read_file]}
 }
 
 
-def docstrings() -> Iterator[tuple[str, str]]:
-    """Every docstring of the package with its place, including those of constants and fields."""
+def docstrings(*marks: str) -> Iterator[tuple[str, str]]:
+    """Every docstring of the files that contain one of `marks`, with its place, including those of constants."""
     for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        source = path.read_text("utf-8")
+        for node in ast.walk(ast.parse(source)) if any(mark in source for mark in marks) else ():
             match node:
                 case ast.Expr(value=ast.Constant(value=str(text))):
                     yield f"{path.relative_to(ROOT)}:{node.lineno}", inspect.cleandoc(text)
@@ -46,8 +47,7 @@ def has_example(text: str) -> bool:
     return bool(FENCED.search(text) or doctest.DocTestParser().get_examples(text))
 
 
-DOCSTRINGS = list(docstrings())
-EXAMPLES = [(place, text) for place, text in DOCSTRINGS if has_example(text)]
+EXAMPLES = [(place, text) for place, text in docstrings("```", ">>>") if has_example(text)]
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_the_example_of_the_testing_module_is_found() -> None:
 def test_no_docstring_has_code_outside_of_an_example() -> None:
     lines = [
         f"{place}: {line}"
-        for place, text in DOCSTRINGS
+        for place, text in docstrings('"""')
         for line in FENCED.sub("", text).splitlines()
         if CODE.match(line)
     ]

@@ -20,7 +20,7 @@ from framework.types.messages import Message, ToolCall, Usage
 from framework.types.outcome import OUTCOMES, Limit
 from framework.types.report import Action, CallSummary, ErrorInfo, LimitUse, ToolStat, TraceEntry
 from framework.types.spec import AgentSpec
-from framework.types.state import Confirmation, RunResult
+from framework.types.state import Confirmation, MadeDecision, RunResult
 from framework.types.warnings import WARNINGS, RunWarning
 from tests.support.paths import ROOT
 
@@ -50,7 +50,7 @@ def names(cell: str) -> list[str]:
 @pytest.mark.parametrize(
     "model",
     [RunResult, RunWarning, TraceEntry, Action, CallSummary, ToolStat, Usage, Message, ToolCall, Confirmation,
-     ErrorInfo, LimitUse, ReachedBudget],
+     MadeDecision, ErrorInfo, LimitUse, ReachedBudget],
     ids=lambda model: model.__name__,
 )  # fmt: skip
 def test_every_field_of_a_result_is_documented_in_order(model: type[BaseModel]) -> None:

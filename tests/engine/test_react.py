@@ -139,8 +139,8 @@ def test_text_before_tool_calls_is_thinking(root: Path) -> None:
         models = {"scripted": ScriptedModel(message, "ok")}
         async with Runtime.open(root, models=models, watch=False) as runtime, runtime.stream("go") as stream:
             seen = [event async for event in stream]
-        thoughts = [event.text for event in seen if isinstance(event, events.Thought)]
-        assert thoughts == ["let me see"]
+        thoughts = [(event.text, event.reasoning_chars) for event in seen if isinstance(event, events.Thought)]
+        assert thoughts == [("let me see", 0)]
 
     asyncio.run(main())
 

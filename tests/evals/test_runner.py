@@ -422,6 +422,20 @@ def test_unknown_names_are_problems_of_the_suite(tmp_path: Path) -> None:
     assert lonely.failures == ("there is no usable agent 'clark'",)
 
 
+def test_a_misspelled_key_of_a_case_does_not_hide_its_other_mistakes(tmp_path: Path) -> None:
+    root = shop(tmp_path)
+    wrong = case("{caled: [x], called: [shop.delte]}") + case("{called: [shop.lok]}", mesage="x")[7:]
+    write(root, {"agents.d/clerk.test.yaml": wrong})
+    suite, _ = attempts(root)
+    assert [problem.message.partition(";")[0] for problem in suite.problems] == [
+        "unknown key 'caled'",
+        "there is no tool 'shop.delte'",
+        "duplicate case name: 'it'",
+        "there is no tool 'shop.lok'",
+        "unknown key 'mesage'",
+    ]
+
+
 def test_a_missing_agent_is_reported_once_and_an_invalid_one_in_its_own_file(tmp_path: Path) -> None:
     root = shop(tmp_path)
     many = case() + case()[7:].replace("name: it", "name: again")

@@ -15,9 +15,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.support import postgres
+from examples.scale_demo import postgres
 from tests.support.api_keys import key_entry
 from tests.support.cases import FACTOR
+from tests.support.loopback import LOOPBACK
 from tests.support.projects import agent, write
 from tests.support.served import PATIENCE, Served, served
 from tests.support.sse_readers import Reader, check_complete, http_session
@@ -199,7 +200,8 @@ def test_asi09_a_decision_counts_once_even_if_the_server_is_killed(tmp_path: Pat
     with served(tmp_path, key=OURS) as server:
         assert send(server, OURS, "POST", path, json=decisions(confirmation)).status_code == 409
         found = all_events(server, run_id)
-        assert [event["seq"] for event in found if event["seq"]] == [*range(1, len(found) + 1)]
+        numbers = [event["seq"] for event in found if event["seq"]]
+        assert numbers == [*range(1, len(numbers) + 1)]
         assert (found[-1]["status"], found[-1]["output"]) == ("completed", SECRET)
 
 
@@ -367,7 +369,7 @@ def test_asi08_a_store_that_is_gone_in_mid_stream_is_an_error_and_a_reconnect_co
     with served(tmp_path) as server:
         run_id, confirmation = paused(server, "gone")
         path, seen = f"{server.url}/agent/runs/{run_id}", list[str]()
-        with httpx2.stream("GET", f"{path}/events?wait=true", timeout=PATIENCE, trust_env=False) as response:
+        with httpx2.stream("GET", f"{path}/events?wait=true", timeout=PATIENCE, **LOOPBACK) as response:
             for line in response.iter_lines():
                 if line == "event: done":  # the run is paused
                     database.stop("fast")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from select import select
@@ -13,6 +14,7 @@ import httpx2
 import pytest
 
 from tests.support.api_keys import KEY, OTHER, key_entry
+from tests.support.loopback import LOOPBACK
 from tests.support.projects import agent, write
 from tests.support.served import PATIENCE, Served, served
 
@@ -132,7 +134,7 @@ def test_asi03_a_key_without_the_role_changes_nothing(server: Served) -> None:
         (LIMITED, "/agent/config/rollback", {"generation": 1}),
     ):
         headers = {"authorization": f"Bearer {key}"}
-        response = httpx2.post(server.url + path, json=body, headers=headers, timeout=PATIENCE, trust_env=False)
+        response = httpx2.post(server.url + path, json=body, headers=headers, timeout=PATIENCE, **LOOPBACK)
         assert (response.status_code, response.json()["error"]["code"]) == (403, "access_denied")
     assert server.get("/agent/config")["generation"] == 1
 
@@ -249,3 +251,47 @@ def test_asi03_with_keys_a_page_gets_no_permission_to_read(server: Served) -> No
 def keyless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with served(write(tmp_path_factory.mktemp("keyless"), FILES)) as found:
         yield found
+
+
+BOMBS = {
+    "a loop": {"n": 10**9},
+    "nested loops": {"n": 60_000},
+    "a long text": {"n": 1, "text": "x" * 60_000},
+    "a large number": {"n": 10**18},
+    "a wide object": {"n": 1, "data": {str(number): number for number in range(5_000)}},
+}
+TEMPLATE = """\
+Prompt.
+{% for a in range(n) %}{% for b in range(n) %}{{ text * (a + 99999) }}{% endfor %}{% endfor %}
+{% for key in data %}{% for other in data %}{{ data ~ data }}{% endfor %}{% endfor %}
+"""
+
+
+@pytest.mark.hostile(29)
+def test_llm10_sample_inputs_cannot_make_a_prompt_endless_or_large(tmp_path: Path) -> None:
+    inputs = "{n: {type: integer, default: 0}, text: {default: ''}, data: {type: object, default: {}}}"
+    bomb = agent("bomb", model="offline", instructions="{template: bomb.j2}", inputs=inputs)
+    write(tmp_path, {**FILES, "agents.d/bomb.yaml": bomb, "prompts/bomb.j2": TEMPLATE})
+    with served(tmp_path) as server, ThreadPoolExecutor() as threads:
+        assert server.post("/agent/agents/bomb/prompt", {})["rendered"].startswith("Prompt.")
+        bodies = [{"inputs": sample} for sample in BOMBS.values()]
+        sent = [threads.submit(server.request, "POST", "/agent/agents/bomb/prompt", json=body) for body in bodies]
+        assert server.get("/agent/agents")["agents"], "other requests are answered meanwhile"
+        for name, future in zip(BOMBS, sent, strict=True):
+            found = future.result()
+            assert found.status_code == 200, (name, found.text[:500])
+            details = found.json()["details"]
+            assert details["path"] == "prompts/bomb.j2", name
+            assert details.get("line") in (2, 3) or "exceeds" in details["message"], (name, details)
+            assert len(found.text) < 5_000, name
+        one = server.post("/agent/agents/bomb/prompt", {"inputs": {"text": "{{ n }}{% raw %}"}})
+        assert one["rendered"].startswith("Prompt.")
+        assert (
+            server.request("POST", "/agent/agents/bomb/prompt", json={"inputs": {"text": "x" * 70_000}}).status_code
+            == 413
+        )
+        deep = b'{"inputs": {"data": ' + b'{"a":' * 5_000 + b"1" + b"}" * 5_000 + b"}}"
+        headers = {"content-type": "application/json"}
+        assert server.request("POST", "/agent/agents/bomb/prompt", content=deep, headers=headers).status_code == 400
+        assert server.stop() == 0
+    assert not [line for line in server.output if "Traceback" in line or "failed" in line]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -94,6 +95,24 @@ def test_an_unstreamed_reply_is_one_delta_and_a_streamed_one_several(form: Forma
     assert [delta.text for delta in pieces if delta.text] == ["hello", " big", " world"]
     assert [delta.reasoning for delta in pieces if delta.reasoning] == ["let", " me", " see"]
     assert [delta for delta in pieces if delta.reply] == pieces[-1:]
+
+
+@each_format
+def test_clients_share_the_trusted_certificates(form: Format, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[object] = []
+    original = ssl.SSLContext.load_verify_locations
+
+    def counted(context: ssl.SSLContext, *paths: Any, **named: Any) -> None:
+        read.append(context)
+        original(context, *paths, **named)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", counted)
+    ask(form, [says(form, "x")], request())
+    read.clear()
+
+    ask(form, [says(form, "x")], request())
+
+    assert not read
 
 
 @each_format

@@ -78,7 +78,8 @@ def test_a_request_is_not_sent_again_on_another_used_connection(form: Format) ->
         await send()
         await model.close()
 
-    with closing_server(form.answer(HELLO), "answer", "answer", "close", "answer", streamed=False) as server:
+    actions: tuple[Action, ...] = ("answer together", "answer together", "close", "answer")
+    with closing_server(form.answer(HELLO), *actions, streamed=False) as server:
         asyncio.run(main())
 
     assert sorted(server.connections[:2]) == [0, 1], "two connections were open"

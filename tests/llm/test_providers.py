@@ -14,7 +14,8 @@ from framework.llm.gemini.client import GeminiModel
 from framework.llm.offline.model import OfflineModel
 from framework.llm.openai.client import OpenAIModel
 from framework.llm.openai.responses import ResponsesModel
-from framework.llm.providers import PROVIDERS, Provider, create_client
+from framework.llm.provider_table import PROVIDERS, Provider
+from framework.llm.providers import create_client
 from framework.types.errors import ConfigError
 from framework.types.messages import Message
 from tests.support.wire import says, wire_server

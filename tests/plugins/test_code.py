@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from framework.tools.plugins.loader import PluginLoader
-from framework.tools.tool import Tool
+from framework.tools.tool import Tool, ToolContext
 from framework.types.errors import ToolError
 from tests.support.paths import ROOT
 
@@ -147,7 +148,7 @@ def test_calls_share_no_state(execute: Tool) -> None:
         execute("left")
 
 
-def test_without_the_sandbox_no_code_is_run(execute: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_sandbox_no_code_is_run(execute: Tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pydantic_monty", None)
-    with pytest.raises(ToolError, match=r"pip install agentsd\[code\]"):
-        execute("1 + 1")
+    with pytest.raises(ToolError, match=r"pip install 'agentsd\[code\]'"):
+        asyncio.run(execute.invoke({"code": "1 + 1"}, ToolContext("run", "call", "one", tmp_path), None))

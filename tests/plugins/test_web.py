@@ -51,7 +51,7 @@ async def call(root: Path, served: Site | None, name: str, **arguments: Any) -> 
     domains = (served.host,) if served else ()
     settings = Settings(tools=ToolSettings(http=HttpLimits(domains=domains, methods=("GET", "POST"))))
     async with Runtime.open(root, settings=settings, models={"scripted": ScriptedModel()}, watch=False) as runtime:
-        assert not runtime.catalog.current.problems
+        assert not runtime.catalog.current.errors
         return await runtime.call_tool("a", name, arguments)
 
 
@@ -87,7 +87,7 @@ def test_a_missing_package_is_reported_with_the_command_to_install_it(
     async def main() -> None:
         async with site({"/": answer(PAGE, "content-type: text/html")}) as served:
             failed = await call(root, served, "web.read_url", url=served.url)
-            assert (failed.status, "pip install agentsd[web]" in (failed.error or "")) == ("error", True)
+            assert (failed.status, "pip install 'agentsd[web]'" in (failed.error or "")) == ("error", True)
 
     asyncio.run(main())
 

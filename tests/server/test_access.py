@@ -24,6 +24,7 @@ from framework.types.errors import ConfigError
 from framework.types.events import ConfigReloaded
 from framework.types.problem import Problem
 from tests.support.api_keys import KEY, OTHER, request_with
+from tests.support.loopback import LOOPBACK
 from tests.support.projects import agent, write
 from tests.support.served import PATIENCE, Served, served
 
@@ -32,6 +33,11 @@ ONE = {"agents.d/one.yaml": agent("one", model="offline")}
 ROUTES = [
     ("GET", "/agent/config"),
     ("GET", "/agent/config/history"),
+    ("GET", "/agent/config/history/1"),
+    ("GET", "/agent/config/files"),
+    ("GET", "/agent/config/files/agents.d/one.yaml"),
+    ("PUT", "/agent/config/files/agents.d/one.yaml"),
+    ("GET", "/agent/config/schema"),
     ("POST", "/agent/config/check"),
     ("POST", "/agent/config/rollback"),
     ("GET", "/agent/events"),
@@ -141,7 +147,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.mark.parametrize("authorization", [None, f"Bearer {KEY}x", f"Basic {KEY}"])
 def test_every_route_requires_a_key(locked: Served, method: str, path: str, authorization: str | None) -> None:
     headers = {"authorization": authorization} if authorization else {}
-    response = httpx2.request(method, locked.url + path, headers=headers, timeout=PATIENCE, trust_env=False)
+    response = httpx2.request(method, locked.url + path, headers=headers, timeout=PATIENCE, **LOOPBACK)
     assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
     assert response.json()["error"]["code"] == "unauthenticated"
     assert locked.get("/agent/config")["generation"] == 1
@@ -149,7 +155,7 @@ def test_every_route_requires_a_key(locked: Served, method: str, path: str, auth
 
 def test_health_and_readiness_need_no_key_and_reveal_no_details(locked: Served) -> None:
     for path in ("/health", "/ready"):
-        response = httpx2.get(locked.url + path, timeout=PATIENCE, trust_env=False)
+        response = httpx2.get(locked.url + path, timeout=PATIENCE, **LOOPBACK)
         assert response.status_code == 200
         assert "bad.yaml" not in response.text
     assert locked.get("/ready")["problems"][0]["path"] == "agents.d/bad.yaml"

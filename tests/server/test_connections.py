@@ -15,6 +15,7 @@ import pytest
 from framework.config.settings import ServerSettings
 from framework.server.connections import ConnectionLimits, client_key
 from framework.server.listen_socket import bind_socket
+from tests.support.loopback import LOOPBACK
 from tests.support.projects import agent, write
 from tests.support.served import PATIENCE, Served, served
 
@@ -124,7 +125,7 @@ def test_a_new_connection_gets_503_if_all_are_busy(tmp_path: Path) -> None:
 
 
 def test_a_keep_alive_connection_serves_many_requests(server: Served) -> None:
-    with httpx2.Client(base_url=server.url, trust_env=False) as client:
+    with httpx2.Client(base_url=server.url, **LOOPBACK) as client:
         assert [client.get("/health").status_code for _ in range(50)] == [200] * 50
 
 

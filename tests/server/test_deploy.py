@@ -19,6 +19,7 @@ from framework.cli.serve import command
 from framework.config.settings import ServerSettings
 from tests.support.commands import ENVIRONMENT
 from tests.support.config_maps import kubelet_writes
+from tests.support.loopback import LOOPBACK
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write
 from tests.support.served import PATIENCE, served
@@ -63,10 +64,10 @@ def test_an_edit_of_the_config_map_takes_effect_as_one_generation_without_a_rest
     with served(tmp_path, *options, path="project", key=KEY, environment=environment) as server:
         before = server.get("/agent/config")
         assert (before["agents"], before["problems"]) == (["assistant"], [])
-        assert httpx2.get(f"{server.url}/agent/config", trust_env=False).status_code == 401
+        assert httpx2.get(f"{server.url}/agent/config", **LOOPBACK).status_code == 401
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
             path = container[probe]["httpGet"]["path"]
-            assert httpx2.get(server.url + path, timeout=PATIENCE, trust_env=False).status_code == 200, probe
+            assert httpx2.get(server.url + path, timeout=PATIENCE, **LOOPBACK).status_code == 200, probe
         data["assistant.yaml"] = data["assistant.yaml"].replace("Answers questions", "Answers all questions")
         data["system.j2"] = "You are terse.\n"
         with server.event_stream() as events:

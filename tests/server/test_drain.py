@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,27 +13,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.support.projects import agent, write
+from tests.support.held_calls import write_held_project
+from tests.support.loopback import LOOPBACK
 from tests.support.served import PATIENCE, Served, served
 
-ONE = agent("one", model="offline", skill_policy="{allow: [say.hello]}")
-TOOL = '''
-import asyncio
-from pathlib import Path
-
-from framework import tool
-
-
-@tool(risk="low", idempotent=True)
-async def hello() -> str:
-    """Say hello. Ends when the other side closes the connection."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", int(Path("port").read_text()))
-    try:
-        await reader.read()
-    finally:
-        writer.close()
-    return "hello"
-'''
 Event = dict[str, Any]
 
 
@@ -40,8 +24,7 @@ Event = dict[str, Any]
 def gate(tmp_path: Path) -> Iterator[socket.socket]:
     """A project, and the socket to which its tool connects."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = str(listening.getsockname()[1])
-        write(tmp_path, {"agents.d/one.yaml": ONE, "plugins/say.py": TOOL, "port": port})
+        write_held_project(tmp_path, listening)
         yield listening
 
 
@@ -52,12 +35,12 @@ def submit(server: Served, **body: object) -> str:
     return run_id
 
 
-def follow(server: Served, run_id: str, last: str | None = None) -> list[Event]:
-    """Read the events of a run until the stream ends, each with its id."""
+def follow(server: Served, run_id: str, last: str | None = None, calling: threading.Event | None = None) -> list[Event]:
+    """Read the events of a run until the stream ends, each with its id; `calling` is set at a tool call."""
     headers = {"last-event-id": last} if last else {}
     url = f"{server.url}/agent/runs/{run_id}/events"
     events: list[Event] = []
-    with httpx2.stream("GET", url, headers=headers, timeout=PATIENCE, trust_env=False) as response:
+    with httpx2.stream("GET", url, headers=headers, timeout=PATIENCE, **LOOPBACK) as response:
         assert response.status_code == 200
         fields: dict[str, str] = {}
         for line in response.iter_lines():
@@ -66,6 +49,8 @@ def follow(server: Served, run_id: str, last: str | None = None) -> list[Event]:
                 fields[name] = value
             else:
                 events += [fields] if "data" in fields else []
+                if calling is not None and fields.get("event") == "tool_call":
+                    calling.set()
                 fields = {}
     return events
 
@@ -83,12 +68,15 @@ def test_followers_reconnect_to_the_next_process_and_get_each_numbered_event_onc
             run_id = submit(server, conversation_id="c1")
             first_call, _ = gate.accept()
             waiting = submit(server, conversation_id="c1", queue=True)
-            following = [threads.submit(follow, server, run_id), threads.submit(follow, server, waiting)]
+            calling = threading.Event()
+            begun_events = threads.submit(follow, server, run_id, None, calling)
+            no_events = threads.submit(follow, server, waiting)
+            assert calling.wait(PATIENCE)
             while server.get("/agent/runs")["runs"][1]["status"] != "running" or not streams(server, 2):
                 pass
             assert server.stop(number) == 0
             first_call.close()
-        begun, none = (one.result(PATIENCE) for one in following)
+        begun, none = begun_events.result(PATIENCE), no_events.result(PATIENCE)
         assert not any("Traceback" in line or "ERROR" in line for line in server.output)
         assert {event["event"] for event in begun} >= {"route", "tool_call"}
         assert "done" not in {event["event"] for event in begun}, "the run has not ended"
@@ -129,13 +117,14 @@ def test_a_chat_in_progress_is_answered_before_the_server_stops(tmp_path: Path, 
 def test_a_streamed_chat_ends_early_and_its_run_can_be_followed_elsewhere(tmp_path: Path, gate: socket.socket) -> None:
     with served(tmp_path) as server:
         body = {"message": "say hello", "agent": "one", "stream": True}
-        with httpx2.stream(
-            "POST", f"{server.url}/agent/chat", json=body, timeout=PATIENCE, trust_env=False
-        ) as response:
+        with httpx2.stream("POST", f"{server.url}/agent/chat", json=body, timeout=PATIENCE, **LOOPBACK) as response:
             call, _ = gate.accept()
+            chunks = response.iter_text()
+            text = ""
+            while "event: tool_call" not in text:
+                text += next(chunks)
             server.process.send_signal(signal.SIGTERM)
-            text = "".join(response.iter_text())
-        assert "event: tool_call" in text
+            text += "".join(chunks)
         assert "event: done" not in text
         assert "event: error" not in text
         run_id = response.headers["x-agentsd-run-id"]

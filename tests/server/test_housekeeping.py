@@ -13,27 +13,10 @@ from framework import Runtime
 from framework.store.url import open_store
 from framework.types.errors import RunSuspended
 from framework.types.state import RunState
-from tests.support.projects import agent, write
+from tests.support.held_calls import HELD_TOOL, write_held_project
 from tests.support.served import PATIENCE, served
 
 STORE = "sqlite:///.agentsd/state.db"
-TOOL = '''
-import asyncio
-from pathlib import Path
-
-from framework import tool
-
-
-@tool(risk="low", idempotent=True)
-async def hello() -> str:
-    """Say hello. Ends when the other side closes the connection."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", int(Path("port").read_text()))
-    try:
-        await reader.read()
-    finally:
-        writer.close()
-    return "hello"
-'''
 
 
 BLOCKING = '''
@@ -52,10 +35,9 @@ def hello() -> str:
 '''
 
 
-async def left_behind(root: Path, gate: socket.socket, plugin: str = TOOL) -> None:
+async def left_behind(root: Path, gate: socket.socket, plugin: str = HELD_TOOL) -> None:
     """Create a project with a run whose process ended during a call."""
-    one = agent("one", model="offline", skill_policy="{allow: [say.hello]}")
-    write(root, {"agents.d/one.yaml": one, "plugins/say.py": plugin, "port": str(gate.getsockname()[1])})
+    write_held_project(root, gate, plugin)
     async with Runtime.open(root, store=STORE, watch=False, grace=0) as runtime:
         asked = asyncio.create_task(runtime.run("say hello", agent="one"))
         connection, _ = await asyncio.to_thread(gate.accept)
@@ -93,7 +75,7 @@ def test_an_orphaned_run_is_resumed_automatically(tmp_path: Path, monkeypatch: p
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(("number", "plugin"), [(signal.SIGTERM, TOOL), (signal.SIGINT, BLOCKING)])
+@pytest.mark.parametrize(("number", "plugin"), [(signal.SIGTERM, HELD_TOOL), (signal.SIGINT, BLOCKING)])
 def test_a_signal_leaves_runs_in_progress_to_the_next_process_and_ends_streams(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, plugin: str
 ) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +36,16 @@ from framework.telemetry.server_metrics import ServerMetrics
 from framework.types.errors import AgentNotFound, RequestError
 from framework.types.redact import MASK
 from tests.support.api_keys import KEY, OTHER, key_entry, request_with
+from tests.support.loopback import LOOPBACK
 from tests.support.projects import agent, write
 from tests.support.served import PATIENCE, Served, served
 from tests.support.server_routes import ServerRoute, server_routes
 
-OPEN = {"/health", "/ready"}
+OPEN = {"/health", "/ready", "/", "/console/{digest}/{path:path}"}
 AGENTS = {f"agents.d/{name}.yaml": agent(name, model="offline") for name in ("one", "two")}
 KEYS = {role: f"{role}-key-0123456789" for role in ROLES}
 LIMITED = "limited-key-0123456789"
+RATED = "rated-key-0123456789"
 
 
 def all_routes(tmp_path: Path) -> list[ServerRoute]:
@@ -217,7 +220,8 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server with one key for each role, one with full access, and one that is limited to an agent."""
     entries = [key_entry(role, key, roles=[role]) for role, key in KEYS.items()]
     limited = key_entry("limited", LIMITED, agents=["two"], roles=[*ROLES])
-    settings = f"server: {{api_keys: {json.dumps([*entries, limited, OTHER])}}}\n"
+    rated = key_entry("rated", RATED, user="ann", tenant="acme", agents=["two"], rate="1000/h", max_running=3)
+    settings = f"server: {{api_keys: {json.dumps([*entries, limited, rated, OTHER])}}}\n"
     root = write(tmp_path_factory.mktemp("locked"), {**AGENTS, "agentsd.yaml": settings})
     with served(root, key=OTHER) as found:
         yield found
@@ -226,7 +230,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def send(server: Served, route: ServerRoute, key: str) -> httpx2.Response:
     """Send a request to a route, with made-up ids, and read the status and at most a part of the response."""
     url = server.url + re.sub(r"\{[^}]+\}", "nosuch", route.path)
-    with httpx2.stream(route.method, url, headers=bearer(key), timeout=PATIENCE, trust_env=False) as response:
+    with httpx2.stream(route.method, url, headers=bearer(key), timeout=PATIENCE, **LOOPBACK) as response:
         if response.status_code >= 400:
             response.read()
         return response
@@ -241,6 +245,25 @@ def test_a_route_is_open_to_its_role_only(locked: Served, tmp_path: Path) -> Non
             assert response.status_code < 500
             if not expected:
                 assert response.json()["error"]["code"] == "access_denied"
+
+
+def test_each_key_learns_its_own_rights(locked: Served) -> None:
+    server = {"version": version("agentsd"), "allow_edit": False, "stored": True}
+    none = {"user": None, "tenant": None, "agents": None, "limits": {"rate": None, "max_running": None}}
+    for role, key in KEYS.items():
+        locked.key = key
+        assert locked.get("/agent/me") == {**none, "name": role, "roles": [role], "server": server}
+    locked.key = OTHER
+    assert locked.get("/agent/me") == {**none, "name": "full-access", "roles": [*ROLES], "server": server}
+    locked.key = RATED
+    rights = {"user": "ann", "tenant": "acme", "agents": ["two"], "limits": {"rate": "1000/h", "max_running": 3}}
+    assert locked.get("/agent/me") == {**rights, "name": "rated", "roles": ["chat"], "server": server}
+    assert httpx2.get(locked.url + "/agent/me", **LOOPBACK).status_code == 401
+
+
+@pytest.mark.parametrize("text", ["1/s", "60/m", "1000/h", "99999/d"])
+def test_a_rate_is_shown_as_it_is_written(text: str) -> None:
+    assert str(Rate.parse(text)) == text
 
 
 def test_a_key_that_is_limited_to_an_agent_sees_no_other(locked: Served, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client.parser import text_string_to_metric_families
 
+from examples.scale_demo.postgres import new_database
 from framework import Runtime
 from framework.server.app import create_app
 from framework.server.event_feed import ConfigFeed
@@ -34,7 +35,6 @@ from framework.types.messages import Message
 from framework.types.state import RunState
 from tests.support.otlp_sink import sink
 from tests.support.paths import ROOT
-from tests.support.postgres import new_database
 from tests.support.projects import agent, write
 from tests.support.served import PATIENCE, Served, served
 from tests.support.telemetry import metric_points

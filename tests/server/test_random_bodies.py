@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.cases import cases
+from tests.support.loopback import LOOPBACK
 from tests.support.projects import agent, write
 from tests.support.served import PATIENCE, Served, served
 
@@ -112,7 +113,7 @@ def bodies(draw: st.DrawFn, path: str) -> Any:
 
 @pytest.mark.parametrize("path", VALID)
 def test_a_random_body_is_answered_and_starts_only_what_it_asks_for(server: Served, path: str) -> None:
-    with httpx2.Client(base_url=server.url, timeout=PATIENCE, trust_env=False) as client:
+    with httpx2.Client(base_url=server.url, timeout=PATIENCE, **LOOPBACK) as client:
 
         def runs() -> set[str]:
             return {run["run_id"] for run in client.get("/agent/runs?limit=100").json()["runs"]}

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx2
 
+from tests.support.loopback import LOOPBACK
 from tests.support.projects import agent, write
 from tests.support.served import PATIENCE, Served, served
 
@@ -20,7 +21,7 @@ ASKS = agent("one", model="offline", skill_policy="{allow: [echo], ask: [echo]}"
 def stream(server: Served, run_id: str, after: str = "0") -> Iterator[Iterator[dict[str, str]]]:
     """Follow a run through its pauses; yield its numbered events as their fields."""
     url, headers = f"{server.url}/agent/runs/{run_id}/events?wait=true", {"last-event-id": after}
-    with httpx2.stream("GET", url, headers=headers, timeout=PATIENCE, trust_env=False) as response:
+    with httpx2.stream("GET", url, headers=headers, timeout=PATIENCE, **LOOPBACK) as response:
         assert response.status_code == 200
         yield _fields(response.iter_lines())
 

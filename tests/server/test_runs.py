@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 
 from framework.llm.scripted import ScriptedModel, calls
 from framework.store.memory import MemoryStore
-from framework.store.protocol import RunRecord
+from framework.store.protocol import NOBODY, Deciders
+from framework.store.run_record import RunRecord
 from framework.types.errors import StoreError
 from framework.types.state import Decision, RunState
 from tests.support.projects import agent, write
@@ -277,9 +279,11 @@ class _Deciders(MemoryStore):
         super().__init__()
         self.by: list[str | None] = []
 
-    async def take(self, state: RunState, decisions: Mapping[str, Decision], by: str | None = None) -> RunRecord:
-        self.by.append(by)
-        return await super().take(state, decisions, by)
+    async def take(
+        self, state: RunState, decisions: Mapping[str, Decision], by: Deciders = NOBODY, *more: Any
+    ) -> RunRecord:
+        self.by += by.values()
+        return await super().take(state, decisions, by, *more)
 
 
 def test_the_store_records_which_key_decided(tmp_path: Path) -> None:
@@ -463,5 +467,82 @@ def test_a_conversation_is_deleted_with_its_runs_unless_one_is_in_progress(tmp_p
             assert await client.delete("conversations/c") == {"conversation_id": "c", "runs": 1}
             for path in ("conversations/c", f"runs/{run_id}"):
                 await client.error("GET", path, 404)
+
+    asyncio.run(main())
+
+
+def test_lists_are_filtered_by_files_text_and_time(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with client_of(project(tmp_path), ScriptedModel("one", "two")) as client:
+            first = await submit(client, "Refund order 7")
+            await finished(client, first)
+            second = await submit(client, "Status of 50%")
+            await finished(client, second)
+            newest, oldest = (await client.get("runs"))["runs"]
+            assert (newest["run_id"], newest["cost_usd"], newest["elapsed_ms"] > 0) == (second, 0.0, True)
+            later = oldest["updated_at"]
+            for query, expected in (
+                ({"text": "refund"}, [first]),
+                ({"text": "0%"}, [second]),
+                ({"generation": 1}, [second, first]),
+                ({"generation": 2}, []),
+                ({"digest": oldest["digest"][:5]}, [second, first]),
+                ({"digest": "nosuch"}, []),
+                ({"since": later}, [second]),
+                ({"until": later, "status": "completed"}, [first]),
+                ({"until": later, "status": ["failed", "paused"]}, []),
+            ):
+                found = await client.get("runs", params=query)
+                assert [one["run_id"] for one in found["runs"]] == expected, query
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ({"generation": "new"}, "generation: .*valid integer"),
+        ({"generation": 0}, "generation: .*greater than or equal to 1"),
+        ({"since": "yesterday"}, "since: .*valid datetime"),
+        ({"since": "2026-11-23T00:00:00"}, "since: .*timezone"),
+        ({"text": ""}, "text: .*at least 1 character"),
+        ({"text": "x" * 201}, "text: .*at most 200 characters"),
+        ({"text": "\x00"}, "text: .*printable characters only"),
+        ({"digest": "a\nb"}, "digest: .*printable characters only"),
+        ({"status": "done"}, "status.*'completed'"),
+    ],
+)
+def test_a_wrong_filter_is_refused(tmp_path: Path, query: Mapping[str, Any], message: str) -> None:
+    async def main() -> None:
+        async with client_of(project(tmp_path)) as client:
+            error = await client.error("GET", "runs", 400, params=query)
+            assert re.search(message, error["message"]), error
+
+    asyncio.run(main())
+
+
+def test_a_run_shows_its_times_limits_and_who_decided(tmp_path: Path) -> None:
+    async def main() -> None:
+        gate = Gate()
+        root = project(tmp_path, runtime_policy="{max_steps: 4}")
+        async with client_of(root, ScriptedModel("hi", calls(("pay", {})), "done"), gate) as client:
+            await client.post("chat", {"message": "hello", "conversation_id": "c"})
+            paused = await client.post("chat", {"message": "pay", "conversation_id": "c"}, 202)
+            path = f"runs/{paused['run_id']}"
+            before = await client.get(path)
+            assert (before["decisions"], before["limits"]["max_steps"], before["earlier_messages"]) == ([], 4, 2)
+            assert "risk_level" not in before["limits"]
+            assert not before["orphaned"]
+            decisions = {paused["pending"][0]["id"]: {"type": "reject", "reason": "no"}}
+            await client.post(f"{path}/decisions", {"decisions": decisions}, 202)
+            await client.events(f"{path}/events", params={"wait": True})
+            after = await client.get(path)
+            (made,) = after["decisions"]
+            assert (made["confirmation_id"], made["decision"], made["by"]) == (
+                paused["pending"][0]["id"],
+                {"type": "reject", "reason": "no"},
+                "local",
+            )
+            assert after["created_at"] == before["created_at"] < made["at"] <= after["updated_at"]
 
     asyncio.run(main())

@@ -20,6 +20,7 @@ from fastapi import Depends, FastAPI, HTTPException
 from framework import Runtime
 from framework.server import router
 from tests.support.commands import COMMAND, ENVIRONMENT, agentsd
+from tests.support.loopback import LOOPBACK
 from tests.support.otlp_sink import sink
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write
@@ -269,7 +270,7 @@ def test_unknown_paths_and_methods_use_the_error_format(still: Served) -> None:
 
 
 def may_listen(server: Served) -> bool:
-    with httpx2.stream("GET", f"{server.url}/agent/events", timeout=PATIENCE, trust_env=False) as response:
+    with httpx2.stream("GET", f"{server.url}/agent/events", timeout=PATIENCE, **LOOPBACK) as response:
         return response.status_code == 200
 
 
@@ -394,7 +395,7 @@ def test_without_the_extra_serve_reports_it_and_other_commands_work(tmp_path: Pa
     write(tmp_path, {ONE: one()})
     without = "import sys; sys.modules.update(fastapi=None, uvicorn=None, starlette=None)"
     for arguments, code, message in (
-        (["serve"], 78, "`agentsd serve` needs FastAPI and uvicorn: pip install 'agentsd[serve]'"),
+        (["serve"], 78, "`agentsd serve` needs FastAPI, uvicorn, rcssmin and rjsmin: pip install 'agentsd[serve]'"),
         (["config", "history", "--url", "http://127.0.0.1:1"], 1, "there is no server at http://127.0.0.1:1"),
     ):
         program = f"{without}; from framework.cli.main import main; main({arguments!r})"

@@ -13,8 +13,9 @@ import sqlalchemy as sa
 
 from framework import Approve, ConversationBusy, RequestError, RunNotFound, Runtime, Tool, tool
 from framework.llm.client import ModelRequest
+from framework.store.conversation_lists import ConversationQuery
 from framework.store.memory import MemoryStore
-from framework.store.protocol import ConversationQuery, RunQuery, Store
+from framework.store.protocol import RunQuery, Store
 from framework.store.sql.database import Database
 from framework.store.sql.schema import metadata
 from framework.store.sql.store import SqlStore
@@ -23,11 +24,6 @@ from tests.support.compaction import MESSAGES, is_compression, script
 from tests.support.projects import agent, write
 
 MONTH = 30 * 86400.0
-
-
-@pytest.fixture(params=["memory", "database"])
-def url(request: pytest.FixtureRequest, store_url: str) -> str | None:
-    return None if request.param == "memory" else store_url
 
 
 @tool(risk="low")
@@ -58,11 +54,18 @@ def with_runtime(
     asyncio.run(main())
 
 
-def test_conversations_are_listed_with_the_latest_turn_first_and_page_by_page(tmp_path: Path, url: str | None) -> None:
+def test_conversations_are_listed_with_the_latest_turn_first_and_page_by_page(
+    tmp_path: Path, any_url: str | None
+) -> None:
     async def body(runtime: Runtime, model: ScriptedModel) -> None:
         for name, user, chosen in (("c1", "ann", "a"), ("c2", "bob", "b"), ("c3", "ann", "a"), ("c1", "ann", "a")):
-            await runtime.run("hi", conversation=name, user=user, agent=chosen)
+            await runtime.run(f"hi of {user} {len(model.requests)}", conversation=name, user=user, agent=chosen)
         found = await runtime.store.conversations()
+        assert [(one.title, one.status) for one in found] == [
+            ("hi of ann 0", "completed"),
+            ("hi of ann 2", "completed"),
+            ("hi of bob 1", "completed"),
+        ]
         assert [(one.id, one.turns, one.agent, one.user) for one in found] == [
             ("c1", 2, "a", "ann"),
             ("c3", 1, "a", "ann"),
@@ -75,10 +78,10 @@ def test_conversations_are_listed_with_the_latest_turn_first_and_page_by_page(tm
         assert [one.id for one in await runtime.store.conversations(ConversationQuery(user="bob"))] == ["c2"]
         assert [one.id for one in await runtime.store.conversations(ConversationQuery(agent="b"))] == ["c2"]
 
-    with_runtime(tmp_path, url, body)
+    with_runtime(tmp_path, any_url, body)
 
 
-def test_deleting_a_conversation_deletes_all_of_its_data_and_no_other(tmp_path: Path, url: str | None) -> None:
+def test_deleting_a_conversation_deletes_all_of_its_data_and_no_other(tmp_path: Path, any_url: str | None) -> None:
     async def body(runtime: Runtime, model: ScriptedModel) -> None:
         gone = [(await runtime.run("hi", conversation="c", agent="a")).run_id for _ in range(3)]
         kept = await runtime.run("hi", conversation="other", agent="a")
@@ -93,7 +96,7 @@ def test_deleting_a_conversation_deletes_all_of_its_data_and_no_other(tmp_path: 
             await runtime.store.delete_conversation("c")
         assert (await runtime.run("again", conversation="c", agent="a")).messages[0].content == "again"
 
-    with_runtime(tmp_path, url, body)
+    with_runtime(tmp_path, any_url, body)
 
 
 def test_no_row_of_a_deleted_or_expired_conversation_remains(tmp_path: Path, store_url: str) -> None:
@@ -107,7 +110,8 @@ def test_no_row_of_a_deleted_or_expired_conversation_remains(tmp_path: Path, sto
 
     async def rows() -> int:
         database = await Database.open(store_url, tmp_path)
-        tables = [table for table in metadata.sorted_tables if table.name != "agentsd_schema"]
+        others = ("agentsd_schema", "agentsd_processes")
+        tables = [table for table in metadata.sorted_tables if table.name not in others]
         counts = [sa.select(sa.func.count()).select_from(table) for table in tables]
         try:
             return await database.read(lambda c: sum(c.execute(count).scalar_one() for count in counts))
@@ -120,7 +124,7 @@ def test_no_row_of_a_deleted_or_expired_conversation_remains(tmp_path: Path, sto
     with_runtime(tmp_path, store_url, body, paying, conversation="{ttl: 1h}")
 
 
-def test_a_conversation_with_a_run_in_progress_is_not_deleted(tmp_path: Path, url: str | None) -> None:
+def test_a_conversation_with_a_run_in_progress_is_not_deleted(tmp_path: Path, any_url: str | None) -> None:
     begun, may_continue = asyncio.Event(), asyncio.Event()
 
     @tool(risk="low")
@@ -142,10 +146,10 @@ def test_a_conversation_with_a_run_in_progress_is_not_deleted(tmp_path: Path, ur
     def slowly(request: ModelRequest) -> Turn:
         return calls(("slow", {})) if request.messages[-1].role == "user" else "done"
 
-    with_runtime(tmp_path, url, body, slowly, tools=[slow])
+    with_runtime(tmp_path, any_url, body, slowly, tools=[slow])
 
 
-def test_a_conversation_expires_after_its_last_turn(tmp_path: Path, url: str | None) -> None:
+def test_a_conversation_expires_after_its_last_turn(tmp_path: Path, any_url: str | None) -> None:
     async def body(runtime: Runtime, model: ScriptedModel) -> None:
         for _ in range(2):
             result = await runtime.run("hi", conversation="c", agent="a")
@@ -161,11 +165,11 @@ def test_a_conversation_expires_after_its_last_turn(tmp_path: Path, url: str | N
         with pytest.raises(RunNotFound):
             await runtime.store.load_run(result.run_id)
 
-    with_runtime(tmp_path, url, body, conversation="{ttl: 1h}")
+    with_runtime(tmp_path, any_url, body, conversation="{ttl: 1h}")
 
 
 def test_an_expired_conversation_is_not_loaded_even_without_pruning(
-    tmp_path: Path, url: str | None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, any_url: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = time.time
 
@@ -177,7 +181,7 @@ def test_an_expired_conversation_is_not_loaded_even_without_pruning(
         with pytest.raises(RunNotFound):
             await runtime.store.load_run(first.run_id)
 
-    with_runtime(tmp_path, url, body, conversation="{ttl: 1h}")
+    with_runtime(tmp_path, any_url, body, conversation="{ttl: 1h}")
 
 
 def test_retention_keeps_the_messages_of_remaining_conversations(tmp_path: Path, store_url: str) -> None:
@@ -203,7 +207,7 @@ def test_retention_keeps_the_messages_of_remaining_conversations(tmp_path: Path,
     with_runtime(tmp_path, store_url, body, paying)
 
 
-def test_a_paused_run_is_never_pruned(tmp_path: Path, url: str | None) -> None:
+def test_a_paused_run_is_never_pruned(tmp_path: Path, any_url: str | None) -> None:
     async def body(runtime: Runtime, model: ScriptedModel) -> None:
         waits = await runtime.run("pay", conversation="c", agent="a")
         assert waits.status == "paused"
@@ -214,7 +218,7 @@ def test_a_paused_run_is_never_pruned(tmp_path: Path, url: str | None) -> None:
     def paying(_: ModelRequest) -> Turn:
         return calls(("pay", {"amount": 1}))
 
-    with_runtime(tmp_path, url, body, paying, skill_policy="{ask: [pay], allow: []}")
+    with_runtime(tmp_path, any_url, body, paying, skill_policy="{ask: [pay], allow: []}")
 
 
 def test_a_summary_is_persisted_and_a_paused_run_resumes_after_it(tmp_path: Path, store_url: str) -> None:

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from examples.scale_demo.postgres import new_database
 from framework.store.memory import MemoryStore
 from framework.store.protocol import Store
 from framework.store.sql.schema import media
@@ -22,7 +23,6 @@ from framework.types.state import RunState
 from tests.support.cases import cases
 from tests.support.halts import PATIENCE, halted
 from tests.support.media import SAMPLES, pdf, png
-from tests.support.postgres import new_database
 from tests.support.stores import with_store
 
 FILES = [File.from_bytes(data, name=f"file {number}") for number, data in enumerate(SAMPLES.values())]

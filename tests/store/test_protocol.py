@@ -186,9 +186,9 @@ def test_only_one_of_two_concurrent_takeovers_succeeds(any_url: str | None) -> N
         await record.write(state, last=True)
         one, two = await store.load_run(state.run_id), await store.load_run(state.run_id)
         assert one.pending == [asked]
-        await store.take(one, {"c1": Approve()}, "ann")
+        await store.take(one, {"c1": Approve()}, {"c1": "ann"})
         with pytest.raises(RunBusy):
-            await store.take(two, {"c1": Reject()}, "bob")
+            await store.take(two, {"c1": Reject()}, {"c1": "bob"})
 
     with_store(body, any_url)
 
@@ -198,13 +198,13 @@ def test_a_decision_is_stored_once(store_url: str) -> None:
         state = begun()
         record = await store.begin(state, None, BLUEPRINT)
         await record.release()
-        record = await store.take(state, {"c1": Approve()}, "ann")
+        record = await store.take(state, {"c1": Approve()}, {"c1": "ann"})
         await record.release()
         with pytest.raises(DecisionRefused, match="already decided: c1"):
-            await store.take(state, {"c1": Reject()}, "bob")
+            await store.take(state, {"c1": Reject()}, {"c1": "bob"})
         seen = await store.load_run(state.run_id)
         assert (seen.decisions, seen.pending) == ({"c1": Approve()}, []), "though nothing was written since"
-        await store.take(seen, {"c2": Reject()}, "bob")
+        await store.take(seen, {"c2": Reject()}, {"c2": "bob"})
 
     with_store(body, store_url)
 
@@ -294,7 +294,7 @@ def test_a_run_begun_on_an_outdated_conversation_is_rejected(any_url: str | None
 
 def test_missing_data_raises_or_returns_none(any_url: str | None) -> None:
     async def body(store: Store) -> None:
-        for call in (store.load_run, store.events, store.request_cancel):
+        for call in (store.load_run, store.events, store.decisions, store.request_cancel):
             with pytest.raises(RunNotFound):
                 await call("run_x")
         assert (await store.blueprint("none")) is None
@@ -321,6 +321,84 @@ def test_lists_return_what_the_query_selects(any_url: str | None) -> None:
         }
         for query, expected in queries.items():
             assert [run.run_id for run in await store.runs(query)] == [names[n] for n in expected]
+
+    with_store(body, any_url)
+
+
+def test_lists_are_filtered_by_contents_files_and_time(any_url: str | None) -> None:
+    async def body(store: Store) -> None:
+        names = []
+        said = ("Refund 50% of order_1", "refund the rest", "Status", "退款 50_ off")
+        for number, text in enumerate(said):
+            message = [Message(role="user", content=text)]
+            state = begun(messages=message, generation=number // 2, digest=f"{number // 2}abcdef0")
+            record = await store.begin(state, None, BLUEPRINT)
+            state.usage, state.elapsed_ms = Usage(total_tokens=3, cost_usd=0.25 * number), 10.5 * number
+            await record.write(answered(state), last=True)
+            names.append(state.run_id)
+        infos = await store.runs()
+        assert [(one.cost_usd, one.elapsed_ms) for one in infos] == [
+            (0.0, 0.0),
+            (0.25, 10.5),
+            (0.5, 21.0),
+            (0.75, 31.5),
+        ]
+        second = infos[1].created_at
+        queries = {
+            RunQuery(run_id=names[2]): [2],
+            RunQuery(run_id=names[2], agent="two"): [],
+            RunQuery(text="REFUND"): [0, 1],
+            RunQuery(text="50%"): [0],
+            RunQuery(text="50_"): [3],
+            RunQuery(text="退款"): [3],
+            RunQuery(text="r_1", newest_first=True, limit=1): [0],
+            RunQuery(text="\\"): [],
+            RunQuery(text="\x00"): [],
+            RunQuery(generation=1): [2, 3],
+            RunQuery(digest="0abc"): [0, 1],
+            RunQuery(digest="%"): [],
+            RunQuery(since=second): [n for n, one in enumerate(infos) if one.created_at >= second],
+            RunQuery(until=second): [n for n, one in enumerate(infos) if one.created_at < second],
+            RunQuery(since=second, until=second): [],
+        }
+        for query, expected in queries.items():
+            assert [run.run_id for run in await store.runs(query)] == [names[n] for n in expected], query
+
+    with_store(body, any_url)
+
+
+def test_texts_are_searched_in_the_newest_runs_only(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(store: Store) -> None:
+        monkeypatch.setattr("framework.store.sql.run_lists.SEARCHED_RUNS", 2)
+        states = [begun() for _ in range(3)]
+        for state in states:
+            await store.begin(state, None, BLUEPRINT)
+        found = await store.runs(RunQuery(text="hello"))
+        assert [one.run_id for one in found] == [state.run_id for state in states[1:]]
+
+    with_store(body, store_url)
+
+
+def test_decisions_say_who_made_them(any_url: str | None) -> None:
+    async def body(store: Store) -> None:
+        state = begun()
+        record = await store.begin(state, None, BLUEPRINT)
+        assert await store.decisions(state.run_id) == []
+        for number, by in enumerate(("ann", None)):
+            state.status, state.finish_reason = "paused", "confirmation"
+            await record.write(state, last=True)
+            made = {f"c{number}": Edit(arguments={"amount": number})}
+            record = await store.take(await store.load_run(state.run_id), made, dict.fromkeys(made, by))
+        found = await store.decisions(state.run_id)
+        assert [(one.confirmation_id, one.decision, one.by) for one in found] == [
+            ("c0", Edit(arguments={"amount": 0}), "ann"),
+            ("c1", Edit(arguments={"amount": 1}), None),
+        ]
+        assert found[0].at <= found[1].at <= datetime.now(UTC)
+        assert {one.run_id for one in found} == {state.run_id}
+        assert await store.latest_decisions(["run_x", state.run_id], 9) == [*found[::-1]]
+        assert await store.latest_decisions([state.run_id], 1) == [found[1]]
+        assert await store.latest_decisions([], 9) == []
 
     with_store(body, any_url)
 

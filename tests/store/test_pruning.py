@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from examples.scale_demo.postgres import new_database
 from framework import Approve, Runtime
 from framework.server.housekeeping import housekeeping
 from framework.store import memory as in_memory
@@ -20,7 +21,6 @@ from framework.testing import ScriptedModel, calls
 from framework.types.messages import Message
 from framework.types.state import RunState
 from tests.support.halts import halted
-from tests.support.postgres import new_database
 from tests.support.projects import agent, write
 from tests.support.served import PATIENCE, served
 

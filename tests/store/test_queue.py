@@ -15,8 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from framework.store.memory import MemoryStore
-from framework.store.protocol import Conversation, Pruned, RunQuery, RunRecord, Store
+from framework.store.protocol import Conversation, Pruned, RunQuery, Store
 from framework.store.queue_rules import IDEMPOTENCY_SECONDS, MAX_WAITING_RUNS
+from framework.store.run_record import RunRecord
 from framework.store.sql.store import SqlStore
 from framework.types.errors import ConversationBusy, IdempotencyConflict, QueueFull, RunBusy, RunNotFound, RunTaken
 from framework.types.events import ContentReceived

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from framework.store.protocol import Conversation, ConversationQuery, RunQuery, Store
+from framework.store.conversation_lists import ConversationQuery
+from framework.store.protocol import Conversation, RunQuery, Store
 from framework.types.budget import BudgetUse, counter_scope
 from framework.types.errors import ConversationBusy, RequestError
 from tests.support.queues import begin, end, request
@@ -83,7 +84,7 @@ def test_odd_ids_are_stored_or_unknown_and_never_fail(any_url: str | None, tenan
             for query in (RunQuery(conversation_id=odd), RunQuery(agent=odd, user=odd, tenant=odd)):
                 assert all(info.conversation_id == odd for info in await store.runs(query))
         for odd in ODD:
-            for call in (store.load_run, store.events, store.spans, store.request_cancel):
+            for call in (store.load_run, store.events, store.spans, store.decisions, store.request_cancel):
                 with pytest.raises(RequestError, match="there is no run"):
                     await call(odd)
             assert await store.claim(1, run_id=odd) == []

@@ -13,9 +13,10 @@ from typing import Literal
 
 from tests.support.wire import Answer
 
-Action = Literal["answer", "answer and close", "close", "reset", "half a header", "half an answer"]
-"""What the server does with a request. All but `answer` close the connection.
+Action = Literal["answer", "answer together", "answer and close", "close", "reset", "half a header", "half an answer"]
+"""What the server does with a request. All but `answer` and `answer together` close the connection.
 
+`answer together` waits until two requests have arrived, on connections of their own.
 `reset` does not read the body. After `answer and close` the server still reads, so that it sees any further request.
 """
 
@@ -36,6 +37,7 @@ class ClosingServer:
     closed: threading.Event = field(default_factory=threading.Event)
     """Set when the server has closed a connection after its answer."""
     numbers: Iterator[int] = field(default_factory=count)
+    together: asyncio.Barrier = field(default_factory=lambda: asyncio.Barrier(2))
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         number = next(self.numbers)
@@ -49,6 +51,8 @@ class ClosingServer:
                     writer.transport.abort()
                     break
                 self.sizes.append(await _read_body(head, reader))
+                if action == "answer together":
+                    await self.together.wait()
                 sent = {"close": 0, "half a header": 12, "half an answer": len(self.response) - 20}
                 writer.write(self.response[: sent.get(action)])
                 await writer.drain()

@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import pty
+import re
 import select
 import subprocess
 import sys
@@ -43,10 +44,10 @@ def agentsd_in_process(*arguments: str, cwd: Path, stdin: str = "") -> subproces
 
 
 @contextmanager
-def terminal(*arguments: str, cwd: Path) -> Iterator[tuple[Fork, int]]:
+def terminal(*arguments: str, cwd: Path, **environment: str) -> Iterator[tuple[Fork, int]]:
     """Run `agentsd` on a pseudo-terminal; yield the process and the descriptor of the terminal's other end."""
     master, slave = pty.openpty()
-    env = {**ENVIRONMENT, "TERM": "xterm", "COLUMNS": "120"}
+    env = {**ENVIRONMENT, "TERM": "xterm", "COLUMNS": "120"} | environment
     process = Fork(arguments, cwd=cwd, env=env, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
     os.close(slave)
     try:
@@ -57,10 +58,11 @@ def terminal(*arguments: str, cwd: Path) -> Iterator[tuple[Fork, int]]:
         os.close(master)
 
 
-def read_until(master: int, *texts: str, seconds: float = 15) -> str:
+def read_until(master: int, *texts: str | re.Pattern[str], seconds: float = 15) -> str:
     """Return the terminal's output up to all `texts`, in any order. Fails if one is missing after `seconds`."""
     shown, end = "", monotonic() + seconds
-    while text := next((text for text in texts if text not in shown), None):
+    patterns = {text: re.compile(re.escape(text)) if isinstance(text, str) else text for text in texts}
+    while text := next((text for text, pattern in patterns.items() if not pattern.search(shown)), None):
         ready, _, _ = select.select([master], [], [], max(0.0, end - monotonic()))
         assert ready, f"{text!r} did not come; so far:\n{shown}"
         try:

@@ -15,6 +15,8 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CallToolResult, ElicitRequestParams, ElicitResult, ToolListChangedNotification
 
+from tests.support.loopback import LOOPBACK
+
 Era = Literal["legacy", "auto"]
 """The handshake up to 2025-11-25, or the protocol of 2026-07-28."""
 ERAS: tuple[Era, ...] = ("legacy", "auto")
@@ -81,7 +83,7 @@ async def http_user(
 ) -> AsyncIterator[McpUser]:
     """Connect to `/mcp` of a server. Without `answer`, the client shows no forms."""
     async with (
-        httpx2.AsyncClient(headers=headers, timeout=30, trust_env=False) as http,
+        httpx2.AsyncClient(headers=headers, timeout=30, **LOOPBACK) as http,
         _connected(streamable_http_client(f"{url}/mcp", http_client=http), era, answer) as user,
     ):
         yield user

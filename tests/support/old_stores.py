@@ -9,10 +9,13 @@ from pathlib import Path
 from tests.support.paths import TESTS
 from tests.support.projects import agent, write
 
-DUMPS = tuple(TESTS / f"store/sql/stores/version-{number}.sql" for number in (2, 3, 4))
+DUMPS = tuple(TESTS / f"store/sql/stores/version-{number}.sql" for number in (2, 3, 4, 6))
 """SQLite dumps of stores, by schema version, with three runs: one ended, one paused, one whose process was killed."""
 TENANTS = TESTS / "store/sql/stores/version-4-tenants.sql"
 """Dump of a store with conversation c1 of tenant a (two turns), a paused run in c2 of tenant b, and c3 of no tenant."""
+QUEUED = TESTS / "store/sql/stores/version-6-queued.sql"
+"""Dump of a store with six queued runs, "1" to "6": one of no conversation, claimed by a killed process; two in
+c1; one in c2, of which a run is paused; two in the new conversation c3."""
 STORE = "sqlite:///state.db"
 
 

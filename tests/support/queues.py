@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import MappingProxyType
 
 import sqlalchemy as sa
 
-from framework.store.protocol import RunRecord, Store
+from framework.store.protocol import Store
+from framework.store.run_record import RunRecord
 from framework.store.sql.schema import metadata
 from framework.store.sql.store import SqlStore
 from framework.types.errors import ConversationBusy
@@ -27,14 +30,16 @@ def request(text: str = "hello", conversation: str | None = None, **more: object
     return RunRequest.model_validate(values)
 
 
-async def begin(store: Store, one: RunRequest) -> tuple[RunState, RunRecord]:
-    """Begin a claimed run as the next turn of its conversation."""
+async def begin(
+    store: Store, one: RunRequest, limits: Mapping[str, int] = MappingProxyType({})
+) -> tuple[RunState, RunRecord]:
+    """Begin a claimed run as the next turn of its conversation; raises RunBlocked."""
     conversation = None
     if one.conversation_id is not None:
         conversation = await store.conversation(one.conversation_id, one.tenant)
     state = one.queued_state()
     state.status, state.agent = "running", "one"
-    return state, await store.begin(state, conversation, None)
+    return state, await store.begin(state, conversation, None, limits)
 
 
 async def end(state: RunState, record: RunRecord, status: Status = "completed") -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 
 from framework.llm.client import ModelClient
+from tests.support.loopback import LOOPBACK
 from tests.support.serving import Serving, serving
 from tests.support.submitted_runs import PATIENCE, Gate
 
@@ -33,7 +34,7 @@ class RunClient:
     def __init__(self, serving: Serving, key: str | None = None) -> None:
         self.serving = serving
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        self.http = httpx2.AsyncClient(base_url=serving.url, headers=headers, timeout=PATIENCE, trust_env=False)
+        self.http = httpx2.AsyncClient(base_url=serving.url, headers=headers, timeout=PATIENCE, **LOOPBACK)
 
     async def get(self, path: str, status: int = 200, **options: Any) -> Any:
         """Send a GET request below `/agent`, check the status, and return the JSON body."""

@@ -17,6 +17,7 @@ import httpx2
 
 from tests.support.commands import ENVIRONMENT
 from tests.support.forks import Fork
+from tests.support.loopback import LOOPBACK
 
 PATIENCE = 20.0
 """Timeout of requests and of the process, in seconds."""
@@ -48,7 +49,7 @@ class Served:
 
     def request(self, method: str, path: str, **options: Any) -> httpx2.Response:
         headers = {**self.headers, **options.pop("headers", {})}
-        return httpx2.request(method, self.url + path, headers=headers, timeout=PATIENCE, trust_env=False, **options)
+        return httpx2.request(method, self.url + path, headers=headers, timeout=PATIENCE, **LOOPBACK, **options)
 
     def get(self, path: str, **options: Any) -> Any:
         response = self.request("GET", path, **options)
@@ -65,7 +66,7 @@ class Served:
         """Open an event stream, from now on or after an id."""
         headers = {**self.headers, **({"last-event-id": last_id} if last_id else {})}
         url = f"{self.url}/agent/events"
-        with httpx2.stream("GET", url, headers=headers, timeout=PATIENCE, trust_env=False) as response:
+        with httpx2.stream("GET", url, headers=headers, timeout=PATIENCE, **LOOPBACK) as response:
             assert response.status_code == 200
             assert response.headers["content-type"].startswith("text/event-stream")
             lines = response.iter_lines()

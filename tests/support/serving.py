@@ -15,10 +15,12 @@ from fastapi import FastAPI
 
 from framework import Runtime
 from framework.server import router
+from framework.server.app import create_app
 from framework.server.event_feed import ConfigFeed
 from framework.server.open_streams import OpenStreams
 from framework.server.routes import build_routes, runtime_access_check
 from framework.store.protocol import RunInfo, RunQuery
+from framework.telemetry.server_metrics import ServerMetrics
 
 
 @dataclass
@@ -58,18 +60,40 @@ async def serving(
         streams: the streams of runs, for a test that closes them as a server does that stops.
         **options: options of `Runtime.open`.
     """
+    async with Runtime.open(root, **{"watch": False, "single_user": True, **options}) as runtime:
+        app = FastAPI(openapi_url=None)
+        routes = build_routes(runtime, ConfigFeed(), runtime_access_check(runtime), streams) if streams else None
+        app.include_router(routes or router(runtime))
+        async with _listening(app, drain) as url:
+            yield Serving(url, runtime)
+
+
+@asynccontextmanager
+async def serving_everything(root: Path, **options: Any) -> AsyncIterator[Serving]:
+    """Open a runtime with these options and serve the whole app of `agentsd serve`, the console included."""
+    feed, streams = ConfigFeed(), OpenStreams()
+    async with Runtime.open(root, **{"watch": False, "single_user": False, **options}) as runtime:
+        unsubscribe = runtime.catalog.subscribe(feed.add)
+        async with _listening(create_app(runtime, feed, ServerMetrics(), None, streams), 5) as url:
+            try:
+                yield Serving(url, runtime)
+            finally:
+                unsubscribe()
+                streams.close()
+                feed.close()
+
+
+@asynccontextmanager
+async def _listening(app: FastAPI, drain: int) -> AsyncIterator[str]:
+    """Serve an app on a free port until the context ends; yield its URL."""
     with socket.socket(proto=socket.IPPROTO_TCP) as bound:  # no delay of small packets, as in `agentsd serve`
         bound.bind(("127.0.0.1", 0))
         bound.listen(128)
-        async with Runtime.open(root, **{"watch": False, "single_user": True, **options}) as runtime:
-            app = FastAPI(openapi_url=None)
-            routes = build_routes(runtime, ConfigFeed(), runtime_access_check(runtime), streams) if streams else None
-            app.include_router(routes or router(runtime))
-            config = uvicorn.Config(app, lifespan="off", log_config=None, timeout_graceful_shutdown=drain)
-            server = _Uvicorn(config)
-            task = asyncio.create_task(server.serve([bound]))
-            try:
-                yield Serving(f"http://127.0.0.1:{bound.getsockname()[1]}", runtime)
-            finally:
-                server.should_exit = True
-                await task
+        config = uvicorn.Config(app, lifespan="off", log_config=None, timeout_graceful_shutdown=drain)
+        server = _Uvicorn(config)
+        task = asyncio.create_task(server.serve([bound]))
+        try:
+            yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await task

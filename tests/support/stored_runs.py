@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
 
+from framework.store.url import open_store
+from framework.types.messages import Message
+from framework.types.run_request import RunRequest
 from tests.support.commands import ENVIRONMENT, agentsd_in_process
 from tests.support.forks import Fork
 from tests.support.projects import agent, write
@@ -68,3 +72,17 @@ def start_slow_turn(root: Path) -> Fork:
     while "→ slow.wait" not in (line := process.stderr.readline()):
         assert line, "the process ended early"
     return process
+
+
+def store_queued_run(root: Path) -> str:
+    """Create a project with a queued run of the message `hi there` in conversation `c`; return the run's id."""
+    write(root, {"agents.d/one.yaml": agent("one", model="offline")})
+
+    async def enqueue() -> str:
+        store = await open_store(STORE, root)
+        message = Message(role="user", content="hi there")
+        run_id = await store.enqueue(RunRequest(message=message, options={"agent": "one"}, conversation_id="c"))
+        await store.close()
+        return run_id
+
+    return asyncio.run(enqueue())

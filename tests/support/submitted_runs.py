@@ -14,6 +14,7 @@ from framework.llm.client import ModelClient
 from framework.store.memory import MemoryStore
 from framework.store.protocol import RunQuery, Store
 from framework.store.sql.store import SqlStore
+from framework.store.work import DEFAULT_LEASE_SECONDS
 from tests.support.projects import agent, write
 
 PATIENCE = 30
@@ -52,10 +53,16 @@ def project(root: Path, **keys: str) -> Path:
 
 @asynccontextmanager
 async def opened(
-    root: Path, url: str | None, model: ModelClient, *, tools: Sequence[Tool] = (), **options: Any
+    root: Path,
+    url: str | None,
+    model: ModelClient,
+    *,
+    tools: Sequence[Tool] = (),
+    lease: float = DEFAULT_LEASE_SECONDS,
+    **options: Any,
 ) -> AsyncIterator[Runtime]:
     """Open a runtime on a database, or on a store in memory if there is no URL."""
-    store: Store = MemoryStore() if url is None else await SqlStore.open(url, root)
+    store: Store = MemoryStore() if url is None else await SqlStore.open(url, root, lease_seconds=lease)
     try:
         async with asyncio.timeout(PATIENCE):
             async with Runtime.open(

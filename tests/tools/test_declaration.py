@@ -12,6 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import ConfigError, Runtime, tool
+from framework.testing import ScriptedModel
+from framework.testing import calls as scripted_calls
+from framework.tools.declaration import OPTIONS as OPTION_NAMES
 from framework.types.problem import Problem
 from tests.support.cases import cases
 from tests.support.generations import GOOD_PLUGIN, build_generation
@@ -47,6 +50,9 @@ def problem_with(decorator: str) -> Problem:
         ("retries=2", "retries require idempotent=True"),
         ("rate='5'", "tool 'pay': invalid rate '5': write it as 5/s, 100/m or 1000/h"),
         ("rate=5", "tool 'pay': invalid rate 5: write it as 5/s, 100/m or 1000/h"),
+        ("needs='yaml'", "tool 'pay': needs must be modules, each with what pip installs, such as {'yaml': 'pyyaml'}"),
+        ("needs={'ya ml': 'pyyaml'}", "such as {'yaml': 'pyyaml'}: {'ya ml': 'pyyaml'}"),
+        ("needs={'yaml': ' '}", "such as {'yaml': 'pyyaml'}: {'yaml': ' '}"),
         ("name='pay me'", "invalid tool name 'pay me': names contain only letters, digits"),
         ("name=7", "the name of a tool must be a string: 7"),
         ("description=7", "tool 'pay': description must be a string: 7"),
@@ -59,9 +65,73 @@ def test_a_wrong_declaration_is_a_problem_at_its_line(declared: str, message: st
     assert found.line == 3
 
 
-def test_several_invalid_options_are_reported_together() -> None:
-    message = problem_with("@tool(risk='hi', confirm='yes', retries='3')").message
-    assert all(option in message for option in ("risk 'hi'", "confirm must be", "retries must be"))
+MANY = """
+from framework import tool
+from ._more import *
+
+
+@tool(
+    risk="hihg",
+    timeout="5 sec",
+    idempotent="no",
+    rate="5/day",
+    paths=["fiel"],
+    retires=2,
+)
+def pay(file: str) -> str:
+    "Pay."
+    return file
+
+
+@tool(risk="loww")
+def refund(amount: float) -> str:
+    return ""
+
+
+@tool(risk="low")
+def good(amount: float) -> str:
+    "Good."
+    return "é"
+
+
+"é"; late = tool(risk="lo")(good.function)
+1 / 0
+"""
+HELPER = "from framework import tool\n\n@tool\ndef more(x):\n    'More.'\n"
+
+
+def test_every_mistake_in_the_declarations_of_a_file_is_reported_at_its_option() -> None:
+    generation = build_generation({"plugins/bad.py": MANY.encode(), "plugins/_more.py": HELPER.encode()})
+    found = [
+        (p.path.removeprefix("plugins/"), p.line, p.column, p.message.partition(";")[0]) for p in generation.errors
+    ]
+    assert found == [
+        ("_more.py", 3, None, "tool 'more': parameter 'x' needs a type annotation"),
+        ("bad.py", 3, None, "helper failed: plugins/_more.py:3: tool 'more': parameter 'x' needs a type annotation"),
+        ("bad.py", 7, 10, "tool 'pay': unknown risk 'hihg'"),
+        ("bad.py", 8, 13, found[3][3]),
+        ("bad.py", 9, 16, "tool 'pay': idempotent must be True or False: 'no'"),
+        ("bad.py", 10, 10, "tool 'pay': invalid rate '5/day': write it as 5/s, 100/m or 1000/h"),
+        ("bad.py", 11, 11, "tool 'pay': paths contains 'fiel', which is not a parameter"),
+        ("bad.py", 12, 13, "@tool has no option 'retires'"),
+        ("bad.py", 19, None, "tool 'refund' needs a docstring: it is the description that the model receives"),
+        ("bad.py", 19, 12, "tool 'refund': unknown risk 'loww'"),
+        ("bad.py", 30, 23, "tool 'good': unknown risk 'lo'"),
+        ("bad.py", 31, None, "ZeroDivisionError while loading: division by zero"),
+    ]
+    assert "timeout must be a positive number of seconds" in found[3][3]
+
+
+def test_the_number_of_invalid_tools_that_are_reported_is_limited() -> None:
+    many = "from framework import tool\nfor i in range(300):\n    tool(risk='x', name=f't{i}')(lambda: 1)\n"
+    found = build_generation({"plugins/bad.py": many.encode()}).errors
+    assert 50 <= len(found) <= 150
+
+
+def test_outside_of_a_plugin_file_every_mistake_is_in_the_exception() -> None:
+    with pytest.raises(ConfigError) as caught:
+        tool(risk="hihg", timeout="soon", retires=2)(_documented)  # type: ignore[call-overload]
+    assert all(word in caught.value.message for word in ("'hihg'", "'soon'", "'retires'"))
 
 
 @pytest.mark.parametrize(
@@ -93,6 +163,32 @@ def test_a_runtime_rejects_objects_that_are_not_tools(tmp_path: Path, tools: lis
         asyncio.run(main())
 
 
+# --- packages that are not installed
+
+
+def test_a_missing_package_is_reported_by_a_check_by_runs_and_by_calls(tmp_path: Path) -> None:
+    needs = "needs={'no_such_module': 'some-package', 'json': 'a-package'}"
+    lines = BAD.format(f'@tool(risk="low", {needs})').replace("(amount: int)", "()")
+    policies = {"may": "{allow: [pay.pay]}", "may_not": "{allow: [echo]}"}
+    agents = {f"agents.d/{name}.yaml": agent(name, skill_policy=policy) for name, policy in policies.items()}
+    root = write(tmp_path, {"plugins/pay.py": lines, **agents})
+    message = "pay.pay needs no_such_module: pip install 'some-package'"
+
+    async def main() -> None:
+        model = ScriptedModel(scripted_calls(("pay.pay", {})), "done", "done")
+        async with Runtime.open(root, watch=False, models={"scripted": model}) as runtime:
+            (problem,) = runtime.catalog.current.problems
+            assert (problem.path, problem.line, problem.severity) == ("plugins/pay.py", 3, "warning")
+            assert problem.message == message
+            result = await runtime.run("pay", agent="may", model="scripted")
+            assert [(one.code, one.message) for one in result.warnings] == [("missing_package", message)]
+            assert [one.status for one in result.tool_calls] == ["error"]
+            assert message in result.messages[-2].content
+            assert (await runtime.run("pay", agent="may_not", model="scripted")).warnings == ()
+
+    asyncio.run(main())
+
+
 # --- arbitrary files
 
 VALUES = st.sampled_from(
@@ -103,7 +199,7 @@ VALUES = st.sampled_from(
     ]
 )  # fmt: skip
 OPTIONS = st.dictionaries(
-    st.sampled_from(["name", "description", "risk", "confirm", "idempotent", "timeout", "retries", "rate", "rsik"]),
+    st.sampled_from([*OPTION_NAMES, "rsik"]),
     VALUES,
     max_size=4,
 )

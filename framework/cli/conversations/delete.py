@@ -9,14 +9,17 @@ import click
 
 from framework.cli.conversations.find import find_conversation
 from framework.cli.location import locate
+from framework.cli.options import PROJECT_OPTION
 from framework.cli.records import open_project_store
 from framework.cli.show import counted
 
 
 @click.command("delete")
 @click.argument("conversation")
-@click.option("-t", "--tenant", help="The tenant it belongs to. Needed only if several tenants have this id.")
-@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@click.option(
+    "-t", "--tenant", metavar="TENANT", help="The tenant it belongs to. Needed only if several tenants have this id."
+)
+@PROJECT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print what was deleted as JSON.")
 def command(conversation: str, tenant: str | None, project: str, as_json: bool) -> int:
     """Delete CONVERSATION with all of its runs, their events and traces. This cannot be undone."""

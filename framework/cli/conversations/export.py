@@ -9,6 +9,7 @@ import click
 
 from framework.cli.conversations.find import find_conversation
 from framework.cli.location import locate
+from framework.cli.options import PROJECT_OPTION
 from framework.cli.records import load_files, open_project_store
 from framework.cli.writing import as_json_text, write_out
 from framework.llm.message_formats import FORMS, Form, exported
@@ -19,8 +20,10 @@ from framework.store.protocol import Conversation
 @click.argument("conversation")
 @click.option("-f", "--format", "form", type=click.Choice(FORMS), default="messages", show_default=True, help="Format.")
 @click.option("-o", "--output", metavar="FILE", help="Write to this file instead of standard output.")
-@click.option("-t", "--tenant", help="The tenant it belongs to. Needed only if several tenants have this id.")
-@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@click.option(
+    "-t", "--tenant", metavar="TENANT", help="The tenant it belongs to. Needed only if several tenants have this id."
+)
+@PROJECT_OPTION
 def command(conversation: str, form: Form, output: str | None, tenant: str | None, project: str) -> int:
     """Write all messages of CONVERSATION as JSON: in our own format (`messages`) or in that of a provider's API.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from framework.cli.records import RECENT
 from framework.engine.runtime.conversation import load_conversation
 from framework.engine.runtime.request import Caller
-from framework.store.protocol import Conversation, ConversationQuery, Store
+from framework.store.conversation_lists import ConversationQuery
+from framework.store.protocol import Conversation, Store
 from framework.types.errors import RequestError
 from framework.types.text import did_you_mean
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import click
 
 from framework.cli.location import Location, locate
+from framework.cli.options import PROJECT_OPTION
 from framework.cli.project import find_agent, read_project
-from framework.cli.records import new_conversation, open_project_store
+from framework.cli.records import new_conversation, open_project_store, store_as_turn
 from framework.engine.runtime.request import Caller
 from framework.llm.message_formats import FORMS, Form, imported_with_files
 from framework.types.errors import RequestError
@@ -22,12 +23,12 @@ MAX_BYTES = 128 * 1024 * 1024
 
 @click.command("import")
 @click.argument("file")
-@click.option("-c", "--conversation", help="Its id. Default: a new one, which is printed.")
-@click.option("-a", "--agent", required=True, help="The agent that continues it.")
-@click.option("-u", "--user", help="The user it belongs to.")
-@click.option("-t", "--tenant", help="The tenant it belongs to.")
+@click.option("-c", "--conversation", metavar="ID", help="Its id. Default: a new one, which is printed.")
+@click.option("-a", "--agent", required=True, metavar="AGENT", help="The agent that continues it.")
+@click.option("-u", "--user", metavar="USER", help="The user it belongs to.")
+@click.option("-t", "--tenant", metavar="TENANT", help="The tenant it belongs to.")
 @click.option("-f", "--format", "form", type=click.Choice(FORMS), default="messages", show_default=True, help="Format.")
-@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@PROJECT_OPTION
 def command(
     file: str,
     conversation: str | None,
@@ -73,11 +74,7 @@ async def _store(location: Location, conversation: str, state: RunState, files: 
         existing = await store.conversation(conversation, state.tenant)
         if existing.is_stored:
             raise RequestError(f"conversation {conversation!r} already exists")
-        if files:
-            await store.save_media(state.run_id, files)
-        record = await store.begin(state, existing, None)
-        state.status, state.finish_reason = "completed", "final"
-        await record.write(state, last=True)
+        await store_as_turn(store, existing, state, files)
 
 
 def _read(file: str) -> object:

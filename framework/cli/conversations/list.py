@@ -10,19 +10,22 @@ from dataclasses import asdict
 import click
 
 from framework.cli.location import locate
+from framework.cli.options import PROJECT_OPTION
 from framework.cli.records import ago, open_project_store, times_as_text
 from framework.cli.table import show_table
-from framework.store.protocol import ConversationInfo, ConversationQuery
+from framework.store.conversation_lists import ConversationInfo, ConversationQuery
 
 _COLUMNS = ("conversation", "turns", "agent", "last turn", "user", "waits with", "tenant")
 
 
 @click.command("list")
-@click.option("-a", "--agent", help="Only those whose last turn this agent answered.")
-@click.option("-u", "--user", help="Only those of this user.")
-@click.option("-t", "--tenant", help="Only those of this tenant.")
-@click.option("-n", "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Maximum number.")
-@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@click.option("-a", "--agent", metavar="AGENT", help="Only those whose last turn this agent answered.")
+@click.option("-u", "--user", metavar="USER", help="Only those of this user.")
+@click.option("-t", "--tenant", metavar="TENANT", help="Only those of this tenant.")
+@click.option(
+    "-n", "--limit", type=click.IntRange(min=1), metavar="N", default=20, show_default=True, help="Maximum number."
+)
+@PROJECT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
 def command(agent: str | None, user: str | None, tenant: str | None, limit: int, project: str, as_json: bool) -> int:
     """List the stored conversations, the one with the latest turn first."""

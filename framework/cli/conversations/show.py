@@ -11,6 +11,7 @@ import click
 
 from framework.cli.conversations.find import find_conversation
 from framework.cli.location import locate
+from framework.cli.options import PROJECT_OPTION
 from framework.cli.records import ago, open_project_store, runs_of
 from framework.cli.runs.list import as_data
 from framework.llm.message_formats import exported
@@ -24,8 +25,10 @@ _SEEN_STATUSES = ("completed", "stopped")
 
 @click.command("show")
 @click.argument("conversation")
-@click.option("-t", "--tenant", help="The tenant it belongs to. Needed only if several tenants have this id.")
-@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@click.option(
+    "-t", "--tenant", metavar="TENANT", help="The tenant it belongs to. Needed only if several tenants have this id."
+)
+@PROJECT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def command(conversation: str, tenant: str | None, project: str, as_json: bool) -> int:
     """Show the messages of CONVERSATION, turn by turn, with the generation that answered each."""

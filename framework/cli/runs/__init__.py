@@ -10,6 +10,7 @@ In reading order; each module imports only from those below it:
     replay  Replays a stored run offline under the current files, and shows the differences.
     resume  Resumes an interrupted run.
     show    Shows the steps of a run, and what it waits for.
+    tail    Follows a run, in whichever process it is in progress.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from framework.cli.lazy import LazyGroup
 COMMANDS = {
     "list": "List stored runs: paused, interrupted and ended.",
     "show": "Show the steps of a run, and what it waits for.",
+    "tail": "Follow a run that is queued or in progress, until it ends.",
     "decide": "Decide what a run waits for, and resume it.",
     "resume": "Resume a paused run, or one whose process ended.",
     "cancel": "Cancel a run that is in progress, paused or interrupted.",
@@ -32,7 +34,7 @@ COMMANDS = {
 
 @click.group("runs", cls=LazyGroup, package="framework.cli.runs", commands_of=COMMANDS)
 def command() -> None:
-    """List, show, decide, resume, cancel, replay and export stored runs.
+    """List, show, follow, decide, resume, cancel, replay and export stored runs.
 
     RUN is the id of a run, a prefix of one, or `last`.
     """

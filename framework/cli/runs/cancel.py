@@ -8,6 +8,7 @@ import json
 import click
 
 from framework.cli.location import locate
+from framework.cli.options import PROJECT_OPTION
 from framework.cli.records import find_run
 from framework.cli.resuming import open_runtime
 from framework.store.protocol import OPEN_STATUSES
@@ -16,7 +17,7 @@ from framework.types.state import RunState
 
 @click.command("cancel")
 @click.argument("run")
-@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@PROJECT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
 def command(run: str, project: str, as_json: bool) -> int:
     """Cancel RUN: queued, in progress in another process, paused, or interrupted.

@@ -10,6 +10,7 @@ import click
 
 from framework.cli.confirm import ask_for_decisions
 from framework.cli.location import arguments_of, locate
+from framework.cli.options import PROJECT_OPTION
 from framework.cli.resuming import resume_run
 from framework.cli.screen import prints_on_stderr
 from framework.cli.session import print_result
@@ -25,12 +26,12 @@ from framework.types.state import Approve, Confirmation, Decision, Edit, Reject,
 @click.option("-y", "--approve", multiple=True, metavar="ID", help="Approve it as shown.")
 @click.option("--approve-all", is_flag=True, help="Approve everything as shown.")
 @click.option("-r", "--reject", multiple=True, metavar="ID", help="Reject it.")
-@click.option("--reason", default="", help="Reason of the rejection, which the model reads.")
+@click.option("--reason", default="", metavar="TEXT", help="Reason of the rejection, which the model reads.")
 @click.option("-e", "--edit", multiple=True, metavar="ID=JSON", help="Approve it with these arguments instead.")
 @click.option("--respond", multiple=True, metavar="ID=TEXT", help="Do not execute it; use this text as its result.")
 @click.option("--answer", metavar="TEXT", help="Answer the only open question.")
-@click.option("--by", "user", help="The user who decides; must be the owner of the run, if it has one.")
-@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@click.option("--by", "user", metavar="USER", help="The user who decides; must be the owner of the run, if it has one.")
+@PROJECT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
 def command(run: str, project: str, as_json: bool, user: str | None, **given: Any) -> int:
     """Decide what RUN waits for (`agentsd runs show RUN` lists it), and resume it until it ends or waits again.

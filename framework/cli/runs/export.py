@@ -10,8 +10,10 @@ from typing import Any, TypeVar
 import click
 
 from framework.cli.location import locate
+from framework.cli.options import PROJECT_OPTION
 from framework.cli.records import find_run, find_whole_run, load_files, open_project_store
-from framework.cli.writing import as_json_text, replace_file, write_out
+from framework.cli.writing import as_json_text, write_out
+from framework.config.files.editing import replace_file
 from framework.evals.case_file import case_file, with_case
 from framework.evals.export import export_case
 from framework.llm.message_formats import FORMS, Form, exported
@@ -27,7 +29,7 @@ T = TypeVar("T")
 @click.option("-f", "--format", "form", type=click.Choice(FORMS), default="messages", show_default=True, help="Format.")
 @click.option("--as-test", is_flag=True, help="Write it as a case for `agentsd test` instead.")
 @click.option("-o", "--output", metavar="FILE", help="Write to this file instead of standard output.")
-@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@PROJECT_OPTION
 def command(run: str, form: Form, as_test: bool, output: str | None, project: str) -> int:
     """Write the messages of RUN and of earlier turns as JSON: in our own format or in that of a provider's API.
 
@@ -37,8 +39,8 @@ def command(run: str, form: Form, as_test: bool, output: str | None, project: st
     `agents.d/NAME.test.yaml`. If the file exists, the case is appended.
     """
     if as_test:
-        record, events = asyncio.run(_load(project, run, find_whole_run))
-        case = export_case(record, events)
+        stored = asyncio.run(_load(project, run, find_whole_run))
+        case = export_case(stored.state, stored.events)
         if output and output != "-" and Path(output).exists():
             append_case(case, Path(output))
         else:

@@ -12,6 +12,7 @@ from typing import Any, get_args
 import click
 
 from framework.cli.location import locate
+from framework.cli.options import PROJECT_OPTION
 from framework.cli.records import ago, open_project_store, status_of, times_as_text
 from framework.cli.table import show_table
 from framework.store.protocol import RunInfo, RunQuery
@@ -27,11 +28,13 @@ STATUSES = (*get_args(Status), "orphaned")
 @click.option(
     "-s", "--status", "statuses", multiple=True, type=click.Choice(STATUSES), help="Only runs with this status."
 )
-@click.option("-a", "--agent", help="Only runs of this agent.")
-@click.option("-c", "--conversation", help="Only runs of this conversation.")
-@click.option("-t", "--tenant", help="Only runs of this tenant.")
-@click.option("-n", "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Maximum number.")
-@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@click.option("-a", "--agent", metavar="AGENT", help="Only runs of this agent.")
+@click.option("-c", "--conversation", metavar="ID", help="Only runs of this conversation.")
+@click.option("-t", "--tenant", metavar="TENANT", help="Only runs of this tenant.")
+@click.option(
+    "-n", "--limit", type=click.IntRange(min=1), metavar="N", default=20, show_default=True, help="Maximum number."
+)
+@PROJECT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
 def command(
     statuses: tuple[str, ...],
@@ -44,8 +47,8 @@ def command(
 ) -> int:
     """List the stored runs, the newest first.
 
-    A run is `queued` until a process begins it, and `orphaned` if its process ended before it: resume it with
-    `agentsd runs resume`.
+    A run is `queued` until a process begins it. If it waits for more than a free process, that is in parentheses. It is
+    `orphaned` if its process ended before it: resume it with `agentsd runs resume`.
     """
     wanted: set[Status] = {status for status in get_args(Status) if status in statuses}
     if "orphaned" in statuses:
@@ -82,7 +85,7 @@ def as_data(info: RunInfo) -> dict[str, Any]:
 def _row(info: RunInfo) -> list[str]:
     return [
         info.run_id[:SHORT_ID] if sys.stdout.isatty() else info.run_id,
-        status_of(info),
+        _status(info),
         info.agent or "-",
         ago(info.created_at),
         str(info.steps),
@@ -90,6 +93,11 @@ def _row(info: RunInfo) -> list[str]:
         _turn(info),
         " ".join(info.message.split()),
     ]
+
+
+def _status(info: RunInfo) -> str:
+    """Return the status of a run, with what it waits for, unless that is only a free process."""
+    return f"{status_of(info)} ({info.waits_for})" if info.waits_for not in (None, "capacity") else status_of(info)
 
 
 def _turn(info: RunInfo) -> str:

@@ -9,6 +9,7 @@ import time
 import click
 
 from framework.cli.location import lenient_settings, locate
+from framework.cli.options import PROJECT_OPTION
 from framework.cli.records import open_project_store
 from framework.cli.show import counted
 from framework.store.protocol import Pruned
@@ -30,7 +31,7 @@ def _duration(ctx: click.Context, parameter: click.Parameter, value: str | None)
     help="Use this retention instead of `store.retention`, e.g. 7d.",
 )
 @click.option("--dry-run", is_flag=True, help="Only count, delete nothing.")
-@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@PROJECT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")
 def command(older_than: float | None, dry_run: bool, project: str, as_json: bool) -> int:
     """Delete runs that ended longer ago than `store.retention`, and conversations past their `conversation.ttl`.

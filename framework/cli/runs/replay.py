@@ -11,6 +11,7 @@ from difflib import unified_diff
 import click
 
 from framework.cli.location import locate
+from framework.cli.options import PROJECT_OPTION
 from framework.cli.project import read_project
 from framework.cli.records import find_whole_run, open_project_store
 from framework.replay.compare import Difference
@@ -32,7 +33,7 @@ TITLES = {
 
 @click.command("replay")
 @click.argument("run")
-@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@PROJECT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print the differences as JSON.")
 def command(run: str, project: str, as_json: bool) -> int:
     """Replay RUN under the current files, and show what would be different.
@@ -57,8 +58,8 @@ async def _replay(project: str, run: str) -> tuple[str, Sequence[Difference]]:
     location = locate(project)
     read = await read_project(location)
     async with open_project_store(location) as store:
-        record, _ = await find_whole_run(store, run)
-        return record.run_id, await replay(read.root, store, record, read.catalog.current)
+        stored = await find_whole_run(store, run)
+    return stored.state.run_id, await replay(read.root, stored, read.catalog.current)
 
 
 def difference_lines(one: Difference) -> Iterator[str]:

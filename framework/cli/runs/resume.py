@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import click
 
 from framework.cli.location import locate
+from framework.cli.options import PROJECT_OPTION
 from framework.cli.resuming import resume_run
 from framework.cli.screen import prints_on_stderr
 from framework.cli.session import print_result
@@ -16,7 +17,7 @@ from framework.types.state import Confirmation, Decision
 
 @click.command("resume")
 @click.argument("run")
-@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@PROJECT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
 def command(run: str, project: str, as_json: bool) -> int:
     """Resume RUN, which was interrupted when its process ended; a paused run asks for its decisions.

@@ -1,4 +1,4 @@
-"""`agentsd runs show`: shows the steps of a run, and what it waits for."""
+"""`agentsd runs show`: shows the steps of a run, what was decided, and what it waits for."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import asdict
 import click
 
 from framework.cli.location import locate
+from framework.cli.options import PROJECT_OPTION
 from framework.cli.records import find_run, open_project_store
 from framework.cli.show import (
     MARKS,
@@ -24,49 +25,61 @@ from framework.cli.show import (
     short_id,
 )
 from framework.cli.waterfall import waterfall, widths_of
+from framework.cli.wrapping import wrapped_line
 from framework.engine.runtime.result import build_result
+from framework.store.protocol import RunInfo, RunQuery
 from framework.telemetry.otlp_json import otlp_json as exported
 from framework.types.messages import REFUSED_STATUSES
 from framework.types.report import TraceEntry
-from framework.types.state import Confirmation, RunResult, RunState
+from framework.types.state import Approve, Confirmation, Edit, MadeDecision, Reject, Respond, RunResult, RunState
 from framework.types.text import visible
 from framework.types.trace import SpanRecord
 
 
 @click.command("show")
 @click.argument("run")
-@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@PROJECT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result and the spans of its trace as JSON.")
 @click.option("--otlp-json", is_flag=True, help="Print the trace as OTLP JSON, which backends and collectors read.")
 def command(run: str, project: str, as_json: bool, otlp_json: bool) -> int:
     """Show the steps of RUN (an id, a prefix of one, or `last`), its trace, and what it waits for."""
-    state, spans = asyncio.run(_load(project, run))
+    state, info, spans, decisions = asyncio.run(_load(project, run))
     result = build_result(state)
     if otlp_json:
         click.echo(json.dumps(exported(spans), ensure_ascii=False))
         return 0
     if as_json:
-        body = result.model_dump(mode="json", exclude_none=True) | {"spans": [asdict(span) for span in spans]}
+        body = result.model_dump(mode="json", exclude_none=True) | {
+            "priority": info.priority,
+            "waits_for": info.waits_for,
+            "refusals": dict(info.refusals or {}),
+            "decisions": [one.model_dump(mode="json") for one in decisions],
+            "spans": [asdict(span) for span in spans],
+        }
         click.echo(json.dumps(body, ensure_ascii=False, indent=2))
         return 0
-    for line in run_lines(state, result):
-        click.echo(line)
+    for line in run_lines(state, result, decisions, info):
+        click.echo(wrapped_line(line, sys.stdout))
+    if result.pending:
+        click.secho(how_to_decide(result), dim=True)
     for line in waterfall(spans, widths_of(sys.stdout)):
         click.secho(line, dim=True)
     return 0
 
 
-async def _load(project: str, run: str) -> tuple[RunState, Sequence[SpanRecord]]:
+async def _load(project: str, run: str) -> tuple[RunState, RunInfo, Sequence[SpanRecord], Sequence[MadeDecision]]:
     async with open_project_store(locate(project)) as store:
         state = await find_run(store, run)
-        return state, await store.spans(state.run_id)
+        (info,) = await store.runs(RunQuery(run_id=state.run_id))
+        return state, info, await store.spans(state.run_id), await store.decisions(state.run_id)
 
 
-def run_lines(state: RunState, result: RunResult) -> Iterator[str]:
-    """Yield the lines that show a run: its head, its steps, its answer, and what it waits for."""
+def run_lines(state: RunState, result: RunResult, decisions: Sequence[MadeDecision], info: RunInfo) -> Iterator[str]:
+    """Yield the lines that show a run: its head, its steps, its answer, what was decided, and what it waits for."""
     reason = f" ({result.finish_reason})" if result.finish_reason not in ("", "final") else ""
     yield click.style(f"{result.run_id}  {result.status}{reason}", bold=True)
     yield click.style(f"  {'  '.join(_facts(state, result))}", dim=True)
+    yield from (click.style(f"  {visible(text)}", fg="yellow") for text in _reasons_to_wait(info))
     yield f"{click.style('you:', bold=True)} {visible(' '.join(state.messages[0].description.split()))}"
     if state.plan is not None:
         yield f"  plan {state.plan.revision}: {visible(state.plan.goal)}"
@@ -76,6 +89,7 @@ def run_lines(state: RunState, result: RunResult) -> Iterator[str]:
         yield from _entry(entry, several=len({one.agent for one in result.trace}) > 1)
     for call in _open_calls(state):
         yield f"  … {call}"
+    yield from map(_decided, decisions)
     if result.output:
         yield click.style("answer:", bold=True)
         yield from (f"  {visible(line)}" for line in result.output.splitlines())
@@ -84,8 +98,13 @@ def run_lines(state: RunState, result: RunResult) -> Iterator[str]:
         yield click.style(text, fg="red")
     for asked in result.pending:
         yield from _question(asked)
-    if result.pending:
-        yield click.style(how_to_decide(result), dim=True)
+
+
+def _reasons_to_wait(info: RunInfo) -> Iterator[str]:
+    """Yield what a run waits for, and what processes lacked that could not execute it."""
+    if info.waits_for:
+        yield f"waits for {info.waits_for}" + (f", priority {info.priority}" if info.priority else "")
+    yield from (f"{process} {lacks}" for process, lacks in (info.refusals or {}).items())
 
 
 def _facts(state: RunState, result: RunResult) -> Iterator[str]:
@@ -133,6 +152,25 @@ def _open_calls(state: RunState) -> Iterator[str]:
             yield f"{record.call.tool} {arguments_text(record.call.arguments)} ({begun})"
     for child in state.children.values():
         yield from _open_calls(child)
+
+
+def _decided(made: MadeDecision) -> str:
+    """Return the line that shows a decision: which, about what, by whom, and when."""
+    match made.decision:
+        case _ if made.expired:
+            what = "expired"
+        case Approve():
+            what = "approved"
+        case Edit(arguments=arguments):
+            what = f"approved with changes: {arguments_text(arguments)}"
+        case Reject(reason=reason):
+            what = f"rejected{': ' + first_line(reason) if reason else ''}"
+        case Respond(text=text):
+            what = f"answered: {first_line(text)}"
+    by = f" by {visible(made.by)}" if made.by else ""
+    return click.style(
+        f"decided: {short_id(made.confirmation_id)}{by}, {made.at:%Y-%m-%d %H:%M:%S} UTC: {what}", dim=True
+    )
 
 
 def _question(asked: Confirmation) -> Iterator[str]:

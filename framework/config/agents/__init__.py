@@ -4,6 +4,8 @@ In reading order; each module imports only from those below it:
 
     link               Links the agents of a generation; a file with errors keeps its last good version.
     tightening         Applies the restrictions of an invalid file to the last good version of its agent.
+    file_uses          The agents that use a file, and the variables that a template receives from them.
+    findings           Finds the errors of a rejected file that its first errors hide.
     compile            Compiles a parsed agent file into an `Agent`, or reports each reference that does not resolve.
     diff               Compares two generations; each change widens, tightens, or is neutral.
     inputs             Pydantic models for the inputs of an agent, and checks of its input and output schemas.
@@ -11,6 +13,7 @@ In reading order; each module imports only from those below it:
     lint               Warnings about valid agents: rules without effect, unused variables, too many tools.
     model_settings     Finds model settings that a model does not support.
     prices             Finds cost limits that cannot be enforced: the price of a model is unknown, or was left at 0.
+    unused_limits      Finds limits on runs in progress whose agent or model does not exist.
     models             Checks the model names in agent files and in `agentsd.yaml`.
     budgets            Shared budgets with their places, and checks of the names that agent files use.
     toolbox            The tools of a generation: those of the process, of plugin files and of tool servers.

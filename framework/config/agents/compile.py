@@ -18,9 +18,8 @@ from framework.config.agents.toolbox import Toolbox
 from framework.config.templates.prompt_check import prompt_problems, runtime_templates
 from framework.config.templates.prompts import Prompts
 from framework.config.templates.variables import CONVERSATION_VARIABLES, NO_RUN, RunVariables
-from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document
+from framework.config.yaml.document import Document, KeyPath
 from framework.config.yaml.parse import MAX_FILE_PROBLEMS, ParseError, sort_problems
-from framework.config.yaml.partial import merge_valid
 from framework.tools.extension import Extension
 from framework.tools.schema.arguments import ModelArguments
 from framework.tools.tool import Tool
@@ -212,18 +211,6 @@ def unresolved_references(spec: AgentSpec, document: Document, context: CompileC
     return list(islice(problems, MAX_FILE_PROBLEMS))
 
 
-def remaining_problems(path: str, source: bytes, context: CompileContext) -> list[Problem]:
-    """Check the references in the valid parts of an invalid file, so that all its problems are reported together."""
-    try:
-        document = read_document(path, source)
-    except DocumentError:
-        return []
-    empty = AgentSpec(version=1, name="x", description="x", instructions="x").model_dump(mode="json", by_alias=True)
-    fields = {key: value for key, value in document.data.items() if key in AgentSpec.model_fields}
-    data, _ = merge_valid(AgentSpec, empty, fields)
-    return unresolved_references(AgentSpec.model_validate(data), document, context)
-
-
 def build_agent(spec: AgentSpec, document: Document, digest: str, context: CompileContext) -> Agent:
     """Build an agent whose references have been checked. Missing tools are not offered."""
     agents = [agent_tool(context.specs[name]) for name in spec.sub_agents]
@@ -274,8 +261,11 @@ async def _delegate(**arguments: Any) -> str:
 
 
 def _reference_problems(spec: AgentSpec, document: Document, context: CompileContext) -> Iterator[Problem]:
-    def unknown(path: KeyPath, kind: str, name: str, choices: Iterable[str], hint: str | None = None) -> Problem:
-        return document.problem(path, f"there is no {kind} {name!r}{did_you_mean(name, sorted(choices))}", hint=hint)
+    def unknown(
+        path: KeyPath, kind: str, name: str, choices: Iterable[str], hint: str | None = None, *, at_key: bool = False
+    ) -> Problem:
+        message = f"there is no {kind} {name!r}{did_you_mean(name, sorted(choices))}"
+        return document.problem(path, message, hint=hint, at_key=at_key)
 
     for key, source in (("instructions", spec.instructions), ("guidance", spec.guidance)):
         if isinstance(source, TemplateRef) and not context.prompts.has(source.template):
@@ -284,16 +274,27 @@ def _reference_problems(spec: AgentSpec, document: Document, context: CompileCon
     yield from budget_problems(spec, document, context.budgets)
     for index, name in enumerate(spec.sub_agents):
         if name not in context.specs:
-            yield unknown(("sub_agents", index), "usable agent", name, context.specs)
+            yield unknown(("sub_agents", index), "usable agent", name, context.specs.keys() - {spec.name})
     servers = {name.removeprefix("mcp.") for name in context.toolbox.external.declared if name.startswith("mcp.")}
     hint = None if servers else "declare it in a file plugins/NAME.yaml, under mcp_servers"
-    for name in spec.mcp_policy.keys() - servers:
-        yield unknown(("mcp_policy", name), "MCP server", name, servers, hint)
-    tools = context.toolbox.tools.keys() | {f"agent.{name}" for name in spec.sub_agents}
+    for name in sorted(spec.mcp_policy.keys() - servers):
+        yield unknown(("mcp_policy", name), "MCP server", name, servers, hint, at_key=True)
+    tools = _known_tools(spec, context)
+    for index, name in missing_tools(spec, context):
+        yield unknown(("skill_policy", "allow", index), "tool", name, tools)
+
+
+def missing_tools(spec: AgentSpec, context: CompileContext) -> Iterator[tuple[int, str]]:
+    """Yield index and name of each tool in `skill_policy.allow` that does not exist, unless its server is down."""
+    tools = _known_tools(spec, context)
     for index, pattern in enumerate(spec.skill_policy.allow):
         unavailable = source_of(pattern) in context.toolbox.external.unavailable
         if not _GLOB_SIGNS.intersection(pattern) and pattern not in tools and not unavailable:
-            yield unknown(("skill_policy", "allow", index), "tool", pattern, tools)
+            yield index, pattern
+
+
+def _known_tools(spec: AgentSpec, context: CompileContext) -> set[str]:
+    return context.toolbox.tools.keys() | {f"agent.{name}" for name in spec.sub_agents}
 
 
 def _is_pinned(spec: AgentSpec, tool: str) -> bool:

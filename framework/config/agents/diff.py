@@ -30,7 +30,8 @@ _MAX_PAIRED_RULES = 100
 
 def diff_agents(before: Mapping[str, AgentSpec], after: Mapping[str, AgentSpec]) -> Iterator[Change]:
     """Yield the changes of all agents, sorted by name; those of one agent in the order of its keys."""
-    for name in sorted(before.keys() | after.keys()):
+    changed = [name for name in before.keys() | after.keys() if before.get(name) is not after.get(name)]
+    for name in sorted(changed):
         if name not in before:
             yield Change(agent=name, key="", after=name, effect="widens")
         elif name not in after:
@@ -220,6 +221,7 @@ _SETTINGS_EFFECTS: Mapping[str, Callable[[Any, Any], ChangeEffect]] = {
     "tools.write_below": lambda old, new: _folders(old, new),
     "telemetry.content": lambda old, new: _content(old or "none", new or "none"),
     "server.api_keys": _keys,
+    "server.allow_edit": lambda _, new: "widens" if new else "tightens",
 }
 _LIMITS = (
     "max_steps",
@@ -228,6 +230,7 @@ _LIMITS = (
     "max_cost_usd",
     "timeout",
     "model_timeout",
+    "model_total_timeout",
     "first_token_timeout",
     "tool_timeout",
     "max_parallel_tools",

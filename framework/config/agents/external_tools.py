@@ -44,6 +44,15 @@ class ExternalTools:
     not_contacted: frozenset[str] = frozenset()
     """Sources that were not contacted because connecting is turned off."""
 
+    def missing_for(self, patterns: Iterable[str]) -> Iterator[str]:
+        """Yield why each unavailable source that these tool patterns name is unavailable, and where it is declared.
+
+        Sources that were not contacted at all are not among them.
+        """
+        for name in sorted({source_of(pattern) for pattern in patterns} & (self.unavailable - self.not_contacted)):
+            reason = next((problem for problem in self.problems if problem.message.startswith(f"{name} ")), None)
+            yield f"{reason.message} ({reason.path}:{reason.line})" if reason else f"{name} is unavailable"
+
     @property
     def digest(self) -> str:
         """Equal as long as agents are offered the same tools. A reconnection alone does not change it."""

@@ -6,8 +6,9 @@ contain no cycle. A file that violates this is rejected, and the remaining files
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from framework.config.agents.budgets import Budgets
 from framework.config.agents.compile import (
@@ -15,16 +16,16 @@ from framework.config.agents.compile import (
     CompileContext,
     compile_agent,
     cycle_problems,
-    remaining_problems,
     template_names,
 )
 from framework.config.agents.extensions import extension_names
+from framework.config.agents.findings import RejectedAgent, hidden_problems, read_valid_parts
 from framework.config.agents.model_settings import model_setting_problems
 from framework.config.agents.models import are_models_known
 from framework.config.agents.prices import PriceList, budget_price_problems, price_problems
 from framework.config.agents.tightening import SavedPermissions, permission_warnings, read_permissions, tighten_agent
 from framework.config.agents.toolbox import Toolbox
-from framework.config.agents.unexpected_errors import problem_from_exception
+from framework.config.agents.unexpected_errors import find_problems, problem_from_exception
 from framework.config.files.snapshot import source_digest
 from framework.config.templates.prompts import Prompts
 from framework.config.yaml.document import Document
@@ -110,6 +111,9 @@ class Linker:
         self._permissions: dict[str, SavedPermissions] = {}
         """The permissions in rejected files, by path."""
         self._unparsed: dict[str, bytes] = {}
+        """The rejected files that do not parse, by path."""
+        self._rejected_agents: dict[str, RejectedAgent] = {}
+        """The valid parts of rejected files, by path."""
 
     def reject(self, path: str, problems: Iterable[Problem], source: bytes | None = None) -> None:
         """Reject a file, and use its last good version if there is one. Pass `source` if the file does not parse."""
@@ -117,22 +121,30 @@ class Linker:
         if source is not None:
             self._unparsed[path] = source
         parsed = self._parsed.pop(path, None)
+        if parsed:
+            self._rejected_agents[path] = RejectedAgent(parsed.spec, parsed.document)
         last_good = self._last_good.get(path) or (self._moved(parsed.spec.name) if parsed else None)
         if last_good is None:
             return
         self._fallbacks[path] = last_good
         if parsed:
             self._permissions[path] = _saved_permissions(parsed, last_good)
-        elif source is not None and (permissions := read_permissions(path, source, last_good.spec)):
-            self._permissions[path] = permissions
+        elif source is not None:
+            self._read_permissions(path, source, last_good)
+
+    def _read_permissions(self, path: str, source: bytes, last_good: Agent) -> None:
+        try:
+            if permissions := read_permissions(path, source, last_good.spec):
+                self._permissions[path] = permissions
+        except Exception as error:  # noqa: BLE001 - one file must not keep the others from going live
+            self._rejected[path].append(problem_from_exception(path, error))
 
     def link(self) -> dict[str, Agent]:
         """Return the agents by name."""
         while problems_by_path := self._next_errors():
             for path, problems in problems_by_path.items():
                 self.reject(path, problems)
-        for path, source in self._unparsed.items():
-            self._rejected[path].extend(_remaining_problems(path, source, self._compile_context()))
+        self._add_hidden_problems()
         stale = [self._stale(path, agent) for path, agent in self._fallbacks.items()]
         fresh = (self._compiled[path] for path in self._parsed)
         return {agent.name: agent for agent in sorted((*fresh, *stale), key=lambda agent: agent.path)}
@@ -147,6 +159,28 @@ class Linker:
     def _next_errors(self) -> _ProblemsByPath:
         return self._duplicate_names() or self._cycles() or self._compile_errors() or self._model_errors()
 
+    def _add_hidden_problems(self) -> None:
+        """Add the errors of rejected files that their first errors hid; a place with an error gets no second one."""
+        for path, source in self._unparsed.items():
+            try:
+                if valid := read_valid_parts(path, source):
+                    self._rejected_agents[path] = valid
+            except Exception as error:  # noqa: BLE001 - the file has been rejected already
+                self._rejected[path].append(problem_from_exception(path, error))
+        if not self._rejected_agents:
+            return
+        named = [(path, agent) for path, agent in self._rejected_agents.items() if agent.is_named]
+        specs = {agent.spec.name: agent.spec for _, agent in named} | self._specs()
+        claims = {*self._claimed_names(), *((path, agent.spec.name) for path, agent in named)}
+        for path, agent in self._rejected_agents.items():
+            context = replace(self._compile_context(), specs={**specs, agent.spec.name: agent.spec})
+            prices, budgets = self._context.prices, self._context.budgets
+            found = find_problems(path, partial(hidden_problems, agent, context, prices, budgets))
+            if others := {other for other, name in claims if name == agent.spec.name and other != path}:
+                found.append(_duplicate_name(agent.document, agent.spec.name, others))
+            places = {(problem.path, problem.line, problem.column) for problem in self._rejected[path]}
+            self._rejected[path] += (one for one in found if (one.path, one.line, one.column) not in places)
+
     def _moved(self, name: str) -> Agent | None:
         """Return the last good version of an agent whose file was moved to another path."""
         agent = self._previous.get(name)
@@ -155,11 +189,16 @@ class Linker:
     def _stale(self, path: str, last_good: Agent) -> Agent:
         """Return the last good version with the restrictions in its saved file; the live object if that is equal."""
         permissions, reasons = self._permissions.get(path), tuple(self._rejected[path])
+        live = self._previous.get(last_good.name)
         agent = last_good
-        if permissions and permissions.spec != last_good.spec:
-            agent = tighten_agent(last_good, permissions)
-        self._stale_warnings.extend(permission_warnings(agent, permissions, path))
-        live = self._previous.get(agent.name)
+        try:
+            if permissions and permissions.spec != last_good.spec:
+                agent = tighten_agent(last_good, permissions)
+            self._stale_warnings.extend(permission_warnings(agent, permissions, path))
+        except Exception as error:  # noqa: BLE001 - one file must not keep the others from going live
+            reasons = (*reasons, problem_from_exception(path, error))
+            self._rejected[path] = list(reasons)
+            return replace(live or last_good, stale=reasons)
         if live and (live.digest, live.stale, live.last_good.digest) == (agent.digest, reasons, last_good.digest):
             return live
         return replace(agent, stale=reasons)
@@ -181,16 +220,17 @@ class Linker:
         The file that already owns the name keeps it. At the first load there is no owner: every claimant is rejected.
         """
         claims: dict[str, list[str]] = {}
-        for path, name in self._claimed_names():
+        claimed = list(self._claimed_names())
+        if len({name for _, name in claimed}) == len(claimed):
+            return {}
+        for path, name in claimed:
             claims.setdefault(name, []).append(path)
         rejected: dict[str, list[Problem]] = {}
         for name, paths in claims.items():
             owner = self._previous[name].path if name in self._previous else None
             for path in paths if len(paths) > 1 else ():
-                others = ", ".join(sorted(set(paths) - {path}))
                 if path in self._parsed:
-                    document = self._parsed[path].document
-                    problem = document.problem(("name",), f"the name {name!r} is also used by {others}")
+                    problem = _duplicate_name(self._parsed[path].document, name, set(paths) - {path})
                     (self._name_warnings if path == owner else rejected.setdefault(path, [])).append(problem)
         return rejected
 
@@ -199,9 +239,13 @@ class Linker:
         yield from ((path, agent.name) for path, agent in self._fallbacks.items())
 
     def _cycles(self) -> _ProblemsByPath:
+        parents = {path: parsed for path, parsed in self._parsed.items() if parsed.spec.sub_agents}
+        if not parents:
+            return {}
         specs = self._specs()
         problems = {
-            path: list(cycle_problems(parsed.spec, parsed.document, specs)) for path, parsed in self._parsed.items()
+            path: find_problems(path, partial(cycle_problems, parsed.spec, parsed.document, specs))
+            for path, parsed in parents.items()
         }
         return self._prefer_edited({path: errors for path, errors in problems.items() if errors})
 
@@ -214,10 +258,10 @@ class Linker:
             spec = parsed.spec
             try:
                 digest = self._digest(parsed, context.specs)
-                versions = (self._compiled.get(path), self._last_good.get(path))
-                unchanged = next((agent for agent in versions if agent and agent.digest == digest), None)
-                own = context.with_only(spec.sub_agents) if spec.sub_agents else without_agents
-                agent = unchanged or replace(compile_agent(spec, parsed.document, digest, context)[0], context=own)
+                agent = self._unchanged(path, digest)
+                if agent is None:
+                    own = context.with_only(spec.sub_agents) if spec.sub_agents else without_agents
+                    agent = replace(compile_agent(spec, parsed.document, digest, context)[0], context=own)
                 self._compiled[path] = replace(agent, stale=()) if agent.stale else agent
             except ParseError as error:
                 problems[path] = error.problems
@@ -225,20 +269,30 @@ class Linker:
                 problems[path] = [problem_from_exception(path, error)]
         return self._prefer_edited(problems)
 
+    def _unchanged(self, path: str, digest: str) -> Agent | None:
+        """Return the version of an agent that was compiled with this digest."""
+        for agent in (self._compiled.get(path), self._last_good.get(path)):
+            if agent is not None and agent.digest == digest:
+                return agent
+        return None
+
     def _model_errors(self) -> _ProblemsByPath:
         """Return errors for cost limits and settings that the agents' models do not support, and keep warnings."""
         specs, problems = self._specs(), {}
         self._price_warnings = []
         for path, parsed in self._parsed.items():
-            prices, budgets = self._context.prices, self._context.budgets
-            found = [
-                *model_setting_problems(parsed.spec, parsed.document, prices),
-                *price_problems(parsed.spec, parsed.document, specs, prices),
-                *budget_price_problems(parsed.spec, parsed.document, specs, prices, budgets),
-            ]
+            if not _depends_on_models(parsed.spec):
+                continue
+            found = find_problems(path, partial(self._model_problems, parsed, specs))
             self._price_warnings += (problem for problem in found if problem.severity == "warning")
             problems[path] = [problem for problem in found if problem.severity == "error"]
         return self._prefer_edited({path: errors for path, errors in problems.items() if errors})
+
+    def _model_problems(self, parsed: ParsedAgent, specs: Mapping[str, AgentSpec]) -> Iterator[Problem]:
+        prices, budgets = self._context.prices, self._context.budgets
+        yield from model_setting_problems(parsed.spec, parsed.document, prices)
+        yield from price_problems(parsed.spec, parsed.document, specs, prices)
+        yield from budget_price_problems(parsed.spec, parsed.document, specs, prices, budgets)
 
     def _prefer_edited(self, problems: _ProblemsByPath) -> _ProblemsByPath:
         """Reject edited files first: the others may be valid again with the last good versions of these."""
@@ -261,11 +315,13 @@ class Linker:
         return source_digest(digest, *sub_agents)
 
 
-def _remaining_problems(path: str, source: bytes, context: CompileContext) -> list[Problem]:
-    try:
-        return remaining_problems(path, source, context)
-    except Exception as error:  # noqa: BLE001 - the file has been rejected already
-        return [problem_from_exception(path, error)]
+def _depends_on_models(spec: AgentSpec) -> bool:
+    """Return whether an agent has settings or cost limits that its models may not support."""
+    return bool(spec.model_settings.model_fields_set or spec.budgets) or spec.runtime_policy.max_cost_usd is not None
+
+
+def _duplicate_name(document: Document, name: str, others: Iterable[str]) -> Problem:
+    return document.problem(("name",), f"the name {name!r} is also used by {', '.join(sorted(others))}")
 
 
 def _saved_permissions(parsed: ParsedAgent, last_good: Agent) -> SavedPermissions:

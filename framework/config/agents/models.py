@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 
 from framework.config.settings import SETTINGS_FILE, Settings, variable_name
 from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document
 from framework.config.yaml.environment import expand
 from framework.config.yaml.parse import mask_problems
+from framework.llm.provider_table import missing_sdk
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec
 from framework.types.text import did_you_mean
@@ -44,6 +46,39 @@ def setting_problems(settings: Settings, source: bytes, models: Collection[str])
             yield from mask_problems([document.problem(path, message, hint=hint)], source)
         elif os.environ.get(variable_name(path)) == name:
             yield Problem(path=variable_name(path), message=message, hint=hint)
+
+
+def missing_sdk_warnings(
+    agents: Iterable[tuple[AgentSpec, Document]], settings: Settings, source: bytes, own: Collection[str]
+) -> Iterator[Problem]:
+    """Yield a warning for each model of the agents, and the default one, whose SDK is not installed.
+
+    Args:
+        agents: the specs of the agents and their files.
+        settings: the settings in effect.
+        source: the bytes of `agentsd.yaml`.
+        own: names of clients that the program passes in; they need no SDK.
+    """
+    reasons: dict[str, str] = {}
+
+    def reason(name: str) -> str:
+        if name not in reasons:
+            model = settings.models[name].model if name in settings.models else name
+            reasons[name] = "" if model in own else missing_sdk(model)
+        return reasons[name]
+
+    found = [
+        document.problem(path, text)
+        for spec, document in agents
+        for path, name in named_models(spec)
+        if (text := reason(name))
+    ]
+    if text := reason(settings.model):
+        with suppress(DocumentError):  # the settings come from the program, not from this file
+            document = read_document(SETTINGS_FILE, source)
+            if value_at(document.data, ("model",)) == settings.model:
+                found.append(document.problem(("model",), text))
+    yield from (problem.model_copy(update={"severity": "warning"}) for problem in found)
 
 
 def value_at(data: object, path: KeyPath) -> object:

@@ -10,7 +10,7 @@ from framework.config.agents.models import named_models, value_at
 from framework.config.settings import SETTINGS_FILE, ModelAlias, Settings
 from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document
 from framework.llm.capabilities import Capabilities, known_capabilities
-from framework.llm.providers import chosen_api
+from framework.llm.provider_table import chosen_api
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec
 

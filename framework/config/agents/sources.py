@@ -82,7 +82,7 @@ def read_sources(path: str, source: bytes, environ: Mapping[str, str]) -> Iterat
     try:
         document = read_document(path, source)
     except DocumentError as error:
-        raise ParseError(mask_problems([error.problem], source)) from None
+        raise ParseError(mask_problems(error.problems, source)) from None
     data, problems = expand(document, environ)
     if problems:
         raise ParseError(mask_problems(problems, source))

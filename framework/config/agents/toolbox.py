@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+from inspect import unwrap
 
 from framework.config.agents.external_tools import ExternalTools
-from framework.config.agents.unexpected_errors import problem_from_exception
+from framework.config.agents.unexpected_errors import find_problems, problem_from_exception
 from framework.config.files.snapshot import source_digest
 from framework.tools.extension import Extension
 from framework.tools.plugins.helper_files import is_plugin, plugin_files
@@ -118,6 +120,8 @@ class PluginCache:
         extensions = {extension.name: extension for plugin in plugins for extension in plugin.extensions}
         digests = {tool.name: _digest(plugin) for plugin in plugins for tool in plugin.tools}
         digests |= {extension.name: _digest(plugin) for plugin in plugins for extension in plugin.extensions}
+        for plugin in plugins:
+            problems.extend(find_problems(plugin.path, partial(_missing_packages, plugin)))
         return Toolbox(self._index(plugins), extensions, digests, tuple(problems), plugins)
 
     def reject(self, failed: Mapping[Plugin, tuple[Problem, ...]]) -> None:
@@ -143,6 +147,15 @@ class PluginCache:
 
     def _index(self, plugins: Iterable[Plugin]) -> dict[str, Tool]:
         return index_tools([*self._own_tools, *(tool for plugin in plugins for tool in plugin.tools)])
+
+
+def _missing_packages(plugin: Plugin) -> Iterator[Problem]:
+    """Yield a warning at each tool that needs a package that is not installed."""
+    for tool in plugin.tools:
+        if missing := tool.missing_packages:
+            code = getattr(unwrap(tool.function), "__code__", None)
+            line = code and code.co_firstlineno
+            yield Problem(path=plugin.path, line=line, message=missing, severity="warning")
 
 
 def _digest(plugin: Plugin) -> str:

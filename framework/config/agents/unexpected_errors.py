@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable
 
 from framework.telemetry.redact import places
 from framework.types.problem import Problem
@@ -11,6 +12,14 @@ from framework.types.redact import redact
 log = logging.getLogger(__name__)
 
 _MAX_CHARS = 500
+
+
+def find_problems(path: str, find: Callable[[], Iterable[Problem]]) -> list[Problem]:
+    """Return the problems that a check of the file at `path` finds, or the exception that it raises as a problem."""
+    try:
+        return list(find())
+    except Exception as error:  # noqa: BLE001 - one file must not keep the others from going live
+        return [problem_from_exception(path, error)]
 
 
 def problem_from_exception(path: str, error: BaseException) -> Problem:

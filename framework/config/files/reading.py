@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,9 +99,7 @@ def _is_hidden(path: Path) -> bool:
 
 
 def _file(entry: os.DirEntry[str], folder: str, suffixes: tuple[str, ...]) -> Iterator[FoundFile]:
-    name = entry.name
-    hidden = "." if name.endswith(_HELPER_SUFFIXES) else _HIDDEN_FILES
-    if not name.endswith(suffixes) or name.startswith(hidden) or name.endswith("~"):
+    if not _is_read(entry.name, suffixes):
         return
     link = entry.is_symlink()
     try:
@@ -111,6 +109,17 @@ def _file(entry: os.DirEntry[str], folder: str, suffixes: tuple[str, ...]) -> It
     except OSError as error:
         if link or not isinstance(error, FileNotFoundError):  # a file may be deleted after it was listed
             yield FoundFile(entry.path, link, error=error)
+
+
+def is_read_below(parts: Sequence[str], suffixes: tuple[str, ...]) -> bool:
+    """Return whether a scan of a folder reads a file with this path below it: neither hidden nor private."""
+    *folders, name = parts
+    return _is_read(name, suffixes) and not any(folder.startswith(_HIDDEN_FOLDERS) for folder in folders)
+
+
+def _is_read(name: str, suffixes: tuple[str, ...]) -> bool:
+    hidden = "." if name.endswith(_HELPER_SUFFIXES) else _HIDDEN_FILES
+    return name.endswith(suffixes) and not name.startswith(hidden)
 
 
 def _link_target(path: str, folder: str) -> Path:

@@ -51,6 +51,13 @@ class Snapshot:
         problems += [problem for problem in earlier.problems if problem.path in paths]
         return build_snapshot(files, problems, self.cases)
 
+    def with_texts(self, texts: Mapping[str, bytes]) -> Snapshot:
+        """Return a copy in which files have these contents, as after an edit. Files that do not exist are added."""
+        cases = {path: source for path, source in texts.items() if is_case_file(path)}
+        files = {path: source for path, source in texts.items() if path not in cases}
+        problems = [problem for problem in self.problems if problem.path not in texts]
+        return build_snapshot({**self.files, **files}, problems, {**self.cases, **cases})
+
     def files_in(self, folder: str) -> dict[str, bytes]:
         """Return the files of one folder; a single-file project counts as a file in `agents.d`."""
         return {path: source for path, source in self.files.items() if _is_in(path, folder)}
@@ -73,8 +80,14 @@ def _bytes_of(source: bytes | Problem) -> bytes:
 
 
 def _is_in(path: str, folder: str) -> bool:
-    top, below, _ = path.partition("/")
-    return top == folder or (folder == AGENTS and not below and top not in PROJECT_FOLDERS and top != SETTINGS_FILE)
+    if path.startswith(folder) and path[len(folder) : len(folder) + 1] in ("", "/"):
+        return True
+    return folder == AGENTS and "/" not in path and path not in PROJECT_FOLDERS and path != SETTINGS_FILE
+
+
+def is_case_file(path: str) -> bool:
+    """Return whether a file next to the agents contains test cases."""
+    return path.endswith(TEST_SUFFIXES) and _is_in(path, AGENTS)
 
 
 def source_digest(*parts: bytes | str) -> str:
@@ -117,7 +130,7 @@ class Scanner:
             source = self._source(name, file, read)
             if source is None:
                 continue
-            if name.endswith(TEST_SUFFIXES) and _is_in(name, AGENTS):
+            if is_case_file(name):
                 cases[source.path if isinstance(source, Problem) else name] = source
             elif isinstance(source, Problem):
                 problems.append(source)

@@ -8,6 +8,7 @@ In reading order; each module imports only from those below it:
     candidate            A generation that is built but not live, with the changes that it would make.
     admission            Decides whether a candidate may be published: settings errors, strict mode, the gate.
     leases               Leases on generations: plugins stay set up while a generation is live or a run uses it.
+    file_changes         The texts of files in archived generations, and which generations changed those of an agent.
     history              The last generations that were live, archived in compact form for rollbacks.
     blueprint            The files that an agent is made of, stored with its runs so that they can be resumed later.
     generation           One immutable set of agents, tools and settings.

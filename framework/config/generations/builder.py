@@ -14,11 +14,12 @@ from framework.config.agents.budgets import Budgets, define_budgets, with_used_b
 from framework.config.agents.compile import Agent
 from framework.config.agents.external_tools import ExternalTools
 from framework.config.agents.link import LinkContext, Linker, ParsedAgent, restrict_agents
-from framework.config.agents.models import setting_problems
+from framework.config.agents.models import missing_sdk_warnings, setting_problems
 from framework.config.agents.prices import PriceList, zero_price_warnings
 from framework.config.agents.sources import SourceCache, SourceFiles
 from framework.config.agents.toolbox import PluginCache, Toolbox
-from framework.config.agents.unexpected_errors import problem_from_exception
+from framework.config.agents.unexpected_errors import find_problems, problem_from_exception
+from framework.config.agents.unused_limits import unused_limit_warnings
 from framework.config.files.snapshot import AGENTS, PLUGINS, PROMPTS, Snapshot, source_digest
 from framework.config.generations.generation import Generation
 from framework.config.generations.reload_effects import SettingsFile
@@ -118,7 +119,9 @@ class GenerationBuilder:
             return rejected
         defined = define_budgets(settings, snapshot.files.get(SETTINGS_FILE, EMPTY_SETTINGS), previous.budgets)
         budgets = {**previous.budgets, **defined}
-        return replace(rejected, agents=agents, settings=settings, budgets=budgets, problems=problems, rejection=())
+        files = _shared_files(snapshot, previous)
+        restricted = replace(rejected, agents=agents, settings=settings, budgets=budgets, files=files)
+        return replace(restricted, problems=problems, rejection=())
 
     def _build(self, snapshot: Snapshot, previous: Generation, external: ExternalTools) -> Generation:
         try:
@@ -127,12 +130,11 @@ class GenerationBuilder:
             return self._build_restricted(snapshot, previous, external, tuple(error.problems))
         problems = [*snapshot.problems, *self._settings.restart_warnings()]
         source = snapshot.files.get(SETTINGS_FILE, EMPTY_SETTINGS)
-        problems += setting_problems(settings, source, self._models)
-        problems += zero_price_warnings(settings, source)
+        problems += find_problems(SETTINGS_FILE, lambda: setting_problems(settings, source, self._models))
+        problems += find_problems(SETTINGS_FILE, lambda: zero_price_warnings(settings, source))
         toolbox = self._toolbox(snapshot, previous, external)
         prompts = self._prompts(snapshot.files_in(PROMPTS), problems)
         parsed = self._parse_all(snapshot.files_in(AGENTS))
-        source = snapshot.files.get(SETTINGS_FILE, EMPTY_SETTINGS)
         budgets = define_budgets(settings, source, previous.budgets)
         self._update_link_context(settings, toolbox, prompts, budgets)
         valid = {path: result for path, result in parsed.items() if isinstance(result, ParsedAgent)}
@@ -144,18 +146,25 @@ class GenerationBuilder:
             linker.reject(path, [problem])
         agents = linker.link()
         self._link_context.retain_digests(valid.values())
-        problems += [*toolbox.problems, *prompts.problems(), *linker.problems]
+        problems += find_problems(SETTINGS_FILE, lambda: unused_limit_warnings(settings, source, agents, self._models))
+        current = [(agent.spec, agent.document) for agent in agents.values() if not agent.stale]
+        missing_sdks = find_problems(
+            SETTINGS_FILE, lambda: missing_sdk_warnings(current, settings, source, self._models)
+        )
+        problems += [*missing_sdks, *toolbox.problems, *prompts.problems(), *linker.problems]
         return Generation(
             previous.number + 1,
             snapshot.digest,
             agents,
             toolbox.tools,
             tuple(sort_problems(problems)),
+            _shared_files(snapshot, previous),
             snapshot.cases,
             toolbox.plugins,
             plugins=_plugins_in_use(toolbox, agents.values()),
             settings=settings,
             external=external,
+            missing_sdks=tuple(missing_sdks),
             budgets=with_used_budgets(budgets, previous.budgets, (agent.spec for agent in agents.values())),
         )
 
@@ -216,7 +225,15 @@ def _rejected(
     return replace(previous, number=number, digest=snapshot.digest, external=external, rejection=rejection)
 
 
-def _plugins_in_use(toolbox: Toolbox, agents: Iterable[Agent]) -> tuple[Plugin, ...]:
+def _shared_files(snapshot: Snapshot, previous: Generation) -> dict[str, bytes]:
+    """Return the files of a snapshot. Generations share the bytes of unchanged files: the history keeps them all."""
+    before = previous.files
+    return {path: before[path] if before.get(path) == source else source for path, source in snapshot.files.items()}
+
+
+def _plugins_in_use(toolbox: Toolbox, agents: Collection[Agent]) -> tuple[Plugin, ...]:
     """Return the current plugins, and earlier versions whose functions stale or unchanged agents still use."""
-    functions = {id(function): function for agent in agents for function in agent.functions()}
-    return tuple(dict.fromkeys([*toolbox.plugins, *plugins_of(functions.values())]))
+    offered = {id(tool): tool.function for agent in agents for tool in agent.toolset.offered.values()}
+    extended = (agent for agent in agents if agent.hooks or agent.executor)
+    functions = [*offered.values(), *(function for agent in extended for function in agent.functions())]
+    return tuple(dict.fromkeys([*toolbox.plugins, *plugins_of(functions)]))

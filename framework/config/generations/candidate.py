@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from framework.config.agents.compile import Agent
 from framework.config.agents.diff import diff_agents, diff_settings
+from framework.config.agents.unexpected_errors import problem_from_exception
 from framework.config.files.snapshot import Snapshot
 from framework.config.generations.generation import Generation
 from framework.types.change import Change
@@ -36,10 +38,15 @@ class Candidate:
         snapshot: Snapshot | None = None,
         built: tuple[int, int] | None = None,
     ) -> Candidate:
-        """Compare a built generation with the live one."""
+        """Compare a built generation with the live one. It is rejected if they cannot be compared."""
         old = {name: agent.spec for name, agent in before.agents.items()}
         new = {name: agent.spec for name, agent in generation.agents.items()}
-        changes = (*diff_settings(before.settings, generation.settings), *diff_agents(old, new))
+        try:
+            changes = (*diff_settings(before.settings, generation.settings), *diff_agents(old, new))
+        except Exception as error:  # noqa: BLE001 - an edit that cannot be compared is rejected; the process continues
+            problems = (*generation.rejection, problem_from_exception("the project's files", error))
+            rejected = replace(before, number=generation.number, digest=generation.digest, rejection=problems)
+            return cls(replace(rejected, external=generation.external), before, (), snapshot, built)
         return cls(generation, before, changes, snapshot, built)
 
     def with_traceparent(self, traceparent: str) -> Candidate:
@@ -70,7 +77,7 @@ class Candidate:
         """Return the event for its publication: `ConfigRejected` if errors kept every agent unchanged."""
         old, new = self.before.agents, self.generation.agents
         added, removed = sorted(new.keys() - old.keys()), sorted(old.keys() - new.keys())
-        changed = sorted(name for name in new.keys() & old.keys() if new[name].digest != old[name].digest)
+        changed = sorted(name for name in new.keys() & old.keys() if _differ(old[name], new[name]))
         if self.generation.errors and not (added or removed or changed):
             return ConfigRejected(generation=self.generation.number, problems=self.generation.problems)
         return ConfigReloaded(
@@ -82,6 +89,10 @@ class Candidate:
             changes=self.changes,
             problems=self.generation.problems,
         )
+
+
+def _differ(old: Agent, new: Agent) -> bool:
+    return new is not old and new.digest != old.digest
 
 
 @dataclass(frozen=True, slots=True)

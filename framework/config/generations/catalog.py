@@ -12,6 +12,7 @@ from contextvars import Context
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter, time_ns
+from types import MappingProxyType
 
 from framework.config.agents.compile import Agent
 from framework.config.agents.external_tools import ExternalTools, discover
@@ -101,9 +102,11 @@ class Catalog:
         self._subscribers.append(subscriber)
         return lambda: self._subscribers.remove(subscriber)
 
-    def snapshot(self) -> Snapshot:
-        """Read the files of the project now."""
+    def snapshot(self, texts: Mapping[str, bytes] = MappingProxyType({})) -> Snapshot:
+        """Read the files of the project now, with these contents in place of those on the disk."""
         snapshot = take_single_file_snapshot(self.root) if self.is_single_file else take_snapshot(self.root)
+        if texts:
+            snapshot = snapshot.with_texts(texts)
         return snapshot.with_cases_in_digest() if self._admission.runs_cases else snapshot
 
     @property
@@ -143,10 +146,14 @@ class Catalog:
         async with self._lock:
             return await self._prepare(snapshot)
 
-    async def preview(self) -> Preview:
-        """Return the result of reading the files now. Nothing is published, no plugin is set up, no test case runs."""
+    async def preview(self, texts: Mapping[str, bytes] | None = None) -> Preview:
+        """Return the result of reading the files now. Nothing is published, no plugin is set up, no test case runs.
+
+        Args:
+            texts: contents of files, by path, to use in place of those on the disk.
+        """
         async with self._lock:
-            snapshot = await asyncio.to_thread(self.snapshot)
+            snapshot = await asyncio.to_thread(self.snapshot, texts or {})
             external = await self._discover(snapshot)
             built = await asyncio.to_thread(self._builder.build, snapshot, self.current, external)
             candidate, held = (

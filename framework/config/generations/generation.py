@@ -26,6 +26,8 @@ class Generation:
     tools: Mapping[str, Tool]
     problems: tuple[Problem, ...] = ()
     """Errors and warnings, sorted by file and line."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """The files it was built from, by path, test case files excepted. Those that are equal are the previous ones."""
     cases: Cases = field(default_factory=dict)
     """The test case files next to the agents."""
     live_plugins: tuple[Plugin, ...] = ()
@@ -40,6 +42,8 @@ class Generation:
     """The W3C `traceparent` of the reload that published it; empty without one."""
     external: ExternalTools = field(default_factory=ExternalTools)
     """The state of the tool servers when it was built."""
+    missing_sdks: tuple[Problem, ...] = ()
+    """Warnings about models whose SDK is not installed."""
     plugins: tuple[Plugin, ...] = ()
     """All plugins in use: `live_plugins`, and the earlier versions whose tools stale agents have."""
 
@@ -50,8 +54,8 @@ class Generation:
 
     @property
     def startup_problems(self) -> tuple[Problem, ...]:
-        """Errors in files, and problems of tool servers, to show before a run."""
-        return (*self.errors, *self.external.problems)
+        """Errors in files, models without their SDK, and problems of tool servers, to show before a run."""
+        return tuple(dict.fromkeys((*self.errors, *self.missing_sdks, *self.external.problems)))
 
     @property
     def unusable(self) -> tuple[str, ...]:

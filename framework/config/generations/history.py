@@ -54,6 +54,10 @@ class ArchivedGeneration:
             {name: agent for name, agent in agents.items() if agent.original},
         )
 
+    def version(self, name: str) -> tuple[str, tuple[Problem, ...]] | None:
+        """Return the digest of an agent and the errors in its file; None if there is no such agent."""
+        return (self.digests[name], self.stale.get(name, ())) if name in self.digests else None
+
     def restore(self, current: Generation) -> Generation:
         """Return the generation. Agents that are equal in the current generation are shared with it."""
         agents = {name: self._agent(name, current.agents.get(name)) for name in self.paths}

@@ -45,6 +45,11 @@ RELOAD_EFFECTS: Mapping[str, ReloadEffect] = {
     "tools.http.max_bytes": "hot",
     "tools.http.timeout": "hot",
     "server.api_keys": "hot",
+    "server.allow_edit": "hot",
+    "work.max_waiting": "next-run",
+    "work.max_running.agents": "next-run",
+    "work.max_running.models": "next-run",
+    "work.max_running.tenant": "next-run",
 }
 """When a change of a setting takes effect, by dotted key; settings that are missing here need a restart.
 

@@ -29,6 +29,7 @@ TIGHTENABLE_KEYS = (
     "telemetry.content",
     "telemetry.inbound",
     "server.api_keys",
+    "server.allow_edit",
     "budgets",
 )
 """The settings whose restrictions take effect without a restart."""
@@ -44,10 +45,14 @@ def tighten_settings(live: Settings, saved: Settings) -> Settings:
     modes = [CONTENT_MODES.index(content_mode(settings.telemetry.content, os.environ)) for settings in (live, saved)]
     if modes[1] < modes[0]:
         content = saved.telemetry.content
+    server = {
+        "api_keys": _keys(live.server.api_keys, saved.server.api_keys),
+        "allow_edit": live.server.allow_edit and saved.server.allow_edit,
+    }
     sections = {
         "tools": live.tools.narrowed_by(saved.tools),
         "telemetry": live.telemetry.model_copy(update={"content": content, "inbound": inbound}),
-        "server": live.server.model_copy(update={"api_keys": _keys(live.server.api_keys, saved.server.api_keys)}),
+        "server": live.server.model_copy(update=server),
         "budgets": {
             name: budget.narrowed_by(saved.budgets[name]) if name in saved.budgets else budget
             for name, budget in live.budgets.items()

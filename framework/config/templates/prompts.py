@@ -6,6 +6,7 @@ receive plain data only. Text from users, tools and agent files is never rendere
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
@@ -30,6 +31,8 @@ _MAX_LOCALE_PARTS = 3
 MAX_RENDER_SECONDS = 1.0
 """Timeout of rendering with sample values."""
 _JINJA_MARKS = ("{{", "{%", "{#")
+_TAG = re.compile(r"\{[{%#]")
+_QUOTED = re.compile(r"'([^']+)'")
 
 
 class PromptError(Exception):
@@ -47,6 +50,26 @@ def shipped_templates() -> Mapping[str, str]:
     return {path.name: path.read_text("utf-8") for path in sorted(folder.glob("*.j2"))}
 
 
+@cache
+def _shipped_code(name: str) -> CodeType:
+    """Compile a shipped template, once for all generations of the process."""
+    return _environment().compile(shipped_templates()[name], name, f"{PROMPTS_FOLDER}/{name}")
+
+
+@cache
+def _shipped_analysis(name: str) -> TemplateAnalysis:
+    return analyze(_environment(), shipped_templates()[name], name)
+
+
+def _environment(**options: Any) -> BoundedEnvironment:
+    environment = BoundedEnvironment(
+        undefined=StrictUndefined, auto_reload=False, cache_size=-1, keep_trailing_newline=True, **options
+    )
+    for name in ("lipsum", "cycler", "joiner"):
+        environment.globals.pop(name, None)
+    return environment
+
+
 class Prompts:
     """The templates of one generation.
 
@@ -62,16 +85,7 @@ class Prompts:
         self._analyses: dict[str, TemplateAnalysis] = earlier._reusable_analyses(self._sources) if earlier else {}
         self._variables: dict[str, frozenset[str]] = {}
         self._check_results: dict[tuple[str, frozenset[str]], tuple[Problem, ...]] = {}
-        self._environment = BoundedEnvironment(
-            loader=FunctionLoader(self._load),
-            undefined=StrictUndefined,
-            auto_reload=False,
-            cache_size=-1,
-            keep_trailing_newline=True,
-            bytecode_cache=self._compiled,
-        )
-        for name in ("lipsum", "cycler", "joiner"):
-            self._environment.globals.pop(name, None)
+        self._environment = _environment(loader=FunctionLoader(self._load), bytecode_cache=self._compiled)
         self._graph = TemplateGraph(self._sources.keys(), self._analyze, frozenset(self._environment.globals))
 
     def names(self) -> list[str]:
@@ -106,7 +120,7 @@ class Prompts:
 
     def variables_for(self, name: str, locale: str) -> frozenset[str]:
         """Return the variables that the variant for a locale reads."""
-        chosen = self._variant_for(name, locale)
+        chosen = self.variant_for(name, locale)
         if chosen not in self._variables:
             self._variables[chosen] = frozenset(self.variables(chosen))
         return self._variables[chosen]
@@ -115,6 +129,11 @@ class Prompts:
         """Return the names of a template and its locale variants."""
         stem, _, suffix = name.rpartition(".")
         return [n for n in self.names() if n == name or (n.startswith(f"{stem}.") and n.endswith(f".{suffix}"))]
+
+    def locales(self, name: str) -> list[str]:
+        """Return the locales that a template has a variant for."""
+        stem, _, suffix = name.rpartition(".")
+        return [n.removeprefix(f"{stem}.").removesuffix(f".{suffix}") for n in self.variants(name) if n != name]
 
     def closure(self, names: Iterable[str]) -> dict[str, str]:
         """Return the sources of templates, of their variants, and of all templates that those refer to.
@@ -136,9 +155,9 @@ class Prompts:
         Raises:
             PromptError: the template is missing, uses an unknown variable, fails, or renders too much text.
         """
-        return self.render_variant(self._variant_for(name, locale), variables)
+        return self.render_variant(self.variant_for(name, locale), variables)
 
-    def _variant_for(self, name: str, locale: str) -> str:
+    def variant_for(self, name: str, locale: str) -> str:
         """Return the name of the variant for a locale; every project template precedes the shipped ones."""
         candidates = list(_candidates(name, locale))
         own = (candidate for candidate in candidates if candidate in self.project_names)
@@ -189,7 +208,9 @@ class Prompts:
 
     def _analyze(self, name: str) -> TemplateAnalysis:
         if name not in self._analyses:
-            self._analyses[name] = analyze(self._environment, self._sources[name], name)
+            is_own = name in self.project_names
+            analysis = analyze(self._environment, self._sources[name], name) if is_own else _shipped_analysis(name)
+            self._analyses[name] = analysis
         return self._analyses[name]
 
     def _referenced(self, name: str) -> Iterator[str]:
@@ -205,7 +226,7 @@ class Prompts:
             return  # reported by `render`
         try:
             faults = [fault for here in self._graph.reachable(name) for fault in self._graph.faults(here)]
-            yield from map(self._fault_problem, faults or self._graph.undefined(name, given))
+            yield from map(self._fault_problem, [*faults, *self._graph.undefined(name, given)])
         except (TemplateSyntaxError, RecursionError) as error:
             yield self._problem(name, error)
 
@@ -225,8 +246,9 @@ class Prompts:
 
     def _problem_at(self, name: str, line: int | None, message: str, hint: str | None) -> Problem:
         lines = tuple(self._sources.get(name, "").splitlines())
-        problem = problem_at(f"{PROMPTS_FOLDER}/{name}", lines, line or 0, 1, message, hint)
-        return problem.model_copy(update={"line": line, "column": None})
+        column = _column_of(message, lines[line - 1]) if line and line <= len(lines) else None
+        problem = problem_at(f"{PROMPTS_FOLDER}/{name}", lines, line or 0, column or 1, message, hint)
+        return problem.model_copy(update={"line": line, "column": column})
 
     def _locate(self, name: str, error: Exception) -> tuple[str, int | None]:
         """Return the innermost template and line of an error; Jinja maps tracebacks to template lines."""
@@ -242,12 +264,34 @@ class Prompts:
         return place
 
 
+def _column_of(message: str, text: str) -> int | None:
+    """Return the column of an error in a line of a template, because Jinja reports lines only.
+
+    That is the place of the name which the message quotes, or of the line's only tag; None if neither is found.
+    """
+    starts = [found.start() for found in _TAG.finditer(text)]
+    for quoted in _QUOTED.findall(message) if starts else ():
+        if found := re.compile(rf"(?<!\w){re.escape(quoted)}(?!\w)").search(text, starts[0]):
+            return found.start() + 1
+    return starts[0] + 1 if len(starts) == 1 else None
+
+
 def _candidates(name: str, locale: str) -> Iterator[str]:
     stem, _, suffix = name.rpartition(".")
     parts = locale.replace("_", "-").split("-", _MAX_LOCALE_PARTS)[:_MAX_LOCALE_PARTS]
     for length in range(len(parts), 0, -1):
         yield f"{stem}.{'-'.join(parts[:length])}.{suffix}"
     yield name
+
+
+@cache
+def _shipped_places() -> Mapping[tuple[str, str], str]:
+    """Return the names of the shipped templates by their keys and checksums in a cache of Jinja."""
+    cached = BytecodeCache()
+    return {
+        (cached.get_cache_key(name, f"{PROMPTS_FOLDER}/{name}"), cached.get_source_checksum(source)): name
+        for name, source in shipped_templates().items()
+    }
 
 
 class _CompiledTemplates(BytecodeCache):
@@ -263,6 +307,8 @@ class _CompiledTemplates(BytecodeCache):
     def load_bytecode(self, bucket: Bucket) -> None:
         place = bucket.key, bucket.checksum
         bucket.code = self.codes.get(place) or self._earlier.get(place)
+        if bucket.code is None and (shipped := _shipped_places().get(place)):
+            bucket.code = _shipped_code(shipped)
         if bucket.code:
             self.codes[place] = bucket.code
 

@@ -14,6 +14,18 @@ _SHOWN_DOMAINS = 20
 CONVERSATION_VARIABLES = frozenset({"message", "history"})
 """Variables whose values differ between runs."""
 RUN_VARIABLES = CONVERSATION_VARIABLES | {"http", "parallel_calls"}
+RUN_VARIABLE_TEXTS: Mapping[str, str] = {
+    "agent": "the agent: `name`, `description`",
+    "history": "the earlier messages that are sent to the model, oldest first, each with `role` and `content`",
+    "http": "limits of `http_request`: `domains`, `methods`, `timeout`; `none` if the agent does not have this tool",
+    "limits": "the current limits, such as `limits.timeout`, in seconds",
+    "locale": "the language",
+    "message": "the current user message",
+    "parallel_calls": "whether the model can call several tools in one turn",
+    "tools": "the offered tools, each with `name`, `description`, `parameters`",
+    "user": "the user; in instructions only",
+}
+"""Descriptions of the variables that every template of a run receives, for editors."""
 
 
 @dataclass(frozen=True, slots=True)

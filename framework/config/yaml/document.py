@@ -31,6 +31,8 @@ from framework.types.text import shorten
 DEFAULT_PLACE = "default"
 """The place of a key that no file defines."""
 MAX_DOCUMENT_BYTES = 1 << 20
+_MAX_DUPLICATES = 20
+"""Maximum number of duplicate keys that are reported."""
 _MAX_DEPTH = 32
 _MAX_NODES = 50_000
 _MAX_NUMBER_CHARS = 100
@@ -49,7 +51,8 @@ _BITS = 21
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
 """The line endings that libyaml recognizes."""
-_UNREADABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+_UNREADABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufeff\ufffe\uffff]")
+"""The characters that YAML does not allow; excluding all the others takes ten times as long to compile."""
 _NUMBERS: tuple[tuple[re.Pattern[str], Callable[[str], int | float]], ...] = (
     (re.compile(r"[-+]?[0-9]+\Z"), int),
     (re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z"), float),
@@ -64,11 +67,15 @@ _CONSTANTS: dict[str, bool | None] = {
 
 
 class DocumentError(Exception):
-    """Raised for text that is not a valid document; `problem` has the position and the cause."""
+    """Raised for text that is not a valid document; `problem` has the position and the cause.
 
-    def __init__(self, problem: Problem) -> None:
+    If duplicate keys are the only error, `problems` contains all of them, and `document` is the text without them.
+    """
+
+    def __init__(self, problem: Problem, *others: Problem, document: Document | None = None) -> None:
         super().__init__(str(problem))
-        self.problem = problem
+        self.problem, self.problems = problem, (problem, *others)
+        self.document = document
 
 
 class PackedMarks(Mapping[KeyPath, Marks]):
@@ -161,7 +168,19 @@ def read_document(path: str, source: bytes) -> Document:
         column = error.start - source.rfind(b"\n", 0, error.start)
         message = f"not UTF-8: byte 0x{source[error.start]:02x}"
         raise DocumentError(Problem(path=path, line=line, column=column, message=message)) from None
-    return Document(path, source, *_Builder(path, text).build())
+    builder = _Builder(path, text)
+    document = Document(path, source, *builder.build())
+    if builder.duplicates:
+        raise DocumentError(*builder.duplicates, document=document)
+    return document
+
+
+def read_unique_keys(path: str, source: bytes) -> Document | None:
+    """Parse a file whose duplicate keys have been reported: the last of them applies. None for any other error."""
+    try:
+        return read_document(path, source)
+    except DocumentError as error:
+        return error.document
 
 
 def line_starts(text: str) -> list[int]:
@@ -218,6 +237,7 @@ class _Builder:
     root: Any = None
     nodes: int = 0
     documents: int = 0
+    duplicates: list[Problem] = field(default_factory=list)
 
     def build(self) -> tuple[dict[str, Any], dict[KeyPath, Marks]]:
         """Return the data and the positions of its keys and values."""
@@ -278,7 +298,11 @@ class _Builder:
             raise self._error(event, "merge keys (<<) are not supported: write the values out")
         if key in level.container:
             first = self.marks[(*level.path, key)][0][0]
-            raise self._error(event, f"duplicate key {shorten(key, MAX_SHOWN_CHARS)!r}: first defined on line {first}")
+            message = f"duplicate key {shorten(key, MAX_SHOWN_CHARS)!r}: first defined on line {first}"
+            error = self._error(event, message)
+            if len(self.duplicates) == _MAX_DUPLICATES:
+                raise DocumentError(*self.duplicates, error.problem)
+            self.duplicates.append(error.problem)
         level.key, level.key_mark = key, mark
 
     def _attach(self, level: _Level | None, value: Any, mark: Mark) -> KeyPath:

@@ -70,14 +70,21 @@ def parse(path: str, source: bytes, model: type[_ModelT]) -> tuple[_ModelT, Docu
 
     Returns the model, and the document with its positions but without its data.
     """
+    duplicates: Sequence[Problem] = ()
     try:
         document = read_document(path, source)
     except DocumentError as error:
-        raise ParseError([error.problem]) from None
+        if error.document is None:
+            raise ParseError(error.problems) from None
+        document, duplicates = error.document, error.problems
     try:
-        return model.model_validate(document.data), document.without_data()
+        parsed = model.model_validate(document.data)
     except ValidationError as error:
-        raise ParseError(sort_problems(validation_problems(error.errors(include_url=False), document, model))) from None
+        found = validation_problems(error.errors(include_url=False), document, model)
+        raise ParseError(sort_problems([*duplicates, *found])) from None
+    if duplicates:
+        raise ParseError(duplicates)
+    return parsed, document.without_data()
 
 
 def sort_problems(problems: Iterable[Problem]) -> list[Problem]:
@@ -98,8 +105,12 @@ def mask_problems(problems: Iterable[Problem], source: bytes) -> list[Problem]:
 def _masked(problem: Problem) -> Problem:
     if problem.excerpt is None or not _KEY_LIKE.search(problem.excerpt):
         return problem
-    excerpt = _KEY_LIKE.sub(lambda match: "*" * len(match[0]), problem.excerpt)  # same length: the caret stays aligned
-    return problem.model_copy(update={"excerpt": excerpt})
+    return problem.model_copy(update={"excerpt": mask_key_like(problem.excerpt)})
+
+
+def mask_key_like(text: str) -> str:
+    """Mask values of letters and digits that may be secrets, whatever their key. The text keeps its length."""
+    return _KEY_LIKE.sub(lambda match: "*" * len(match[0]), text)  # same length: carets stay aligned
 
 
 def validation_problems(

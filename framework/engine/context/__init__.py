@@ -12,6 +12,7 @@ In reading order; each module imports only from those below it:
     circuit_breaker  Suspends calls of a model that keeps failing.
     journal          Persists a run's state and events, and delivers events after they are persisted.
     stream           The events of a run as its caller reads them, with each text once.
+    text_piece       Pieces of texts in progress, as processes send them to each other.
     event_hub        Delivers the events of a run to any number of readers, each at its own pace.
     concurrency      Runs tool calls or plan steps concurrently.
     tool_threads     Threads for tools and hooks that are not coroutines.

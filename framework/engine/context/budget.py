@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from framework.config.agents.compile import Agent
 from framework.engine.context.budget_ledger import BudgetLedger, ExpectedUse
+from framework.llm.client import ModelInfo
 from framework.types.errors import LimitExceeded
-from framework.types.messages import Usage
+from framework.types.messages import ModelUse, Usage
 from framework.types.spec import Limits
 from framework.types.state import RunState
 from framework.types.warnings import WarningCode
@@ -106,10 +107,13 @@ class Budget:
         for budget in self._chain():
             budget._check_spent(budget.limits)
 
-    def spend_tokens(self, usage: Usage) -> bool:
+    def spend_tokens(self, usage: Usage, model: ModelInfo) -> bool:
         """Add the usage of a model call. Return whether shared budgets pay for it, so that it must be saved now."""
-        for budget in self._chain():
+        *below, root = self._chain()
+        for budget in (*below, root):
             budget.state.usage = budget.state.usage + usage
+        use = root.state.model_uses.get(model.name) or ModelUse()
+        root.state.model_uses[model.name] = use.plus(usage, has_price=model.has_price)
         ledger = self.ledger
         return ledger is not None and bool(ledger.calls) and ledger.count(self.state.path, usage)
 

@@ -92,9 +92,22 @@ class EventHub:
         """The numbered events that were put with `keep`."""
         return self._kept
 
+    @property
+    def number(self) -> int:
+        """Number of the last event that was put."""
+        return self._number
+
     def begin_after(self, number: int) -> None:
-        """Begin with the event after this one: the run is resumed, and the store has the events up to it."""
+        """Begin with the event after this one: the run is resumed, and the store has the events up to it.
+
+        Texts that another process left unfinished are void: the model writes them again.
+        """
         self._dropped = self._number = number
+        self.drop_texts()
+
+    def drop_texts(self) -> None:
+        """Leave out the texts in progress for later readers, because they are void."""
+        self._in_progress.clear()
 
     def expect_readers(self) -> None:
         """Create events and stream text even while nobody reads, because readers may join at any time."""
@@ -229,14 +242,14 @@ class EventReader:
         return self
 
     async def __anext__(self) -> Event:
-        while (event := self._take()) is None:
+        while (event := self.take()) is None:
             if self._hub.is_closed or self._item is None:
                 self.close()
                 raise StopAsyncIteration
             await self._hub.wait()
         return event
 
-    def _take(self) -> Event | None:
+    def take(self) -> Event | None:
         """Return the next event or text that has arrived; None if there is none."""
         item = self._item
         while item is not None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from framework.engine.context.event_hub import EventHub
-from framework.store.protocol import RunRecord
+from framework.store.run_record import RunRecord
 from framework.types.budget import BudgetUse
 from framework.types.events import Event, RunEvent
 from framework.types.state import RunState

@@ -15,7 +15,8 @@ from framework.engine.context.circuit_breaker import CircuitBreakers
 from framework.engine.context.event_hub import TextKind
 from framework.llm.client import ModelClient, ModelInfo, ModelRequest, ProbingClient
 from framework.llm.json_protocol.client import with_protocol
-from framework.llm.providers import OFFLINE, PROVIDERS, create_client
+from framework.llm.provider_table import OFFLINE, PROVIDERS
+from framework.llm.providers import create_client
 from framework.llm.request_cache import ToolsetCache
 from framework.llm.tokens import message_tokens, tool_tokens
 from framework.telemetry.content import Content

@@ -59,8 +59,21 @@ class RunContext(ABC):
             agent.spec.telemetry.content
         )
         """How much content traces of this run include: never more than its callers allow, whose text it contains."""
-        self.model_caller = ModelCaller(
-            agent,
+        self.request_cache = RequestCache()
+        """Cache of model clients, shared by all requests of this run."""
+        self.deadline: asyncio.Timeout | None = None
+        """Deadline of the run while it is in progress."""
+        self._counted_at = 0.0
+        """When the active time was last added to the state, by `perf_counter`."""
+        self.rendered: dict[Literal["preamble", "summary"], tuple[Message, ...]] = {}
+        """Messages that are equal in every request of this run, rendered for the first one."""
+
+    @property
+    def model_caller(self) -> ModelCaller:
+        """What calls the models. It is not stored: the cycle of references would keep ended runs until a collection."""
+        services = self.services
+        return ModelCaller(
+            self.agent,
             services.generation.settings,
             services.clients,
             self.budget,
@@ -70,14 +83,6 @@ class RunContext(ABC):
             context=self,
             failed_models=services.failed_models,
         )
-        self.request_cache = RequestCache()
-        """Cache of model clients, shared by all requests of this run."""
-        self.deadline: asyncio.Timeout | None = None
-        """Deadline of the run while it is in progress."""
-        self._counted_at = 0.0
-        """When the active time was last added to the state, by `perf_counter`."""
-        self.rendered: dict[Literal["preamble", "summary"], tuple[Message, ...]] = {}
-        """Messages that are equal in every request of this run, rendered for the first one."""
 
     @abstractmethod
     async def delegate(

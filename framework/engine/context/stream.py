@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 from framework.engine.context.event_hub import EventReader, Path, TextKind
 from framework.types.events import ContentReceived, Event, Thought, Warned
@@ -94,4 +95,12 @@ class TextOnce:
             return event
         if delivered.startswith(event.text):
             return None
-        return event.model_copy(update={"text": event.text.removeprefix(delivered)})
+        return _without_prefix(event, len(delivered) if event.text.startswith(delivered) else 0)
+
+
+def _without_prefix(event: ContentReceived | Thought, chars: int) -> Event:
+    """Return the event without the first characters of its text."""
+    update: dict[str, Any] = {"text": event.text[chars:]}
+    if isinstance(event, Thought) and event.reasoning_chars is not None:
+        update["reasoning_chars"] = max(event.reasoning_chars - chars, 0)
+    return event.model_copy(update=update)

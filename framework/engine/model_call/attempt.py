@@ -51,6 +51,7 @@ async def send_attempt(
                 require_content(reply, client.info)
         except ModelError as error:
             error.usage = attempt.failed_usage(error.usage)
+            error.has_begun = any(text.strip() for text in attempt.texts)
             trace.failed("timeout" if attempt.is_late else error.code, error.usage)
             error.for_message(message_id)
             raise
@@ -83,20 +84,25 @@ class _Attempt:
 
     async def receive(self) -> ModelReply:
         """Return the reply; raises ModelError, also for a timeout."""
-        limits = self.caller.budget.limits
+        limits, now = self.caller.budget.limits, asyncio.get_running_loop().time
         first_limit = limits.first_token_timeout if self._is_streamed else None
+        end = None if limits.model_total_timeout is None else now() + limits.model_total_timeout
         try:
-            async with asyncio.timeout(limits.model_timeout) as idle, asyncio.timeout(first_limit) as first:
-                return await self._read(first, idle)
+            async with asyncio.timeout_at(_due(now(), limits.model_timeout, end)) as idle:
+                async with asyncio.timeout(first_limit) as first:
+                    return await self._read(first, idle, end)
         except TimeoutError:
+            if end is not None and now() >= end:
+                what = "did not finish its answer"
+                raise self._timeout_error(what, "model_total_timeout", limits.model_total_timeout) from None
             if first.expired():
                 raise self._timeout_error("did not begin to answer", "first_token_timeout", first_limit) from None
             is_silent = self.first_at is None or not self._is_streamed
             what = "did not answer" if is_silent else "did not continue its answer"
             raise self._timeout_error(what, "model_timeout", limits.model_timeout) from None
 
-    async def _read(self, first: asyncio.Timeout, idle: asyncio.Timeout) -> ModelReply:
-        """Read the answer. The first piece ends the timeout `first`; each piece of a stream extends `idle`."""
+    async def _read(self, first: asyncio.Timeout, idle: asyncio.Timeout, end: float | None) -> ModelReply:
+        """Read the answer. The first piece ends the timeout `first`; each piece extends `idle`, at most to `end`."""
         idle_limit = self.caller.budget.limits.model_timeout if self._is_streamed else None
         deltas = self.client.stream(self.request)
         try:
@@ -109,7 +115,7 @@ class _Attempt:
                 if self.request.stream:
                     self._show(delta)
                 if idle_limit is not None:
-                    idle.reschedule(asyncio.get_running_loop().time() + idle_limit)
+                    idle.reschedule(_due(asyncio.get_running_loop().time(), idle_limit, end))
         finally:
             # Left to the garbage collector, the connection would stay open and the provider would keep generating.
             if isinstance(deltas, AsyncGenerator):
@@ -161,3 +167,9 @@ class _Attempt:
         prompt = self.caller.clients.request_tokens(self.request)
         usage = Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
         return with_cost(usage, self.info.capabilities)
+
+
+def _due(now: float, seconds: float | None, end: float | None) -> float | None:
+    """Return when a timeout that starts now expires: after these seconds, at the latest at `end`; None for never."""
+    due = None if seconds is None else now + seconds
+    return end if due is None or (end is not None and end < due) else due

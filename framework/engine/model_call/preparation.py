@@ -32,13 +32,27 @@ _REQUEST_CHARS = 200
 
 
 async def prepare_run(run: RunContext) -> None:
-    """Ask a local server what its model can do, read the MCP context and compact the history.
+    """Ask a local server what its model can do, report missing tools, read the MCP context and compact the history.
 
     None of them fails the run: problems become warnings.
     """
     await run.model_caller.probe()
+    await _warn_of_missing_tools(run)
     await _load_mcp_context(run)
     await _fit_history(run)
+
+
+async def _warn_of_missing_tools(run: RunContext) -> None:
+    """Warn, once a run, of unavailable tool servers that the agent's policy names, and of packages that tools need."""
+    if run.state.background is not None:  # not before a resumed turn
+        return
+    external = run.agent.context.toolbox.external
+    if external.unavailable:
+        for reason in external.missing_for(run.agent.spec.skill_policy.allow):
+            await run.warn("tool_server", f"the agent runs without the tools of a server: {reason}")
+    for tool in run.agent.toolset.offered.values():
+        if missing := tool.missing_packages:
+            await run.warn("missing_package", missing)
 
 
 # --- MCP context

@@ -28,12 +28,14 @@ from framework.engine.model_call.attempt import send_attempt
 from framework.engine.model_call.files import fallback_request
 from framework.engine.model_call.trace import model_trace
 from framework.llm.capabilities import unsupported_settings
-from framework.llm.client import ModelClient, ModelReply, ModelRequest
+from framework.llm.client import ModelClient, ModelInfo, ModelReply, ModelRequest
 from framework.types.backoff import backoff
 from framework.types.errors import ConfigError, ModelError
 from framework.types.events import ContentReceived
 from framework.types.messages import Usage
 
+_MAX_BEGUN_RETRIES = 1
+"""How often a model begins an answer again after a part of it had arrived: that part was paid for, and perhaps read."""
 _POLL_INTERVAL = 0.5
 """Seconds between two checks whether a model has recovered, because another run may find out first."""
 
@@ -156,6 +158,7 @@ class _ModelCall:
         if is_fallback and request.media:
             request = fallback_request(request, name, client.info)
         await self._warn_of_unknown_cost(name, client)
+        begun = 0
         for retries in count():
             permit = await self._acquire_permit(name, is_last=is_last)
             self._context.keep_time()
@@ -169,9 +172,10 @@ class _ModelCall:
                 )
             except ModelError as error:
                 self._record_failure(name, error, permit)
-                await self._spend(error.usage)
+                await self._spend(error.usage, client.info)
                 delay = backoff_seconds(error, retries, self._rules)
-                if not self._should_retry(name, error, retries, delay, is_last=is_last):
+                begun += error.has_begun
+                if begun > _MAX_BEGUN_RETRIES or not self._should_retry(name, error, retries, delay, is_last=is_last):
                     raise
                 self._budget.check_spent()
                 message = f"{error.message}; retrying in {delay:.1f}s"
@@ -179,13 +183,13 @@ class _ModelCall:
                 await asyncio.sleep(delay)
             else:
                 self._breakers.record_success(name)
-                await self._spend(reply.usage)
+                await self._spend(reply.usage, client.info)
                 return reply
         raise AssertionError("count() never ends")
 
-    async def _spend(self, usage: Usage | None) -> None:
+    async def _spend(self, usage: Usage | None, model: ModelInfo) -> None:
         """Add the usage of an attempt; if a shared budget pays for it, save it now, so that all runs see it."""
-        if usage and self._budget.spend_tokens(usage):
+        if usage and self._budget.spend_tokens(usage, model):
             await self._context.save()
 
     async def _begin_message(self) -> str:

@@ -281,8 +281,9 @@ async def emit_reply(run: RunContext, message: Message, message_id: str) -> None
     reasoning = message.reasoning.text if message.reasoning else ""
     if not message.tool_calls and run.is_guarded:
         reasoning = ""  # it may quote the answer, which no hook has checked yet
-    if thought := "\n".join(part for part in (reasoning, message.content if message.tool_calls else "") if part):
-        await run.emit(Thought, message_id=message_id, text=thought)
+    said = message.content if message.tool_calls else ""
+    if thought := "\n".join(part for part in (reasoning, said) if part):
+        await run.emit(Thought, message_id=message_id, text=thought, reasoning_chars=len(thought) - len(said))
     if message.content and not message.tool_calls and not run.is_guarded:
         await run.emit(ContentReceived, message_id=message_id, text=message.content)
     if not message.tool_calls:

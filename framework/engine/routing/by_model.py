@@ -101,7 +101,7 @@ async def route_by_model(
     else:
         if route.confidence < _MIN_CONFIDENCE:
             route = _confident_route(route, agents, settings.routing.default_agent)
-    return replace(route, usage=state.usage, warnings=tuple(context.warnings))
+    return replace(route, usage=state.usage, model_uses=state.model_uses, warnings=tuple(context.warnings))
 
 
 async def choose_agent(message: str, agents: Mapping[str, Agent], info: ModelInfo, call: SendRequest) -> RouteChoice:

@@ -13,7 +13,7 @@ from typing import Literal
 from framework.config.agents.compile import Agent
 from framework.llm.client import ModelInfo
 from framework.types.errors import AgentNotFound, RequestError
-from framework.types.messages import Usage
+from framework.types.messages import ModelUse, Usage
 from framework.types.spec import Routing
 from framework.types.warnings import RunWarning
 
@@ -51,6 +51,8 @@ class Route:
     model_call: RoutingCall | None = None
     usage: Usage = field(default_factory=Usage)
     """Usage of the model call that routes, whether or not its choice is used."""
+    model_uses: Mapping[str, ModelUse] = field(default_factory=dict)
+    """The same usage by model."""
     warnings: tuple[RunWarning, ...] = ()
     """Warnings of the model call that routes."""
 

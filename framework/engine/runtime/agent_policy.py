@@ -10,7 +10,7 @@ from framework.config.agents.compile import Agent
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
 from framework.engine.context.policy import VerdictKind
-from framework.engine.tool_call.explain import ToolExplanation, explain_tools, system_prompt
+from framework.engine.tool_call.explain import ConditionalVerdict, ToolExplanation, explain_tools, system_prompt
 from framework.llm.capabilities import Capabilities, known_capabilities
 from framework.llm.tokens import estimate_tokens
 from framework.types.frozen import Frozen
@@ -22,7 +22,28 @@ class PolicyCondition(Frozen):
 
     verdict: VerdictKind
     when: str
-    """The condition, with the `file:line` of its rule."""
+    """The condition in words, with the `file:line` of its rule and its reason."""
+    condition: str
+    """The condition alone, such as `amount > 50`."""
+    rule: str
+    """The rule that decides."""
+    place: str
+    """`file:line` of the rule."""
+    reason: str
+    """Reason that the rule states."""
+
+    @classmethod
+    def of(cls, found: ConditionalVerdict) -> PolicyCondition:
+        """Return the verdict as data."""
+        verdict = found.verdict
+        return cls(
+            verdict=verdict.kind,
+            when=str(found),
+            condition=found.condition,
+            rule=verdict.rule,
+            place=verdict.place,
+            reason=verdict.reason,
+        )
 
 
 class ToolPolicy(Frozen):
@@ -57,7 +78,7 @@ class ToolPolicy(Frozen):
             rule=found.verdict.rule,
             place=found.verdict.place,
             reason=found.verdict.reason,
-            conditions=tuple(PolicyCondition(verdict=kind, when=text) for kind, text in found.conditions),
+            conditions=tuple(map(PolicyCondition.of, found.conditions)),
             risk=found.tool.risk,
             tokens=found.tokens,
         )
@@ -88,6 +109,10 @@ class AgentPolicy(Frozen):
     """Every tool of the project, by name."""
     tools_tokens: int
     """Estimated tokens of the definitions of all offered tools."""
+    not_contacted: tuple[str, ...]
+    """Tool servers that were not contacted; their tools are missing in `tools`."""
+    unavailable: tuple[str, ...]
+    """Tool servers whose tools are not known, including those that were not contacted."""
     budgets: tuple[AgentBudget, ...]
     """Shared budgets of the agent."""
     limits: dict[str, Any]
@@ -107,6 +132,8 @@ def agent_policy(agent: Agent, generation: Generation) -> AgentPolicy:
         stale=tuple(str(problem) for problem in agent.stale),
         tools=tools,
         tools_tokens=sum(tool.tokens for tool in tools),
+        not_contacted=tuple(sorted(generation.external.not_contacted)),
+        unavailable=tuple(sorted(generation.external.unavailable)),
         budgets=tuple(_budget(name, generation.budgets) for name in agent.spec.budgets),
         limits=agent.spec.runtime_policy.model_dump(mode="json", by_alias=True),
         hooks={place: tuple(hook.name for hook in hooks) for place, hooks in agent.hooks.items()},

@@ -24,8 +24,10 @@ class BackgroundWork:
         self._logged_errors: dict[str, str] = {}
         """Last logged error of work that failed, by name."""
 
-    def start(self, name: str, work: Coroutine[Any, Any, None], context: Context | None = None) -> None:
+    def start(self, name: str, work: Coroutine[Any, Any, None], context: Context | None = None) -> asyncio.Task[None]:
         """Start work in the background. An error is logged with `name`, but the same error in a row only once.
+
+        Returns a task that ends with the work, without its error.
 
         Args:
             name: what the work concerns.
@@ -34,6 +36,7 @@ class BackgroundWork:
         """
         task = asyncio.create_task(self._log_errors(name, work), name=f"{name} in the background", context=context)
         self.add(task)
+        return task
 
     def add(self, task: asyncio.Future[Any]) -> None:
         """Let `close` wait for a task, which handles its errors itself."""

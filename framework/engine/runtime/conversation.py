@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from framework.engine.runtime.request import Caller
-from framework.store.protocol import Conversation, ConversationQuery, Store
+from framework.store.conversation_lists import ConversationQuery
+from framework.store.protocol import Conversation, Store
 from framework.types.errors import ConversationNotFound, RequestError
 
 

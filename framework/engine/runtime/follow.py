@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 
 from framework.engine.context.event_hub import EventHub, EventReader
+from framework.engine.runtime.elsewhere import RunElsewhere, RunsElsewhere
 from framework.engine.runtime.launcher import Launcher
 from framework.engine.runtime.request import Caller
 from framework.engine.runtime.result import build_result
@@ -18,9 +19,13 @@ from framework.types.state import RunResult
 from framework.types.status import Status
 
 POLL_SECONDS = 0.25
-"""Interval at which the store is read while the run is in progress in another process."""
+"""Interval at which the store is read while a process executes the run of which no signals arrive."""
+LOOK_SECONDS = 5.0
+"""Interval at which the store is read although signals arrive, because one may have been lost."""
 MAX_POLL_SECONDS = 2.0
 """Longest interval while the run waits. Each poll without events doubles the interval: thousands of runs may wait."""
+_FIRST_POLL_SECONDS = 0.05
+"""First interval while the run waits: it may end before the process that executes it has heard of this follower."""
 _IN_MEMORY_POLL_SECONDS = 5.0
 """Interval for a store of this process, in which nothing happens without the hub, except that a run is deleted."""
 _TEXTS = (ContentReceived, Thought)
@@ -28,17 +33,62 @@ _BATCH = 100
 """Number of stored events after which the event loop may do other work."""
 
 
-class RunFollower:
+class RunFollowers:
+    """Follows the runs of a store for the callers of one runtime."""
+
+    def __init__(self, launcher: Launcher, resumer: RunResumer) -> None:
+        self._launcher, self._resumer = launcher, resumer
+        self._elsewhere = RunsElsewhere(launcher)
+
+    def follow(
+        self, run_id: str, after: int, caller: Caller, *, through_pauses: bool = False
+    ) -> AsyncGenerator[Event, None]:
+        """Yield the events of a run after a number; see `Runtime.follow`."""
+        follower = _Follower(self._launcher, self._resumer, self._elsewhere, run_id, caller)
+        return follower.events(after, through_pauses=through_pauses)
+
+    async def result(self, run_id: str, caller: Caller) -> RunResult:
+        """Wait until a run has ended or is paused, and return its result; see `Runtime.result`."""
+        launcher, state = self._launcher, await self._resumer.load(run_id, caller)
+        while True:
+            if (run := launcher.task(run_id)) is not None:
+                return await asyncio.shield(run)
+            if state.status not in ("queued", "running"):
+                return build_result(state)
+            if launcher.is_closed:
+                raise RunSuspended(
+                    f"run {run_id} is {state.status}, and the runtime was closed; its result comes later"
+                )
+            async with aclosing(self.follow(run_id, state.seq, caller)) as events:
+                async for _ in events:
+                    if launcher.is_running(run_id):
+                        break
+            if launcher.is_closed:  # the store may be closed as well
+                raise RunSuspended(f"run {run_id} has not ended, and the runtime was closed; its result comes later")
+            if not launcher.is_running(run_id):
+                state = await self._resumer.load(run_id, caller)
+
+    async def close(self) -> None:
+        """Stop telling other processes which runs are followed."""
+        await self._elsewhere.close()
+
+
+class _Follower:
     """One reader of a run's events."""
 
-    def __init__(self, launcher: Launcher, resumer: RunResumer, run_id: str, caller: Caller) -> None:
+    def __init__(
+        self, launcher: Launcher, resumer: RunResumer, elsewhere: RunsElsewhere, run_id: str, caller: Caller
+    ) -> None:
         self._launcher, self._resumer, self._store = launcher, resumer, launcher.store
+        self._elsewhere = elsewhere
+        self._run: RunElsewhere | None = None
+        """The run as other processes report it, once this reader waits for events."""
         self._run_id, self._caller = run_id, caller
         self._last = 0
         """Number of the last event that the caller has."""
         self._status: Status = "queued"
         """Status of the run after that event."""
-        self._interval = POLL_SECONDS
+        self._interval = _FIRST_POLL_SECONDS
         self._is_live = False
         """Whether every event since the last one came, or will come, from the hub."""
         self._complete: set[tuple[tuple[str, ...], str | None]] = set()
@@ -51,6 +101,7 @@ class RunFollower:
         self._last, self._status = min(after, state.seq), state.status
         reader = await self._join(hub)
         is_behind = state.seq > self._last or not hub.serves(self._last)
+        waiting = ExitStack()
         try:
             while True:
                 if is_behind:
@@ -58,6 +109,8 @@ class RunFollower:
                         yield event
                 if await self._is_over(through_pauses=through_pauses) or self._launcher.is_closed:
                     return
+                if self._run is None:
+                    self._run = waiting.enter_context(self._elsewhere.follow(self._run_id, self._last))
                 while (live := await self._next(reader)) is not None:
                     async for event in self._in_order(live):
                         yield event
@@ -69,21 +122,41 @@ class RunFollower:
                     hub = self._launcher.hub(self._run_id)
                     reader = await self._join(hub)
         finally:
+            waiting.close()
             reader.close()
 
     async def _join(self, hub: EventHub) -> EventReader:
         """Return a reader of the events that the caller does not have."""
         if self._launcher.is_running(self._run_id):
             await hub.wait_for(self._last)
+        elif (run := self._elsewhere.find(self._run_id)) is not None:
+            await run.catch_up(self._last)
         return hub.reader(self._last)
 
     async def _next(self, reader: EventReader) -> Event | None:
         """Wait for the next live event; None if the hub is closed, or if it is time to read the store."""
+        while True:
+            try:
+                async with asyncio.timeout(self._next_interval()):
+                    return await anext(reader)
+            except StopAsyncIteration:
+                return None
+            except TimeoutError:
+                if self._run is None or not self._is_heard(self._run):
+                    return None
+                await self._look(self._run)
+
+    async def _look(self, run: RunElsewhere) -> None:
+        """Read the store, with all followers of the run."""
         try:
-            async with asyncio.timeout(self._next_interval()):
-                return await anext(reader)
-        except (TimeoutError, StopAsyncIteration):
-            return None
+            await run.look()
+        except StoreError:
+            if not self._launcher.is_closed:  # else the store may be closed as well
+                raise
+
+    def _is_heard(self, run: RunElsewhere) -> bool:
+        """Return whether signals announce new events of the run, as far as is known."""
+        return self._store.hears and (run.is_answered or self._status != "running")
 
     def _next_interval(self) -> float | None:
         """Return how long to wait for the hub before the store is read; None if the run is in progress here."""
@@ -91,8 +164,10 @@ class RunFollower:
             return None
         if not self._store.durable:
             return _IN_MEMORY_POLL_SECONDS
+        if self._run is not None and self._run.is_answered and self._store.hears:
+            return LOOK_SECONDS
         interval = POLL_SECONDS if self._status == "running" else self._interval
-        self._interval = min(2 * interval, MAX_POLL_SECONDS)
+        self._interval = min(2 * interval, LOOK_SECONDS if self._store.hears else MAX_POLL_SECONDS)
         return interval
 
     async def _in_order(self, live: Event) -> AsyncGenerator[Event, None]:
@@ -135,25 +210,3 @@ class RunFollower:
         if through_pauses or self._launcher.is_running(self._run_id):
             return False
         return (await self._store.load_run(self._run_id)).status == "paused"  # it may have been resumed since
-
-
-async def wait_for_result(launcher: Launcher, resumer: RunResumer, run_id: str, caller: Caller) -> RunResult:
-    """Wait until a run has ended or is paused, and return its result; see `Runtime.result`."""
-    state = await resumer.load(run_id, caller)
-    while True:
-        if (run := launcher.task(run_id)) is not None:
-            return await asyncio.shield(run)
-        if state.status not in ("queued", "running"):
-            return build_result(state)
-        if launcher.is_closed:
-            raise RunSuspended(f"run {run_id} is {state.status}, and the runtime was closed; its result comes later")
-        async with aclosing(
-            RunFollower(launcher, resumer, run_id, caller).events(state.seq, through_pauses=False)
-        ) as events:
-            async for _ in events:
-                if launcher.is_running(run_id):
-                    break
-        if launcher.is_closed:  # the store may be closed as well
-            raise RunSuspended(f"run {run_id} has not ended, and the runtime was closed; its result comes later")
-        if not launcher.is_running(run_id):
-            state = await resumer.load(run_id, caller)

@@ -1,19 +1,22 @@
-"""Renews the leases of this process's runs, and reacts to cancel requests and lost leases."""
+"""Renews the lease of this process while it holds runs, and reacts to cancel requests and lost leases."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from contextvars import Context
 from typing import Protocol
 
+from framework.engine.runtime.receiver import SignalReceiver
 from framework.store.protocol import Store
+from framework.store.signals import MISSED, Signal
 from framework.types.errors import StoreError
 
 log = logging.getLogger(__name__)
 
 RENEWAL_SECONDS = 1.0
-"""Seconds between two lease renewals while this process holds runs."""
+"""Maximum of seconds between two renewals while this process holds runs; a quarter of the lease if that is shorter."""
 
 
 class HeldRun(Protocol):
@@ -31,8 +34,10 @@ class HeldRun(Protocol):
 class LeaseHeartbeat:
     """One task per runtime, alive only while it holds runs."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, signals: SignalReceiver) -> None:
+        self._store, self._signals = store, signals
+        self._woken = asyncio.Event()
+        signals.add(self._receive)
         self._held: dict[str, HeldRun] = {}
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -56,11 +61,20 @@ class LeaseHeartbeat:
             self._task.cancel()
             await asyncio.wait([self._task])
 
+    def _receive(self, signal: Signal) -> None:
+        """Renew the leases at once if a run is cancelled: the store says whether that is so."""
+        if signal == MISSED or (signal.kind == "cancel" and signal.run_id in self._held):
+            self._woken.set()
+
     async def _renew_while_held(self) -> None:
         try:
             while self._held:
-                await asyncio.sleep(RENEWAL_SECONDS)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(min(RENEWAL_SECONDS, self._store.lease_seconds / 4)):
+                        await self._woken.wait()
+                self._woken.clear()
                 await self._renew_leases()
+                await self._signals.open()  # only now, because most programs end earlier
         finally:
             self._task = None
 
@@ -69,7 +83,7 @@ class LeaseHeartbeat:
         try:
             renewed = await self._store.renew(tuple(mine))
         except StoreError as error:  # a run fails with its next write, if the store is still unreachable then
-            log.warning("the leases of %d runs were not renewed: %s", len(mine), error)
+            log.warning("the lease on %d runs was not renewed: %s", len(mine), error)
             return
         for run_id, run in mine.items():
             if self._held.get(run_id) is not run:

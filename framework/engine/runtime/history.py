@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from framework.llm.message_formats import Form, imported_with_files
 from framework.types.errors import RequestError
 from framework.types.messages import Message, ToolDefinition
 from framework.types.strict_json import read_json
+
+if TYPE_CHECKING:
+    from framework.llm.message_formats import Form
 
 GivenHistory = Sequence[Message | Mapping[str, Any]] | str
 """Messages: `RunResult.messages`, the same as dicts or JSON text, or messages in OpenAI's chat completions format."""
@@ -34,6 +36,8 @@ def read_history(
 
     System messages are dropped: the agent has its own.
     """
+    from framework.llm.message_formats import imported_with_files
+
     entries = [message.model_dump() if isinstance(message, Message) else message for message in messages]
     form: Form = "openai" if any(map(_is_openai, entries)) else "messages"
     try:

@@ -31,10 +31,13 @@ from framework.engine.run import Run
 from framework.engine.run_trace import RunTrace, configured_content, run_spans
 from framework.engine.runtime.heartbeat import HeldRun, LeaseHeartbeat
 from framework.engine.runtime.project import Project
+from framework.engine.runtime.receiver import SignalReceiver
 from framework.engine.runtime.result import finish_run, suspend_run
+from framework.engine.runtime.text_sender import TextSender
 from framework.llm.client import ModelClient
 from framework.store.database_files import database_paths
-from framework.store.protocol import RunRecord, Store
+from framework.store.protocol import Store
+from framework.store.run_record import RunRecord
 from framework.store.unstored import UnstoredRecord
 from framework.telemetry.content import Content
 from framework.telemetry.json_log import log_as_run
@@ -82,7 +85,10 @@ class Launcher:
         models: Mapping[str, ModelClient],
         deps: Any,
         clock: Callable[[], float] = time.time,
+        *,
+        observed: bool = True,
     ) -> None:
+        """Initialize. `observed`: whether spans and metrics of the runs are recorded."""
         self.models = ModelClients(models)
         self.store = store
         self.pinned_generations: dict[str, Generation] = {}
@@ -95,12 +101,17 @@ class Launcher:
         self._reserved = (*store.files, *database_paths(project.settings.store.url.get_secret_value(), project.root))
         self._hubs = WeakValueDictionary[str, EventHub]()
         self._closing = self._closed = False
-        self._clock = clock
+        self._clock, self._observed = clock, observed
         self._on_pause: Callable[[RunState, bool], object] = lambda _, __: None
         self._on_end: Callable[[str], object] = lambda _: None
+        self.begun = 0
+        """Number of new runs that this process has started."""
         self._claims: dict[str, HeldRun] = {}
         """The queued runs that this process has claimed, and not started yet."""
-        self._heartbeat = LeaseHeartbeat(store)
+        self.signals = SignalReceiver(store)
+        """Signals of other processes, once it is open."""
+        self._heartbeat = LeaseHeartbeat(store, self.signals)
+        self._texts = TextSender(store, self.signals, self._hub_in_progress)
 
     @asynccontextmanager
     async def launch(self, prepared: PreparedRun, *, listening: bool) -> AsyncIterator[RunStream]:
@@ -144,6 +155,9 @@ class Launcher:
                 hub.close()
         return hub
 
+    def _hub_in_progress(self, run_id: str) -> EventHub | None:
+        return self.hub(run_id) if run_id in self._running else None
+
     def _start(self, prepared: PreparedRun, reader: EventReader | None = None) -> RunStream:
         run_id, hub = prepared.state.run_id, self.hub(prepared.state.run_id)
         hub.begin_after(prepared.state.seq)
@@ -151,6 +165,7 @@ class Launcher:
         journal = Journal(prepared.state, prepared.record, hub, durable=self.store.durable, take_spans=spans.drain)
         services = self._services(prepared, hub, journal, spans)
         run = Run(prepared.state, prepared.agent, services, drive)
+        self.begun += prepared.route is not None
         if not self.store.durable:
             self.pinned_generations[run_id] = prepared.generation
         task = asyncio.create_task(self._run_and_release(run, prepared.route), name=run_id)
@@ -158,6 +173,8 @@ class Launcher:
         self._running[run_id] = _ActiveRun(stream, journal, prepared.state)
         self._claims.pop(run_id, None)
         self._heartbeat.hold(run_id, journal)
+        if self.store.is_followed(run_id):
+            self._texts.begin(run_id)
         journal.call_on_cancel(stream.cancel)
         if self._closing:
             journal.close()
@@ -205,6 +222,8 @@ class Launcher:
         return True
 
     def _spans(self, prepared: PreparedRun) -> Spans:
+        if not self._observed:
+            return Spans({}, traced=False)
         keep = self.store.keeps_spans and not isinstance(prepared.record, UnstoredRecord)
         return run_spans(prepared.state, prepared.generation, keep=keep)
 
@@ -223,7 +242,7 @@ class Launcher:
             hub=hub,
             spans=spans,
             content=configured_content(settings) if spans.recording else Content(),
-            meters=self.meters.if_enabled(),
+            meters=self.meters.if_enabled() if self._observed else None,
             threads=self._threads,
             rate_limiter=self._rate_limiter,
             ledger=BudgetLedger(state, self.store, partial(self._budgets, generation), self._clock),
@@ -256,6 +275,8 @@ class Launcher:
         self._closed = True
         for hub in list(self._hubs.values()):
             hub.close()
+        self.signals.close()
+        await self._texts.close()
         await self._heartbeat.close()
         await self.models.close()
         self._threads.close()

@@ -1,6 +1,7 @@
-"""Queued runs: saves requests, claims those that can begin, chooses their agents, and starts them.
+"""The runs that wait: saves requests, claims those that can begin, starts them, and continues interrupted ones.
 
-The store decides which runs can begin, and in which order; several processes may claim runs of one store.
+The store decides which runs can begin, and in which order; several processes may claim runs of one store. A work source
+says when to look.
 """
 
 from __future__ import annotations
@@ -15,28 +16,29 @@ from uuid import uuid4
 
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
+from framework.engine.runtime.admission import QueueAdmission
 from framework.engine.runtime.background import BackgroundWork
+from framework.engine.runtime.hand_on import HandOn
 from framework.engine.runtime.launcher import Launcher
-from framework.engine.runtime.queued_request import read_request, stored_options
+from framework.engine.runtime.max_running import limits_of
+from framework.engine.runtime.places import Places
+from framework.engine.runtime.queued_request import check_place, read_request, stored_options
 from framework.engine.runtime.request import RUNTIME_CALLER, RunOptions
-from framework.engine.runtime.resume import MAX_RESUME_ATTEMPTS, RunResumer
+from framework.engine.runtime.resume import RunResumer
 from framework.engine.runtime.start import NewRun, RunStarter
+from framework.engine.runtime.suspects import MAX_RESUME_ATTEMPTS
 from framework.engine.runtime.user_input import UserInput
+from framework.engine.work.source import WorkSource
+from framework.store.signals import MISSED, Signal
 from framework.telemetry.inbound import apply_trace_context, current_trace_context
 from framework.telemetry.redact import places
-from framework.types.errors import AgentsdError, ConversationBusy, RunSuspended, StoreError
+from framework.types.errors import AgentsdError, ConversationBusy, RunBlocked, RunSuspended, StoreError
 from framework.types.redact import redact
 from framework.types.report import ErrorInfo
-from framework.types.run_request import IdempotencyKey, RunRequest
+from framework.types.run_request import IdempotencyKey, QueuePlace, RunRequest
 from framework.types.state import RunResult
 
 log = logging.getLogger(__name__)
-
-MAX_CONCURRENT_RUNS = 1000
-"""Number of queued runs that one process executes at once; the others wait in the store."""
-RECHECK_SECONDS = 2.0
-"""Interval at which a process looks for queued runs that can begin because of another process. Calls of `claim` that
-are more frequent make this unnecessary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,25 +90,42 @@ class _Claim:
 
 
 class RunQueue:
-    """The queued runs that this process executes."""
+    """The queued and interrupted runs that this process executes: the worker of its work source."""
 
     def __init__(
-        self, catalog: Catalog, launcher: Launcher, starter: RunStarter, resumer: RunResumer, background: BackgroundWork
+        self,
+        catalog: Catalog,
+        launcher: Launcher,
+        starter: RunStarter,
+        resumer: RunResumer,
+        background: BackgroundWork,
+        work: WorkSource,
+        places: Places,
+        hand_on: HandOn,
     ) -> None:
         self._catalog, self._launcher, self._starter, self._resumer = catalog, launcher, starter, resumer
         self._store, self._background = launcher.store, background
+        self._admission = QueueAdmission(self._store)
+        self._work, self._places, self._hand_on = work, places, hand_on
+        self.must_look = self._store.durable
         self._claims: dict[str, _Claim] = {}
         """The runs that were claimed and have not ended, by id."""
         self._claiming = asyncio.Lock()
         self._is_woken = self._is_closing = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._has_claimed = False
+        """Whether this process claims runs by itself, so that it also wants to know when others make one ready."""
+        places.call_on_free(work.wake)
+        launcher.signals.add(self._receive)
 
     async def submit(
-        self, content: UserInput, options: RunOptions, *, queue: bool, idempotency: IdempotencyKey | None
+        self, content: UserInput, options: RunOptions, place: QueuePlace, idempotency: IdempotencyKey | None
     ) -> Submitted:
         """Save a request as a queued run, which begins as soon as it can; see `Runtime.submit`."""
+        check_place(place)
         stored, message = await stored_options(options), await content.to_message()
-        conversation = await self._starter.check(message, options, self._catalog.current)
+        generation = self._catalog.current
+        conversation = await self._starter.check(message, options, generation)
+        await self._admission.admit(generation.settings.work.max_waiting)
         has_history = "history" in options
         request = RunRequest(
             message=message,
@@ -114,19 +133,21 @@ class RunQueue:
             conversation_id=None if has_history else conversation.id if conversation else f"conv_{uuid4().hex}",
             user=options.get("user"),
             tenant=conversation.tenant if conversation else options.get("tenant"),  # a single user may continue any
-            queue=queue,
+            queue=place.wait,
+            priority=place.priority,
+            queue_name=place.queue_name,
             trace_context=current_trace_context(),
         )
         if content.files:
             await self._store.save_media(request.run_id, {file.part.digest: file.data for file in content.files})
         run_id = await self._store.enqueue(request, idempotency=idempotency)
-        self.wake()
+        self._work.wake()
         if run_id == request.run_id:
             return Submitted(run_id, request.conversation_id)
         return Submitted(run_id, (await self._store.load_run(run_id)).conversation_id)
 
-    def wake(self) -> None:
-        """Claim and start runs in the background, because some may be able to begin now."""
+    def claim_soon(self) -> None:
+        """Claim and start ready runs in the background; see `Worker.claim_soon`."""
         if not (self._is_woken or self._is_closing):
             self._is_woken = True
             self._background.start("the queue", self._claim_woken(), Context())
@@ -137,11 +158,14 @@ class RunQueue:
         self._background.add(claiming)
         return await asyncio.shield(claiming)  # runs that were claimed are started even if the caller leaves
 
+    async def drive(self, run_id: str) -> None:
+        """Continue an offered run, or begin the best ready one; see `Worker.drive`."""
+        await asyncio.wait([self._background.start("the queue", self._drive(run_id), Context())])
+
     async def close(self) -> None:
         """Claim nothing more; return when each claimed run has begun or is released."""
         self._is_closing = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._places.close()
         async with self._claiming:
             claims = list(self._claims.values())
         for claim in claims:
@@ -153,31 +177,67 @@ class RunQueue:
         await self._claim()
 
     async def _claim(self) -> Sequence[str]:
-        async with self._claiming:
-            self._is_woken = False
-            free = MAX_CONCURRENT_RUNS - len(self._claims)
-            if self._is_closing or free <= 0:
-                return ()
-            self._launcher.call_on_end(self._on_end)
-            self._poll_later()
-            requests = await self._store.claim(free)
-            for request in requests:
-                claim = self._claims[request.run_id] = _Claim(request)
-                self._launcher.hold(request.run_id, claim)
-                self._background.start(f"run {request.run_id}", self._execute(claim), Context())
-            return [request.run_id for request in requests]
+        self._is_woken, self._has_claimed = False, True
+        self._launcher.call_on_end(self._on_end)
+        await self._launcher.signals.open()
+        with self._places.all_free() as number:
+            claims = await self._claim_ready(number) if number else ()
+        for claim in claims:
+            self._use_place(claim)
+        return [claim.request.run_id for claim in claims]
+
+    async def _claim_ready(self, number: int) -> Sequence[_Claim]:
+        """Claim ready runs for places that are taken; places without a run are given back."""
+        claims: list[_Claim] = []
+        try:
+            async with self._claiming:
+                if not self._is_closing:
+                    for request in await self._store.claim(number, scope=self._work.scope):
+                        claim = self._claims[request.run_id] = _Claim(request)
+                        self._launcher.hold(request.run_id, claim)
+                        claims.append(claim)
+        finally:
+            self._places.give_back(number - len(claims))
+        return claims
+
+    def _use_place(self, claim: _Claim) -> asyncio.Task[None]:
+        """Begin a claimed run in the background, in the place that was taken for it."""
+        executing = self._places.execute(self._execute(claim))
+        return self._background.start(f"run {claim.request.run_id}", executing, Context())
+
+    async def _drive(self, run_id: str) -> None:
+        await self._launcher.signals.open()
+        if not await self._places.wait():
+            await self._offer_again(run_id)
+            return
+        try:
+            interrupted = None if self._launcher.is_running(run_id) else await self._resumer.find_interrupted(run_id)
+        except BaseException:
+            self._places.give_back()
+            raise
+        if interrupted is not None:
+            continuing = self._places.execute(self._resumer.continue_interrupted(interrupted))
+            executing = self._background.start(f"run {run_id}", continuing, Context())
+        elif claims := await self._claim_ready(1):
+            executing = self._use_place(claims[0])
+        else:
+            return
+        await asyncio.wait([executing])
+
+    async def _offer_again(self, run_id: str) -> None:
+        """Offer a queued run to other processes, because it was delivered to this one while it stops."""
+        claimed = await self._store.claim(1, run_id=run_id)
+        await self._store.unclaim([request.run_id for request in claimed])
+
+    def _receive(self, signal: Signal) -> None:
+        """Look for runs when another process makes one ready, if this process claims runs at all."""
+        if self._has_claimed and (signal.kind == "ready" or signal == MISSED):
+            self._work.wake()
 
     def _on_end(self, run_id: str) -> None:
         """Claim the next run of the conversation of a run that ended in this process without having been queued."""
         if run_id not in self._claims:
-            self.wake()
-
-    def _poll_later(self) -> None:
-        """Claim again after a while, because another process may end the run that a queued one waits for."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._store.durable:
-            self._timer = asyncio.get_running_loop().call_later(RECHECK_SECONDS, self.wake, context=Context())
+            self._work.wake()
 
     async def _execute(self, claim: _Claim) -> None:
         """Begin a claimed run in the trace of its caller, and wait for its end or pause."""
@@ -193,7 +253,6 @@ class RunQueue:
                         await run
         finally:
             del self._claims[claim.request.run_id]
-        self.wake()  # not after an error: the run that could not begin would be claimed again at once
 
     async def _begin(self, claim: _Claim, generation: Generation) -> asyncio.Task[RunResult] | None:
         """Start a claimed run, and return its task; None if it has ended, or is released.
@@ -207,11 +266,7 @@ class RunQueue:
                 message = f"{request.attempts} processes in a row ended before the run began"
                 await self._fail(run_id, ErrorInfo(code="crashed", message=message))
             elif new := await claim.prepare(self._starter, generation):
-                prepared = await self._starter.record(new)
-                run = self._launcher.start(prepared)
-                if claim.cancel_requested or prepared.record.cancel_requested:
-                    self._launcher.cancel(run_id)
-                return run
+                return await self._start(claim, new)
             elif not claim.lease_lost:
                 await self._release(run_id)
                 if claim.cancel_requested:
@@ -220,11 +275,30 @@ class RunQueue:
             await self._release(run_id)
             raise
         except AgentsdError as error:
+            if reason := await self._hand_on.reason_to_leave(request.options.get("agent"), error):
+                self._launcher.drop(run_id)
+                await self._hand_on.leave(run_id, redact(reason))
+                return None
             await self._fail(run_id, ErrorInfo(code=error.code, message=redact(str(error)), retryable=error.retryable))
         except Exception as error:  # noqa: BLE001 - a hook of a model client may raise anything: only this run fails
             log.error("run %s could not begin: %s", run_id, places(error))
             await self._fail(run_id, ErrorInfo(code="internal_error", message="internal error; see the log"))
         return None
+
+    async def _start(self, claim: _Claim, new: NewRun) -> asyncio.Task[RunResult] | None:
+        """Record and start a prepared run, and return its task; None if a limit on runs in progress is reached."""
+        run_id = new.state.run_id
+        try:
+            prepared = await self._starter.record(new, limits_of(new.state, new.route.agent, new.generation.settings))
+        except RunBlocked:  # the store has released the run, and makes it ready when a slot is free
+            self._launcher.drop(run_id)
+            if claim.cancel_requested:
+                await self._resumer.cancel(run_id, RUNTIME_CALLER)
+            return None
+        run = self._launcher.start(prepared)
+        if claim.cancel_requested or prepared.record.cancel_requested:
+            self._launcher.cancel(run_id)
+        return run
 
     async def _fail(self, run_id: str, error: ErrorInfo) -> None:
         """Record that a claimed run cannot begin."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import Mapping
 from os import PathLike, fspath
 from typing import Any, cast
@@ -12,15 +13,31 @@ from pydantic import BaseModel
 from pydantic.errors import PydanticUserError
 
 from framework.engine.runtime.request import RunOptions
+from framework.engine.runtime.type_check import require_type
 from framework.engine.runtime.user_input import UserInput, input_of_stored
 from framework.types.errors import RequestError
 from framework.types.messages import Message
-from framework.types.run_request import RunRequest
+from framework.types.run_request import MAX_PRIORITY, QUEUE_NAME, QueuePlace, RunRequest
 from framework.types.strict_json import MAX_JSON_DEPTH
 from framework.types.transcript import is_unicode
 
 _FIELDS = ("conversation", "user", "tenant")
 """Options that are fields of a request."""
+
+
+def check_place(place: QueuePlace) -> None:
+    """Check where a caller wants a request to wait; raises RequestError."""
+    priority, queue_name = place.priority, place.queue_name
+    require_type("priority", priority, int)
+    if isinstance(priority, bool) or not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+        expected = f"expected a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}"
+        raise RequestError(f"priority: {expected}, got {priority!r}", param="priority")
+    if queue_name is None:
+        return
+    require_type("queue_name", queue_name, str)
+    if not re.fullmatch(QUEUE_NAME, queue_name):
+        expected = "expected 1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit"
+        raise RequestError(f"queue_name: {expected}, got {queue_name!r}", param="queue_name")
 
 
 async def stored_options(options: RunOptions) -> dict[str, Any]:

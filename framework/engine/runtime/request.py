@@ -14,7 +14,9 @@ from pydantic_core import ErrorDetails
 
 from framework.config.agents.compile import Agent
 from framework.config.generations.generation import Generation
+from framework.config.templates.samples import placeholders
 from framework.engine.runtime.history import GivenHistory, message_list
+from framework.engine.runtime.type_check import require_type
 from framework.engine.runtime.user_input import UserInput, input_of_message, read_input
 from framework.llm.openai_format import revalidate_call
 from framework.tools.schema.arguments import SchemaArguments
@@ -120,13 +122,6 @@ def check_request(message: object, given: Mapping[str, Any]) -> tuple[UserInput,
     return read_input(message), options
 
 
-def require_type(name: str, value: object, *types: type) -> None:
-    """Raise RequestError unless the value has one of the types. The error names the value's type, not the value."""
-    if not isinstance(value, types):
-        expected = " or ".join(one.__name__ for one in types)
-        raise RequestError(f"{name}: expected {expected}, got {type(value).__name__}", param=name)
-
-
 def _suggestion(name: str) -> str:
     """Return a did-you-mean text for an unknown option, or an empty string."""
     for option, model in (("limits", Limits), ("model_settings", ModelSettings)):
@@ -219,7 +214,7 @@ def initial_state(
         user=options.get("user"),
         tenant=options.get("tenant"),
         locale=options.get("locale") or generation.settings.locale,
-        inputs=_inputs(agent, options.get("inputs") or {}),
+        inputs=_all_inputs(agent, options.get("inputs") or {}),
         metadata=dict(options.get("metadata") or {}),
         base_path=str(base_path) if base_path else None,
         model=options.get("model"),
@@ -293,7 +288,13 @@ def _check_message(message: Message, options: RunOptions) -> None:
         raise RequestError("history and conversation exclude each other: pass one of them")
 
 
-def _inputs(agent: Agent, values: Mapping[str, Any]) -> dict[str, Any]:
+def checked_inputs(agent: Agent, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values of some inputs of an agent; raises RequestError for unknown names and values of another type."""
+    checked = _all_inputs(agent, placeholders(agent.spec.inputs) | dict(values))
+    return {name: checked[name] for name in values}
+
+
+def _all_inputs(agent: Agent, values: Mapping[str, Any]) -> dict[str, Any]:
     try:
         inputs = agent.inputs.model_validate(dict(values), strict=True)
     except ValidationError as error:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 from framework.config.generations.blueprint import Blueprints
 from framework.config.generations.catalog import Catalog
@@ -15,28 +18,63 @@ from framework.engine.context.journal import Journal
 from framework.engine.context.stream import RunStream
 from framework.engine.routing.rules import choose_route
 from framework.engine.runtime.background import BackgroundWork
+from framework.engine.runtime.hand_on import HandOn
 from framework.engine.runtime.launcher import Launcher, PreparedRun
+from framework.engine.runtime.max_running import limits_of
+from framework.engine.runtime.places import Places
 from framework.engine.runtime.request import RUNTIME_CALLER, Caller, check_decisions, storable_decisions
 from framework.engine.runtime.result import closing_events
-from framework.store.protocol import OPEN_STATUSES, RunInfo, RunQuery, RunRecord
-from framework.types.errors import ConfigError, DecisionRefused, RequestError, RunBusy, RunNotFound
+from framework.engine.runtime.suspects import MAX_RESUME_ATTEMPTS, Suspects
+from framework.store.protocol import OPEN_STATUSES, RunInfo, RunQuery
+from framework.store.run_record import RunRecord
+from framework.store.work import UNLIMITED
+from framework.types.errors import (
+    ConfigError,
+    DecisionRefused,
+    RequestError,
+    RunBlocked,
+    RunBusy,
+    RunNotFound,
+    RunSuspended,
+)
+from framework.types.redact import redact
 from framework.types.report import ErrorInfo
-from framework.types.state import Confirmation, Decision, Reject, RunState
+from framework.types.state import EXPIRED, Confirmation, Decision, RunState
 from framework.types.status import Status
 
-_EXPIRED_REASON = "no decision was made in time"
-MAX_RESUME_ATTEMPTS = 3
-"""A run that was resumed this often without saving another step is failed: it probably crashes its processes."""
+MAX_HANDED_OVER = 100
+"""Number of runs with expired confirmations that one call of `expire` leaves to other processes."""
 
 
 class RunResumer:
     """Resumes and cancels runs of a store."""
 
     def __init__(
-        self, catalog: Catalog, launcher: Launcher, blueprints: Blueprints, background: BackgroundWork
+        self,
+        catalog: Catalog,
+        launcher: Launcher,
+        blueprints: Blueprints,
+        background: BackgroundWork,
+        places: Places,
+        hand_on: HandOn,
+        *,
+        leaves_runs: bool = False,
     ) -> None:
+        """Initialize.
+
+        Args:
+            catalog: the generations.
+            launcher: starts the runs.
+            blueprints: of the agents.
+            background: of the runtime.
+            places: one for each run that is continued in the background.
+            hand_on: leaves runs to other processes.
+            leaves_runs: save decisions, and leave it to the work source which process continues the run.
+        """
         self._catalog, self._launcher, self._blueprints = catalog, launcher, blueprints
         self._store, self._background = launcher.store, background
+        self._places, self._hand_on, self._leaves_runs = places, hand_on, leaves_runs
+        self._suspects = Suspects(launcher.store)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         """Timers of the runs that paused in this process with confirmations that expire, by run id."""
         launcher.call_on_pause(self._on_pause)
@@ -61,16 +99,42 @@ class RunResumer:
         self, run_id: str, decisions: Mapping[str, Decision], caller: Caller, by: str | None = None
     ) -> None:
         """Save decisions, and resume the run in the background; see `Runtime.decide`."""
+        await self._places.known()
+        if self._leaves_runs or not self._places.take():
+            await self._hand_over(run_id, decisions, caller, by)
+            return
         resumed = asyncio.get_running_loop().create_future()
         resumed.add_done_callback(lambda future: future.cancelled() or future.exception())  # the caller may have left
-        self._background.start(f"run {run_id}", self._resume(run_id, decisions, caller, resumed, by))
+        resuming = self._places.execute(self._resume(run_id, decisions, caller, resumed, by))
+        self._background.start(f"run {run_id}", resuming)
         await asyncio.shield(resumed)
+
+    async def _hand_over(
+        self, run_id: str, decisions: Mapping[str, Decision], caller: Caller, by: str | None = None
+    ) -> None:
+        """Save decisions, and let the run continue in any process that has a free place, which may be this one."""
+        decisions = storable_decisions(decisions)
+        state = await self.load(run_id, caller)
+        decided = decisions | await self._expired_confirmations(state, decisions)
+        await self._store.hand_over(state, decided, dict.fromkeys(decisions, by or caller.user))
+        self._stop_timer(run_id)
+        if not self._leaves_runs:
+            self._background.start(f"run {run_id}", self._continue_when_free(run_id))
 
     @asynccontextmanager
     async def _decided(
-        self, run_id: str, decisions: Mapping[str, Decision], caller: Caller, by: str | None = None
+        self,
+        run_id: str,
+        decisions: Mapping[str, Decision],
+        caller: Caller,
+        by: str | None = None,
+        *,
+        is_limited: bool = False,
     ) -> AsyncIterator[PreparedRun]:
         """Take a run and save decisions, made by `by` or, without it, the caller's user.
+
+        If it `is_limited`, and a limit on runs in progress is reached, the decisions are saved, and RunBlocked is
+        raised.
 
         The plugins of its generation stay set up while the context is open.
         """
@@ -79,13 +143,14 @@ class RunResumer:
             self._launcher.pinned_generations.get(run_id, self._catalog.current)
         ) as leased:
             state = await self.load(run_id, caller)
-            expired = await self._expired_confirmations(state, decisions)
-            decided = decisions | {key: Reject(reason=_EXPIRED_REASON) for key in expired}
+            decided = decisions | await self._expired_confirmations(state, decisions)
             generation = await self._original_generation(state, leased)
+            if caller is RUNTIME_CALLER:  # a person who resumes a run here does not want another process to do it
+                await self._hand_on.check(state, generation, self._catalog.current)
             agent = choose_route("", generation.agents, explicit=state.agent).agent
-            record = await self._store.take(state, decided, by or caller.user)
-            if timer := self._timers.pop(run_id, None):
-                timer.cancel()
+            limits = limits_of(state, agent, self._catalog.current.settings) if is_limited else UNLIMITED
+            record = await self._store.take(state, decided, dict.fromkeys(decisions, by or caller.user), limits)
+            self._stop_timer(run_id)
             if record.cancel_requested:
                 await self._record_end(state, record, "cancelled", "cancelled")
                 raise DecisionRefused(f"run {run_id} was cancelled: cancellation had already been requested")
@@ -101,13 +166,21 @@ class RunResumer:
         resumed: asyncio.Future[None] | None = None,
         by: str | None = None,
     ) -> None:
-        """Resume a run and wait for its end or pause. `resumed` gets a result, or the error, once it is in progress."""
+        """Resume a run and wait for its end or pause. `resumed` gets a result, or the error, once it is in progress.
+
+        A run that a limit blocks is resumed later.
+        """
+        # A store in memory offers nothing: there, a run that waits would never be resumed.
         try:
-            async with self._decided(run_id, decisions, caller, by) as prepared:
+            async with self._decided(run_id, decisions, caller, by, is_limited=self._store.durable) as prepared:
                 run = self._launcher.start(prepared)
                 if resumed is not None:
                     resumed.set_result(None)
-                await run
+                with suppress(RunSuspended):
+                    await run
+        except RunBlocked:
+            if resumed is not None:
+                resumed.set_result(None)
         except Exception as error:
             if resumed is None or resumed.done():
                 raise
@@ -132,20 +205,51 @@ class RunResumer:
     async def resume_orphans(self) -> list[str]:
         """Resume interrupted runs in the background and return their ids; see `Runtime.resume_orphans`."""
         resumed = []
-        for info in await self.orphans():
+        await self._places.known()
+        if not self._places.free:
+            return []
+        limit = self._places.free + self._hand_on.remembered
+        for info in await self._store.runs(RunQuery(orphaned=True, limit=limit)):
+            if not self._hand_on.is_due(info.run_id) or info.run_id in self._suspects:
+                continue
             if info.attempts >= MAX_RESUME_ATTEMPTS:
                 await self._fail_crashed(info)
-            else:
-                self._resume_in_background(info.run_id)
+                continue
+            await self._places.known()
+            if self._places.take():
+                self._background.start(f"run {info.run_id}", self._places.execute(self.continue_interrupted(info)))
                 resumed.append(info.run_id)
         return resumed
 
     async def expire(self, now: float) -> list[str]:
-        """Resume, in the background, runs with a confirmation that expired by `now`; returns their ids."""
-        run_ids = [info.run_id for info in await self._store.runs(RunQuery(expired_at=now))]
-        for run_id in run_ids:
-            self._resume_in_background(run_id)
-        return run_ids
+        """Continue, in the background, runs with a confirmation that expired by `now`; returns their ids."""
+        limit = MAX_HANDED_OVER if self._leaves_runs else self._places.free
+        infos = await self._store.runs(RunQuery(expired_at=now, limit=limit)) if limit else ()
+        for info in infos:
+            self._continue_expired(info.run_id)
+        return [info.run_id for info in infos]
+
+    async def find_interrupted(self, run_id: str) -> RunInfo | None:
+        """Return a run if it has to be continued, and does not wait for its turn here: see `continue_interrupted`."""
+        for info in () if run_id in self._suspects else await self._store.runs(RunQuery(run_id=run_id)):
+            is_expired = info.status == "paused" and (info.expires_at or math.inf) <= time.time()
+            if info.orphaned or is_expired:
+                return info
+        return None
+
+    async def continue_interrupted(self, info: RunInfo) -> None:
+        """Continue a run that no process holds, or with an expired confirmation, and wait for its end or pause.
+
+        A run that may have crashed its processes waits for its turn. If another process continues it, nothing happens.
+        """
+        if info.orphaned and info.attempts >= MAX_RESUME_ATTEMPTS:
+            await self._fail_crashed(info)
+        elif info.orphaned and info.attempts == MAX_RESUME_ATTEMPTS - 1:
+            async with self._suspects.turn(info.run_id) as may_resume:
+                if may_resume:
+                    await self._continue(info.run_id)
+        else:
+            await self._continue(info.run_id)
 
     async def fail_queued(self, run_id: str, error: ErrorInfo) -> None:
         """Fail a queued run that cannot begin, unless another process has claimed it."""
@@ -155,14 +259,13 @@ class RunResumer:
                 await self._end_inactive(state, "failed", error.code, error)
 
     def close(self) -> None:
-        """Stop the timers."""
+        """Stop the timers, and what waits for its turn."""
+        self._suspects.close()
         for timer in self._timers.values():
             timer.cancel()
 
-    async def _expired_confirmations(
-        self, state: RunState, decisions: Mapping[str, Decision]
-    ) -> dict[str, Confirmation]:
-        """Check that the run accepts the decisions, and return its expired confirmations by id.
+    async def _expired_confirmations(self, state: RunState, decisions: Mapping[str, Decision]) -> dict[str, Decision]:
+        """Check that the run accepts the decisions, and return `EXPIRED` for its expired confirmations, by id.
 
         If an expired confirmation has `on_expiry: cancel`, the run is cancelled.
 
@@ -176,9 +279,10 @@ class RunResumer:
         if state.status not in ("paused", "running"):
             raise DecisionRefused(f"run {state.run_id} is {state.status}: no decision is pending")
         expired = _expired(state.pending)
+        expirations: dict[str, Decision] = dict.fromkeys(expired, EXPIRED)
         if any(confirmation.on_expiry == "cancel" for confirmation in expired.values()):
-            await self._end_inactive(state, "cancelled", "cancelled")
-            raise DecisionRefused(f"run {state.run_id} was cancelled: {_EXPIRED_REASON}")
+            await self._end_inactive(state, "cancelled", "cancelled", decisions=expirations)
+            raise DecisionRefused(f"run {state.run_id} was cancelled: {EXPIRED.reason}")
         pending = {confirmation.id for confirmation in state.pending}
         for key in sorted(decisions.keys()):
             if key in expired:
@@ -191,7 +295,7 @@ class RunResumer:
             listed = ", ".join(sorted(pending)) or "none"
             raise RequestError(f"no pending decision {', '.join(unknown)}; pending: {listed}")
         check_decisions(state.pending, decisions)
-        return expired
+        return expirations
 
     async def _original_generation(self, state: RunState, current: Generation) -> Generation:
         """Return the generation that the run began with: its own agents' files, with the current plugins."""
@@ -218,25 +322,62 @@ class RunResumer:
         if expiries:
             delay = (min(expiries) - datetime.now(UTC)).total_seconds()
             self._timers[state.run_id] = asyncio.get_running_loop().call_later(
-                delay, self._resume_in_background, state.run_id
+                delay, self._continue_expired, state.run_id
             )
 
-    def _resume_in_background(self, run_id: str) -> None:
+    def _stop_timer(self, run_id: str) -> None:
+        if timer := self._timers.pop(run_id, None):
+            timer.cancel()
+
+    def _continue_expired(self, run_id: str) -> None:
         self._timers.pop(run_id, None)
-        self._background.start(f"run {run_id}", self._resume(run_id, {}, RUNTIME_CALLER))
+        if self._leaves_runs:
+            continuing = self._hand_over(run_id, {}, RUNTIME_CALLER)
+        else:
+            continuing = self._continue_when_free(run_id)
+        self._background.start(f"run {run_id}", continuing)
+
+    async def _continue_when_free(self, run_id: str) -> None:
+        """Continue a run in this process, unless another one does before there is a free place."""
+        if await self._places.wait():
+            await self._places.execute(self._continue(run_id))
+
+    async def _continue(self, run_id: str) -> None:
+        """Continue a run, or leave it to another process if this one lacks something for it."""
+        if not self._hand_on.is_due(run_id):
+            return
+        with suppress(RunBusy):
+            try:
+                await self._resume(run_id, {}, RUNTIME_CALLER)
+            except ConfigError as error:
+                if not self._hand_on.is_possible:
+                    raise
+                await self._leave(run_id, error.message)
+
+    async def _leave(self, run_id: str, reason: str) -> None:
+        """Leave an interrupted run, or one with an expired confirmation, to another process."""
+        state = await self._store.load_run(run_id)
+        record = await self._store.take(state, await self._expired_confirmations(state, {}))
+        if record.cancel_requested:
+            await self._record_end(state, record, "cancelled", "cancelled")
+        else:
+            await self._hand_on.leave(run_id, redact(reason))
 
     async def _fail_crashed(self, info: RunInfo) -> None:
         message = f"{info.attempts} processes in a row ended during the next step of the run"
-        try:
+        with suppress(RequestError):  # another process resumed or ended it first
             state = await self._store.load_run(info.run_id)
             await self._end_inactive(state, "failed", "crashed", ErrorInfo(code="crashed", message=message))
-        except RequestError:
-            return  # another process resumed or ended it first
 
     async def _end_inactive(
-        self, state: RunState, status: Status, finish_reason: str, error: ErrorInfo | None = None
+        self,
+        state: RunState,
+        status: Status,
+        finish_reason: str,
+        error: ErrorInfo | None = None,
+        decisions: Mapping[str, Decision] = MappingProxyType({}),
     ) -> None:
-        record = await self._store.take(state, {})
+        record = await self._store.take(state, decisions)
         await self._record_end(state, record, status, finish_reason, error)
 
     async def _record_end(

@@ -10,28 +10,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
-from framework.config.generations.blueprint import Blueprints
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
 from framework.config.watch import Watcher, watching
 from framework.engine.context.stream import RunStream
-from framework.engine.executors import EXECUTORS
 from framework.engine.runtime import todo_list
-from framework.engine.runtime.background import BackgroundWork
-from framework.engine.runtime.follow import RunFollower, wait_for_result
 from framework.engine.runtime.keep_open import keep_open
-from framework.engine.runtime.launcher import Launcher
 from framework.engine.runtime.model_only import ask_model_only
+from framework.engine.runtime.parts import build_parts
 from framework.engine.runtime.project import Project, check_arguments, project_folder
-from framework.engine.runtime.queue import RunQueue, Submitted
+from framework.engine.runtime.queue import Submitted
 from framework.engine.runtime.request import Caller, RunOptions, check_request
 from framework.engine.runtime.result import limit_error
-from framework.engine.runtime.resume import RunResumer
 from framework.engine.runtime.single_call import call_one_tool
-from framework.engine.runtime.start import RunStarter
 from framework.engine.runtime.user_input import UserMessage
-from framework.evals.runner import case_gate
+from framework.engine.work.source import WorkSource
+from framework.evals.gate import case_gate
 from framework.llm.client import ModelClient
 from framework.store.memory import MemoryStore
 from framework.store.protocol import RunInfo, Store
@@ -44,7 +39,7 @@ from framework.types.events import Event
 from framework.types.file import File
 from framework.types.media import MediaPart
 from framework.types.messages import ToolResult
-from framework.types.run_request import IdempotencyKey
+from framework.types.run_request import IdempotencyKey, QueuePlace
 from framework.types.state import Confirmation, Decision, RunResult
 from framework.types.todo import TodoItem
 
@@ -62,6 +57,7 @@ class Runtime:
         models: Mapping[str, ModelClient],
         deps: Any,
         *,
+        work: WorkSource | None = None,
         single_user: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -71,11 +67,11 @@ class Runtime:
         self.context: object = None
         """Context manager that yielded this runtime, kept alive by this reference."""
         self._caller, self._clock = partial(Caller, single_user=single_user), clock
-        blueprints, self._background = Blueprints(EXECUTORS), BackgroundWork()
-        self._launcher = launcher = Launcher(project, store, models, deps, clock)
-        self._starter = starter = RunStarter(store, blueprints, launcher.models, launcher.meters, self._caller, clock)
-        self._resumer = RunResumer(project.catalog, launcher, blueprints, self._background)
-        self._queue = RunQueue(project.catalog, launcher, starter, self._resumer, self._background)
+        parts = build_parts(project, store, models, deps, self._caller, clock, work)
+        self.work, self.places, self.presence = parts.work, parts.places, parts.presence
+        """What delivers runs to this runtime, how many of them it executes at once, and what others see of it."""
+        self._background, self._launcher, self._starter = parts.background, parts.launcher, parts.starter
+        self._resumer, self._queue, self._followers = parts.resumer, parts.queue, parts.followers
 
     @property
     def settings(self) -> Settings:
@@ -97,6 +93,7 @@ class Runtime:
         watch: bool = True,
         grace: float = _GRACE_SECONDS,
         single_user: bool = False,
+        work: WorkSource | None = None,
     ) -> AsyncIterator[Runtime]:
         """Load a project folder, or a single agent file, and watch it while the context is open.
 
@@ -113,6 +110,7 @@ class Runtime:
                 ended by then can be resumed.
             single_user: let calls without `user` and `tenant` access the data of every user and tenant. By default
                 they access only data that has neither.
+            work: what delivers queued and interrupted runs. Default: this process looks for them itself.
 
         Raises:
             RequestError: an argument has the wrong type, or `root` does not exist.
@@ -126,8 +124,9 @@ class Runtime:
             root, settings, tools=tools, models=clients.keys(), gate=gate, lifecycle=PluginLifecycle(deps), connect=True
         )
         owns_store = isinstance(store, str)
-        store = await open_store(store, project.root) if isinstance(store, str) else store or MemoryStore()
-        runtime = cls(project, store, clients, deps, single_user=single_user)
+        lease = project.settings.store.lease
+        store = await open_store(store, project.root, lease) if isinstance(store, str) else store or MemoryStore()
+        runtime = cls(project, store, clients, deps, work=work, single_user=single_user)
         try:
             async with (
                 watching(project.catalog, project.settings.reload) if watch else nullcontext() as runtime.watcher
@@ -185,6 +184,8 @@ class Runtime:
         message: UserMessage | None = None,
         *,
         queue: bool = False,
+        priority: int = 0,
+        queue_name: str | None = None,
         idempotency: IdempotencyKey | None = None,
         **options: Unpack[RunOptions],
     ) -> Submitted:
@@ -195,6 +196,8 @@ class Runtime:
         Args:
             message: see `run`.
             queue: in a busy conversation, wait for the open run and for those that wait already.
+            priority: -100 to 100; of the runs that can begin, those with a higher one begin first.
+            queue_name: queue whose workers execute the run. Default: workers of its agent.
             idempotency: the caller's key for this request. A repetition within 24 hours returns the same run.
             options: see `RunOptions`; they must be JSON data. Without `conversation` and `history`, a conversation is
                 created.
@@ -203,15 +206,14 @@ class Runtime:
             RequestError: the run cannot begin, as far as that is known without calling a model (ConversationBusy,
                 QueueFull, IdempotencyConflict), or an option cannot be stored. Later problems fail the run.
         """
-        content, checked = check_request(message, options)
-        return await self._queue.submit(content, checked, queue=queue, idempotency=idempotency)
+        place = QueuePlace(queue, priority, queue_name)
+        return await self._queue.submit(*check_request(message, options), place, idempotency)
 
     async def start_queued(self) -> Sequence[str]:
-        """Begin, in the background, the queued runs that can begin and that no process holds; return their ids.
-
-        A run that three processes claimed without beginning it is failed instead (`crashed`).
-        """
-        return await self._queue.claim()
+        """Begin queued runs in the background, and return their ids. One that crashed three processes is failed."""
+        claimed = await self._queue.claim()
+        self.work.wake(has_looked=True)
+        return claimed
 
     def follow(
         self,
@@ -237,12 +239,11 @@ class Runtime:
         Raises:
             RunNotFound: no such run exists, or it belongs to another user.
         """
-        follower = RunFollower(self._launcher, self._resumer, run_id, self._caller(user, tenant))
-        return follower.events(after, through_pauses=through_pauses)
+        return self._followers.follow(run_id, after, self._caller(user, tenant), through_pauses=through_pauses)
 
     async def result(self, run_id: str, *, user: str | None = None, tenant: str | None = None) -> RunResult:
         """Return the result of a run once it has ended or paused; raises RunNotFound, StoreError, RunSuspended."""
-        return await wait_for_result(self._launcher, self._resumer, run_id, self._caller(user, tenant))
+        return await self._followers.result(run_id, self._caller(user, tenant))
 
     @classmethod
     def run_sync(cls, root: str | Path, message: UserMessage | None = None, **options: Unpack[RunOptions]) -> RunResult:
@@ -319,13 +320,9 @@ class Runtime:
         user: str | None = None,
         tenant: str | None = None,
     ) -> tuple[TodoItem, ...]:
-        """Replace the to-do list of a conversation, and return it with ids and times.
+        """Replace the to-do list of a conversation by the complete list `items`; return it with ids and times.
 
-        Args:
-            conversation: the id of the conversation.
-            items: the complete list. An item with the id, or the task, of an existing one keeps its id and times.
-            user: the conversation's user.
-            tenant: the conversation's tenant.
+        An item with the id, or the task, of an existing one keeps its id and times.
 
         Raises:
             RequestError: the conversation is unknown, or an item is invalid.
@@ -356,9 +353,14 @@ class Runtime:
         """Resume, in the background, the paused runs with expired confirmations, and return their ids."""
         return await self._resumer.expire(time.time())
 
-    async def call_tool(self, agent: str, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """Call one tool under an agent's policy, without a model; raises AgentNotFound, or ApprovalRequired."""
-        return await call_one_tool(self.catalog, self._launcher, agent, name, arguments)
+    async def call_tool(
+        self, agent: str, name: str, arguments: Mapping[str, Any], *, inputs: Mapping[str, Any] | None = None
+    ) -> ToolResult:
+        """Call one tool under an agent's policy, without a model.
+
+        Raises AgentNotFound, ApprovalRequired, or RequestError for the agent's inputs.
+        """
+        return await call_one_tool(self.catalog, self._launcher, agent, name, arguments, inputs or {})
 
     async def ask_model(self, message: str, **options: Unpack[RunOptions]) -> RunResult:
         """Ask an agent's model alone, for auxiliary texts such as titles; raises RequestError.
@@ -384,14 +386,14 @@ class Runtime:
 
     @asynccontextmanager
     async def _start(self, message: object, options: Mapping[str, Any], *, listening: bool) -> AsyncIterator[RunStream]:
-        content, checked = check_request(message, options)
         with self.catalog.lease() as generation:
-            prepared = await self._starter.begin(content, checked, generation)
+            prepared = await self._starter.begin(*check_request(message, options), generation)
             async with self._launcher.launch(prepared, listening=listening) as stream:
                 yield stream
 
     async def _close(self, grace: float) -> None:
         await self._queue.close()
+        await self._followers.close()
         await self._launcher.close(grace)
         self._resumer.close()
         await self._background.close()

@@ -23,6 +23,7 @@ from framework.engine.runtime.launcher import PreparedRun
 from framework.engine.runtime.request import Caller, RunOptions, check_unrouted, initial_state, unrouted_limits
 from framework.engine.runtime.user_input import UserInput
 from framework.store.protocol import Conversation, RunQuery, Store
+from framework.store.work import UNLIMITED, RunLimits
 from framework.telemetry.metrics import RunMetrics
 from framework.types.errors import (
     AgentNotFound,
@@ -114,7 +115,7 @@ class RunStarter:
         if conversation is not None:
             state.tenant = conversation.tenant  # a single user may continue any tenant's conversation
         state.executor = route.executor
-        state.usage, state.warnings = route.usage, [*route.warnings]
+        state.usage, state.model_uses, state.warnings = route.usage, dict(route.model_uses), [*route.warnings]
         if call := route.model_call:
             state.elapsed_ms = (call.ended_ns - call.began_ns) / 1e6
         if route.usage.total_tokens and (budgets := route.agent.spec.budgets):
@@ -127,12 +128,12 @@ class RunStarter:
             await self._save_files(files, state, route.agent, generation)
         return NewRun(state, conversation, generation, route, options.get("output_type"))
 
-    async def record(self, new: NewRun) -> PreparedRun:
-        """Save a prepared run in the store; raises ConversationBusy or StoreError."""
+    async def record(self, new: NewRun, limits: RunLimits = UNLIMITED) -> PreparedRun:
+        """Save a prepared run in the store, with these limits; raises ConversationBusy, RunBlocked or StoreError."""
         agent, state = new.route.agent, new.state
         blueprint = self._blueprints.of(new.generation, agent.name) if self._store.durable else None
         state.blueprint = blueprint.digest if blueprint else ""
-        record = await self._store.begin(state, new.conversation, blueprint)
+        record = await self._store.begin(state, new.conversation, blueprint, limits)
         return PreparedRun(state, record, new.generation, agent, new.route, new.output_type)
 
     async def _save_files(

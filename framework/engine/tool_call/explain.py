@@ -19,8 +19,22 @@ from framework.llm.tokens import estimate_tokens
 from framework.tools.base_folder import BaseFolder
 from framework.tools.conditions import policy_views
 from framework.tools.tool import Tool
+from framework.tools.toolset import PlacedRule
 from framework.types.errors import ToolError
 from framework.types.http import HttpLimits
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionalVerdict:
+    """The policy's verdict on calls of a tool whose arguments meet a condition."""
+
+    condition: str
+    """Such as `amount > 50`."""
+    verdict: Verdict
+
+    def __str__(self) -> str:
+        because = f": {self.verdict.reason}" if self.verdict.reason else ""
+        return f"when {self.condition} ({self.verdict.place}){because}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +46,8 @@ class ToolExplanation:
     """Whether the model is offered the tool."""
     verdict: Verdict
     """The verdict on a call that meets no condition, or on the explained call."""
-    conditions: tuple[tuple[VerdictKind, str], ...] = ()
-    """Verdicts for calls that meet a condition, with a description of that condition."""
+    conditions: tuple[ConditionalVerdict, ...] = ()
+    """Verdicts on calls that meet a condition."""
 
     @property
     def tokens(self) -> int:
@@ -48,9 +62,10 @@ def explain_tools(agent: Agent) -> list[ToolExplanation]:
 
 def explain_tool(agent: Agent, tool: Tool) -> ToolExplanation:
     """Explain one tool, for any arguments."""
-    verdict = agent_verdict(agent, tool, {})
-    conditions = tuple(_conditions(agent, tool)) if verdict.kind != "deny" else ()
-    return ToolExplanation(tool, tool.name in agent.toolset.offered, verdict, conditions)
+    offered = tool.name in agent.toolset.offered
+    return ToolExplanation(
+        tool, offered, agent_verdict(agent, tool, {}), tuple(_conditions(agent, tool)) if offered else ()
+    )
 
 
 def explain_call(
@@ -100,10 +115,17 @@ def system_prompt(
     return "\n\n".join(part for part in parts if part)
 
 
-def _conditions(agent: Agent, tool: Tool) -> Iterator[tuple[VerdictKind, str]]:
-    rules = agent.toolset.rules_for(tool.name)
-    for kind, placed in [("deny", rule) for rule in rules.deny] + [("ask", rule) for rule in rules.ask]:
-        if placed.rule.when:
-            when = " and ".join(f"{name} {condition}" for name, condition in placed.rule.when.items())
-            reason = f": {placed.rule.reason}" if placed.rule.reason else ""
-            yield ("deny" if kind == "deny" else "ask"), f"when {when} ({placed.place}){reason}"
+def _conditions(agent: Agent, tool: Tool) -> Iterator[ConditionalVerdict]:
+    """Yield the rules that apply to some arguments only, in the order in which the policy evaluates them."""
+    rules, files = agent.toolset.rules_for(tool.name), agent.spec.skill_policy.files.deny
+    yield from (_conditional("deny", placed) for placed in rules.deny if placed.rule.when)
+    if files and (tool.paths or tool.urls):
+        place = agent.place("skill_policy", "files", "deny")
+        yield ConditionalVerdict(f"a file matches {' or '.join(files)}", Verdict("deny", "files.deny", place))
+    yield from (_conditional("ask", placed) for placed in rules.ask if placed.rule.when)
+
+
+def _conditional(kind: VerdictKind, placed: PlacedRule) -> ConditionalVerdict:
+    condition = " and ".join(f"{name} {expected}" for name, expected in placed.rule.when.items())
+    verdict = Verdict(kind, f"{kind} {placed.rule.tool}", placed.place, placed.rule.reason)
+    return ConditionalVerdict(condition, verdict)

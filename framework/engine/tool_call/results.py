@@ -39,7 +39,8 @@ async def record_result(run: RunContext, call: ToolCall, result: ToolResult) -> 
         state.tool_stats[call.tool] = ToolStat(count=stat.count + 1, total_ms=stat.total_ms + result.elapsed_ms)
     text = observation(run, call.tool, result)
     state.trace.append(_trace_entry(run, call, result, text))
-    ended = {"status": result.status, "error": result.error, "elapsed_ms": result.elapsed_ms}
+    decision = "respond" if result.metadata.get("decision") == "respond" else None
+    ended = {"status": result.status, "error": result.error, "decision": decision, "elapsed_ms": result.elapsed_ms}
     await run.emit(ToolFinished, id=call.id, tool=call.tool, result=text, **ended)
     await run.save()
     if record.repeats == run.budget.limits.max_repeated_calls:

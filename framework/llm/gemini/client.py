@@ -15,6 +15,7 @@ from framework.llm.http_client import SDK_TIMEOUT, create_http_client
 from framework.llm.openai_format import tool_names
 from framework.llm.provider_errors import ProviderErrors, message_in, parse_retry_after
 from framework.llm.reply_check import FinishReasons, ProviderResponse, to_reply
+from framework.types.certificates import trusted_certificates
 from framework.types.errors import ModelError
 
 if TYPE_CHECKING:
@@ -153,6 +154,9 @@ class GeminiModel:
     def _create_sdk(self, options: HttpOptions) -> Client:
         from google.genai import Client
 
+        trust = trusted_certificates()
+        # Without them, the SDK reads the certificates twice, for a synchronous client and WebSockets that are not used.
+        options.client_args, options.async_client_args = {"verify": trust}, {"ssl": trust}
         return Client(enterprise=False, api_key=self._api_key or "none", http_options=options)
 
     async def _remember(self, response: httpx2.Response) -> None:

@@ -18,6 +18,7 @@ import httpx2
 
 from framework.llm.http_client import ACCEPT_ENCODING, MAX_COMPRESSED_BYTES, limit_size
 from framework.llm.openai.pool import create_session
+from framework.types.certificates import trusted_certificates
 
 LARGE_BODY = 1 << 20
 """Bytes; aiohttp sends larger bodies in chunks, from a file object."""
@@ -87,7 +88,7 @@ class _Transport(httpx2.AsyncBaseTransport):
 
     def __init__(self, timeout: float) -> None:
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeout, sock_read=timeout)
-        self._trust = httpx2.create_ssl_context()
+        self._trust = trusted_certificates()
         self._session: aiohttp.ClientSession | None = None
 
     async def handle_async_request(self, request: httpx2.Request, *, buffered: bool = False) -> httpx2.Response:

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator
 import sqlalchemy as sa
 from pydantic import TypeAdapter
 
+from framework.store.conversation_lists import ConversationInfo, ConversationQuery
 from framework.store.paging import ConversationCursor
-from framework.store.protocol import OPEN_STATUSES, Conversation, ConversationInfo, ConversationQuery, Pruned
+from framework.store.protocol import OPEN_STATUSES, Conversation, Pruned
 from framework.store.queue_rules import overtaken
 from framework.store.sql import runs as sql_runs
 from framework.store.sql.budgets import delete_counters
@@ -44,6 +45,12 @@ UNUSED_BLUEPRINT_SECONDS = 3600.0
 
 
 _IS_WAITING = is_waiting(conversations.c.id)
+_HAS_DATA = sa.or_(
+    runs.c.turn.is_(None),
+    sa.exists().where(events.c.run_id == runs.c.id),
+    sa.exists().where(packed.c.run_id == runs.c.id),
+)
+"""The condition that pruning deletes data of a run. An earlier version left `ended_at` in turns that it stripped."""
 _WAITING = sa.select(sa.func.count()).where(_IS_WAITING).correlate(conversations).scalar_subquery()
 _SELECT = sa.select(conversations, _WAITING.label("waiting")).where(conversations.c.id == sa.bindparam("key"))
 """Built once, because every turn of a conversation executes it."""
@@ -75,8 +82,15 @@ def select_conversation(connection: sa.Connection, conversation_id: str, tenant:
 def list_conversations(connection: sa.Connection, query: ConversationQuery) -> list[ConversationInfo]:
     """Return the matching conversations, latest turn first; raises RequestError for an invalid cursor."""
     columns = [column for column in conversations.c if column.name not in ("session", "summary", "summary_upto")]
-    select = sa.select(*columns).order_by(conversations.c.updated_at.desc(), conversations.c.id)
-    rows = connection.execute(select.where(*_conditions(query, connection.dialect.name)).limit(query.limit))
+    matching = sa.select(*columns).where(*_conditions(query, connection.dialect.name))
+    latest_first = matching.order_by(conversations.c.updated_at.desc(), conversations.c.id)
+    # Looked up for the page only: SQLite would otherwise look them up for all conversations, before it sorts them.
+    page = latest_first.limit(query.limit).subquery()
+    turns = sa.select(runs.c.message, runs.c.status).where(runs.c.conversation_id == page.c.id).limit(1)
+    title = turns.with_only_columns(runs.c.message).order_by(runs.c.no).scalar_subquery()
+    status = turns.with_only_columns(runs.c.status).order_by(runs.c.no.desc()).scalar_subquery()
+    select = sa.select(page, title.label("title"), status.label("status"))
+    rows = connection.execute(select.order_by(page.c.updated_at.desc(), page.c.id))
     return [
         ConversationInfo(
             id=conversation_id_of(row.id),
@@ -88,6 +102,8 @@ def list_conversations(connection: sa.Connection, query: ConversationQuery) -> l
             open_run=row.open_run,
             user=row.user_id,
             tenant=row.tenant,
+            title=row.title or "",
+            status=row.status,
         )
         for row in rows
     ]
@@ -144,28 +160,37 @@ def delete_conversation(
     return len(ids)
 
 
-def delete_expired(connection: sa.Connection, now: float, key: str | None = None) -> Pruned:
-    """Delete a batch of expired conversations with their runs, or the one with this key if it has expired."""
+def delete_expired(connection: sa.Connection, now: float, key: str | None = None) -> Pruned | None:
+    """Delete a batch of expired conversations with their runs, or the one with this key; None if none has expired."""
     batch = sa.select(conversations.c.id).where(_expired(now)).limit(BATCH_SIZE)
     selected = conversations.c.id.in_(batch) if key is None else conversations.c.id == key
     # Checked again by the DELETE itself, in case a new run has begun.
     delete = sa.delete(conversations).where(selected, _expired(now)).returning(conversations.c.id)
     ids = list(connection.execute(delete).scalars())
     if not ids:
-        return Pruned()
+        return None
     turns = list(connection.execute(sa.select(runs.c.id).where(runs.c.conversation_id.in_(ids))).scalars())
     _delete_runs(connection, turns)
     delete_counters(connection, "conversation", ids)
     return Pruned(len(turns), len(ids))
 
 
-def delete_ended(connection: sa.Connection, before: float) -> Pruned:
-    """Delete a batch of runs that ended before a time. Turns of conversations keep their messages."""
-    single = list(connection.execute(sa.select(runs.c.id).where(*_single_runs(before)).limit(BATCH_SIZE)).scalars())
-    _delete_runs(connection, single)
-    turns = list(connection.execute(sa.select(runs.c.id).where(*_turns(before)).limit(BATCH_SIZE)).scalars())
-    _strip_runs(connection, turns)
-    return Pruned(len(single) + len(turns))
+def delete_ended(connection: sa.Connection, before: float) -> Pruned | None:
+    """Delete a batch of runs that ended before a time; None if there are none.
+
+    Turns of conversations keep their messages.
+    """
+    oldest = sa.select(runs.c.id, runs.c.turn, _HAS_DATA.label("has_data")).where(*_ended(before))
+    batch = connection.execute(oldest.order_by(runs.c.ended_at).limit(BATCH_SIZE)).all()
+    if not batch:
+        return None
+    # A run without a turn has no conversation, or ended while it waited for one.
+    _delete_runs(connection, [row.id for row in batch if row.turn is None])
+    turns = [row for row in batch if row.turn is not None]
+    _strip_runs(connection, [row.id for row in turns if row.has_data])
+    # Otherwise each later batch would read all turns that were ever stripped.
+    connection.execute(sa.update(runs).where(runs.c.id.in_([row.id for row in turns])).values(ended_at=None))
+    return Pruned(sum(bool(row.has_data) for row in batch))
 
 
 def delete_without_turns(connection: sa.Connection, key: str) -> None:
@@ -185,14 +210,15 @@ def delete_unused_blueprints(connection: sa.Connection, now: float) -> None:
 def count_prunable(connection: sa.Connection, before: float | None, now: float) -> Pruned:
     """Return how much `delete_expired` and `delete_ended` would delete."""
     expired = sa.select(conversations.c.id).where(_expired(now))
-    conditions: list[sa.ColumnElement[bool]] = [runs.c.conversation_id.in_(expired)]
+    prunable = [sa.select(runs.c.no).where(runs.c.conversation_id.in_(expired))]
     if before is not None:
-        conditions += [sa.and_(*_single_runs(before)), sa.and_(*_turns(before))]
+        prunable.append(sa.select(runs.c.no).where(*_ended(before), _HAS_DATA))
 
-    def count(query: sa.Select[tuple[str]]) -> int:
+    def count(query: sa.SelectBase) -> int:
         return connection.execute(sa.select(sa.func.count()).select_from(query.subquery())).scalar_one()
 
-    return Pruned(count(sa.select(runs.c.id).where(sa.or_(*conditions))), count(expired))
+    # A union, of which each part reads an index. With `OR`, all runs would be read.
+    return Pruned(count(sa.union(*prunable)), count(expired))
 
 
 def _expired(now: float) -> sa.ColumnElement[bool]:
@@ -200,15 +226,9 @@ def _expired(now: float) -> sa.ColumnElement[bool]:
     return sa.and_(conversations.c.expires_at <= now, conversations.c.open_run.is_(None), ~waits)
 
 
-def _single_runs(before: float) -> Iterator[sa.ColumnElement[bool]]:
-    """Select runs that are no turn of a conversation: without one, or ended while they waited for it."""
-    yield from (runs.c.ended_at < before, runs.c.status.not_in(OPEN_STATUSES), runs.c.turn.is_(None))
-
-
-def _turns(before: float) -> Iterator[sa.ColumnElement[bool]]:
-    yield from (runs.c.ended_at < before, runs.c.status.not_in(OPEN_STATUSES), runs.c.turn.is_not(None))
-    # Runs without these rows are stripped already.
-    yield sa.or_(sa.exists().where(events.c.run_id == runs.c.id), sa.exists().where(packed.c.run_id == runs.c.id))
+def _ended(before: float) -> Iterator[sa.ColumnElement[bool]]:
+    """Select runs that ended before a time, except turns that are stripped already: these have no `ended_at`."""
+    yield from (runs.c.ended_at < before, runs.c.status.not_in(OPEN_STATUSES))
 
 
 def _delete_runs(connection: sa.Connection, ids: Iterable[str]) -> None:

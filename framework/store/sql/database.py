@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
-from framework.store.sql.engines import create_engine, lock_seconds, parse_store_url
-from framework.store.sql.schema import upgrade
+from framework.store.sql.engines import connect_to_listen, create_engine, lock_seconds, parse_store_url
+from framework.store.sql.migrations import upgrade
 from framework.types.errors import StoreError
 
 T = TypeVar("T")
@@ -27,6 +27,7 @@ _READERS = 2
 DEFAULT_RETRY_SECONDS = 15.0
 """How long to retry while PostgreSQL is unreachable or a SQLite file is locked."""
 _RETRY_INTERVAL_SECONDS = 0.2
+_UNLISTEN_SECONDS = 1.0
 _ADVICE = {
     "full": "free some space, then resume the run",
     "locked": "another process is using it; try again",
@@ -86,6 +87,10 @@ class Database:
         """
         return await self._do(self._writer, work, _unless_committed(committed, work), self._retry_seconds)
 
+    async def write_once(self, work: Work[T]) -> T:
+        """Execute work in a transaction, without waiting for a database that is unreachable."""
+        return await self._do(self._writer, work, work, 0)
+
     async def read(self, work: Work[T]) -> T:
         """Execute a read in one snapshot of the committed data, and return its result; raises StoreError."""
         return await self._do(self._reader, work, work, self._retry_seconds)
@@ -97,6 +102,33 @@ class Database:
             return work(connection.connection.dbapi_connection)
 
         return await self._do(self._writer, with_driver, with_driver, self._retry_seconds, transaction=False)
+
+    async def listen(self, channel: str, begun: Callable[[], object], received: Callable[[str], object]) -> None:
+        """Listen on a channel of PostgreSQL, through a connection of its own, until the caller is cancelled.
+
+        Args:
+            channel: the name of the channel.
+            begun: called once the connection listens.
+            received: called in the event loop with the payload of each notification.
+
+        Raises:
+            StoreError: the connection was cut, or could not be opened.
+        """
+        engine = self._reader.engine
+        driver: Any = engine.dialect.loaded_dbapi
+        try:
+            connection = await connect_to_listen(engine)
+            try:
+                await connection.execute(f"LISTEN {channel}")
+                begun()
+                await _read_notifications(connection.pgconn, driver, received)
+            finally:
+                with suppress(driver.Error, TimeoutError):  # a pooler passes the connection on
+                    async with asyncio.timeout(_UNLISTEN_SECONDS):
+                        await connection.execute(f"UNLISTEN {channel}")
+                await connection.close()
+        except (driver.Error, OSError) as error:
+            raise self._error(error) from None
 
     async def close(self) -> None:
         """Wait for work in progress and close the connections. New work is rejected immediately."""
@@ -115,6 +147,11 @@ class Database:
         """SQL expression for the database's clock as Unix time in seconds. All processes share this clock."""
         text = "(julianday('now')-2440587.5)*86400.0" if self.is_sqlite else "extract(epoch from clock_timestamp())"
         return sa.literal_column(text, sa.Double)
+
+    @property
+    def statement_start(self) -> sa.ColumnElement[float]:
+        """SQL expression for `now` at the beginning of the statement, which can be compared by an index."""
+        return self.now if self.is_sqlite else sa.literal_column("extract(epoch from statement_timestamp())", sa.Double)
 
     async def _do(
         self,
@@ -146,6 +183,31 @@ class Database:
         text = lines[0].partition(" with text ")[0] if lines else type(error).__name__  # the rest quotes stored text
         advice = next((f"; {advice}" for sign, advice in _ADVICE.items() if sign in text), "")
         return StoreError(f"store {self.name}: {text}{advice}")
+
+
+async def _read_notifications(connection: Any, driver: Any, received: Callable[[str], object]) -> None:
+    """Pass on the notifications of a connection of libpq until it is cut, then raise the driver's error.
+
+    The driver's own iterator would look ten times a second, also if nothing arrives.
+    """
+    loop, socket = asyncio.get_running_loop(), connection.socket
+    cut: asyncio.Future[None] = loop.create_future()
+
+    def read() -> None:
+        try:
+            connection.consume_input()
+            while (notification := connection.notifies()) is not None:
+                received(notification.extra.decode(errors="replace"))
+        except driver.Error as error:
+            loop.remove_reader(socket)
+            if not cut.done():
+                cut.set_exception(error)
+
+    loop.add_reader(socket, read)
+    try:
+        await cut
+    finally:
+        loop.remove_reader(socket)
 
 
 def _unless_committed(committed: Work[T | None] | None, work: Work[T]) -> Work[T]:

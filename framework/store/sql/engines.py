@@ -22,6 +22,8 @@ _NETWORK = {
     "tcp_user_timeout": 15_000,
 }
 """Connection options of PostgreSQL: a network that drops packets is noticed in seconds instead of 15 minutes."""
+_LISTENER = "agentsd signals"
+"""Name of listening connections in `pg_stat_activity`."""
 
 
 def parse_store_url(url: str, root: Path) -> sa.URL:
@@ -58,9 +60,35 @@ def create_engine(url: sa.URL, *, begin: str, snapshots: bool = False) -> sa.Eng
     options: dict[str, Any] = {"isolation_level": "REPEATABLE READ"} if snapshots else {}
     connect_args = {name: value for name, value in _NETWORK.items() if name not in url.query}
     try:
-        return sa.create_engine(url, poolclass=sa.NullPool, hide_parameters=True, connect_args=connect_args, **options)
+        engine = sa.create_engine(
+            url, poolclass=sa.NullPool, hide_parameters=True, connect_args=connect_args, **options
+        )
     except ModuleNotFoundError:
         raise ConfigError('PostgreSQL needs a driver: pip install "agentsd[postgres]"') from None
+    sa.event.listen(engine, "connect", _set_up_postgres)
+    return engine
+
+
+def _set_up_postgres(connection: Any, _: object) -> None:
+    """Prepare no statements through a pooler, which may execute each transaction in another session of the server."""
+    (session,) = connection.execute("SELECT pg_backend_pid()").fetchone()
+    connection.rollback()
+    if session != connection.info.backend_pid:  # the pooler's own
+        connection.prepare_threshold = None
+
+
+async def connect_to_listen(engine: sa.Engine) -> Any:
+    """Return a new asyncio connection of psycopg to the PostgreSQL database of an engine, in autocommit mode."""
+    _, options = engine.dialect.create_connect_args(engine.url)
+    options = {**_NETWORK, "application_name": _LISTENER, **options, "autocommit": True}
+    driver: Any = engine.dialect.loaded_dbapi
+    return await driver.AsyncConnection.connect(**options)
+
+
+def driver_options(url: sa.URL) -> dict[str, Any]:
+    """Return the arguments with which psycopg connects to a PostgreSQL database."""
+    _, options = url.get_dialect()().create_connect_args(url)
+    return {**_NETWORK, **options}
 
 
 def lock_seconds(url: sa.URL) -> float:

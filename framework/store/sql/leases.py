@@ -1,6 +1,7 @@
 """Leases on runs: a unique name for each, from which other processes determine whether its holder is alive.
 
-A name consists of the machine and boot, the process with its start time, and a number.
+A name consists of the machine and boot, the process with its start time, and a number. Leases last as long as that of
+their process; see `processes`.
 """
 
 from __future__ import annotations
@@ -16,18 +17,16 @@ from uuid import uuid4
 
 _NAMESPACES = (Path("/proc/self/ns/pid"), Path("/proc/self/ns/time"))
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_ALIVE_LEASE_FACTOR = 6
+_ALIVE_LEASE_FACTOR = 10
 """A process on this machine that is alive keeps its leases this many times longer without a heartbeat: it may be
 suspended, or waiting for a locked file. For processes elsewhere, only the lease shows whether they are alive."""
 
 
 class RunLease:
-    """The exclusive right to write one run, until it is released or expires."""
+    """The exclusive right to write one run, until it is released or the lease of the process expires."""
 
-    def __init__(self, name: str, ended: Callable[[str], object], boot_lease: Callable[[float], float | None]) -> None:
+    def __init__(self, name: str, ended: Callable[[str], object]) -> None:
         self.name = name
-        self.boot_lease = boot_lease
-        """See `RunLeases.boot_lease`."""
         self._ended = ended
 
     def end(self) -> None:
@@ -47,7 +46,7 @@ class RunLeases:
         self._local, self._machine = local, _machine_id()
         self._boot = _boot_id() if local else ""
         self.name = f"{self._machine} {self._boot}/{os.getpid()}:{_start_time(os.getpid())}/{uuid4().hex}"
-        """Common prefix of the names of these leases."""
+        """Common prefix of the names of these leases, which identifies the process."""
         self._numbers = count(1)
         self._alive: set[str] = set()
 
@@ -55,14 +54,29 @@ class RunLeases:
         """Return a lease with a new name."""
         name = f"{self.name}.{next(self._numbers)}"
         self._alive.add(name)
-        return RunLease(name, self._alive.discard, self.boot_lease)
+        return RunLease(name, self.end)
+
+    def end(self, name: str) -> None:
+        """Mark a lease as released."""
+        self._alive.discard(name)
+
+    def alive(self) -> frozenset[str]:
+        """Return the names of the leases that were not released."""
+        return frozenset(self._alive.copy())
 
     def boot_lease(self, lease_seconds: float) -> float | None:
-        """Return when a lease expires on the machine's monotonic clock, in seconds; None if that is not shared."""
+        """Return when the lease of this process expires on the machine's monotonic clock, in seconds.
+
+        None if other processes do not share that clock.
+        """
         return time.monotonic() + lease_seconds * _ALIVE_LEASE_FACTOR if self._boot else None
 
     def is_abandoned(self, name: str | None) -> bool:
-        """Return whether the holder of a lease is known to be gone. Always False for processes on other machines."""
+        """Return whether the holder of a lease is known to be gone. Always False for processes on other machines.
+
+        Args:
+            name: the name of a lease or of a process.
+        """
         if name is None:
             return False
         if name.startswith(f"{self.name}."):
@@ -71,13 +85,13 @@ class RunLeases:
         return process is not None and not _is_alive(*process)
 
     def is_held(self, name: str | None, boot_lease: float | None, *, leased: bool) -> bool:
-        """Return whether a run is held.
+        """Return whether a process is alive, and holds its run.
 
         Args:
-            name: the lease name in the run's row.
-            boot_lease: the row's expiry on the machine's monotonic clock, if any.
-            leased: whether the lease is valid by the database's clock. Used only if nothing better is known, because
-                a machine's time of day may be wrong by an hour.
+            name: the name of the lease in the run's row, or of the process.
+            boot_lease: when the lease of the process expires on the machine's monotonic clock, if known.
+            leased: whether the lease of the process is valid by the database's clock. Used only if nothing better is
+                known, because a machine's time of day may be wrong by an hour.
         """
         if name is None or self.is_abandoned(name):
             return False

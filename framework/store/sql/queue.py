@@ -11,28 +11,53 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from framework.store.queue_rules import IDEMPOTENCY_SECONDS, check_queue, check_same_request
 from framework.store.sql.conversations import delete_expired
-from framework.store.sql.database import Database
-from framework.store.sql.leases import RunLease, RunLeases
-from framework.store.sql.owners import is_leased
-from framework.store.sql.runs import HELD_COLUMNS, HeldRow, held_row, insert_run, lease_columns, run_columns
-from framework.store.sql.schema import conversations, has_status, idempotency_keys, is_waiting, runs
+from framework.store.sql.leases import RunLease
+from framework.store.sql.offering import RunOffers
+from framework.store.sql.ranks import next_rank
+from framework.store.sql.runs import HELD_COLUMNS, HeldRow, held_row, insert_run, run_columns
+from framework.store.sql.schema import (
+    CLAIM_ORDER,
+    conversations,
+    has_status,
+    idempotency_keys,
+    is_claimed_or_running,
+    is_next,
+    is_waiting,
+    runs,
+)
 from framework.store.sql.texts import conversation_key, storable, to_sql_text
+from framework.store.work import EVERYTHING, WorkScope
 from framework.types.digest import content_digest
 from framework.types.errors import RunTaken
 from framework.types.run_request import IdempotencyKey, RunRequest
 from framework.types.state import RunState
 
 
-def insert_queued(connection: sa.Connection, request: RunRequest, state: RunState, row: Mapping[str, Any]) -> None:
-    """Insert a queued run at the end of the queue of its conversation; raises ConversationBusy, QueueFull."""
-    key = None
+def insert_queued(
+    connection: sa.Connection, offers: RunOffers, request: RunRequest, state: RunState, row: Mapping[str, Any]
+) -> None:
+    """Insert a queued run at the end of the queue of its conversation, and offer it if it can begin.
+
+    Raises:
+        ConversationBusy: a run of the conversation is open or waits, and the request may not wait.
+        QueueFull: too many runs of the conversation wait.
+    """
+    key, is_ready = None, True
     if request.conversation_id is not None:
         key = conversation_key(request.conversation_id, request.tenant)
         delete_expired(connection, time.time(), key)
         open_run = _lock_conversation(connection, key, request)
-        waiting = sa.select(sa.func.count()).where(is_waiting(key))
-        check_queue(request, open_run, connection.execute(waiting).scalar_one())
-    insert_run(connection, state, {**row, "status": "queued", "conversation_id": key})
+        waiting = connection.execute(sa.select(sa.func.count()).where(is_waiting(key))).scalar_one()
+        check_queue(request, open_run, waiting)
+        is_ready = open_run is None and not waiting
+    queue = to_sql_text(request.queue_name)
+    columns: dict[str, Any] = {"conversation_id": key, "priority": request.priority, "queue": queue, "ready": is_ready}
+    columns["rank"] = next_rank(connection, to_sql_text(request.tenant), request.priority)
+    offered_at = offers.offered_at if is_ready else None
+    insert_run(connection, state, {**row, "status": "queued", **columns, "offered_at": offered_at})
+    if is_ready:
+        agent = to_sql_text(state.agent)
+        offers.offer(connection, [(state.run_id, queue, agent, request.priority)])
 
 
 def _lock_conversation(connection: sa.Connection, key: str, request: RunRequest) -> str | None:
@@ -70,99 +95,73 @@ def delete_expired_keys(connection: sa.Connection, now: float) -> None:
     connection.execute(sa.delete(idempotency_keys).where(idempotency_keys.c.created_at <= now - IDEMPOTENCY_SECONDS))
 
 
-def select_claimable(
-    connection: sa.Connection,
-    database: Database,
-    leases: RunLeases,
-    limit: int,
-    run_id: str | None = None,
-    *,
-    lock: bool = False,
-) -> list[tuple[int, float | None]]:
-    """Return the queued runs that can begin, oldest first: their numbers, and the ends of earlier leases.
+_READY = (
+    sa.select(runs.c.no)
+    .where(has_status("queued"), runs.c.ready, runs.c.owner.is_(None), is_next())
+    .order_by(*CLAIM_ORDER)
+)
+"""The runs that can be claimed. Whether they can begin is checked again: a run that was not queued may have begun."""
+
+
+def select_ready(
+    connection: sa.Connection, limit: int, scope: WorkScope, run_id: str | None = None, *, lock: bool = False
+) -> list[int]:
+    """Return the numbers of the runs that can begin, in the order in which they are claimed.
 
     Args:
         connection: the connection.
-        database: the database.
-        leases: leases of this store, to determine which runs are held.
         limit: the maximum number of runs.
+        scope: return only these runs.
         run_id: return only this run.
         lock: lock the runs until the transaction ends, and skip those that are locked.
     """
-    wanted = has_status("queued")
+    select = _READY.limit(limit)
     if run_id is not None:
-        wanted = sa.and_(wanted, runs.c.id == storable(run_id))
-    claimed = sa.select(runs.c.no, runs.c.owner, runs.c.lease_boot, is_leased(database))
-    abandoned = [
-        row.no
-        for row in connection.execute(claimed.where(wanted, runs.c.owner.is_not(None)))
-        if not leases.is_held(row.owner, row.lease_boot, leased=bool(row.leased))
-    ]
-    is_free = sa.or_(runs.c.owner.is_(None), runs.c.no.in_(abandoned))
-    select = sa.select(runs.c.no, runs.c.lease_until).where(wanted, is_free, _is_next())
+        select = select.where(runs.c.id == storable(run_id))
+    if scope != EVERYTHING:
+        select = select.where(_is_in(scope))
     if lock:
         select = select.with_for_update(skip_locked=True, of=runs)
-    return [(row.no, row.lease_until) for row in connection.execute(select.order_by(runs.c.no).limit(limit))]
+    return list(connection.execute(select).scalars())
 
 
-def _is_next() -> sa.ColumnElement[bool]:
-    """Return the condition that a queued run is the first of its conversation, and no run of it is open."""
-    other = runs.alias()
-    waits = other.c.status == sa.literal_column("'queued'")
-    is_behind = sa.exists().where(other.c.conversation_id == runs.c.conversation_id, other.c.no < runs.c.no, waits)
-    is_open = conversations.c.open_run.is_not(None)
-    is_busy = sa.exists().where(conversations.c.id == runs.c.conversation_id, is_open)
-    return sa.or_(runs.c.conversation_id.is_(None), sa.and_(~is_behind, ~is_busy))
+def _is_in(scope: WorkScope) -> sa.ColumnElement[bool]:
+    agents = [to_sql_text(agent) for agent in sorted(scope.agents or ())]
+    queues = [to_sql_text(queue) for queue in sorted(scope.queues or ())]
+    is_of_agent = sa.and_(runs.c.queue.is_(None), runs.c.agent.in_(agents))
+    return sa.or_(is_of_agent, runs.c.queue.in_(queues))
 
 
-def claim_queued(
-    connection: sa.Connection,
-    database: Database,
-    number: int,
-    lease_until: float | None,
-    lease: RunLease,
-    seconds: float,
-) -> RunRequest | None:
-    """Claim a queued run; return None if its earlier lease was renewed since it was read."""
-    is_free = runs.c.owner.is_(None) if lease_until is None else runs.c.lease_until == lease_until
+def claim_ready(connection: sa.Connection, number: int, lease: RunLease, process: str) -> RunRequest | None:
+    """Claim a run that is ready; return None if another process was faster."""
+    is_free = sa.and_(runs.c.ready, runs.c.owner.is_(None))
     claim = sa.update(runs).where(runs.c.no == number, has_status("queued"), is_free)
-    values = {
-        **lease_columns(database, lease, seconds),
-        "attempts": sa.case((runs.c.owner.is_(None), runs.c.attempts), else_=runs.c.attempts + 1),
-    }
+    values = {"owner": lease.name, "process": process, "ready": False}
     row = connection.execute(claim.values(values).returning(runs.c.request, runs.c.attempts)).one_or_none()
     return None if row is None else _request(row)
 
 
 def claimed_by(connection: sa.Connection, lease_names: Collection[str]) -> Iterator[tuple[str, RunRequest]]:
-    """Yield the queued runs that are claimed under these leases, with the name of the lease, oldest first."""
-    columns = (runs.c.owner, runs.c.request, runs.c.attempts)
-    claimed = sa.select(*columns).where(has_status("queued"), runs.c.owner.in_(lease_names)).order_by(runs.c.no)
-    for row in connection.execute(claimed):
+    """Yield the queued runs that are claimed under these leases, with the name of the lease, in order."""
+    claimed = sa.select(runs.c.owner, runs.c.request, runs.c.attempts).where(has_status("queued"))
+    for row in connection.execute(claimed.where(runs.c.owner.in_(lease_names)).order_by(*CLAIM_ORDER)):
         yield row.owner, _request(row)
 
 
-def release_claims(connection: sa.Connection, lease_names: Collection[str]) -> None:
-    """Release the queued runs that are claimed under these leases."""
-    claimed = sa.update(runs).where(has_status("queued"), runs.c.owner.in_(lease_names))
-    connection.execute(claimed.values(owner=None, lease_until=None, lease_boot=None))
+def find_claims(connection: sa.Connection, dead: Collection[str]) -> list[int]:
+    """Return the numbers of the queued runs that these processes hold."""
+    held = sa.select(runs.c.no, runs.c.status).where(is_claimed_or_running(), runs.c.process.in_(dead))
+    return [row.no for row in connection.execute(held) if row.status == "queued"]
 
 
-def begin_queued(
-    connection: sa.Connection,
-    database: Database,
-    state: RunState,
-    row: Mapping[str, Any],
-    lease: RunLease,
-    lease_seconds: float,
-) -> HeldRow:
+def begin_queued(connection: sa.Connection, state: RunState, row: Mapping[str, Any], lease: RunLease) -> HeldRow:
     """Begin a run that is claimed under `lease`; raises RunTaken if another process has claimed it since."""
     claimed = sa.update(runs).where(runs.c.id == state.run_id, has_status("queued"), runs.c.owner == lease.name)
     values = {
         **run_columns(state),
-        **lease_columns(database, lease, lease_seconds),
         "status": "running",
         "request": None,
+        "refusals": None,
         "attempts": 0,
         "version": runs.c.version + 1,
         **row,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,25 +13,27 @@ from pydantic_core import PydanticSerializationError
 from sqlalchemy.dialects import postgresql, sqlite
 
 from framework.store.protocol import ANSWERED_STATUSES
+from framework.store.signals import Signal
+from framework.store.span_rows import encode_spans
 from framework.store.sql.budgets import CounterStatements
 from framework.store.sql.conversations import delete_without_turns
 from framework.store.sql.database import Database
 from framework.store.sql.leases import RunLease
+from framework.store.sql.offering import RELEASED, UNCOUNTED, RunOffers
 from framework.store.sql.packing import Packer
 from framework.store.sql.prepared_statement import PreparedStatement
+from framework.store.sql.run_figures import UNMEASURED, figure_columns
 from framework.store.sql.runs import HeldRow
 from framework.store.sql.schema import conversations, events, messages, parts, runs
 from framework.store.sql.schema import spans as spans_table
-from framework.store.sql.span_rows import encode_spans
+from framework.store.sql.signals import notification, payload
+from framework.store.sql.slots import free_slots
 from framework.store.sql.state_rows import StateDiff, StateRow, is_progress
 from framework.types.budget import BudgetUse
 from framework.types.errors import RunTaken, StoreError
-from framework.types.events import WIRE_NAMES, Event
+from framework.types.events import Event, wire_json
 from framework.types.state import RunState
 from framework.types.trace import SpanRecord
-
-LEASE_SECONDS = 10.0
-"""How long a lease lasts without renewal. After that, any process may take over the run."""
 
 _HELD_BY_ME = (
     runs.c.id == sa.bindparam("run"),
@@ -43,12 +45,13 @@ _HELD_BY_ME = (
 class Statements:
     """The prepared statements of records, compiled once per database."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, offers: RunOffers) -> None:
+        self.offers = offers
         insert = sqlite.insert if database.is_sqlite else postgresql.insert
-        lease_seconds = database.now + sa.bindparam("lease", type_=sa.Double)
-        step = sa.update(runs).where(*_HELD_BY_ME).returning(runs.c.cancel_requested)
+        sent = () if database.is_sqlite else (notification("news"),)
+        step = sa.update(runs).where(*_HELD_BY_ME).returning(runs.c.cancel_requested, *sent)
         progress = {"version": sa.bindparam("is"), **_named("state", "steps", "tokens", "trace_id", "updated_at")}
-        ended = _named("status", "finish_reason", "ended_at", "expires_at")
+        ended = _named("status", "finish_reason", "ended_at", "expires_at", *UNMEASURED)
         close_turn = sa.update(conversations).where(
             conversations.c.id == sa.bindparam("conversation"), conversations.c.open_run == sa.bindparam("run")
         )
@@ -63,12 +66,11 @@ class Statements:
             add, key = insert(table), [column.name for column in table.primary_key]
             return prepared(add.on_conflict_do_update(index_elements=key, set_={"body": add.excluded.body}), table)
 
-        renewed = {"lease_until": lease_seconds, **_named("lease_boot")}
-        released = {"owner": None, "lease_until": None, "lease_boot": None}
-        self.step = prepared(step.values(**renewed, **progress))
-        self.progress = prepared(step.values(**renewed, attempts=0, **progress))
-        self.end = prepared(step.values(**released, attempts=0, request=None, **progress, **ended))
-        self.release = prepared(sa.update(runs).where(*_HELD_BY_ME).values(**released))
+        self.step = prepared(step.values(**progress))
+        self.progress = prepared(step.values(attempts=0, refusals=None, **progress))
+        unoffered = {"attempts": 0, "refusals": None, "offered_at": None, "request": None}
+        end = step.values(**RELEASED, **unoffered, **progress, **ended)
+        self.end = prepared(end)
         self.packer, self.counters = Packer(database), CounterStatements(database)
         self.message, self.part = upsert(messages), upsert(parts)
         self.event, self.spans = prepared(sa.insert(events), events), prepared(sa.insert(spans_table), spans_table)
@@ -124,13 +126,14 @@ class SqlRecord:
         state: RunState,
         diff: StateDiff,
         lease: RunLease,
-        lease_seconds: float,
         held: HeldRow,
+        is_followed: Callable[[str], bool],
     ) -> None:
         self.cancel_requested = held.cancel_requested
-        self._database, self._statements, self._lease, self._lease_seconds = database, statements, lease, lease_seconds
+        self._database, self._statements, self._lease = database, statements, lease
         self._run_id, self._version, self._diff = state.run_id, held.version, diff
-        self._conversation, self._is_queued = held.conversation, held.is_queued
+        self._conversation, self._is_queued, self._is_followed = held.conversation, held.is_queued, is_followed
+        self._slots = held.slots
 
     async def write(
         self,
@@ -162,7 +165,7 @@ class SqlRecord:
         try:
             batch.add(self._run_id, self._diff.changes(state))
             batch.events = [
-                {"run_id": self._run_id, "seq": event.seq, "at": now, "body": _wire(event)} for event in events
+                {"run_id": self._run_id, "seq": event.seq, "at": now, "body": wire_json(event)} for event in events
             ]
         except (PydanticSerializationError, TypeError, ValueError) as error:
             raise StoreError(f"its state cannot be serialized as JSON: {type(error).__name__}") from None
@@ -172,6 +175,7 @@ class SqlRecord:
         now = time.time()
         row = {
             "run": self._run_id,
+            "news": self._news(batch),
             "me": self._lease.name,
             "state": batch.state,
             "steps": state.steps,
@@ -180,22 +184,21 @@ class SqlRecord:
             "updated_at": now,
         }
         spans_json = encode_spans(spans)
-        more = (
-            _end_columns(state, now)
-            if last
-            else {"lease": self._lease_seconds, "lease_boot": self._lease.boot_lease(self._lease_seconds)}
-        )
+        if last:
+            row |= _end_columns(state, now)
         statement = self._statements.progress if batch.progress else self._statements.step
         statement = self._statements.end if last else statement
 
         def work(connection: sa.Connection) -> bool:
-            cancelled = self._compare_and_set(connection, statement, row | more)
+            cancelled = self._compare_and_set(connection, statement, row)
             batch.insert(connection, self._statements)
             if spans_json:
                 row_of_spans = {"run_id": self._run_id, "version": self._version + 1, "body": spans_json}
                 self._statements.spans.execute(connection, row_of_spans)
             if last and state.status != "paused":
                 self._statements.packer.pack(connection, self._run_id)
+            if last:
+                free_slots(connection, self._statements.offers, self._slots, self._run_id)
             if last and self._conversation is not None and state.status != "paused":
                 self._close_turn(connection, self._conversation, state, now)
             return cancelled
@@ -204,11 +207,23 @@ class SqlRecord:
         self._version += 1
         state.version = self._version
 
+    def _news(self, batch: RowBatch) -> str | None:
+        """Return the notification of new events; None if there are none, or nobody follows the run."""
+        if not batch.events or not self._is_followed(self._run_id):
+            return None
+        return payload(Signal("events", self._run_id, batch.events[-1]["seq"]))
+
     async def release(self) -> None:
-        """Release the run in its last saved state."""
-        self._lease.end()
-        row = {"run": self._run_id, "was": self._version, "me": self._lease.name}
-        await self._database.write(lambda connection: self._statements.release.execute(connection, row))
+        """Release the run in its last saved state, and offer it. Its slots are free for itself, so nobody is woken."""
+        is_held = (runs.c.id == self._run_id, runs.c.version == self._version, runs.c.owner == self._lease.name)
+
+        def work(connection: sa.Connection) -> None:
+            self._statements.offers.release(connection, sa.and_(*is_held), attempts=UNCOUNTED)
+
+        try:
+            await self._database.write(work)
+        finally:
+            self._lease.end()
 
     def _compare_and_set(self, connection: sa.Connection, statement: PreparedStatement, row: dict[str, Any]) -> bool:
         """Update the row if its version and owner are unchanged. Return whether a cancel request exists.
@@ -238,6 +253,7 @@ class SqlRecord:
     def _close_turn(self, connection: sa.Connection, conversation: str, state: RunState, now: float) -> None:
         if self._is_queued:  # no turn has begun
             delete_without_turns(connection, conversation)
+            self._statements.offers.make_next_ready(connection, conversation)
             return
         if (summary := state.summary) is not None:
             summary_row = {
@@ -253,11 +269,7 @@ class SqlRecord:
             self._statements.close_answered_turn.execute(connection, row | {"agent": state.agent, "session": session})
         else:
             self._statements.close_turn.execute(connection, row)
-
-
-def _wire(event: Event) -> str:
-    """Return the JSON of `wire(event)`, serialized directly by pydantic."""
-    return f'{{"event":"{WIRE_NAMES[type(event)]}",{event.model_dump_json(exclude_none=True)[1:]}'
+        self._statements.offers.make_next_ready(connection, conversation)
 
 
 def _end_columns(state: RunState, now: float) -> dict[str, Any]:
@@ -267,4 +279,5 @@ def _end_columns(state: RunState, now: float) -> dict[str, Any]:
         "finish_reason": state.finish_reason,
         "ended_at": None if state.status == "paused" else now,
         "expires_at": min(expiries, default=None),
+        **figure_columns(state),
     }

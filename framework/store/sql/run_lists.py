@@ -2,40 +2,72 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import sqlalchemy as sa
 
 from framework.store.paging import unknown_position
-from framework.store.protocol import RunInfo, RunQuery
+from framework.store.protocol import SEARCHED_RUNS, RunInfo, RunQuery
 from framework.store.sql.database import Database
 from framework.store.sql.leases import RunLeases
-from framework.store.sql.owners import is_leased
-from framework.store.sql.schema import has_status, runs
-from framework.store.sql.texts import conversation_id_of, conversation_key, has_tenants_id, to_sql_text
+from framework.store.sql.processes import find_dead, is_leased
+from framework.store.sql.run_figures import UNMEASURED, figure
+from framework.store.sql.schema import RELEASED_ORDER, has_status, is_claimed_or_running, processes, runs
+from framework.store.sql.texts import conversation_id_of, conversation_key, has_tenants_id, storable, to_sql_text
+from framework.store.work import QueueSize
 from framework.types.status import Status
 
-_LISTED = [column for column in runs.c if column.name not in ("head", "state", "request")]
+_LISTED = [column for column in runs.c if column.name not in ("head", "state", "request", *UNMEASURED)]
+
+_MAX_ORPHANS = 10_000
 
 
 def list_runs(connection: sa.Connection, database: Database, leases: RunLeases, query: RunQuery) -> list[RunInfo]:
     """Return the matching runs, by default oldest first; raises RequestError if `before` names no such run."""
-    select = sa.select(*_LISTED, is_leased(database)).order_by(runs.c.no.desc() if query.newest_first else runs.c.no)
-    select = select.where(*_owner_conditions(query), *_conditions(query, connection.dialect.name))
+    dialect = connection.dialect.name
+    figures = (figure(name, dialect).label(name) for name in ("cost_usd", "elapsed_ms"))
+    columns = (*_LISTED, *figures, processes.c.lease_boot, is_leased(database))
+    select = sa.select(*columns).outerjoin_from(runs, processes, runs.c.process == processes.c.id)
+    select = select.order_by(runs.c.no.desc() if query.newest_first else runs.c.no)
+    select = select.where(*conditions(query, dialect))
     if query.before is not None:
         position = sa.select(runs.c.no).where(runs.c.id == to_sql_text(query.before), *_owner_conditions(query))
         number = connection.execute(position).scalar_one_or_none()
         if number is None:
             raise unknown_position(query.before)
         select = select.where(runs.c.no < number)
-    if query.limit is not None and not query.orphaned:
-        select = select.limit(query.limit)
-    infos = [
+    if query.orphaned:
+        orphans = _find_orphans(connection, database, leases)
+        select = select.where(has_status("running"), runs.c.no.in_(orphans))
+    return [
         _run_info(row, held=leases.is_held(row.owner, row.lease_boot, leased=bool(row.leased)))
-        for row in connection.execute(select)
+        for row in connection.execute(select.limit(query.limit))
     ]
-    return [info for info in infos if info.orphaned][: query.limit] if query.orphaned else infos
+
+
+def _find_orphans(connection: sa.Connection, database: Database, leases: RunLeases) -> list[int]:
+    """Return the numbers of the runs in progress that no process executes, at most `_MAX_ORPHANS`.
+
+    Each statement reads a partial index in its order, so runs in progress elsewhere are not read.
+    """
+    select = sa.select(runs.c.no).limit(_MAX_ORPHANS)
+    released = select.where(has_status("running"), runs.c.process.is_(None), runs.c.blocked_by.is_(None))
+    held = select.where(is_claimed_or_running()).order_by(runs.c.process)
+    found = list(connection.execute(released.order_by(*RELEASED_ORDER)).scalars())
+    if dead := find_dead(connection, database, leases):
+        found += connection.execute(held.where(runs.c.process.in_(dead))).scalars()
+    is_left = sa.and_(runs.c.process == leases.name, runs.c.owner.not_in(sorted(leases.alive())))
+    found += connection.execute(held.where(is_left)).scalars()
+    return sorted(found)[:_MAX_ORPHANS]
+
+
+def count_runs(connection: sa.Connection, query: RunQuery) -> int:
+    """Return the number of matching runs."""
+    count = sa.select(sa.func.count()).select_from(runs)
+    found = connection.execute(count.where(*conditions(query, connection.dialect.name)))
+    return int(found.scalar_one())
 
 
 def count_waiting(connection: sa.Connection) -> dict[Status, int]:
@@ -43,6 +75,20 @@ def count_waiting(connection: sa.Connection) -> dict[Status, int]:
     count = sa.select(sa.func.count()).select_from(runs)
     statuses: tuple[Status, ...] = ("queued", "paused")
     return {status: connection.execute(count.where(has_status(status))).scalar_one() for status in statuses}
+
+
+def queue_size(connection: sa.Connection) -> QueueSize:
+    """Return the size of the queue, from a partial index, and the number of the last run."""
+    waiting = sa.select(sa.func.count()).where(has_status("queued")).scalar_subquery()
+    last = sa.select(sa.func.coalesce(sa.func.max(runs.c.no), 0)).scalar_subquery()
+    row = connection.execute(sa.select(waiting.label("waiting"), last.label("added"))).one()
+    return QueueSize(row.waiting, row.added)
+
+
+def conditions(query: RunQuery, dialect: str) -> Iterator[sa.ColumnElement[bool]]:
+    """Yield the conditions of a query on the columns of runs, without its position and limit."""
+    yield from _owner_conditions(query)
+    yield from _conditions(query, dialect)
 
 
 def _owner_conditions(query: RunQuery) -> Iterator[sa.ColumnElement[bool]]:
@@ -59,12 +105,13 @@ def _owner_conditions(query: RunQuery) -> Iterator[sa.ColumnElement[bool]]:
 def _conditions(query: RunQuery, dialect: str) -> Iterator[sa.ColumnElement[bool]]:
     if query.statuses:
         yield sa.or_(*(has_status(status) for status in sorted(query.statuses)))
-    if query.orphaned:
-        yield has_status("running")
     if query.expired_at is not None:
         yield sa.and_(has_status("paused"), runs.c.expires_at <= query.expired_at)
+    if query.run_id is not None:
+        yield runs.c.id == to_sql_text(query.run_id)
     if query.agent is not None:
         yield runs.c.agent == to_sql_text(query.agent)
+    yield from _contents(query)
     if query.conversation_id is not None and query.tenant is None:
         key = conversation_key(query.conversation_id, None)
         of_tenant = has_tenants_id(runs.c.conversation_id, query.conversation_id, dialect)
@@ -72,6 +119,21 @@ def _conditions(query: RunQuery, dialect: str) -> Iterator[sa.ColumnElement[bool
     elif query.conversation_id is not None:
         keys = (conversation_key(query.conversation_id, tenant) for tenant in (query.tenant, None))
         yield runs.c.conversation_id.in_(list(keys))
+
+
+def _contents(query: RunQuery) -> Iterator[sa.ColumnElement[bool]]:
+    """Yield the conditions on files, message and time."""
+    if query.generation is not None:
+        yield runs.c.generation == query.generation
+    if query.digest is not None:
+        yield runs.c.digest.startswith(storable(query.digest), autoescape=True)
+    if query.text is not None:
+        yield runs.c.message.icontains(storable(query.text), autoescape=True)
+        yield runs.c.no > sa.select(sa.func.max(runs.c.no) - SEARCHED_RUNS).scalar_subquery()
+    if query.since is not None:
+        yield runs.c.created_at >= query.since
+    if query.until is not None:
+        yield runs.c.created_at < query.until
 
 
 def _run_info(row: Any, *, held: bool) -> RunInfo:
@@ -92,7 +154,22 @@ def _run_info(row: Any, *, held: bool) -> RunInfo:
         trace_id=row.trace_id,
         steps=row.steps,
         tokens=row.tokens,
+        cost_usd=row.cost_usd,
+        elapsed_ms=row.elapsed_ms,
         expires_at=row.expires_at,
         held=held,
         attempts=row.attempts,
+        priority=row.priority,
+        waits_for=None if held else _waits_for(row),
+        refusals=None if row.refusals is None else json.loads(row.refusals),
     )
+
+
+def _waits_for(row: Any) -> str | None:
+    if row.blocked_by is not None and row.status in ("queued", "running"):
+        return str(row.blocked_by)
+    if row.status != "queued":
+        return None
+    if row.ready or row.owner is not None:  # the process that has claimed it ended
+        return "capacity"
+    return "conversation" if row.refusals is None else "handed_on"

@@ -1,11 +1,12 @@
-"""SQL for runs: insert, take over, load, list. Each function works within the transaction of its connection."""
+"""SQL for runs: insert, load. Each function works within the transaction of its connection."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -16,16 +17,13 @@ from sqlalchemy.exc import IntegrityError
 
 from framework.store.protocol import ANSWERED_STATUSES, OPEN_STATUSES, PREVIEW_CHARS, Blueprint, Conversation
 from framework.store.queue_rules import overtaken
-from framework.store.sql.database import Database
-from framework.store.sql.leases import RunLease, RunLeases
-from framework.store.sql.owners import find_owner
+from framework.store.sql.leases import RunLease
 from framework.store.sql.packing import PackedRun, load_packed
 from framework.store.sql.schema import (
     blueprints,
     conversations,
     decisions,
     events,
-    has_status,
     is_waiting,
     messages,
     parts,
@@ -34,8 +32,8 @@ from framework.store.sql.schema import (
 )
 from framework.store.sql.state_rows import RowKind, assemble_state
 from framework.store.sql.texts import conversation_key, to_sql_text
-from framework.types.errors import DecisionRefused, RunBusy, RunNotFound, RunTaken, StoreError
-from framework.types.state import Decision, RunState
+from framework.types.errors import RunNotFound, RunTaken, StoreError
+from framework.types.state import Decision, MadeDecision, RunState
 
 _DECISION: TypeAdapter[Decision] = TypeAdapter(Decision)
 
@@ -50,6 +48,8 @@ class HeldRow:
     """Key of its conversation."""
     is_queued: bool = False
     """Whether it was taken out of the queue without beginning it, to end it."""
+    slots: Collection[str] = ()
+    """Keys of the limits of which it holds a slot."""
 
 
 HELD_COLUMNS = (runs.c.version, runs.c.cancel_requested, runs.c.conversation_id, runs.c.status)
@@ -105,25 +105,11 @@ def insert_run(connection: sa.Connection, state: RunState, row: Mapping[str, Any
 
 
 def insert_held(
-    connection: sa.Connection,
-    database: Database,
-    state: RunState,
-    row: Mapping[str, Any],
-    lease: RunLease,
-    lease_seconds: float,
+    connection: sa.Connection, state: RunState, row: Mapping[str, Any], lease: RunLease, process: str
 ) -> HeldRow:
-    """Insert a run that begins now, held under `lease`."""
-    insert_run(connection, state, {**row, "status": "running", **lease_columns(database, lease, lease_seconds)})
+    """Insert a run that begins now, held by a process under `lease`."""
+    insert_run(connection, state, {**row, "status": "running", "owner": lease.name, "process": process})
     return HeldRow(version=1, cancel_requested=False, conversation=row.get("conversation_id"))
-
-
-def lease_columns(database: Database, lease: RunLease, seconds: float) -> dict[str, Any]:
-    """Return the columns of a run that is held under a lease."""
-    return {
-        "owner": lease.name,
-        "lease_until": database.now + seconds,
-        "lease_boot": lease.boot_lease(seconds),
-    }
 
 
 def run_columns(state: RunState) -> dict[str, Any]:
@@ -147,66 +133,6 @@ def insert_blueprint(connection: sa.Connection, blueprint: Blueprint) -> None:
     row = insert(blueprints).values(digest=blueprint.digest, files=files, created_at=time.time())
     upsert = row.on_conflict_do_update(index_elements=["digest"], set_={"created_at": row.excluded.created_at})
     connection.execute(upsert)
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """The process and user that take over a run."""
-
-    lease: RunLease
-    lease_seconds: float
-    leases: RunLeases
-    """Leases of this store, to determine whether the run is still held."""
-    by: str | None
-    """The user who made the decisions."""
-
-
-def take_run(
-    connection: sa.Connection, database: Database, state: RunState, decisions_json: Mapping[str, str], claim: Claim
-) -> HeldRow:
-    """Claim a run that is not held and has not changed since it was loaded. Insert decisions given as JSON.
-
-    Raises:
-        RunBusy: the run is held, or another process took it over first.
-        DecisionRefused: a confirmation was already decided.
-    """
-    owner = find_owner(connection, database, claim.leases, state.run_id)
-    is_free = runs.c.owner.is_(None) if owner is None else runs.c.owner == owner.name
-    if owner is not None and owner.is_held:
-        is_free = sa.false()
-    elif owner is not None and not claim.leases.is_abandoned(owner.name):
-        is_free = sa.and_(is_free, runs.c.lease_until == owner.lease_until)  # not renewed since it was read
-    row = connection.execute(
-        sa.update(runs)
-        .where(runs.c.id == state.run_id, runs.c.version == state.version, runs.c.status.in_(OPEN_STATUSES), is_free)
-        .values(
-            **lease_columns(database, claim.lease, claim.lease_seconds),
-            version=runs.c.version + 1,
-            status=sa.case((has_status("queued"), "queued"), else_="running"),
-            expires_at=None,
-            attempts=runs.c.attempts + 1,
-        )
-        .returning(*HELD_COLUMNS)
-    ).one_or_none()
-    if row is None:
-        raise RunBusy(f"run {state.run_id} is already in progress in another process")
-    now = time.time()
-    rows = [
-        {
-            "run_id": state.run_id,
-            "confirmation_id": to_sql_text(key),
-            "decision": body,
-            "decided_by": to_sql_text(claim.by),
-            "decided_at": now,
-        }
-        for key, body in decisions_json.items()
-    ]
-    if rows:
-        try:
-            connection.execute(sa.insert(decisions), rows)
-        except IntegrityError:
-            raise DecisionRefused(f"already decided: {', '.join(sorted(decisions_json))}") from None
-    return held_row(row)
 
 
 def load_run(connection: sa.Connection, run_id: str) -> RunState:
@@ -235,6 +161,37 @@ def _load_decisions(connection: sa.Connection, run_id: str) -> dict[str, Decisio
     return {key: _DECISION.validate_json(body) for key, body in connection.execute(query)}
 
 
+def load_decisions(connection: sa.Connection, run_id: str) -> list[MadeDecision]:
+    """Return the decisions about a run with who made them, in order; raises RunNotFound."""
+    found = latest_decisions(connection, [run_id])
+    if not found:
+        _check_exists(connection, run_id)
+    return found[::-1]
+
+
+def latest_decisions(
+    connection: sa.Connection, run_ids: Collection[str], limit: int | None = None
+) -> list[MadeDecision]:
+    """Return the decisions about runs, the latest first."""
+    query = sa.select(decisions).where(decisions.c.run_id.in_(run_ids)).limit(limit)
+    return [
+        MadeDecision(
+            run_id=row.run_id,
+            confirmation_id=row.confirmation_id,
+            decision=_DECISION.validate_json(row.decision),
+            by=row.decided_by,
+            at=datetime.fromtimestamp(row.decided_at, UTC),
+        )
+        for row in connection.execute(query.order_by(decisions.c.decided_at.desc(), decisions.c.confirmation_id.desc()))
+    ]
+
+
+def _check_exists(connection: sa.Connection, run_id: str) -> None:
+    """Raise RunNotFound if a run is not stored."""
+    if connection.execute(sa.select(runs.c.no).where(runs.c.id == run_id)).one_or_none() is None:
+        raise RunNotFound(f"there is no run {run_id!r}")
+
+
 def _parts(connection: sa.Connection, run_id: str, row: Any) -> Iterator[tuple[str, RowKind, str]]:
     yield "", "head", row.head
     yield "", "state", row.state
@@ -261,12 +218,14 @@ def load_history(connection: sa.Connection, key: str, before_turn: int | None = 
     return list(connection.execute(query).scalars())
 
 
-def load_events(connection: sa.Connection, run_id: str, after: int) -> list[dict[str, Any]]:
-    """Return a run's events with a number above `after`; raises RunNotFound."""
+def load_events(connection: sa.Connection, run_id: str, after: int, name: str = "") -> list[dict[str, Any]]:
+    """Return a run's events with a number above `after`, or those of one name; raises RunNotFound."""
     query = sa.select(events.c.body).where(events.c.run_id == run_id, events.c.seq > after).order_by(events.c.seq)
     bodies = list(connection.execute(query).scalars())
     if not bodies:
         bodies = [body for seq, body in _load_packed(connection, run_id).events if seq > after]
+    if name:  # it begins the body: see `record`
+        bodies = [body for body in bodies if body.startswith(f'{{"event":"{name}"')]
     return [json.loads(body) for body in bodies]  # unlike orjson, accepts integers of any size
 
 
@@ -280,6 +239,5 @@ def _load_packed(connection: sa.Connection, run_id: str) -> PackedRun:
     """Return the packed rows of a run, or empty ones if it is not packed; raises RunNotFound."""
     if (packed := load_packed(connection, run_id)) is not None:
         return packed
-    if connection.execute(sa.select(runs.c.no).where(runs.c.id == run_id)).one_or_none() is None:
-        raise RunNotFound(f"there is no run {run_id!r}")
+    _check_exists(connection, run_id)
     return PackedRun((), (), ())

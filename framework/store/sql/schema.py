@@ -1,31 +1,24 @@
-"""The tables of a store, and the migrations between their versions, for SQLite and PostgreSQL.
-
-A released migration is never changed: later changes are new migrations at the end of the list.
-"""
+"""The tables and indexes of a store, for SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
-from framework.store.sql.texts import SEPARATOR
-from framework.types.errors import StoreTooNew
 from framework.types.status import Status
 
 metadata = sa.MetaData()
 _Long = sa.BigInteger().with_variant(sa.Integer, "sqlite")
-_MIGRATION_LOCK = 0x6167656E7473
 
 versions = sa.Table(
     "agentsd_schema",
     metadata,
     sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("applied_at", sa.Double, nullable=False),
+    sa.Column("min_version", sa.Integer),
 )
+"""One row per migration. `min_version` is the oldest schema version of code that may use the database after it."""
 
 conversations = sa.Table(
     "agentsd_conversations",
@@ -62,8 +55,6 @@ runs = sa.Table(
     sa.Column("finish_reason", sa.Text, nullable=False, server_default=""),
     sa.Column("version", sa.Integer, nullable=False),
     sa.Column("owner", sa.Text),
-    sa.Column("lease_until", sa.Double),
-    sa.Column("lease_boot", sa.Double),
     sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
     sa.Column("cancel_requested", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("steps", sa.Integer, nullable=False, server_default="0"),
@@ -74,18 +65,71 @@ runs = sa.Table(
     sa.Column("created_at", sa.Double, nullable=False, index=True),
     sa.Column("updated_at", sa.Double, nullable=False),
     sa.Column("ended_at", sa.Double, index=True),
+    sa.Column("input_tokens", _Long),
+    sa.Column("output_tokens", _Long),
+    sa.Column("cached_tokens", _Long),
+    sa.Column("cost_usd", sa.Double),
+    sa.Column("elapsed_ms", sa.Double),
+    sa.Column("tool_calls", sa.Integer),
+    sa.Column("unpriced_calls", sa.Integer),
+    sa.Column("model_uses", sa.Text),
     sa.Column("head", sa.Text, nullable=False),
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("request", sa.Text),
+    sa.Column("process", sa.Text),
+    sa.Column("priority", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("rank", sa.Double, nullable=False, server_default="0"),
+    sa.Column("queue", sa.Text),
+    sa.Column("ready", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("blocked_by", sa.Text),
+    sa.Column("refusals", sa.Text),
+    sa.Column("offered_at", sa.Double),
     sa.UniqueConstraint("conversation_id", "turn"),
 )
 """One row per run. `head` is written once, `state` with every step. The other columns are used in queries.
 
-`request` is set while the run is queued. `turn` is set when it begins.
+`request` is set while the run is queued. `turn` is set when it begins. The columns from `input_tokens` to `model_uses`
+are set while the run is paused, and once it has ended; see `run_figures`. `ended_at` is set from the end of the run
+until its data is pruned.
 
-`lease_until` is on the database's clock. `lease_boot`, for SQLite only, is on the machine's monotonic clock: processes
-of the boot that `owner` names use it, because it does not depend on the time of day.
+`owner` is the name of the lease under which a run is held, and `process` the process that holds it: see `processes`.
+Both are null while no process holds the run.
+
+`ready` is set while a queued run can be claimed: it is the first of its conversation, no run of that is open, no
+process has claimed it, and no limit blocks it. `blocked_by` names the limit that does, as in `agent:support`. Ready
+runs are claimed in the order of `priority` (higher first), `rank` and `no`. `offered_at` is when the run was last
+offered, on the database's clock. `refusals` has the reasons of processes that could not execute the run, as JSON by the
+name of the process.
 """
+
+
+processes = sa.Table(
+    "agentsd_processes",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("started_at", sa.Double, nullable=False),
+    sa.Column("seen_at", sa.Double, nullable=False),
+    sa.Column("lease_until", sa.Double, nullable=False),
+    sa.Column("lease_boot", sa.Double),
+    sa.Column("info", sa.Text, nullable=False, server_default="{}"),
+)
+"""One row per process that holds runs or reports itself. A run is held as long as the lease of its process is valid.
+
+The times are on the database's clock. `lease_boot`, for SQLite only, is on the machine's monotonic clock: processes of
+the boot that `id` names use it, because it does not depend on the time of day.
+"""
+
+slots = sa.Table(
+    "agentsd_slots",
+    metadata,
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("n", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("process", sa.Text),
+    sa.Column("run_id", sa.Text),
+    sqlite_with_rowid=False,
+)
+"""The slots of limits on runs in progress, such as those of an agent. A slot of a dead process is free."""
 
 
 def _run_table(name: str, *columns: sa.Column[Any]) -> sa.Table:
@@ -192,14 +236,31 @@ def is_waiting(key: sa.ColumnElement[str] | str) -> sa.ColumnElement[bool]:
     return sa.and_(runs.c.conversation_id == key, runs.c.no > 0, has_status("queued"))
 
 
-def _partial_index(name: str, *columns: sa.Column[Any], where: sa.ColumnElement[bool], **options: Any) -> sa.Index:
-    return sa.Index(name, *columns, sqlite_where=where, postgresql_where=where, **options)
+def is_claimed_or_running() -> sa.ColumnElement[bool]:
+    """Return the condition that a process may hold a run. It is a literal, for the partial index of held runs."""
+    return runs.c.status.in_([sa.literal_column("'queued'"), sa.literal_column("'running'")])
 
 
-_PARTIAL_INDEXES = (
+def is_next() -> sa.ColumnElement[bool]:
+    """Return the condition that a queued run is the first of its conversation, and no run of it is open.
+
+    Looked up for each run: PostgreSQL would read all open conversations to answer `NOT EXISTS` for one run.
+    """
+    other = runs.alias()
+    is_earlier = (other.c.conversation_id == runs.c.conversation_id, other.c.no < runs.c.no)
+    earlier = sa.select(other.c.no).where(*is_earlier, other.c.status == sa.literal_column("'queued'"))
+    opened = sa.select(conversations.c.open_run).where(conversations.c.id == runs.c.conversation_id)
+    looked_up = (one.limit(sa.literal_column("1")).correlate(runs).scalar_subquery() for one in (earlier, opened))
+    return sa.or_(runs.c.conversation_id.is_(None), sa.and_(*(one.is_(None) for one in looked_up)))
+
+
+def _partial_index(name: str, *keys: sa.ColumnElement[Any], where: sa.ColumnElement[bool], **options: Any) -> sa.Index:
+    return sa.Index(name, *keys, sqlite_where=where, postgresql_where=where, **options)
+
+
+INDEXES_OF_VERSION_5 = (
     _partial_index("ix_agentsd_runs_queued", runs.c.no, where=has_status("queued")),
     _partial_index("ix_agentsd_runs_waiting", runs.c.conversation_id, runs.c.no, where=has_status("queued")),
-    _partial_index("ix_agentsd_runs_paused", runs.c.expires_at, where=has_status("paused")),
     _partial_index(
         "ix_agentsd_conversations_of_tenants",
         conversations.c.id,
@@ -207,95 +268,40 @@ _PARTIAL_INDEXES = (
         postgresql_ops={"id": "text_pattern_ops"},
     ),
 )
-"""Indexes of few rows. There is none on `lease_until`, which each step changes: a step would then update all indexes
-of its row in PostgreSQL."""
+CLAIM_ORDER = (runs.c.priority.desc(), runs.c.rank, runs.c.no)
+"""The order in which ready runs are claimed."""
+RELEASED_ORDER = (runs.c.status, runs.c.process, runs.c.no)
+"""The order of released runs in their index. In another order, PostgreSQL would read all runs."""
+INDEXES_OF_VERSION_7 = (
+    _partial_index(
+        "ix_agentsd_runs_ready", runs.c.status, *CLAIM_ORDER, where=sa.and_(has_status("queued"), runs.c.ready)
+    ),
+    _partial_index(
+        "ix_agentsd_runs_held", runs.c.process, where=sa.and_(is_claimed_or_running(), runs.c.process.is_not(None))
+    ),
+    _partial_index(
+        "ix_agentsd_runs_released",
+        *RELEASED_ORDER,
+        where=sa.and_(has_status("running"), runs.c.process.is_(None)),
+    ),
+    _partial_index(
+        "ix_agentsd_runs_handed_on",
+        runs.c.status,
+        runs.c.offered_at,
+        where=sa.and_(has_status("queued"), runs.c.refusals.is_not(None)),
+    ),
+    _partial_index("ix_agentsd_runs_expiring", runs.c.status, runs.c.expires_at, where=has_status("paused")),
+    _partial_index(
+        "ix_agentsd_runs_of_tenants", runs.c.tenant, runs.c.priority, runs.c.rank, where=has_status("queued")
+    ),
+    _partial_index(
+        "ix_agentsd_runs_blocked",
+        runs.c.blocked_by,
+        *CLAIM_ORDER,
+        where=sa.and_(has_status("queued"), runs.c.blocked_by.is_not(None)),
+    ),
+)
+"""Indexes of few rows. Some begin with the status, so that SQLite does not choose the index of all statuses instead.
 
-Migration = Callable[[sa.Connection], None]
-
-
-def _first(connection: sa.Connection) -> None:
-    tables = (conversations, runs, messages, parts, events, decisions, blueprints)
-    metadata.create_all(connection, tables=tables, checkfirst=False)
-
-
-def _traces(connection: sa.Connection) -> None:
-    spans.create(connection)
-
-
-def _packed_runs(connection: sa.Connection) -> None:
-    packed.create(connection)
-    _add_column_of_runs(connection, runs.c.lease_boot)
-
-
-def _version_4(connection: sa.Connection) -> None:
-    for table in (media, run_media, budget_counters):
-        table.create(connection)
-
-
-def _version_5(connection: sa.Connection) -> None:
-    _add_column_of_runs(connection, runs.c.request)
-    idempotency_keys.create(connection)
-    for index in _PARTIAL_INDEXES:
-        index.create(connection, checkfirst=True)
-    _move_conversations_to_tenants(connection)
-
-
-def _add_column_of_runs(connection: sa.Connection, column: sa.Column[Any]) -> None:
-    columns = {column["name"] for column in sa.inspect(connection).get_columns(runs.name)}
-    if column.name not in columns:  # a new database has it: `_first` creates the current table
-        kind = column.type.compile(connection.dialect)
-        connection.exec_driver_sql(f"ALTER TABLE {runs.name} ADD COLUMN {column.name} {kind}")
-
-
-def _move_conversations_to_tenants(connection: sa.Connection) -> None:
-    """Add the tenant to the ids of conversations that have one, and to the scopes of their budget counters."""
-    has_tenant = conversations.c.tenant.is_not(None)
-    tenants = sa.select(conversations.c.id, conversations.c.tenant).where(has_tenant)
-    for conversation_id, tenant in connection.execute(tenants).all():
-        _move_counters(connection, conversation_id, tenant)
-    key = conversations.c.id + SEPARATOR + conversations.c.tenant
-    is_turn = sa.and_(has_tenant, conversations.c.id == runs.c.conversation_id)
-    turns = sa.update(runs).where(sa.exists().where(is_turn))
-    connection.execute(turns.values(conversation_id=sa.select(key).where(is_turn).scalar_subquery()))
-    connection.execute(sa.update(conversations).where(has_tenant).values(id=key))
-
-
-def _move_counters(connection: sa.Connection, conversation_id: str, tenant: str) -> None:
-    owned = sa.select(budget_counters).where(budget_counters.c.owner == f"conversation:{conversation_id}")
-    for row in connection.execute(owned).all():
-        scope = json.dumps(json.loads(row.scope) | {"tenant": tenant}, ensure_ascii=False, sort_keys=True)
-        tokens, cost = row.tokens, row.cost_usd
-        is_counter = [budget_counters.c[name] == getattr(row, name) for name in ("budget", "scope", "period")]
-        if scope != row.scope:  # a counter with the new scope is of an earlier definition of the budget: add it
-            other = (is_counter[0], budget_counters.c.scope == scope, is_counter[2])
-            returned = sa.delete(budget_counters).where(*other)
-            for merged in connection.execute(returned.returning(budget_counters)).all():
-                tokens, cost = tokens + merged.tokens, cost + merged.cost_usd
-        values = {"scope": scope, "owner": f"conversation:{conversation_id}{SEPARATOR}{tenant}"}
-        update = sa.update(budget_counters).where(*is_counter)
-        connection.execute(update.values(tokens=tokens, cost_usd=cost, **values))
-
-
-MIGRATIONS: Sequence[Migration] = (_first, _traces, _packed_runs, _version_4, _version_5)
-"""The n-th migrates a database to version n. All run in one transaction."""
-
-
-def upgrade(connection: sa.Connection) -> int:
-    """Migrate a database to the newest version in the connection's transaction, and return its earlier version.
-
-    Raises:
-        StoreTooNew: the schema version is newer than this code supports.
-    """
-    if connection.dialect.name == "postgresql":  # two processes that start concurrently must not both create tables
-        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
-    versions.create(connection, checkfirst=True)
-    version: int = connection.execute(sa.select(sa.func.coalesce(sa.func.max(versions.c.version), 0))).scalar_one()
-    if version > len(MIGRATIONS):
-        raise StoreTooNew(
-            f"the store has schema version {version}; this version of agentsd supports up to {len(MIGRATIONS)}: "
-            "upgrade agentsd"
-        )
-    for number, migrate in enumerate(MIGRATIONS[version:], start=version + 1):
-        migrate(connection)
-        connection.execute(versions.insert().values(version=number, applied_at=time.time()))
-    return version
+There is none on a column that each step changes: a step would then update all indexes of its row in PostgreSQL.
+"""

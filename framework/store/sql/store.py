@@ -4,75 +4,88 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import orjson
 import sqlalchemy as sa
 from pydantic_core import PydanticSerializationError
 
 from framework.store.database_files import database_paths
-from framework.store.protocol import (
-    Blueprint,
-    Conversation,
-    ConversationInfo,
-    ConversationQuery,
-    Pruned,
-    RunInfo,
-    RunQuery,
-    RunRecord,
-)
+from framework.store.protocol import NOBODY, Blueprint, Conversation, Deciders, Pruned
+from framework.store.run_record import RunRecord
+from framework.store.signals import Signal
 from framework.store.sql import budgets as sql_budgets
 from framework.store.sql import conversations as sql_conversations
 from framework.store.sql import media as sql_media
 from framework.store.sql import queue as sql_queue
 from framework.store.sql import runs as sql_runs
+from framework.store.sql.claims import Claims
 from framework.store.sql.database import DEFAULT_RETRY_SECONDS, Database, Work
-from framework.store.sql.leases import RunLease, RunLeases
+from framework.store.sql.leases import RunLease
+from framework.store.sql.offering import RunOffers
 from framework.store.sql.owners import find_owner
-from framework.store.sql.record import LEASE_SECONDS, RowBatch, SqlRecord, Statements
-from framework.store.sql.run_lists import count_waiting, list_runs
-from framework.store.sql.schema import blueprints, has_status, runs
-from framework.store.sql.shrinking import shrink
-from framework.store.sql.span_rows import decode_spans
+from framework.store.sql.processes import ProcessLease, held_runs, is_held_under
+from framework.store.sql.pruning import prune
+from framework.store.sql.reader import SqlReader
+from framework.store.sql.record import RowBatch, SqlRecord, Statements
+from framework.store.sql.schema import has_status, runs
+from framework.store.sql.signals import SqlSignals
+from framework.store.sql.slots import take_slots
 from framework.store.sql.state_rows import StateDiff, head_json, history_rows
+from framework.store.sql.sweep import Sweep
+from framework.store.sql.takeover import NewDecisions, Takeover, hand_on
 from framework.store.sql.texts import conversation_key, storable
+from framework.store.work import (
+    DEFAULT_LEASE_SECONDS,
+    EVERYTHING,
+    UNLIMITED,
+    Allowed,
+    OfferedRun,
+    Offers,
+    RunLimits,
+    WorkScope,
+)
 from framework.types.budget import BudgetUse, CounterKey
-from framework.types.errors import RunNotFound, RunTaken, StoreError
+from framework.types.errors import RunBlocked, RunNotFound, RunTaken, StoreError
 from framework.types.run_request import IdempotencyKey, RunRequest
 from framework.types.state import Decision, RunState
-from framework.types.status import Status
-from framework.types.trace import SpanRecord
 
 
-class SqlStore:
+class SqlStore(SqlReader, SqlSignals):
     """A store in a database, which several processes may share. Create one with `SqlStore.open`."""
 
     durable = True
     keeps_spans = True
 
     def __init__(self, database: Database, lease_seconds: float, files: tuple[Path, ...] = ()) -> None:
-        self.lease_seconds, self.files = lease_seconds, files
-        self._database, self._statements = database, Statements(database)
-        self._leases = RunLeases(local=database.is_sqlite)
-        self._claims: dict[str, RunLease] = {}
-        """Leases of the queued runs that this store has claimed, by run id."""
+        SqlReader.__init__(self, database)
+        SqlSignals.__init__(self, database)
+        self.files = files
+        self._process = ProcessLease(database, self._leases, lease_seconds)
+        self._offers = RunOffers(database)
+        self._statements = Statements(database, self._offers)
+        self._claims = Claims(database, self._leases, self._process, self._offers)
+        self._sweep = Sweep(database, self._leases, self._offers)
         self._known_blueprints: dict[str, float] = {}
         """When each blueprint was last written, by digest, in seconds on the monotonic clock."""
 
     @classmethod
     async def open(
-        cls, url: str, root: Path, *, lease_seconds: float = LEASE_SECONDS, retry_seconds: float = DEFAULT_RETRY_SECONDS
+        cls,
+        url: str,
+        root: Path,
+        *,
+        lease_seconds: float = DEFAULT_LEASE_SECONDS,
+        retry_seconds: float = DEFAULT_RETRY_SECONDS,
     ) -> SqlStore:
         """Open a database, and migrate its tables to the current version.
 
         Args:
             url: `sqlite:///state.db` (relative to `root`; absolute with four slashes) or `postgresql://…`.
             root: base folder for a relative path.
-            lease_seconds: how long after the last renewal another process may take over a run.
+            lease_seconds: how long after the last renewal other processes may take over the runs of this one.
             retry_seconds: how long to retry while PostgreSQL is unreachable or a SQLite file is locked.
 
         Raises:
@@ -83,15 +96,31 @@ class SqlStore:
             await Database.open(url, root, retry_seconds=retry_seconds), lease_seconds, database_paths(url, root)
         )
 
-    async def begin(self, state: RunState, conversation: Conversation | None, blueprint: Blueprint | None) -> RunRecord:
+    @property
+    def lease_seconds(self) -> float:
+        """How long the lease of this process lasts without renewal, in seconds."""
+        return self._process.seconds
+
+    @lease_seconds.setter
+    def lease_seconds(self, seconds: float) -> None:
+        self._process.seconds = seconds
+
+    def offer_through(self, offers: Offers) -> None:
+        """Offer runs in the transactions that make them ready or release them."""
+        self._offers.offer_through(offers)
+
+    async def begin(
+        self,
+        state: RunState,
+        conversation: Conversation | None,
+        blueprint: Blueprint | None,
+        limits: RunLimits = UNLIMITED,
+    ) -> RunRecord:
         """Claim the conversation and insert or begin the run with the user's message, in one transaction."""
-        diff, batch = StateDiff(), RowBatch()
-        with _serializing():
-            batch.add(state.run_id, diff.changes(state))
-            batch.add(state.run_id, [] if conversation else history_rows(state))
-            row: dict[str, Any] = {"head": head_json(state), "state": batch.state}
+        diff = StateDiff()
+        batch, row = _first_rows(state, diff, keeps_history=conversation is None)
         is_new = blueprint is not None and self._needs_blueprint_write(blueprint)
-        claim = self._claims.get(state.run_id)
+        claim = self._claims.lease(state.run_id)
         lease = claim or self._leases.new()
 
         def work(connection: sa.Connection) -> sql_runs.HeldRow:
@@ -101,43 +130,75 @@ class SqlStore:
             if blueprint is not None and is_new:
                 sql_runs.insert_blueprint(connection, blueprint)
             if claim is None:
-                held = sql_runs.insert_held(connection, self._database, state, row, lease, self.lease_seconds)
+                held = sql_runs.insert_held(connection, state, row, lease, self._leases.name)
             else:
-                held = sql_queue.begin_queued(connection, self._database, state, row, lease, self.lease_seconds)
+                held = sql_queue.begin_queued(connection, state, row, lease)
             batch.insert(connection, self._statements)
             return held
 
         try:
-            record = await self._hold(state, diff, lease, work, has_status("running"))
+            record = await self._hold(state, diff, lease, work, has_status("running"), limits)
+        except RunBlocked:
+            await self._claims.block(state.run_id, limits)
+            raise
         except RunTaken:
-            self._claims.pop(state.run_id, lease).end()
+            self._claims.drop(state.run_id, lease)
+            lease.end()
             raise
         except BaseException:
             if claim is None:
                 lease.end()  # a claim lasts until `unclaim`
             raise
-        self._claims.pop(state.run_id, None)
+        self._claims.drop(state.run_id, lease)
         if blueprint is not None and is_new:
             self._known_blueprints[blueprint.digest] = time.monotonic()
         return record
 
-    async def take(self, state: RunState, decisions: Mapping[str, Decision], by: str | None = None) -> RunRecord:
+    async def take(
+        self,
+        state: RunState,
+        decisions: Mapping[str, Decision],
+        by: Deciders = NOBODY,
+        limits: RunLimits = UNLIMITED,
+    ) -> RunRecord:
         """Claim the run and insert the decisions, in one transaction."""
-        bodies = {key: decision.model_dump_json() for key, decision in decisions.items()}
-        lease = self._leases.new()
-        claim = sql_runs.Claim(lease, self.lease_seconds, self._leases, by)
-
-        def work(connection: sa.Connection) -> sql_runs.HeldRow:
-            return sql_runs.take_run(connection, self._database, state, bodies, claim)
-
+        lease, takeover = self._leases.new(), self._takeover(state, decisions, by)
         diff = StateDiff()
+
+        def block(connection: sa.Connection) -> bool:
+            takeover.block(connection, self._offers, limits)
+            return True
+
         try:
-            record = await self._hold(state, diff, lease, work, sa.true())
+            record = await self._hold(state, diff, lease, lambda c: takeover.take(c, lease.name), sa.true(), limits)
+        except RunBlocked:
+            lease.end()
+            await self._database.write(block, takeover.was_handed_over)
+            raise
         except BaseException:
             lease.end()
             raise
         diff.mark_written(state)
         return record
+
+    async def hand_over(self, state: RunState, decisions: Mapping[str, Decision], by: Deciders = NOBODY) -> None:
+        """Insert the decisions, and offer the run to any process, in one transaction."""
+        takeover = self._takeover(state, decisions, by)
+
+        def work(connection: sa.Connection) -> bool:
+            takeover.hand_over(connection, self._offers)
+            return True
+
+        await self._database.write(work, takeover.was_handed_over)
+
+    async def hand_on(self, run_id: str, reason: str, delay: float) -> None:
+        """Release a run that this process cannot execute, and save the reason."""
+        if claim := self._claims.lease(run_id):
+            self._claims.drop(run_id, claim)
+        process = (self._leases.name, self._process.name)
+        owner = await self._database.write(lambda c: hand_on(c, self._database, run_id, process, reason, delay))
+        if owner is not None:
+            self._leases.end(owner)
 
     async def enqueue(self, request: RunRequest, *, idempotency: IdempotencyKey | None = None) -> str:
         """Insert a queued run and its idempotency key, in one transaction."""
@@ -152,7 +213,7 @@ class SqlStore:
                 run_id = sql_queue.insert_key(connection, idempotency, request.run_id)
                 if run_id != request.run_id:
                     return run_id
-            sql_queue.insert_queued(connection, request, state, row)
+            sql_queue.insert_queued(connection, self._offers, request, state, row)
             batch.insert(connection, self._statements)
             return request.run_id
 
@@ -161,71 +222,19 @@ class SqlStore:
 
         return await self._database.write(work, committed)
 
-    async def claim(self, limit: int, *, run_id: str | None = None) -> Sequence[RunRequest]:
+    async def claim(
+        self, limit: int, *, run_id: str | None = None, scope: WorkScope = EVERYTHING
+    ) -> Sequence[RunRequest]:
         """Claim queued runs, in one transaction."""
-        search = partial(sql_queue.select_claimable, database=self._database, leases=self._leases, run_id=run_id)
-        if run_id is None and not await self._database.read(partial(search, limit=1)):
-            return []  # without a transaction that writes, because processes look for runs every second
-        leases: dict[str, RunLease] = {}
-
-        def work(connection: sa.Connection) -> list[tuple[str, RunRequest]]:
-            claimed = []
-            for number, lease_until in search(connection, limit=limit, lock=True):
-                lease = self._leases.new()
-                leases[lease.name] = lease
-                claim = (number, lease_until, lease, self.lease_seconds)
-                if request := sql_queue.claim_queued(connection, self._database, *claim):
-                    claimed.append((lease.name, request))
-            return claimed
-
-        def committed(connection: sa.Connection) -> list[tuple[str, RunRequest]] | None:
-            return list(sql_queue.claimed_by(connection, leases)) or None
-
-        try:
-            claimed = await self._database.write(work, committed)
-        except BaseException:
-            claimed = []
-            raise
-        finally:
-            self._claims.update({request.run_id: leases.pop(name) for name, request in claimed})
-            for unused in leases.values():
-                unused.end()
-        return [request for _, request in claimed]
+        return await self._claims.claim(limit, run_id, scope)
 
     async def unclaim(self, run_ids: Collection[str]) -> None:
         """Release claims, in one transaction."""
-        claims = [self._claims.pop(run_id) for run_id in set(run_ids) & self._claims.keys()]
-        names = [lease.name for lease in claims]
-        try:
-            if names:
-                await self._database.write(lambda connection: sql_queue.release_claims(connection, names))
-        finally:
-            for lease in claims:
-                lease.end()
+        await self._claims.unclaim(run_ids)
 
-    async def load_run(self, run_id: str) -> RunState:
-        """Return the last saved state of a run."""
-        return await self._database.read(lambda connection: sql_runs.load_run(connection, run_id))
-
-    async def runs(self, query: RunQuery | None = None) -> Sequence[RunInfo]:
-        """Return the matching runs, by default oldest first."""
-        run_filter = query or RunQuery()
-        return await self._database.read(
-            lambda connection: list_runs(connection, self._database, self._leases, run_filter)
-        )
-
-    async def count_waiting(self) -> Mapping[Status, int]:
-        """Count the queued and the paused runs."""
-        return await self._database.read(count_waiting)
-
-    async def events(self, run_id: str, after: int = 0) -> Sequence[Mapping[str, Any]]:
-        """Return the events of a run."""
-        return await self._database.read(lambda connection: sql_runs.load_events(connection, storable(run_id), after))
-
-    async def spans(self, run_id: str) -> Sequence[SpanRecord]:
-        """Return the spans of a run."""
-        bodies = await self._database.read(lambda connection: sql_runs.load_spans(connection, storable(run_id)))
-        return decode_spans(bodies)
+    async def sweep(self, limit: int, allowed: Allowed | None = None) -> Sequence[OfferedRun]:
+        """Offer runs again that need a process."""
+        return await self._sweep.sweep(limit, allowed)
 
     async def request_cancel(self, run_id: str) -> bool:
         """Save the request for the holder of the run."""
@@ -239,36 +248,37 @@ class SqlStore:
                 return False
             is_active = runs.c.status.in_(("queued", "running"))
             request = sa.update(runs).where(runs.c.id == key, runs.c.owner == owner.name, is_active)
-            return connection.execute(request.values(cancel_requested=True)).rowcount > 0
+            is_requested = connection.execute(request.values(cancel_requested=True)).rowcount > 0
+            if is_requested:
+                self._notify(connection, Signal("cancel", run_id=key))
+            return is_requested
 
         return await self._database.write(work)
 
     async def renew(self, run_ids: Collection[str]) -> Mapping[str, bool]:
-        """Renew all leases in one statement."""
-        own_runs = sa.update(runs).where(
-            runs.c.id.in_(sorted(run_ids)), runs.c.owner.startswith(self._leases.name, autoescape=True)
-        )
-        lease_seconds = {
-            "lease_until": self._database.now + self.lease_seconds,
-            "lease_boot": self._leases.boot_lease(self.lease_seconds),
-        }
-        renewed = own_runs.values(**lease_seconds).returning(runs.c.id, runs.c.cancel_requested)
-        rows = await self._database.write(lambda connection: connection.execute(renewed).all())
-        return {run_id: bool(cancelled) for run_id, cancelled in rows}
+        """Renew the lease of this process, and read its runs."""
+        held = await self._process.write(self._read_held, renew=True)
+        return {run_id: held[run_id] for run_id in run_ids if run_id in held}
 
-    async def blueprint(self, digest: str) -> Blueprint | None:
-        """Return a stored blueprint, or None."""
-        select = sa.select(blueprints.c.files).where(blueprints.c.digest == digest)
-        files = await self._database.read(lambda connection: connection.execute(select).scalar_one_or_none())
-        return Blueprint(digest, orjson.loads(files)) if files else None
+    async def keep_alive(self, name: str, info: Mapping[str, Any]) -> None:
+        """Save what this process reports, and renew its lease."""
+        await self._process.keep_alive(name, info, self._read_held)
+
+    def _read_held(self, connection: sa.Connection) -> Mapping[str, bool]:
+        """Return whether a cancel request exists, by id of the runs of this process; release those it has left.
+
+        A run whose write failed is left in its row, although the process is alive.
+        """
+        rows = held_runs(connection, self._leases.name)
+        alive = self._leases.alive()  # read after the rows: a lease begins before its row is written
+        left = [row.owner for row in rows if row.owner not in alive]
+        if left:
+            self._offers.release(connection, is_held_under(self._leases.name, left))
+        return {row.id: bool(row.cancel_requested) for row in rows if row.owner in alive}
 
     async def save_media(self, run_id: str, files: Mapping[str, bytes]) -> None:
         """Save files by digest, each once."""
         await self._database.write(lambda connection: sql_media.insert_media(connection, run_id, files))
-
-    async def load_media(self, digests: Collection[str]) -> Mapping[str, bytes]:
-        """Return the stored files with these digests."""
-        return await self._database.read(lambda connection: sql_media.select_media(connection, digests))
 
     async def conversation(self, conversation_id: str, tenant: str | None = None) -> Conversation:
         """Return a conversation with the messages of its answered turns. Delete it first if it has expired."""
@@ -280,11 +290,6 @@ class SqlStore:
             if conversation is not None:
                 return conversation
             await self._database.write(lambda c: sql_conversations.delete_expired(c, time.time(), key))
-
-    async def conversations(self, query: ConversationQuery | None = None) -> Sequence[ConversationInfo]:
-        """Return the matching conversations, latest turn first."""
-        filters = query or ConversationQuery()
-        return await self._database.read(lambda connection: sql_conversations.list_conversations(connection, filters))
 
     async def replace_session(self, conversation: Conversation) -> None:
         """Save session values, compare-and-set on the number of turns."""
@@ -313,30 +318,13 @@ class SqlStore:
         """Delete old data in many small transactions, so that runs can write between them."""
         if dry_run:
             return await self._database.read(lambda c: sql_conversations.count_prunable(c, before, now))
-        pruned = await self._repeat(lambda c: sql_conversations.delete_expired(c, now))
-        if before is not None:
-            ended = await self._repeat(lambda c: sql_conversations.delete_ended(c, before))
-            pruned = Pruned(pruned.runs + ended.runs, pruned.conversations)
-            await self._database.write(lambda c: sql_budgets.delete_ended_counters(c, before))
-        await self._database.write(lambda c: sql_conversations.delete_unused_blueprints(c, now))
-        await self._database.write(lambda c: sql_media.delete_unused_media(c, now))
-        await self._database.write(lambda c: sql_queue.delete_expired_keys(c, now))
-        return replace(pruned, freed_bytes=await shrink(self._database, self._is_idle))
-
-    async def _is_idle(self) -> bool:
-        """Return whether no run is in progress, so that a longer write delays none."""
-        in_progress = RunQuery(statuses=frozenset[Status](("queued", "running")))
-        return not any(info.held for info in await self.runs(in_progress))
-
-    async def _repeat(self, delete: Work[Pruned]) -> Pruned:
-        """Repeat a transaction until it deletes nothing more; return the totals."""
-        total = Pruned()
-        while (some := await self._database.write(delete)) != Pruned():
-            total = Pruned(total.runs + some.runs, total.conversations + some.conversations)
-        return total
+        return await prune(self._database, self._leases, before, now)
 
     async def close(self) -> None:
         """Close the connections."""
+        await self._stop_listening()
+        with suppress(StoreError):
+            await self._process.leave()
         await self._database.close()
 
     def _needs_blueprint_write(self, blueprint: Blueprint) -> bool:
@@ -351,6 +339,7 @@ class SqlStore:
         lease: RunLease,
         work: Work[sql_runs.HeldRow],
         has_changed: sa.ColumnElement[bool],
+        limits: RunLimits,
     ) -> SqlRecord:
         """Execute a transaction that makes this process the holder of a run, and return the run's record.
 
@@ -362,9 +351,26 @@ class SqlStore:
             row = connection.execute(select.where(has_changed)).one_or_none()
             return row and sql_runs.held_row(row)
 
-        held = await self._database.write(work, committed)
+        def limited(connection: sa.Connection) -> sql_runs.HeldRow:
+            take_slots(connection, self._offers, limits, self._leases.name, state.run_id)
+            return work(connection)
+
+        held = replace(await self._process.write(limited if limits else work, committed), slots=frozenset(limits))
         state.version = held.version
-        return SqlRecord(self._database, self._statements, state, diff, lease, self.lease_seconds, held)
+        return SqlRecord(self._database, self._statements, state, diff, lease, held, self.is_followed)
+
+    def _takeover(self, state: RunState, made: Mapping[str, Decision], by: Deciders) -> Takeover:
+        bodies = {key: decision.model_dump_json() for key, decision in made.items()}
+        return Takeover(self._database, self._leases, state, NewDecisions(bodies, by))
+
+
+def _first_rows(state: RunState, diff: StateDiff, *, keeps_history: bool) -> tuple[RowBatch, dict[str, Any]]:
+    """Return the rows of a run that begins, and the columns of its own row; raises StoreError."""
+    batch = RowBatch()
+    with _serializing():
+        batch.add(state.run_id, diff.changes(state))
+        batch.add(state.run_id, history_rows(state) if keeps_history else [])
+        return batch, {"head": head_json(state), "state": batch.state}
 
 
 @contextmanager

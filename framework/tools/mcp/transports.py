@@ -25,6 +25,7 @@ from mcp.types import jsonrpc_message_adapter
 
 from framework.tools.mcp import child_launcher
 from framework.types.bounded_body import BoundedStream
+from framework.types.certificates import trusted_certificates
 from framework.types.tool_servers import McpServer
 
 if TYPE_CHECKING:
@@ -247,4 +248,5 @@ def _http_client(server: McpServer, on_http_error: OnHttpError) -> httpx2.AsyncC
     timeout = httpx2.Timeout(server.connect_timeout, read=idle)
     # A compressed body can expand to any size before its length is known.
     headers = {"accept-encoding": "identity"} | configured
-    return httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks={"response": [check]})
+    hooks = {"response": [check]}
+    return httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks=hooks, verify=trusted_certificates())

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import islice
 from traceback import walk_tb
 from typing import Any
 
 from framework.tools.deadline import DeadlineExceededError
+from framework.tools.declaration import DeclarationError
 from framework.tools.plugins.helper_files import is_helper, is_plugin
 from framework.tools.plugins.modules import PLUGIN_PACKAGE, PluginPackage, PluginSourceError
 from framework.types.errors import ConfigError
@@ -26,6 +29,8 @@ _Frame = tuple[str, int]
 
 _WHILE_LOADING = "while loading"
 _MAX_MESSAGE_CHARS = 2000
+_MAX_INVALID_TOOLS = 50
+"""Maximum number of tools of one plugin whose invalid declarations are reported."""
 
 
 def plugin_problems(
@@ -57,6 +62,33 @@ def plugin_problems(
     message = f"helper failed: {cause.place}: {cause.message}"
     importing = Problem(path=package.path, line=own, message=message, excerpt=_excerpt(package, package.path, own))
     return redact_problem(importing), cause
+
+
+def declaration_problems(package: PluginPackage, errors: Iterable[DeclarationError]) -> Iterator[Problem]:
+    """Yield a problem for each mistake in the declarations of a plugin's tools, at its option."""
+    for error in islice(errors, _MAX_INVALID_TOOLS):
+        places = [(file, line) for filename, line in error.stack if (file := package.file_of(filename))]
+        file, line = places[0] if places else (package.path, 1)
+        source = package.files[file].decode("utf-8-sig", "replace")
+        for option, message in error.errors:
+            at, column = _option_place(source, line, option) if option else (line, None)
+            excerpt, text = source.split("\n")[at - 1], _printable(message)
+            cause = redact_problem(Problem(path=file, line=at, column=column, message=text, excerpt=excerpt))
+            if file != package.path:
+                own = next((line for other, line in places if other == package.path), None)
+                message = f"helper failed: {cause.place}: {cause.message}"
+                yield Problem(path=package.path, line=own, message=message)
+            yield cause
+
+
+def _option_place(source: str, line: int, option: str) -> tuple[int, int | None]:
+    """Return line and column of an option's value in the call at a line, or the line if there is no such option."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and node.lineno <= line <= (node.end_lineno or line):
+            for value in (keyword.value for keyword in node.keywords if keyword.arg == option):
+                before = source.split("\n")[value.lineno - 1].encode()[: value.col_offset]
+                return value.lineno, len(before.decode()) + 1
+    return line, None
 
 
 def _printable(text: str) -> str:

@@ -13,9 +13,9 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from framework.tools.deadline import DeadlineExceededError, call_within
-from framework.tools.declaration import check_name
+from framework.tools.declaration import check_name, collected_declaration_errors
 from framework.tools.extension import Extension
-from framework.tools.plugins.errors import plugin_problems
+from framework.tools.plugins.errors import declaration_problems, plugin_problems
 from framework.tools.plugins.helper_files import plugin_files
 from framework.tools.plugins.modules import PluginFinder, PluginPackage
 from framework.tools.tool import Tool
@@ -122,7 +122,16 @@ class PluginLoader:
 
 def _plugin(package: PluginPackage, made_from: Mapping[str, bytes | None]) -> Plugin:
     """Execute the file and collect its definitions, which may execute code of the plugin again."""
-    module = package.execute()
+    with collected_declaration_errors() as invalid:
+        try:
+            module = package.execute()
+        except BaseException as error:
+            if not invalid:
+                raise
+            problems = *declaration_problems(package, invalid), *plugin_problems(package, error, made_from)
+            raise PluginError(*problems) from None
+    if invalid:
+        raise PluginError(*declaration_problems(package, invalid))
     setup, teardown = (_lifetime_function(package.path, module, name) for name in ("setup", "teardown"))
     tools, extensions = tuple(_tools(package.path, module)), tuple(_extensions(package.path, module))
     plugin = Plugin(package.path, package, module, tools, extensions, made_from, setup, teardown)

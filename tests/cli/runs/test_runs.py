@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,10 +14,7 @@ import click
 import pytest
 
 from framework import Runtime
-from framework.store.url import open_store
 from framework.testing import ScriptedModel, Turn, calls
-from framework.types.messages import Message
-from framework.types.run_request import RunRequest
 from tests.support.commands import agentsd, agentsd_in_process, read_until, terminal
 from tests.support.projects import agent, write
 from tests.support.stored_runs import (
@@ -25,6 +23,7 @@ from tests.support.stored_runs import (
     list_runs,
     start_paused_run,
     start_slow_run,
+    store_queued_run,
 )
 
 
@@ -43,20 +42,11 @@ def begin(root: Path, *turns: Turn) -> str:
 
 
 def test_a_queued_run_is_listed_shown_and_cancelled(tmp_path: Path) -> None:
-    write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
-
-    async def enqueue() -> str:
-        store = await open_store(STORE, tmp_path)
-        message = Message(role="user", content="hi there")
-        run_id = await store.enqueue(RunRequest(message=message, options={"agent": "one"}, conversation_id="c"))
-        await store.close()
-        return run_id
-
-    run_id = asyncio.run(enqueue())
+    run_id = store_queued_run(tmp_path)
     listed = agentsd_in_process("runs", "list", "--status", "queued", cwd=tmp_path).stdout.split()
     assert (listed[:3], listed[-3:]) == ([run_id, "queued", "one"], ["c#?", "hi", "there"])
     shown = agentsd_in_process("runs", "show", "last", cwd=tmp_path).stdout
-    assert shown == f"{run_id}  queued\n  agent one  conversation c\nyou: hi there\n"
+    assert shown == f"{run_id}  queued\n  agent one  conversation c\n  waits for capacity\nyou: hi there\n"
     refused = agentsd_in_process("runs", "replay", "last", cwd=tmp_path)
     assert refused.stderr == f"error: run {run_id} is queued: it has not begun\n"
     refused = agentsd_in_process("runs", "resume", "last", cwd=tmp_path)
@@ -82,6 +72,10 @@ def test_a_run_whose_process_was_killed_while_it_waited_is_approved_in_another_a
     done = agentsd("runs", "decide", waiting["run_id"], "--approve", "call_1", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "hello\n"), done.stderr
     assert "✓ echo" in done.stderr
+    decided = agentsd_in_process("runs", "show", "last", cwd=tmp_path).stdout
+    assert re.search(r"^decided: call_1, [-0-9]+ [:0-9]+ UTC: approved$", decided, re.MULTILINE)
+    (made,) = json.loads(agentsd_in_process("runs", "show", "last", "--json", cwd=tmp_path).stdout)["decisions"]
+    assert (made["confirmation_id"], made["decision"], made["by"]) == ("call_1", {"type": "approve"}, None)
     assert [run["status"] for run in list_runs(tmp_path)] == ["completed"]
 
 

@@ -47,9 +47,11 @@ def test_every_setting_has_a_reload_effect() -> None:
         "reload.reconcile",
         "store.url",
         "store.retention",
+        "store.lease",
         "telemetry.otlp_endpoint",
         "telemetry.otlp_headers",
         "telemetry.service_name",
+        "server.console",
         "server.host",
         "server.max_connections",
         "server.max_connections_per_address",
@@ -58,11 +60,14 @@ def test_every_setting_has_a_reload_effect() -> None:
         "server.openwebui_tasks",
         "server.port",
         "server.request_timeout",
+        "work.concurrency",
+        "work.engine",
     }
     hot = {key for key, effect in known.items() if effect == "hot"}
     assert hot == {key for key in known if key.startswith("tools.")} - {"tools.base_path"} | {
         "budgets",
         "server.api_keys",
+        "server.allow_edit",
         "telemetry.inbound",
     }
     assert reload_effect("something.new") == "restart"

@@ -35,6 +35,7 @@ STRICTER: dict[str, tuple[Any, Any]] = {
     "telemetry.content": ("full", "redacted"),
     "telemetry.inbound": ("parent", "ignore"),
     "server.api_keys": ([ONE, TWO], [TWO]),
+    "server.allow_edit": (True, False),
 }
 """For each setting a value, and a stricter one."""
 BROKEN = {

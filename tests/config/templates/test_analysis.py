@@ -21,7 +21,10 @@ def faults(sources: dict[str, str] | str, *given_names: str) -> tuple[Problem, .
 
 
 def needed(sources: dict[str, str] | str, *given_names: str) -> list[str]:
-    return [f"{problem.place.removeprefix('prompts/')} {problem.message}" for problem in faults(sources, *given_names)]
+    return [
+        f"{problem.path.removeprefix('prompts/')}:{problem.line} {problem.message}"
+        for problem in faults(sources, *given_names)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -119,13 +122,13 @@ def test_an_included_template_receives_surrounding_variables() -> None:
 def test_errors_are_reported_in_unreachable_branches(source: str, message: str) -> None:
     prompts = Prompts({"t.j2": source, "u.j2": "u"})
     (problem,) = prompts.check("t.j2", ["name"])
-    assert (problem.place, problem.message[: len(message)]) == ("prompts/t.j2:2", message)
+    assert (problem.path, problem.line, problem.message[: len(message)]) == ("prompts/t.j2", 2, message)
     assert list(prompts.problems()) == [problem]
 
 
 def test_a_syntax_error_is_reported_in_the_included_template() -> None:
     (problem,) = faults({"t.j2": "{% if false %}{% include 'u.j2' %}{% endif %}", "u.j2": "\n{% if %}"})
-    assert problem.place == "prompts/u.j2:2"
+    assert problem.place == "prompts/u.j2:2:1"
 
 
 def test_a_template_nested_without_end_is_a_problem_not_a_crash() -> None:

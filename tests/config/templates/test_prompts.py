@@ -67,18 +67,18 @@ def test_with_jinja_the_spaces_and_newlines_around_it_stay() -> None:
 
 def test_an_undefined_variable_is_an_error_with_its_line() -> None:
     problem = refused("one\n\nHello {{ nmae }}\n", name="x")
-    assert (problem.place, problem.message) == ("prompts/t.j2:3", "'nmae' is undefined")
+    assert (problem.place, problem.message) == ("prompts/t.j2:3:10", "'nmae' is undefined")
     assert (problem.excerpt, problem.hint) == ("Hello {{ nmae }}", "declare it under `inputs`, or set it under `vars`")
 
 
 def test_a_missing_attribute_is_an_error_with_its_line() -> None:
     problem = refused("\n{{ agent.nmae }}", agent={"name": "x"})
-    assert (problem.place, problem.message) == ("prompts/t.j2:2", "'dict object' has no attribute 'nmae'")
+    assert (problem.place, problem.message) == ("prompts/t.j2:2:10", "'dict object' has no attribute 'nmae'")
 
 
 def test_an_error_in_an_included_template_has_its_position() -> None:
     problem = refused({"t.j2": "a\n{% include 'u.j2' %}", "u.j2": "\n\n{{ y }}\n"})
-    assert (problem.place, problem.excerpt) == ("prompts/u.j2:3", "{{ y }}")
+    assert (problem.place, problem.excerpt) == ("prompts/u.j2:3:4", "{{ y }}")
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_an_error_in_an_included_template_has_its_position() -> None:
 )
 def test_an_invalid_template_is_rejected_with_its_line(source: str, message: str) -> None:
     problem = refused(source, x="x", y=[])
-    assert problem.place == "prompts/t.j2:2"
+    assert (problem.path, problem.line) == ("prompts/t.j2", 2)
     assert message in problem.message
 
 
@@ -122,7 +122,7 @@ def test_a_missing_template_is_rejected_with_a_suggestion() -> None:
 
 def test_the_syntax_errors_of_the_projects_templates_are_listed_in_order() -> None:
     prompts = Prompts({"b.j2": "{{", "a.j2": "\n{% endif %}", "good.j2": "{{ x }}"})
-    assert [problem.place for problem in prompts.problems()] == ["prompts/a.j2:2", "prompts/b.j2:1"]
+    assert [problem.place for problem in prompts.problems()] == ["prompts/a.j2:2:4", "prompts/b.j2:1:1"]
 
 
 @pytest.mark.hostile(28)

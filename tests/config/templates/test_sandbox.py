@@ -186,7 +186,7 @@ def test_a_costly_template_fails_the_run_with_its_line(tmp_path: Path) -> None:
     assert few.status == "completed"
     assert many.status == "failed"
     assert many.error.code == "config_invalid"
-    assert "prompts/a.j2:2: creates a value of size 2000000000; the limit is 1000000" in many.error.message
+    assert "prompts/a.j2:2:1: creates a value of size 2000000000; the limit is 1000000" in many.error.message
 
 
 _NAMES = st.sampled_from(["text", "items", "n", "rows", "nothing"])

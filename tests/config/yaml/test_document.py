@@ -126,6 +126,20 @@ def test_line_endings_and_a_byte_order_mark_change_nothing(ending: str) -> None:
     assert (other.data, other.marks) == (plain.data, plain.marks)
 
 
+def test_all_duplicate_keys_are_reported_and_the_rest_of_the_file_is_read() -> None:
+    with pytest.raises(DocumentError) as caught:
+        read_document("x.yaml", b"a: 1\na: 2\nb: {c: 1, c: 2}\nd: 3\n")
+    assert [(problem.line, problem.column) for problem in caught.value.problems] == [(2, 1), (3, 11)]
+    assert caught.value.document is not None
+    assert caught.value.document.data == {"a": 2, "b": {"c": 2}, "d": 3}
+
+
+def test_the_number_of_reported_duplicate_keys_is_limited() -> None:
+    with pytest.raises(DocumentError) as caught:
+        read_document("x.yaml", b"a: 1\n" * 1000)
+    assert (len(caught.value.problems), caught.value.document) == (21, None)
+
+
 def test_lines_are_counted_as_in_the_parser() -> None:
     problem = refused('a: "one\u2028two"\nb: [}\n')
     assert (place(problem), problem.excerpt) == ((3, 5), "b: [}")

@@ -527,17 +527,25 @@ def test_no_limit_is_exceeded_for_any_model_behaviour(
 def test_active_time_is_stored_during_a_run_so_that_a_crash_loses_none(tmp_path: Path) -> None:
     store, stored = JsonStore(), []
 
+    def work() -> None:
+        began = perf_counter()
+        while perf_counter() - began < 2 * CLOCK_DRIFT:
+            pass  # a shorter time would not be counted
+
     @tool(risk="low")
     async def peek(n: int, context: ToolContext) -> str:
         """Read the stored state of the run."""
         stored.append((await store.load_run(context.run_id)).elapsed_ms)
-        began = perf_counter()
-        while perf_counter() - began < 2 * CLOCK_DRIFT:
-            pass  # a shorter time would not be counted
+        work()
         return f"looked {n}"
 
+    def script(request: ModelRequest) -> Turn:
+        work()
+        looks = sum(message.role == "tool" for message in request.messages)
+        return "done" if looks == 2 else calls(("peek", {"n": looks + 1}), prefix=f"c{looks}")
+
     async def main() -> RunResult:
-        model = ScriptedModel(calls(("peek", {"n": 1})), calls(("peek", {"n": 2})), "done")
+        model = ScriptedModel(script=script)
         root, models = project(tmp_path, "{timeout: 60s}"), {"scripted": model}
         async with Runtime.open(root, models=models, tools=[peek], store=store, watch=False) as runtime:
             return await runtime.run("go")

@@ -136,7 +136,7 @@ def test_each_reader_gets_each_numbered_event_once_and_the_whole_text(steps: lis
                 case ("read", index, count) if script.watched:
                     watched = script.watched[index % len(script.watched)]
                     for _ in range(count):
-                        if (event := watched.reader._take()) is not None:
+                        if (event := watched.reader.take()) is not None:
                             watched.events.append(event)
                 case ("leave", index) if len(script.watched) > 1:
                     script.watched.pop(1 + index % (len(script.watched) - 1)).reader.close()

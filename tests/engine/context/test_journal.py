@@ -10,7 +10,7 @@ import pytest
 
 from framework.engine.context.event_hub import EventHub
 from framework.engine.context.journal import Journal, next_event
-from framework.store.protocol import RunRecord
+from framework.store.run_record import RunRecord
 from framework.store.sql.store import SqlStore
 from framework.types.budget import BudgetUse
 from framework.types.events import Event, Warned

@@ -148,18 +148,22 @@ def test_text_is_delivered_once(received: list[Event], delivered: list[str]) -> 
 
 
 def test_thoughts_of_a_streamed_message_arrive_in_deltas_and_once(tmp_path: Path) -> None:
-    said = Message(role="assistant", content="done", reasoning=Reasoning(text="let me think"))
+    reasoning = Reasoning(text="let me think")
+    asked = Message(role="assistant", content="first", reasoning=reasoning, tool_calls=calls(("echo", {"text": "x"})))
+    said = Message(role="assistant", content="done", reasoning=reasoning)
 
     async def main() -> None:
         store = JsonStore()
-        write(tmp_path, {"agents.d/a.yaml": agent("a")})
-        options: dict[str, Any] = {"models": {"scripted": ScriptedModel(said)}, "watch": False}
+        write(tmp_path, {"agents.d/a.yaml": agent("a", skill_policy="{allow: [echo]}")})
+        options: dict[str, Any] = {"models": {"scripted": ScriptedModel(asked, said)}, "watch": False}
         async with Runtime.open(tmp_path, store=store, **options) as runtime, runtime.stream("go") as stream:
             received = [event async for event in stream]
             thoughts = [event for event in received if isinstance(event, Thought)]
             stored = [event for event in await store.events(stream.run_id) if event["event"] == "thinking"]
-        assert "".join(event.text for event in thoughts) == "let me think"
-        assert [event["text"] for event in stored] == ["let me think"]
+        assert "".join(event.text for event in thoughts) == "let me think\nfirstlet me think"
+        assert [(event.text, event.reasoning_chars) for event in thoughts if event.seq] == [("\nfirst", 1)]
+        whole = [(event["text"], event["reasoning_chars"]) for event in stored]
+        assert whole == [("let me think\nfirst", 13), ("let me think", 12)]
 
     asyncio.run(main())
 

@@ -347,7 +347,7 @@ def test_the_usage_of_an_interrupted_answer_is_estimated(tmp_path: Path) -> None
 def test_text_of_a_failed_attempt_is_void_and_the_next_attempt_is_another_message(
     tmp_path: Path, error: ModelError | None
 ) -> None:
-    received, result = asyncio.run(stream_run(project(tmp_path), scripted=Halting(2, error)))
+    received, result = asyncio.run(stream_run(project(tmp_path), scripted=Halting(1, error)))
 
     shown: dict[str, str] = {}
     for event in received:
@@ -358,8 +358,23 @@ def test_text_of_a_failed_attempt_is_void_and_the_next_attempt_is_another_messag
     done = received[-1]
     assert isinstance(done, events.RunFinished)
     assert shown == {done.message_id: "the whole"}
-    assert done.message_id == "msg.1-3"
+    assert done.message_id == "msg.1-2"
     assert result.output == "the whole"
+
+
+@pytest.mark.parametrize("error", [None, down()], ids=["cut", "error"])
+def test_an_answer_that_has_begun_is_begun_again_only_once(tmp_path: Path, error: ModelError | None) -> None:
+    model = Halting(5, error)
+    result = run(project(tmp_path, "max_retries: 4, backoff: 1ms"), scripted=model)
+    assert (result.status, 5 - model.left) == ("failed", 2)
+    assert why(result).endswith("(2 attempts)")
+
+
+def test_a_fallback_answers_after_an_answer_was_begun_twice(tmp_path: Path) -> None:
+    model, fallback = Halting(5), Halting(0)
+    root = project(tmp_path, "max_retries: 4, backoff: 1ms", fallback_models="[other]")
+    result = run(root, scripted=model, other=fallback)
+    assert (result.output, 5 - model.left) == ("the whole", 2)
 
 
 # --- deadlines and connections
@@ -452,7 +467,7 @@ def test_a_streamed_answer_may_exceed_model_timeout_while_pieces_arrive(tmp_path
     assert why(run(root, scripted=Talking(40, 0.03))) == unstreamed
 
 
-@pytest.mark.parametrize(("words", "expected_calls"), [(10, 3), (300, 1)])
+@pytest.mark.parametrize(("words", "expected_calls"), [(10, 2), (300, 1)])
 def test_a_timeout_after_much_of_an_answer_is_not_retried(tmp_path: Path, words: int, expected_calls: int) -> None:
     root = project(tmp_path, "max_retries: 2, backoff: 1ms", runtime_policy="{model_timeout: 100ms}")
     model = Talking(words, stalls=True)
@@ -460,6 +475,15 @@ def test_a_timeout_after_much_of_an_answer_is_not_retried(tmp_path: Path, words:
     assert model.calls == expected_calls
     assert "did not continue its answer within 0.1s (runtime_policy.model_timeout, agents.d/one.yaml:7)" in message
     assert ("not retried after 1800 characters" in message) == (expected_calls == 1)
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_model_total_timeout_ends_an_answer_that_is_still_arriving(tmp_path: Path, streams: bool) -> None:
+    root = project(tmp_path, "max_retries: 0", runtime_policy="{model_timeout: 20s, model_total_timeout: 200ms}")
+    model = Talking(2000, 0.02)
+    result = asyncio.run(stream_run(root, scripted=model))[1] if streams else run(root, scripted=model)
+    message = "did not finish its answer within 0.2s (runtime_policy.model_total_timeout, agents.d/one.yaml:7)"
+    assert message in why(result)
 
 
 def test_first_token_timeout_applies_only_to_streamed_answers(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from framework import Approve, Reject, ToolError, tool
 from framework.engine.plan.references import StepReference, invalid_references, references, resolve_references
-from framework.store.protocol import RunRecord
+from framework.store.run_record import RunRecord
 from framework.testing import JsonStore, calls
 from framework.tools.tool import Tool
 from framework.types.plan import PlanDraft, StepDraft

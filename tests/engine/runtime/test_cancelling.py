@@ -12,14 +12,15 @@ import pytest
 
 from framework import DecisionRefused, Respond, RunResult, Runtime, Tool, tool
 from framework.engine.runtime import heartbeat
-from framework.engine.runtime import resume as resuming
-from framework.store.protocol import Blueprint, Conversation, RunRecord
+from framework.engine.runtime.suspects import MAX_RESUME_ATTEMPTS
+from framework.store.protocol import RunQuery
+from framework.store.run_record import RunRecord
 from framework.store.sql.store import SqlStore
 from framework.testing import ScriptedModel, calls
 from framework.types.budget import BudgetUse
 from framework.types.events import Event
 from framework.types.messages import Message
-from framework.types.state import Decision, RunState
+from framework.types.state import RunState
 from framework.types.trace import SpanRecord
 from tests.support.projects import agent, write
 
@@ -92,11 +93,11 @@ class Slow(SqlStore):
     def slow_down(self) -> None:
         self.reached, self.go = asyncio.Event(), asyncio.Event()
 
-    async def begin(self, state: RunState, conversation: Conversation | None, blueprint: Blueprint | None) -> RunRecord:
-        return Late(await super().begin(state, conversation, blueprint), self.reached, self.go)  # type: ignore[return-value]  # it need not be set
+    async def begin(self, *begun: Any) -> RunRecord:
+        return Late(await super().begin(*begun), self.reached, self.go)  # type: ignore[return-value]  # it need not be set
 
-    async def take(self, state: RunState, decisions: Mapping[str, Decision], by: str | None = None) -> RunRecord:
-        return Late(await super().take(state, decisions, by), self.reached, self.go)  # type: ignore[return-value]  # it need not be set
+    async def take(self, *taken: Any) -> RunRecord:
+        return Late(await super().take(*taken), self.reached, self.go)  # type: ignore[return-value]  # it need not be set
 
 
 def project(root: Path) -> Path:
@@ -240,15 +241,17 @@ def test_cancelling_resume_orphans_does_not_interrupt_the_end_of_a_crashed_run(t
 
 
 async def create_crashing_run(url: str, root: Path) -> str:
-    """Create a run that was taken over several times without progress."""
-    store = await SqlStore.open(url, root)
+    """Create a run whose processes ended before they made progress."""
     state = RunState(agent="one", messages=[Message(role="user", content="go")])
-    record = await store.begin(state, None, None)
-    for _ in range(resuming.MAX_RESUME_ATTEMPTS):
-        await record.release()
-        record = await store.take(await store.load_run(state.run_id), {})
-    await record.release()
-    await store.close()
+    for number in range(MAX_RESUME_ATTEMPTS + 1):
+        store = await SqlStore.open(url, root, lease_seconds=0.01)
+        if number:
+            await store.take(await store.load_run(state.run_id), {})
+        else:
+            await store.begin(state, None, None)
+        while not await store.runs(RunQuery(orphaned=True)):  # until the lease has expired
+            pass
+        await store.close()
     return state.run_id
 
 
@@ -258,11 +261,11 @@ class Overtaken(SqlStore):
     def overtake(self, faster: Callable[[], Awaitable[object]]) -> None:
         self.faster: Callable[[], Awaitable[object]] | None = faster
 
-    async def take(self, state: RunState, decisions: Mapping[str, Decision], by: str | None = None) -> RunRecord:
+    async def take(self, *taken: Any) -> RunRecord:
         if (faster := self.faster) is not None:
             self.faster = None
             await faster()
-        return await super().take(state, decisions, by)
+        return await super().take(*taken)
 
 
 def test_a_run_resumed_elsewhere_during_its_cancellation_still_ends(tmp_path: Path, store_url: str) -> None:

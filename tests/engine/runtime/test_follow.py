@@ -14,7 +14,7 @@ import pytest
 from framework import Approve, Reject, RequestError, RunNotFound, RunSuspended, Runtime, StoreError, events, tool
 from framework.llm.client import Delta, ModelRequest
 from framework.store.memory import MemoryStore
-from framework.store.protocol import RunRecord
+from framework.store.run_record import RunRecord
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
 from framework.types.messages import Message, Reasoning
 from framework.types.state import RunState
@@ -475,16 +475,16 @@ def test_events_emitted_while_the_reader_joins_are_not_missing(tmp_path: Path) -
 @pytest.mark.parametrize("after", [1, 10**9])
 def test_a_number_beyond_the_last_event_is_the_last_one(tmp_path: Path, any_url: str | None, after: int) -> None:
     async def main() -> None:
-        gate, model = Gate(), ScriptedModel(calls(("hold", {})), TEXT)
-        async with opened(project(tmp_path), any_url, model, tools=gate.tools()) as runtime:
+        model = Halting(TEXT)
+        async with opened(project(tmp_path), any_url, model) as runtime:
             submitted = await runtime.submit("hi")
             waiting = asyncio.create_task(_collect(runtime.follow(submitted.run_id, after)))
-            await gate.began.wait()
-            running = asyncio.create_task(_collect(runtime.follow(submitted.run_id, after)))
-            await asyncio.sleep(0)
-            gate.opened.set()
-            for one in (waiting, running):
-                assert isinstance((await one)[-1], events.RunFinished)
+            await model.half.wait()
+            async with aclosing(runtime.follow(submitted.run_id, after)) as running:
+                await anext(running)  # it has joined, so that the run cannot end before
+                model.rest.set()
+                for seen in (await _collect(running), await waiting):
+                    assert isinstance(seen[-1], events.RunFinished)
 
     asyncio.run(main())
 

@@ -10,7 +10,7 @@ from typing import Any
 from framework import Approve, RunResult, Runtime, tool
 from framework.engine.context.event_hub import EventHub
 from framework.engine.context.journal import Journal
-from framework.store.protocol import RunRecord
+from framework.store.run_record import RunRecord
 from framework.testing import JsonStore, ScriptedModel, calls
 from framework.types.messages import Message
 from framework.types.state import RunState

@@ -15,7 +15,8 @@ import pytest
 from framework import Approve, RunBusy, RunResult, RunSuspended, Runtime, Tool, tool
 from framework.engine.runtime import heartbeat
 from framework.store.memory import MemoryStore
-from framework.store.protocol import Blueprint, Conversation, RunRecord, Store
+from framework.store.protocol import Store
+from framework.store.run_record import RunRecord
 from framework.store.sql.store import SqlStore
 from framework.testing import JsonStore, ScriptedModel, calls
 from framework.types.budget import BudgetUse
@@ -108,9 +109,9 @@ class Noticing(SqlStore):
     renewed: asyncio.Event
     looks = 0
 
-    async def begin(self, state: RunState, conversation: Conversation | None, blueprint: Blueprint | None) -> RunRecord:
+    async def begin(self, *begun: Any) -> RunRecord:
         self.renewed = asyncio.Event()
-        return Noticed(await super().begin(state, conversation, blueprint), self)  # type: ignore[return-value]  # it is only read
+        return Noticed(await super().begin(*begun), self)  # type: ignore[return-value]  # it is only read
 
     async def renew(self, run_ids: Collection[str]) -> Mapping[str, bool]:
         found = await super().renew(run_ids)

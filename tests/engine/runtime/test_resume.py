@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,6 +34,7 @@ from framework.store.protocol import RunQuery
 from framework.store.sql.store import SqlStore
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.errors import RunTaken
+from framework.types.state import Confirmation
 from tests.support.projects import agent, write
 
 ASKING = "{ask: [{tool: pay, reason: money}], allow: [pay, look, hang]}"
@@ -323,6 +324,37 @@ def test_a_confirmation_expires_while_its_runtime_is_open(tmp_path: Path, store_
     assert shop.did == []
 
 
+def test_an_expired_confirmation_is_decided_by_nobody_though_another_is_decided_with_it(
+    tmp_path: Path, store_url: str
+) -> None:
+    write(tmp_path, {"agents.d/boss.yaml": agent("boss", sub_agents="[hasty, patient]")})
+    for name, expires in (("hasty", "1s"), ("patient", "1h")):
+        keys = {"skill_policy": ASKING, "model": name, "runtime_policy": EXPIRING % (expires, "reject")}
+        write(tmp_path, {f"agents.d/{name}.yaml": agent(name, **keys)})
+    both = calls(("agent.hasty", {"message": "pay"}), ("agent.patient", {"message": "pay"}))
+    shop, asked = Shop(), dict[str, Confirmation]()
+
+    async def pause(runtime: Runtime) -> None:
+        asked.update({one.agent: one for one in (await runtime.run("pay", agent="boss", user="ann")).pending})
+
+    async def resume(runtime: Runtime) -> None:
+        (run_id,) = [info.run_id for info in await runtime.store.runs(RunQuery())]
+        expires_at = asked["hasty"].expires_at
+        assert expires_at is not None
+        await asyncio.sleep((expires_at - datetime.now(UTC)).total_seconds())
+        assert (await runtime.resume(run_id, {asked["patient"].id: Approve()}, user="ann")).status == "completed"
+        made = {one.confirmation_id: one for one in await runtime.store.decisions(run_id)}
+        assert [(made[asked[name].id].by, made[asked[name].id].expired) for name in ("hasty", "patient")] == [
+            (None, True),
+            ("ann", False),
+        ]
+
+    models = {name: ScriptedModel(PAY, "ok") for name in ("hasty", "patient")}
+    for body, turn in ((pause, both), (resume, "done")):
+        life(tmp_path, store_url, shop, body, models={**models, "scripted": ScriptedModel(turn)})
+    assert shop.did == ["pay 20"]
+
+
 # --- cancelling
 
 
@@ -492,8 +524,10 @@ def test_a_run_that_crashes_several_processes_fails(tmp_path: Path, store_url: s
     run_id = create_orphan(root, store_url, shop, calls(("hang", {})))
 
     async def dying() -> None:
-        store = await SqlStore.open(store_url, root)
-        await (await store.take(await store.load_run(run_id), {})).release()
+        store = await SqlStore.open(store_url, root, lease_seconds=0.01)
+        await store.take(await store.load_run(run_id), {})
+        while not await store.runs(RunQuery(orphaned=True)):  # until the lease has expired
+            pass
         await store.close()
 
     for _ in range(3):
@@ -512,11 +546,18 @@ def test_a_run_that_crashes_several_processes_fails(tmp_path: Path, store_url: s
     life(root, store_url, shop, body)
 
 
+class Suspended(SqlStore):
+    """The store of a process that does not renew its lease, because it is suspended."""
+
+    async def renew(self, run_ids: Collection[str]) -> Mapping[str, bool]:
+        return dict.fromkeys(run_ids, False)
+
+
 def test_a_suspended_process_whose_run_was_taken_over_stops_working_on_it(tmp_path: Path, store_url: str) -> None:
     root, shop = project(tmp_path), Shop()
 
     async def main() -> None:
-        store = await SqlStore.open(store_url, root, lease_seconds=0.01)
+        store = await Suspended.open(store_url, root, lease_seconds=0.01)
         models = {"scripted": ScriptedModel(calls(("hang", {})), calls(("look", {})), "never")}
         async with Runtime.open(root, tools=shop.tools(), models=models, store=store, watch=False) as runtime:
             task = asyncio.create_task(runtime.run("hang"))

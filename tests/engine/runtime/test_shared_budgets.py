@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from framework.engine.runtime.project import Project
 from framework.llm.client import ModelRequest
 from framework.llm.scripted import Turn, calls
 from framework.store.memory import MemoryStore
-from framework.store.protocol import Blueprint, Conversation, RunRecord
+from framework.store.run_record import RunRecord
 from framework.store.sql.store import SqlStore
 from framework.testing import JsonStore
 from framework.types.budget import BudgetUse
@@ -255,9 +256,9 @@ class SlowStore(JsonStore):
         super().__init__()
         self.reached, self.go = asyncio.Event(), asyncio.Event()
 
-    async def begin(self, state: RunState, conversation: Conversation | None, blueprint: Blueprint | None) -> RunRecord:
+    async def begin(self, *begun: Any) -> RunRecord:
         """Save a new run."""
-        return SlowRecord(await super().begin(state, conversation, blueprint), self)
+        return SlowRecord(await super().begin(*begun), self)
 
 
 class SlowRecord:

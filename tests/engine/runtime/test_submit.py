@@ -12,7 +12,6 @@ import pytest
 from pydantic import BaseModel
 
 from framework import Approve, ConversationBusy, File, RequestError, RunNotFound, events
-from framework.engine.runtime import queue
 from framework.llm.client import ModelRequest
 from framework.store.sql.store import SqlStore
 from framework.testing import ScriptedModel, Turn, calls
@@ -299,10 +298,10 @@ def test_a_run_that_cannot_begin_fails_with_the_usual_events(tmp_path: Path, any
     asyncio.run(main())
 
 
-def test_at_most_a_number_of_runs_execute_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_most_a_number_of_runs_execute_at_once(tmp_path: Path) -> None:
     async def main() -> None:
-        gate = Gate()
-        async with opened(project(tmp_path), None, ScriptedModel(script=echo), tools=gate.tools()) as runtime:
+        gate, root = Gate(), write(project(tmp_path), {"agentsd.yaml": "work: {concurrency: 3}\n"})
+        async with opened(root, None, ScriptedModel(script=echo), tools=gate.tools()) as runtime:
             submitted = [await runtime.submit("hold") for _ in range(7)]
             await gate.began.wait()
             await runtime.start_queued()
@@ -310,7 +309,6 @@ def test_at_most_a_number_of_runs_execute_at_once(tmp_path: Path, monkeypatch: p
             gate.opened.set()
             assert {(await runtime.result(one.run_id)).status for one in submitted} == {"completed"}
 
-    monkeypatch.setattr(queue, "MAX_CONCURRENT_RUNS", 3)
     asyncio.run(main())
 
 

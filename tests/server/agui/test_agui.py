@@ -20,6 +20,7 @@ from framework.server.open_streams import OpenStreams
 from framework.testing import JsonStore, ScriptedModel, calls
 from tests.support.agui import INSTALLED, AguiClient
 from tests.support.api_keys import key_entry
+from tests.support.loopback import LOOPBACK
 from tests.support.projects import agent, write
 from tests.support.serving import Serving, serving
 
@@ -51,7 +52,7 @@ class Scene:
         return await self.client(thread, url=url, message=message, headers=headers, **command)
 
     async def post(self, body: Any, agent: str = "main", **headers: str) -> httpx2.Response:
-        async with httpx2.AsyncClient(trust_env=False) as http:
+        async with httpx2.AsyncClient(**LOOPBACK) as http:
             return await http.post(f"{self.serving.url}/agui/{agent}", json=body, headers=headers)
 
 

@@ -19,6 +19,7 @@ from framework import tool
 from framework.llm.client import ModelRequest
 from framework.testing import ScriptedModel, calls
 from tests.support.api_keys import key_entry
+from tests.support.loopback import LOOPBACK
 from tests.support.mcp_client import ERAS, Answer, Era, McpUser, accept, http_user, text_of
 from tests.support.projects import agent, write
 from tests.support.serving import Serving, serving
@@ -277,7 +278,7 @@ def test_a_client_that_dies_leaves_its_run_running(tmp_path: Path) -> None:
         write(tmp_path, {"agents.d/main.yaml": agent("main")})
         model = ScriptedModel(calls(("hold", {})), "Done.")
         async with serving(tmp_path, models={"scripted": model}, tools=[held.tool]) as served:
-            async with httpx2.AsyncClient(base_url=served.url, trust_env=False) as http:
+            async with httpx2.AsyncClient(base_url=served.url, **LOOPBACK) as http:
                 session = await handshake(http)
                 body = {"jsonrpc": "2.0", "id": 2, "method": "tools/call"}
                 params = {"name": "main", "arguments": {"message": "wait"}}
@@ -306,7 +307,7 @@ async def handshake(http: httpx2.AsyncClient, **headers: str) -> dict[str, str]:
 
 
 def http_of(there: Post) -> httpx2.AsyncClient:
-    return httpx2.AsyncClient(base_url=there.serving.url, trust_env=False)
+    return httpx2.AsyncClient(base_url=there.serving.url, **LOOPBACK)
 
 
 def test_a_session_is_of_one_key(tmp_path: Path) -> None:

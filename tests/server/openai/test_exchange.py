@@ -17,6 +17,7 @@ from framework.server.request_handling import CHAT_BODY_BYTES
 from framework.store.memory import MemoryStore
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.errors import StoreError
+from tests.support.loopback import LOOPBACK
 from tests.support.projects import agent, write
 from tests.support.serving import Serving, serving
 
@@ -51,7 +52,7 @@ def serve(
         models = {"scripted": ScriptedModel(*script)}
         async with (
             serving(root, **{"models": models, "tools": [now], **options}) as server,
-            httpx2.AsyncClient(base_url=server.v1, trust_env=False, timeout=20) as client,
+            httpx2.AsyncClient(base_url=server.v1, **LOOPBACK, timeout=20) as client,
         ):
             return await use(client, server)
 
@@ -203,7 +204,7 @@ def test_a_server_that_stops_answers_so_that_clients_do_not_repeat_the_run(tmp_p
 
     async def main() -> Any:
         models = {"scripted": ScriptedModel(calls(("clock.wait", {})))}
-        async with httpx2.AsyncClient(trust_env=False, timeout=20) as client:
+        async with httpx2.AsyncClient(**LOOPBACK, timeout=20) as client:
             async with serving(project(tmp_path), drain=0, models=models, tools=[wait]) as server:
                 answer = asyncio.create_task(client.post(f"{server.v1}{CHAT}", json=HI))
                 await started.wait()

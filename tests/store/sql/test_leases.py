@@ -17,8 +17,8 @@ from framework import ConversationBusy, RunBusy
 from framework.store.protocol import RunQuery
 from framework.store.sql.database import Database
 from framework.store.sql.leases import RunLeases
-from framework.store.sql.record import LEASE_SECONDS
 from framework.store.sql.store import SqlStore
+from framework.store.work import DEFAULT_LEASE_SECONDS
 from framework.types.messages import Message
 from framework.types.state import RunState
 from tests.support.cases import cases
@@ -45,7 +45,7 @@ class Behind(Database):
 
 
 async def observer(clock: type[Database], root: Path) -> SqlStore:
-    return SqlStore(await clock.open(STORE, root), LEASE_SECONDS)
+    return SqlStore(await clock.open(STORE, root), DEFAULT_LEASE_SECONDS)
 
 
 @pytest.mark.parametrize("clock", [Ahead, Behind, Database])

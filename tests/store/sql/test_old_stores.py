@@ -6,24 +6,28 @@ import asyncio
 import json
 import time
 from collections.abc import Sequence
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from examples.scale_demo.postgres import new_database
 from framework import Approve, RunResult, Runtime, Tool, tool
+from framework.store.period import Period
 from framework.store.protocol import Conversation, Pruned, RunInfo, RunQuery
 from framework.store.sql.database import Database
-from framework.store.sql.schema import MIGRATIONS
+from framework.store.sql.migrations import SCHEMA_VERSION
 from framework.store.sql.store import SqlStore
+from framework.store.usage import GROUPINGS
 from framework.testing import ScriptedModel
 from framework.types.budget import BudgetUse, counter_scope
 from framework.types.messages import Message
 from framework.types.state import RunState
-from tests.support.old_stores import DUMPS, STORE, TENANTS, project_with_old_store
-from tests.support.postgres import new_database
+from tests.support.old_stores import DUMPS, QUEUED, STORE, TENANTS, project_with_old_store
 from tests.support.projects import agent, write
+from tests.support.queues import begin, end
 
 each_dump = pytest.mark.parametrize("dump", DUMPS, ids=lambda dump: dump.stem)
 
@@ -72,6 +76,29 @@ def test_all_data_of_an_old_store_is_read(tmp_path: Path, dump: Path) -> None:
 
 
 @each_dump
+def test_the_runs_of_an_old_store_are_counted_with_what_their_states_contain(tmp_path: Path, dump: Path) -> None:
+    knows_prices = dump.stem == "version-6"  # except those of the run in progress
+
+    async def main() -> None:
+        store = await SqlStore.open(STORE, project_with_old_store(tmp_path, dump))
+        infos = await store.runs()
+        period = Period.of(infos[0].created_at - 1, infos[-1].created_at + 1, "1d", UTC)
+        for by in GROUPINGS:
+            report = await store.usage(RunQuery(), by, period)
+            counts = report.total.counts
+            assert report.total.statuses == {"completed": 1, "paused": 1, "running": 1}
+            assert counts.tokens == counts.input_tokens + counts.output_tokens == sum(info.tokens for info in infos)
+            assert report.total.latency.p95_ms == infos[0].elapsed_ms > 0
+            assert counts.unknown_cost == (1 if knows_prices else sum(info.tokens > 0 for info in infos))
+            assert sum(group.figures.counts.runs for group in report.groups) == 3
+            if by == "model":
+                assert [group.key for group in report.groups] == ["scripted" if knows_prices else None]
+        await store.close()
+
+    asyncio.run(main())
+
+
+@each_dump
 def test_the_runs_of_an_old_store_are_resumed_and_pruned(tmp_path: Path, dump: Path) -> None:
     async def finished(runtime: Runtime, info: RunInfo) -> RunResult:
         result = await runtime.resume(info.run_id, {})
@@ -91,6 +118,24 @@ def test_the_runs_of_an_old_store_are_resumed_and_pruned(tmp_path: Path, dump: P
             assert await runtime.store.prune(time.time() + 1, time.time()) == Pruned(3, 0)
             (turn, _) = await runtime.store.runs()  # the messages of conversations remain
             assert await runtime.store.events(turn.run_id) == []
+
+    asyncio.run(main())
+
+
+def test_the_queued_runs_of_an_old_store_begin_in_order(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = await SqlStore.open(STORE, project_with_old_store(tmp_path, QUEUED))
+        began = []
+        while claimed := await store.claim(10):
+            for one in claimed:
+                assert one.attempts == 0
+                began.append(one.message.content)
+                await end(*await begin(store, one))
+        assert began == ["1", "2", "5", "3", "6"], "4 waits for the paused run of its conversation"
+        paused = await store.load_run((await store.conversation("c2")).open_run or "")
+        await end(paused, await store.take(paused, {}))
+        assert [one.message.content for one in await store.claim(10)] == ["4"]
+        await store.close()
 
     asyncio.run(main())
 
@@ -183,10 +228,26 @@ def _as_version_2(connection: sa.Connection) -> None:
         "DELETE FROM agentsd_schema WHERE version > 2",
     ):
         connection.exec_driver_sql(statement)
-    assert len(MIGRATIONS) > 2
+    assert SCHEMA_VERSION > 2
+
+
+def _as_version_6(connection: sa.Connection) -> None:
+    columns = ("process", "priority", "rank", "queue", "ready", "blocked_by", "refusals", "offered_at")
+    for statement in (
+        *(f"ALTER TABLE agentsd_runs DROP COLUMN {name}" for name in columns),
+        *(f"ALTER TABLE agentsd_runs ADD COLUMN {name} DOUBLE PRECISION" for name in ("lease_until", "lease_boot")),
+        "DROP INDEX ix_agentsd_runs_expiring",
+        "CREATE INDEX ix_agentsd_runs_paused ON agentsd_runs (expires_at) WHERE status = 'paused'",
+        "DROP TABLE agentsd_processes",
+        "DROP TABLE agentsd_slots",
+        "ALTER TABLE agentsd_schema DROP COLUMN min_version",
+        "DELETE FROM agentsd_schema WHERE version > 6",
+    ):
+        connection.exec_driver_sql(statement)
 
 
 def _as_version_4(connection: sa.Connection) -> None:
+    _as_version_6(connection)
     for statement in (
         "DROP TABLE agentsd_idempotency_keys",
         "ALTER TABLE agentsd_runs DROP COLUMN request",

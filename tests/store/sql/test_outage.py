@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from examples.scale_demo.postgres import FAST, Server, new_database, server
 from framework import Approve, Respond, RunResult, Runtime, StoreError, Tool, tool
 from framework.llm.client import ModelRequest
 from framework.store.sql.store import SqlStore
@@ -23,7 +24,6 @@ from framework.types.run_request import IdempotencyKey
 from framework.types.state import RunState
 from tests.support.cases import FACTOR
 from tests.support.halts import Cutter
-from tests.support.postgres import FAST, Server, new_database, server
 from tests.support.projects import agent, write
 from tests.support.queues import end, request
 
@@ -257,7 +257,7 @@ def test_a_transaction_with_a_lost_commit_reply_is_executed_once(
         state.status = "paused"
         await cut(record.write(state, last=True))
         loaded = await store.load_run(state.run_id)
-        record = await cut(store.take(loaded, {"a": Approve()}, "ann"))
+        record = await cut(store.take(loaded, {"a": Approve()}, {"a": "ann"}))
         assert (await store.load_run(state.run_id)).decisions == {"a": Approve()}
         loaded.status, loaded.finish_reason = "completed", "final"
         await cut(record.write(loaded, last=True))

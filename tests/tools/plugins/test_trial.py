@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
 
 import pytest
 
@@ -66,9 +66,9 @@ def test_a_plugin_that_blocks_all_threads_blocks_neither_the_server_nor_other_ed
             assert [(problem.path, problem.line) for problem in generation.errors] == [(PATH, 3)]
             assert generation.agents["a"].spec.instructions == "New."
             assert generation.agents["a"].toolset.offered["p.f"].function() == "good", "the last good version"
-            threads = threading.active_count()
-            assert await runtime.reload() is generation, "it is not tried again until it is saved again"
-            assert threading.active_count() == threads
+            tried = getrusage(RUSAGE_CHILDREN)
+            assert await runtime.reload() is generation
+            assert getrusage(RUSAGE_CHILDREN) == tried, "it is not tried again until it is saved again"
 
     asyncio.run(main())
 

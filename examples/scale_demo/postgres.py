@@ -18,7 +18,7 @@ from uuid import uuid4
 import psycopg
 from psycopg import sql
 
-FAST = ("fsync=off", "full_page_writes=off", "synchronous_commit=off", "shared_buffers=32MB", "max_connections=100")
+FAST = ("fsync=off", "full_page_writes=off", "shared_buffers=32MB", "max_connections=100")
 
 
 def programs() -> Path | None:

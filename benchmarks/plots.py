@@ -1,0 +1,62 @@
+"""Plots of benchmark tables, as SVG files that are readable on light and on dark pages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import leather
+
+from benchmarks.harness import Results, Row, Table, figure, times
+
+WIDTH = 860
+OURS, OTHERS, TEXT = "#2f6feb", "#9aa4b2", "#7d8590"
+"""Colours with contrast on white and on black."""
+NAME = "agentsd"
+"""Rows whose name contains it are drawn in the colour of this project."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """What to draw: the rows of one table as bars."""
+
+    file: str
+    benchmark: str
+    title: str
+    """How the title of the table begins."""
+    by_ratio: bool = False
+    """Whether the bars have the length of the ratio instead of the value."""
+
+    def table(self, results: Results) -> Table | None:
+        """Return the table of this plot, if it was measured."""
+        return next((one for one in results.get(self.benchmark, ()) if one.title.startswith(self.title)), None)
+
+    def length(self, row: Row) -> float | None:
+        """Return the length of a bar; None if the row has none."""
+        return row.ratio if self.by_ratio else row.value
+
+    def label(self, row: Row) -> str:
+        """Return the text of a bar."""
+        return times(row.ratio) if self.by_ratio else figure(row.value)
+
+
+def draw(plot: Plot, table: Table, path: Path) -> None:
+    """Draw the rows of a table as horizontal bars, in their order."""
+    rows = [row for row in table.rows if plot.length(row) is not None]
+    set_theme()
+    chart = leather.Chart()
+    bars = [(plot.length(row), f"{row.name}: {plot.label(row)}") for row in rows]
+    chart.add_bars(bars, fill_color=lambda bar: OURS if NAME in bar.y else OTHERS)
+    chart.add_x_axis(ticks=[0], tick_formatter=lambda *_: "")
+    chart.to_svg(str(path), width=WIDTH, height=70 + 26 * len(rows))
+
+
+def set_theme() -> None:
+    """Set the look of all charts, as leather documents it: there is no other way."""
+    theme = leather.theme
+    theme.background_color = "none"
+    theme.label_color = TEXT
+    theme.tick_color = theme.zero_color = "none"
+    theme.tick_font_family = "system-ui, sans-serif"
+    theme.tick_font_char_width = 7.2
+    theme.margin = 0.03

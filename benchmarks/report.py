@@ -1,0 +1,115 @@
+"""Writes results into `docs/benchmarks.md`: `python -m benchmarks.report RESULT.json… [--release NAME]`.
+
+The page keeps its own text; only what is between its markers is replaced.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import Results, Row, Table, figure, load, promise, times
+from benchmarks.plots import Plot, draw
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs/benchmarks.md"
+IMAGES = HERE.parent / "docs/images"
+RELEASES = HERE / "releases.json"
+SHOWN_RELEASES = 5
+PLOTS = (Plot("bench-tokens.svg", "tokens", "Tokens of a task", by_ratio=True),)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the page, its plots, and with `--release` the ratios of a release."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=__doc__)
+    parser.add_argument("files", nargs="+", type=Path, help="what `python -m benchmarks --json` has written")
+    parser.add_argument("--release", metavar="NAME", help="also remember the promised ratios, under this name")
+    options = parser.parse_args(arguments)
+    results, facts = merged(options.files)
+    if options.release:
+        remember(options.release, results, facts)
+    page = PAGE.read_text("utf-8")
+    for name, text in (("measured", "\n".join(measured(results, facts))), ("releases", "\n".join(releases()))):
+        page = between(page, name, text)
+    PAGE.write_text(page, "utf-8")
+
+
+def merged(files: Sequence[Path]) -> tuple[Results, Mapping[str, Any]]:
+    """Return the results of several files, and the facts of all; later files have precedence."""
+    results: dict[str, Sequence[Table]] = {}
+    facts: dict[str, Any] = {"versions": {}}
+    for path in files:
+        found, about = load(path)
+        results |= found
+        facts |= {**about, "versions": facts["versions"] | about["versions"]}
+    return results, facts
+
+
+def between(page: str, name: str, text: str) -> str:
+    """Replace what is between the markers of a name. Raises ValueError if the page lacks them."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+    found = f"{re.escape(begin)}.*?{re.escape(end)}"
+    replaced, count = re.subn(found, lambda _: f"{begin}\n{text}\n\n{end}", page, flags=re.DOTALL)
+    if count != 1:
+        raise ValueError(f"{PAGE.name}: the markers of {name!r} are missing")
+    return replaced
+
+
+def measured(results: Results, facts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of all tables, with their plots."""
+    yield f"Measured on {facts['date']} with Python {facts['python']} on {facts['machine']}."
+    yield "\n| library | version |\n|---|---|"
+    yield from (f"| {name} | {version} |" for name, version in facts["versions"].items())
+    for name, tables in results.items():
+        yield f"\n### `{name}`"
+        for table in tables:
+            yield from _lines(table)
+            for plot in PLOTS:
+                if plot.table(results) is table:
+                    draw(plot, table, IMAGES / plot.file)
+                    yield f"\n![{table.title}](images/{plot.file})"
+
+
+def _lines(table: Table) -> Iterator[str]:
+    yield f"\n**{table.title}**\n"
+    yield f"| | {table.unit} | ratio | promised | |"
+    yield "|---|---|---|---|---|"
+    for row in table.rows:
+        cells = (row.name, figure(row.value), times(row.ratio), promise(row), row.note)
+        yield f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |".replace("|  ", "| ")
+    if table.note:
+        yield "\n" + "\n".join(f"{line}  " for line in table.note.splitlines()).rstrip()
+
+
+def promised(results: Results) -> Iterator[tuple[str, Row]]:
+    """Yield each row with a promise, and its full name."""
+    for name, tables in results.items():
+        for table in tables:
+            yield from ((f"{name}: {table.title}: {row.name}", row) for row in table.rows if row.kept is not None)
+
+
+def remember(release: str, results: Results, facts: Mapping[str, Any]) -> None:
+    """Add the promised ratios of a release to those of the releases before."""
+    known: dict[str, Any] = json.loads(RELEASES.read_text("utf-8")) if RELEASES.exists() else {}
+    known[release] = {"date": facts["date"], "ratios": {name: row.ratio for name, row in promised(results)}}
+    RELEASES.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+def releases() -> Iterator[str]:
+    """Yield the lines of the table of the last releases."""
+    known: dict[str, Any] = json.loads(RELEASES.read_text("utf-8")) if RELEASES.exists() else {}
+    shown = sorted(known, key=lambda name: known[name]["date"])[-SHOWN_RELEASES:]
+    names = dict.fromkeys(name for release in shown for name in known[release]["ratios"])
+    heads = [f"{name} ({known[name]['date']})" for name in shown]
+    yield f"| promise | {' | '.join(heads)} |"
+    yield "|---|" + "---|" * len(shown)
+    for name in names:
+        yield f"| {name} | {' | '.join(times(known[release]['ratios'].get(name)) for release in shown)} |"
+
+
+if __name__ == "__main__":
+    main()

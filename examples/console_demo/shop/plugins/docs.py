@@ -1,0 +1,38 @@
+"""The help pages of the shop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from framework import ToolError, tool
+
+PAGES = Path(__file__).resolve().parent.parent / "help"
+
+
+@tool(risk="low", idempotent=True)
+def search(query: str) -> list[dict[str, str]]:
+    """Search the help pages, and return the matching lines.
+
+    Args:
+        query: words to look for; a page that contains one of them matches.
+    """
+    words = query.lower().split()
+    return [
+        {"path": path.relative_to(PAGES).as_posix(), "line": line}
+        for path in sorted(PAGES.rglob("*.md"))
+        for line in path.read_text("utf-8").splitlines()
+        if any(word in line.lower() for word in words)
+    ]
+
+
+@tool(risk="low", idempotent=True)
+def read(path: str) -> str:
+    """Return one help page.
+
+    Args:
+        path: the page, such as returns.md.
+    """
+    page = (PAGES / path).resolve()
+    if not page.is_relative_to(PAGES) or not page.is_file():
+        raise ToolError(f"there is no help page {path!r}; docs.search lists them")
+    return page.read_text("utf-8")

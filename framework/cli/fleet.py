@@ -1,0 +1,119 @@
+"""`agentsd fleet`: shows the processes that share a store, and what waits where and why."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+import click
+
+from framework.cli.location import locate
+from framework.cli.options import project_path
+from framework.cli.records import ago, open_project_store
+from framework.cli.show import counted
+from framework.cli.table import NOTHING, show_table
+from framework.store.fleet import read_fleet
+from framework.types.fleet import Fleet, FleetProcess, WaitingRuns
+from framework.types.text import visible
+
+_DIGEST_LENGTH = 8
+_PROCESSES = ("process", "kind", "version", "runs", "takes", "generation", "agents", "seen")
+_WAITING = ("waiting", "agent", "queue", "oldest", "why")
+_WHY = {
+    "capacity": "for a process with free capacity",
+    "no_worker": "no live process takes them: start `agentsd worker`, or check its --agents and --queues",
+    "conversation": "for another run of their conversation",
+    "handed_on": "handed on: see below",
+    "released": "interrupted: the next free process continues them",
+}
+_UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
+
+
+@click.command("fleet")
+@project_path
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON, as GET /agent/fleet returns it.")
+def command(path: str, as_json: bool) -> int:
+    """Show the processes that share the store of the project at PATH, and what waits where and why."""
+    fleet = asyncio.run(_read(path))
+    if as_json:
+        click.echo(fleet.model_dump_json(indent=2))
+        return 0
+    if fleet.processes:
+        show_table(_PROCESSES, [_process_row(one, fleet) for one in fleet.processes])
+    else:
+        click.echo("no process: start `agentsd serve` or `agentsd worker`")
+    for line in _differences(fleet):
+        click.secho(line, fg="yellow")
+    if any((fleet.running, fleet.paused, fleet.waiting)):
+        waiting = sum(group.count for group in fleet.waiting)
+        click.echo(f"\n{counted(fleet.running, 'run')} in progress, {fleet.paused} paused, {waiting} waiting")
+    if fleet.waiting:
+        show_table(_WAITING, [_waiting_row(one) for one in fleet.waiting])
+    for run in fleet.handed_on:
+        for process, reason in run.reasons.items():
+            click.echo(f"{run.run_id}: {visible(process)} {visible(reason)}")
+    return 0
+
+
+async def _read(path: str) -> Fleet:
+    async with open_project_store(locate(path)) as store:
+        return await read_fleet(store)
+
+
+def _process_row(one: FleetProcess, fleet: Fleet) -> list[str]:
+    different = sum(digest != next(iter(fleet.digests.get(name, {digest: 1}))) for name, digest in one.agents.items())
+    agents = counted(len(one.agents), "agent")
+    return [
+        one.name,
+        one.kind or NOTHING,
+        one.version or NOTHING,
+        f"{one.running} of {one.capacity}" if one.works else NOTHING,
+        _takes(one),
+        str(one.generation or NOTHING),
+        agents + (f", {different} different" if different and one.alive else "") + _problems(one),
+        ago(one.seen_at.timestamp()) if one.alive else f"ended, last seen {ago(one.seen_at.timestamp())}",
+    ]
+
+
+def _takes(one: FleetProcess) -> str:
+    if not one.works:
+        return "nothing"
+    if one.queues is None and one.only_agents is None:
+        return "all runs"
+    parts = (("queues", one.queues), ("agents", one.only_agents))
+    return "; ".join(f"{kind} {', '.join(names)}" for kind, names in parts if names) or "nothing"
+
+
+def _problems(one: FleetProcess) -> str:
+    return f", {counted(one.problems, 'problem')}" if one.problems else ""
+
+
+def _differences(fleet: Fleet) -> Iterator[str]:
+    """Yield a line for each version and each agent that live processes do not share."""
+    alive = [one for one in fleet.processes if one.alive]
+    versions = sorted({one.version for one in alive if one.version})
+    if len(versions) > 1:
+        yield f"versions differ: {', '.join(f'{name} ({_named(alive, name)})' for name in versions)}"
+    for name, digests in fleet.digests.items():
+        if len(digests) > 1:
+            (common, count), *others = digests.items()
+            holders = ", ".join(
+                f"{one.name} has {one.agents[name][:_DIGEST_LENGTH]}"
+                for one in alive
+                if one.agents.get(name) in dict(others)
+            )
+            share = f"{count} of {sum(digests.values())} processes"
+            yield f"agent {name}: {share} have {common[:_DIGEST_LENGTH]}; {holders}"
+
+
+def _named(processes: Sequence[FleetProcess], version: str) -> str:
+    return ", ".join(one.name for one in processes if one.version == version)
+
+
+def _waiting_row(group: WaitingRuns) -> list[str]:
+    why = f"limit {group.limit}" if group.reason == "limit" else _WHY[group.reason]
+    return [str(group.count), group.agent or "any", group.queue or NOTHING, _duration(group.oldest_seconds), why]
+
+
+def _duration(seconds: float) -> str:
+    return next((f"{seconds / size:.0f}{unit}" for size, unit in _UNITS if seconds >= size), f"{seconds:.0f}s")

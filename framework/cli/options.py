@@ -1,0 +1,60 @@
+"""Options and arguments that several commands share, each with one spelling."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+_C = TypeVar("_C", bound=Callable[..., Any])
+
+MODEL_VARIABLE = "AGENTSD_MODEL"
+"""Environment variable that replaces every agent's model in `run` and `chat`, as `--model` does."""
+
+PROJECT_OPTION = click.option(
+    "-C", "--project", default=".", show_default=True, metavar="FOLDER", help="The project's folder."
+)
+MODEL_OPTION = click.option(
+    "-m",
+    "--model",
+    metavar="MODEL",
+    envvar=MODEL_VARIABLE,
+    show_envvar=True,
+    help="Use this model instead of the agents' own, e.g. openai/gpt-5.4-mini.",
+)
+INPUT_OPTION = click.option(
+    "-i", "--input", "inputs", multiple=True, metavar="NAME=VALUE", help="An input of the agent; repeatable."
+)
+LIMIT_OPTION = click.option(
+    "-l", "--limit", "limits", multiple=True, metavar="NAME=VALUE", help="Override a limit, e.g. max_steps=3."
+)
+LOCALE_OPTION = click.option("--locale", metavar="LANGUAGE", help="Language of the prompts, e.g. zh.")
+
+
+def project_path(function: _C) -> _C:
+    """Add `[PATH]` and `-C FOLDER`. The command gets one `path`: PATH in FOLDER, each by default this folder."""
+
+    @wraps(function)
+    def with_path(*, path: str | None, project: str, **given: Any) -> Any:
+        return function(path=project if path is None else str(Path(project, path)), **given)
+
+    with_argument = click.argument("path", required=False)(with_path)
+    return PROJECT_OPTION(with_argument)  # type: ignore[return-value]  # click keeps the function it decorates
+
+
+def parse_pairs(values: tuple[str, ...]) -> dict[str, Any]:
+    """Parse `name=value` options; a value that is valid JSON is decoded."""
+    found: dict[str, Any] = {}
+    for value in values:
+        name, equals, text = value.partition("=")
+        if not equals:
+            raise click.UsageError(f"write {value}=VALUE")
+        try:
+            found[name] = json.loads(text)
+        except json.JSONDecodeError:
+            found[name] = text
+    return found

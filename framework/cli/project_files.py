@@ -1,0 +1,77 @@
+"""Texts of the files that `agentsd init` and `agentsd new` write besides the starter's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import yaml
+
+GITIGNORE = """\
+# Stored runs, accepted tool definitions and schemas for editors.
+.agentsd/
+# API keys belong into the environment, never into the repository.
+.env
+__pycache__/
+"""
+
+STARTER_SETTINGS = """\
+# yaml-language-server: $schema=.agentsd/settings.schema.json
+# Settings of this project; every key is optional. docs/settings.md lists all of them.
+version: 1
+
+# Model of agents that do not set one. `offline` needs no key.
+# model: openai/gpt-5.4-mini
+
+# Your own names for models, for use in agent files and with `agentsd run --model`.
+# models:
+#   fast: {model: openai/gpt-5.4-mini}
+#   local: {model: openai/qwen3, base_url: "http://127.0.0.1:8080/v1", api_key: none}
+
+# The agent for messages that no rule matches.
+# routing: {default_agent: assistant}
+
+# Hosts that tools may access; none by default.
+# tools: {http: {domains: [api.example.com]}}
+
+# Limits that runs share; an agent file names them in runtime_policy.budgets.
+# budgets: {team: {max_cost_usd: 5, per: day}}
+
+# How long ended runs are kept; by default forever. `agentsd runs prune` deletes them.
+# store: {retention: 30d}
+"""
+
+_AGENT = """\
+# yaml-language-server: $schema=../.agentsd/agent.schema.json
+version: 1
+name: {name}
+description: {description}
+instructions: |
+  You are a helpful assistant. Answer in a few sentences.
+  Use your tools for numbers and files; never guess what a file says.
+skill_policy:
+  allow: [calculator, list_dir, read_file]   # `agentsd tools list` shows all tools
+runtime_policy: {{max_steps: 10, timeout: 60s}}
+"""
+
+EXAMPLE_CASES = """\
+cases:
+  - name: it calculates
+    message: calculate 2 + 3
+    model:                        # what the model answers; without it: `offline`
+      - {call: calculator, arguments: {expression: 2 + 3}}
+      - {say: It is 5.}
+    expect: {called: [calculator], output: "5"}
+"""
+
+
+def agent_files(name: str, description: str = "Calculates, and finds and reads files.") -> Mapping[str, str]:
+    """Return a new agent with a test case: texts by path relative to the project."""
+    return {
+        f"agents.d/{name}.yaml": _AGENT.format(name=_as_yaml(name), description=description),
+        f"agents.d/{name}.test.yaml": f"# yaml-language-server: $schema=../.agentsd/cases.schema.json\n{EXAMPLE_CASES}",
+    }
+
+
+def _as_yaml(name: str) -> str:
+    """Return a name as a YAML string: in quotation marks if it would be read as another type, such as `null`."""
+    return name if yaml.safe_load(name) == name else f'"{name}"'

@@ -1,0 +1,103 @@
+"""The agents that use a file, and the variables that a template receives from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from framework.config.agents.compile import Agent, template_names
+from framework.config.templates.prompts import PROMPTS_FOLDER
+from framework.config.templates.variables import RUN_VARIABLE_TEXTS
+from framework.config.yaml.document import DocumentError, read_document
+from framework.tools.plugins.loader import plugins_of
+from framework.types.spec import TemplateRef
+from framework.types.text import shorten
+
+_SOURCES: Mapping[str, str] = {"mcp_servers": "mcp", "skill_hosts": "skill"}
+"""Sections of files of tool servers, with the prefix of the tools that they declare."""
+
+_MAX_VALUE_CHARS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateVariable:
+    """A variable that a template can use."""
+
+    name: str
+    description: str
+    agents: tuple[str, ...] = ()
+    """The agents whose file defines it; empty if every template has it."""
+
+
+def agents_by_file(agents: Mapping[str, Agent], files: Mapping[str, bytes]) -> dict[str, tuple[str, ...]]:
+    """Return the names of the agents that use each file, sorted. Files that no agent uses are missing.
+
+    Args:
+        agents: the agents of a generation.
+        files: the files that it was built from.
+    """
+    servers = {path: _tool_prefixes(path, source) for path, source in files.items() if not path.endswith(".py")}
+    users: dict[str, set[str]] = {}
+    for agent in agents.values():
+        for path in (*_own_files(agent), *_server_files(agent, servers)):
+            users.setdefault(path, set()).add(agent.name)
+    return {path: tuple(sorted(names)) for path, names in users.items()}
+
+
+def _own_files(agent: Agent) -> Iterator[str]:
+    yield agent.path
+    templates = agent.prompts.closure(template_names(agent.spec))
+    yield from (f"{PROMPTS_FOLDER}/{name}" for name in templates if name in agent.prompts.project_names)
+    for plugin in plugins_of(agent.functions()):
+        yield plugin.path
+        yield from plugin.files
+
+
+def _server_files(agent: Agent, servers: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+    offered = agent.toolset.offered
+    for path, prefixes in servers.items():
+        if prefixes and any(name.startswith(prefixes) for name in offered):
+            yield path
+
+
+def _tool_prefixes(path: str, source: bytes) -> tuple[str, ...]:
+    """Return the prefixes of the tools that a file of tool servers declares; empty for other files."""
+    if b"mcp_servers" not in source and b"skill_hosts" not in source:
+        return ()
+    try:
+        data = read_document(path, source).data
+    except DocumentError:
+        return ()
+    sections = ((prefix, data.get(section)) for section, prefix in _SOURCES.items())
+    return tuple(f"{prefix}.{name}." for prefix, names in sections if isinstance(names, dict) for name in names)
+
+
+def template_variables(agents: Mapping[str, Agent], template: str) -> list[TemplateVariable]:
+    """Return the variables of a template, by name: those of every run, and those of the agents that use it.
+
+    Args:
+        agents: the agents of a generation.
+        template: path below `prompts/`.
+    """
+    own: dict[str, TemplateVariable] = {}
+    for name, description, agent in _defined(agents, template):
+        before = own.get(name)
+        users = (*before.agents, agent) if before else (agent,)
+        own[name] = TemplateVariable(name, before.description if before else description, users)
+    shared = {name: TemplateVariable(name, text) for name, text in RUN_VARIABLE_TEXTS.items()}
+    return [variable for _, variable in sorted({**shared, **own}.items())]
+
+
+def _defined(agents: Mapping[str, Agent], template: str) -> Iterator[tuple[str, str, str]]:
+    """Yield name, description and agent of the `inputs` and `vars` of the agents that render a template."""
+    for name, agent in sorted(agents.items()):
+        for source in (agent.spec.instructions, agent.spec.guidance):
+            if isinstance(source, TemplateRef) and template in agent.prompts.closure([source.template]):
+                defined = {
+                    key: f"value of `vars`: {shorten(str(value), _MAX_VALUE_CHARS)}"
+                    for key, value in source.vars.items()
+                }
+                if source is agent.spec.instructions:
+                    inputs = agent.spec.inputs.items()
+                    defined |= {key: field.description or f"an input: {field.type}" for key, field in inputs}
+                yield from ((key, text, name) for key, text in defined.items())

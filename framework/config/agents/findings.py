@@ -1,0 +1,129 @@
+"""Finds the errors of a rejected agent file that its first errors hide, so that one round reports all of them.
+
+A file is checked in stages: its shape, its name, its references, its templates, its models. A file that fails one stage
+does not reach the next one. Here, all stages check the valid parts of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from pydantic import ValidationError
+
+from framework.config.agents.budgets import Budgets
+from framework.config.agents.compile import CompileContext, build_agent, cycle_problems, unresolved_references
+from framework.config.agents.inputs import input_problems
+from framework.config.agents.model_settings import model_setting_problems
+from framework.config.agents.models import unknown_model_message
+from framework.config.agents.prices import PriceList, budget_price_problems, price_problems
+from framework.config.templates.prompt_check import prompt_problems
+from framework.config.yaml.document import Document, read_unique_keys
+from framework.config.yaml.partial import merge_valid
+from framework.types.problem import Problem
+from framework.types.spec import AgentSpec, Hooks, InputSpec
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedAgent:
+    """The valid parts of a rejected agent file."""
+
+    spec: AgentSpec
+    """The valid keys; the others have their defaults."""
+    document: Document
+    is_named: bool = True
+    """Whether the name is the one in the file; otherwise that is missing or invalid."""
+
+
+def read_valid_parts(path: str, source: bytes) -> RejectedAgent | None:
+    """Return the valid parts of a file with an invalid shape; None if it is not valid YAML."""
+    document = read_unique_keys(path, source)
+    if document is None:
+        return None
+    fields = {key: value for key, value in document.data.items() if key in AgentSpec.model_fields}
+    minimal = {"version": 1, "name": "x", "description": "x", "instructions": "x", **_outline(fields)}
+    base = AgentSpec.model_validate(minimal).model_dump(mode="json", by_alias=True)
+    spec = AgentSpec.model_validate(merge_valid(AgentSpec, base, fields)[0])
+    return RejectedAgent(spec, document.without_data(), is_named=fields.get("name") == spec.name)
+
+
+def hidden_problems(
+    agent: RejectedAgent, context: CompileContext, prices: PriceList, budgets: Budgets
+) -> list[Problem]:
+    """Return the errors in the valid parts of a rejected file, except for those of its shape.
+
+    Args:
+        agent: the valid parts.
+        context: where the references of the file are resolved. It contains the other agents, rejected ones included:
+            a rejected agent is an error in its own file only.
+        prices: the prices of models.
+        budgets: the shared budgets.
+    """
+    spec, document, specs = agent.spec, agent.document, context.specs
+    usable = _resolvable(spec, document, context)
+    found = chain(
+        unresolved_references(spec, document, context),
+        cycle_problems(spec, document, specs),
+        prompt_problems(build_agent(usable, document, "", context)),
+        model_setting_problems(usable, document, prices),
+        price_problems(usable, document, specs, prices),
+        budget_price_problems(usable, document, specs, prices, budgets),
+    )
+    return [problem for problem in found if problem.severity == "error"]
+
+
+def _outline(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the templates and input names of a file, because a template is checked with the names of all inputs."""
+    outline: dict[str, Any] = {}
+    for key in ("instructions", "guidance"):
+        match fields.get(key):
+            case {"template": str(template)}:
+                outline[key] = {"template": template}
+    if isinstance(inputs := fields.get("inputs"), dict):
+        outline["inputs"] = {name: {} if _is_input(field) else {"required": True} for name, field in inputs.items()}
+    return outline
+
+
+def _is_input(field: object) -> bool:
+    try:
+        InputSpec.model_validate(field)
+    except ValidationError:
+        return False
+    return True
+
+
+def _resolvable(spec: AgentSpec, document: Document, context: CompileContext) -> AgentSpec:
+    """Return the spec without the names that do not resolve: they are errors already, and cause no further ones."""
+
+    def known(names: Collection[str], choices: Collection[str]) -> tuple[str, ...]:
+        return tuple(name for name in names if name in choices)
+
+    def model(name: str | None) -> str | None:
+        return None if name is None or unknown_model_message(name, context.models) else name
+
+    agents = {name for name, other in context.specs.items() if other.inputs == _valid_inputs(other, document)}
+    update = {
+        "model": model(spec.model),
+        "fallback_models": tuple(name for name in spec.fallback_models if model(name)),
+        "plan": spec.plan.model_copy(update={"model": model(spec.plan.model)}),
+        "conversation": spec.conversation.model_copy(
+            update={"compress_model": model(spec.conversation.compress_model)}
+        ),
+        "sub_agents": known(spec.sub_agents, agents),
+        "budgets": known(spec.budgets, context.budgets),
+        "inputs": _valid_inputs(spec, document),
+        "hooks": Hooks(),
+    }
+    return spec.model_copy(update=update)
+
+
+def _valid_inputs(spec: AgentSpec, document: Document) -> dict[str, InputSpec]:
+    """Return the inputs that a model can be built from: without invalid names, and without invalid defaults."""
+
+    def is_valid(name: str, field: InputSpec) -> bool:
+        return not any(input_problems(spec.model_copy(update={"inputs": {name: field}}), document))
+
+    fields = {name: field if is_valid(name, field) else InputSpec(required=True) for name, field in spec.inputs.items()}
+    return {name: field for name, field in fields.items() if is_valid(name, field)}

@@ -1,0 +1,214 @@
+"""Writes project files: atomically, and on request only if the file is still the version that was read.
+
+Readers see the old content or the new. A write that expects a version exchanges the new file with the old one and
+checks what it has replaced, so that an edit of another program at any moment is noticed and kept.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from secrets import token_hex
+from shutil import copymode
+
+from framework.config.files.reading import is_read_below
+from framework.config.files.snapshot import AGENTS, PROJECT_FOLDERS, PROMPTS, source_digest
+from framework.config.settings import SETTINGS_FILE
+from framework.config.yaml.document import MAX_DOCUMENT_BYTES
+
+EDITABLE_FOLDERS = (AGENTS, PROMPTS)
+_MAX_NAME_BYTES, _MAX_PATH_BYTES = 200, 500
+"""Lengths of a file name and of a path below the project that every file system accepts."""
+_REPLACED = "\ufffd"
+"""What a server puts in place of bytes that are not UTF-8."""
+_EXCHANGE = 2
+"""`RENAME_EXCHANGE` of Linux and `RENAME_SWAP` of macOS."""
+_NOT_SUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class FileChanged(Exception):
+    """Raised if a file is not the expected version; `digest` is that of its content, None if there is no file."""
+
+    def __init__(self, digest: str | None) -> None:
+        super().__init__(digest)
+        self.digest = digest
+
+
+def replace_file(file: Path, content: bytes) -> None:
+    """Replace a file atomically, whatever it contains. Raises OSError."""
+    fresh = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        fresh.write_bytes(content)
+        if file.exists():
+            copymode(file, fresh)
+        fresh.replace(file)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def edit_refusal(path: str, single_file: str | None = None) -> str | None:
+    """Return why a path is not one of an agent file or template that may be edited from outside; None if it is.
+
+    Args:
+        path: relative to the project's folder.
+        single_file: name of the agent file if it is the whole project.
+    """
+    if path == single_file:
+        return None
+    top, *below = path.split("/")
+    if path == SETTINGS_FILE:
+        return "settings are edited on the server's machine only: they contain keys, and decide who may edit"
+    if top in PROJECT_FOLDERS and top not in EDITABLE_FOLDERS:
+        return "plugins are code: they are edited on the server's machine only"
+    if not single_file and top in EDITABLE_FOLDERS and _is_plain(below) and is_read_below(below, PROJECT_FOLDERS[top]):
+        return None
+    expected = single_file or f"{AGENTS}/NAME.yaml, or {PROMPTS}/NAME.j2"
+    return f"it is not the path of an agent file or template: expected {expected}"
+
+
+def _is_plain(parts: Sequence[str]) -> bool:
+    """Return whether a path has only visible characters, and a length that every file system accepts."""
+    visible = all(part.isprintable() and {"\\", _REPLACED}.isdisjoint(part) for part in parts)
+    if not visible or not all(parts):
+        return False
+    sizes = [len(part.encode()) for part in parts]
+    return 0 < sum(sizes) + len(sizes) <= _MAX_PATH_BYTES and max(sizes) <= _MAX_NAME_BYTES
+
+
+def write_if_unchanged(root: Path, path: str, content: bytes, expected: str | None) -> None:
+    """Write a file of a project if it still is the expected version. Concurrent writes of one version: one succeeds.
+
+    Args:
+        root: the project's folder.
+        path: relative path for which `edit_refusal` returns None. Missing folders of a new file are created.
+        content: what to write. The file's mode is kept.
+        expected: `source_digest` of the version to replace; None creates the file.
+
+    Raises:
+        FileChanged: the file has another content, is missing, or exists already.
+        OSError: it cannot be written, or the file or one of its folders is a symbolic link.
+    """
+    *folders, name = path.split("/")
+    with _open_folder(root, folders, create=expected is None) as folder:
+        fcntl.flock(folder, fcntl.LOCK_EX)  # against other writers that exchange files
+        found = _status(folder, name)
+        if found is not None and not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.ELOOP, "it is a symbolic link, or no regular file")
+        if (digest := _digest(folder, name)) != expected:
+            raise FileChanged(digest)
+        fresh = f".{token_hex(8)}.agentsd"
+        try:
+            _write(folder, fresh, content, found)
+            if expected is None:
+                _create(folder, fresh, name)
+            else:
+                _replace(folder, fresh, name, expected, source_digest(content))
+            os.fsync(folder)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(fresh, dir_fd=folder)
+
+
+@contextmanager
+def _open_folder(root: Path, folders: Sequence[str], *, create: bool) -> Iterator[int]:
+    """Open a folder below the root without following symbolic links; missing folders are created on request."""
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in folders:
+            if create:
+                with suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=descriptor)
+            try:
+                inner = os.open(name, _FOLDER, dir_fd=descriptor)
+            except FileNotFoundError:
+                raise FileChanged(None) from None
+            os.close(descriptor)
+            descriptor = inner
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _status(folder: int, name: str) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def _digest(folder: int, name: str) -> str | None:
+    """Return the digest of a file; None if there is no regular file."""
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ELOOP):
+            return None
+        raise
+    with os.fdopen(descriptor, "rb") as file:
+        return source_digest(file.read(MAX_DOCUMENT_BYTES + 1))
+
+
+def _write(folder: int, name: str, content: bytes, like: os.stat_result | None) -> None:
+    """Write a new file with the mode and, if permitted, the owner of another one, and wait until it is on the disk."""
+    descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=folder)
+    with os.fdopen(descriptor, "wb") as file:
+        if like is not None:
+            with suppress(OSError):
+                os.fchown(descriptor, like.st_uid, like.st_gid)
+            os.fchmod(descriptor, stat.S_IMODE(like.st_mode))
+        file.write(content)
+        file.flush()
+        os.fsync(descriptor)
+
+
+def _create(folder: int, fresh: str, name: str) -> None:
+    try:
+        os.link(fresh, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except FileExistsError:
+        raise FileChanged(_digest(folder, name)) from None
+
+
+def _replace(folder: int, fresh: str, name: str, expected: str, written: str) -> None:
+    """Give the new file its name. If it then turns out that another version was replaced, put that back.
+
+    Args:
+        folder: the open folder.
+        fresh: name of the new file.
+        name: name of the file to replace.
+        expected: digest of the version to replace.
+        written: digest of the new file.
+    """
+    try:
+        _exchange(folder, fresh, name)
+    except FileNotFoundError:
+        raise FileChanged(None) from None
+    except OSError as error:
+        if error.errno not in _NOT_SUPPORTED:
+            raise
+        if (digest := _digest(folder, name)) != expected:
+            raise FileChanged(digest) from None
+        os.replace(fresh, name, src_dir_fd=folder, dst_dir_fd=folder)
+        return
+    if (replaced := _digest(folder, fresh)) != expected:
+        _exchange(folder, fresh, name)
+        if _digest(folder, fresh) != written:  # another program has replaced the new file in between: its version stays
+            _exchange(folder, fresh, name)
+        raise FileChanged(replaced)
+
+
+def _exchange(folder: int, one: str, other: str) -> None:
+    """Exchange the names of two files of a folder atomically; raises OSError, also if the system cannot do that."""
+    library = ctypes.CDLL(None, use_errno=True)
+    function = getattr(library, "renameat2", None) or getattr(library, "renameatx_np", None)
+    if function is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    if function(folder, os.fsencode(one), folder, os.fsencode(other), _EXCHANGE):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

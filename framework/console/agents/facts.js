@@ -1,0 +1,63 @@
+/** The settings of an agent. */
+
+import { h } from "../core/dom.js";
+import { cost, duration, tokens } from "../core/format.js";
+import { t } from "../core/i18n.js";
+import { link } from "../core/route.js";
+import { place } from "../widgets/place.js";
+
+/** @typedef {import("../types.d.ts").AgentDetail} AgentDetail */
+/** @typedef {Record<string, any>} Values */
+
+/** @param {AgentDetail} detail */
+export function facts({ policy, places, fallback_models, model_settings, plan, sub_agents, routing }) {
+  const { confirm, ...limits } = policy.limits;
+  for (const [name, value] of Object.entries(confirm)) limits[`confirm.${name}`] = value;
+  const budgets = policy.budgets.map(({ name, limits, places }) =>
+    h("p", h("code", name), " ", limits ?? t("not defined"), places.map((one) => [" ", place(one)])));
+  const hooks = Object.entries(policy.hooks).map(([at, names]) => h("p", h("code", at), ` ${names.join(", ")}`));
+  const agents = sub_agents.map((name) => h("a.lk", { href: link("agents", name) }, name));
+  const model = { model: policy.model, fallback_models, executor: policy.executor, ...model_settings };
+  return h("div.stack",
+    card(t("Model"), places.model, list(model)),
+    card(t("Limits"), places.runtime_policy, list(limits, (name) => places[`runtime_policy.${name}`])),
+    card(t("When this agent is chosen"), places.routing, chosen(routing)),
+    policy.executor === "react" ? null : card(t("Plan"), places.plan, list(plan)),
+    card(t("Shared budgets"), places.budgets, budgets),
+    card(t("Hooks"), places.hooks, hooks),
+    card(t("Sub-agents"), places.sub_agents, agents.length ? h("p.row.wrap", agents) : null));
+}
+
+/** @param {AgentDetail["routing"]} routing */
+function chosen({ is_default, model, priority, ...rules }) {
+  const hasRules = Object.values(rules).some((rule) => rule.length);
+  return h("div.stack", h("p.small", [
+    hasRules ? t("A message matches these rules, and no agent with a higher priority.") : null,
+    model && t("The model {model} chooses it.", { model }),
+    is_default ? t("Nothing else chooses an agent: it is the default.") : null,
+    hasRules || model || is_default ? null : t("A request names it."),
+  ].filter(Boolean).join(" ")), hasRules ? list({ priority, ...rules }) : null);
+}
+
+/** @param {Values} values @param {(name: string) => string | undefined} [at] the places of keys, if those matter */
+function list(values, at = () => "-") {
+  const rows = Object.entries(values).filter(([, value]) => !Array.isArray(value) || value.length);
+  return h("dl.limits", rows.map(([name, value]) => h("div", h("dt", h("code", name)),
+    h("dd.num", shown(name, value), at(name) ? null : h("span.dim", ` ${t("default")}`)))));
+}
+
+/** @param {string} title @param {string | undefined} at @param {any} content */
+function card(title, at, content) {
+  if (!content || content.length === 0) return null;
+  return h("section.card", h("header", h("h2.grow", title), at && place(at)), h("div.in", content));
+}
+
+/** @param {string} name @param {any} value */
+function shown(name, value) {
+  if (value === null || value === undefined) return t("none");
+  if (/timeout$|expires$/.test(name)) return duration(value * 1000);
+  if (name === "max_cost_usd") return cost(value);
+  if (Array.isArray(value)) return value.join(", ");
+  if (typeof value === "object") return Object.entries(value).map((pair) => pair.join(": ")).join(", ");
+  return typeof value === "number" ? tokens(value) : String(value);
+}

@@ -1,0 +1,181 @@
+/** Chat: conversations, the thread of one, and what is known of its steps. */
+
+import { del } from "../core/api.js";
+import { Component, define } from "../core/component.js";
+import { fill, h } from "../core/dom.js";
+import { cost, tokens } from "../core/format.js";
+import { t } from "../core/i18n.js";
+import { icon } from "../core/icons.js";
+import { onKeys } from "../core/keys.js";
+import { may } from "../core/live.js";
+import { go, link, route } from "../core/route.js";
+import { ask } from "../widgets/dialog.js";
+import { menu } from "../widgets/menu.js";
+import { statusLabel } from "../widgets/status.js";
+import { visible } from "../widgets/text.js";
+import { ChatComposer } from "./composer.js";
+import { Conversation } from "./conversation.js";
+import { ChatInspector } from "./inspector.js";
+import { ChatList } from "./list.js";
+import { ChatThread } from "./thread.js";
+import { showWelcome } from "./welcome.js";
+
+const POLL_MS = 3000;
+const AFTER_FIRST_VIEW = 200;
+
+class ChatPage extends Component {
+  #list = new ChatList();
+  #thread = new ChatThread();
+  #composer = new ChatComposer();
+  #inspector = new ChatInspector();
+  #head = h("header");
+  #shown = "";
+  /** @type {Conversation | null} */
+  #conversation = null;
+  /** @type {string | null} key of the selected item */
+  #selected = null;
+
+  start() {
+    this.className = "split chat";
+    this.#thread.onDrawn = () => this.#drawn();
+    this.#thread.onRetry = (turn) => void this.#retry(turn);
+    this.#thread.onDrop = (turn) => (this.#conversation?.drop(turn), this.#composer.write(turn.message));
+    this.#composer.onAgents = (agents) => showWelcome(this.#thread.welcome, agents);
+    this.#composer.onSend = (message) => void this.#send(message);
+    const below = h("div.compose", this.#composer);
+    fill(this, this.#list, h("section.thread", this.#head, this.#thread, below), this.#inspector);
+    this.on(this.#thread, "click", (event) => this.#select(event));
+    this.watch(route, (place) => place.page === "chat" && this.#open(place));
+    this.every(POLL_MS, () => void this.#conversation?.refresh());
+    this.stopped.addEventListener("abort", () => this.#conversation?.close());
+    this.#listenToKeys();
+    setTimeout(() => void import("../widgets/approval-card.js").catch(() => {}), AFTER_FIRST_VIEW);
+  }
+
+  #listenToKeys() {
+    const hide = (/** @type {string} */ name) => () => this.classList.toggle(name);
+    onKeys(null, {
+      n: () => go(link("chat", { new: 1 })),
+      j: () => this.#list.move(1),
+      k: () => this.#list.move(-1),
+      "/": () => this.#list.find(),
+      i: () => this.#composer.focus(),
+      "[": hide("no-list"),
+      "]": hide("no-insp"),
+      Escape: () => void this.#askToStop(),
+    }, this.stopped);
+  }
+
+  /** @param {import("../core/route.js").Route} place */
+  #open({ parts, query }) {
+    const id = parts[0] ?? null;
+    this.classList.toggle("detail", Boolean(id) || query.size > 0);
+    this.#list.select(id);
+    if (this.#conversation && this.#conversation.id === id && id) return;
+    this.#conversation?.close();
+    this.#selected = null;
+    const conversation = (this.#conversation = new Conversation(id, () => this.#thread.draw()));
+    this.#thread.show(conversation);
+    this.#composer.show(id, query.get("agent"));
+    void this.load(conversation.load(), () => {}, (error) => this.#thread.fail(error));
+    if (!id && matchMedia("(min-width: 761px)").matches) this.#composer.focus();
+  }
+
+  /** @param {import("./composer.js").Outgoing} message */
+  async #send({ text, agent, inputs, key }) {
+    const conversation = /** @type {Conversation} */ (this.#conversation);
+    const before = conversation.id;
+    const queue = Boolean(conversation.open) || undefined;
+    const turn = await conversation.send(text, { agent: agent ?? undefined, inputs, queue }, key);
+    if (turn.sending || conversation !== this.#conversation) return;
+    this.#composer.accepted(conversation.id);
+    if (!before && conversation.id && route.value.page === "chat") go(link("chat", conversation.id), { replace: true });
+    void this.#list.refresh();
+  }
+
+  /** @param {import("./conversation.js").Turn} turn */
+  async #retry(turn) {
+    const conversation = /** @type {Conversation} */ (this.#conversation);
+    if (turn.sending) return void (await conversation.send(turn.message, turn.request, turn.key));
+    await conversation.send(turn.model.message, { ...turn.request, queue: undefined }, crypto.randomUUID());
+  }
+
+  #drawn() {
+    const conversation = /** @type {Conversation} */ (this.#conversation);
+    const run = conversation.open ?? conversation.turns.at(-1)?.model ?? null;
+    this.#composer.busy = Boolean(conversation.open);
+    const chosen = this.#selected?.split(" ", 1)[0];
+    const model = conversation.turns.find((turn) => turn.model.runId === chosen)?.model ?? run;
+    this.#inspector.show(model, this.#selected?.slice((chosen ?? "").length + 1) ?? null);
+    const first = conversation.turns[0];
+    const title = first ? (first.model.message || first.message).split("\n", 1)[0] : t("New conversation");
+    const state = JSON.stringify([title, run?.runId, run?.status, run?.tokens, run?.agent, conversation.stopping]);
+    if (state === this.#shown) return;
+    this.#shown = state;
+    this.#drawHead(title, run, conversation.stopping);
+    void this.#list.refresh();
+  }
+
+  /** @param {string} title @param {import("../widgets/run-model.js").RunModel | null} run @param {boolean} stopping */
+  #drawHead(title, run, stopping) {
+    const back = h("a.ib.only", { href: link("chat"), "aria-label": t("All conversations") }, icon("left"));
+    const stop = () => void this.#conversation?.cancel();
+    const label = stopping ? [h("i.spin"), t("Stopping")] : [icon("stop", { size: 14 }), t("Stop"), h("kbd", "Esc")];
+    const more = h("button.ib", { "aria-label": t("More") }, icon("more"));
+    const items = () => [
+      run && { label: t("Open run"), icon: "runs", href: link("runs", run.runId) },
+      run?.status === "paused" && may("chat") && { label: t("Stop"), icon: "stop", run: stop },
+      { label: t("Show the inspector"), icon: "info", run: () => this.#inspector.classList.add("open") },
+      run && may("admin") && { label: t("Delete conversation"), danger: true, run: () => void this.#delete() },
+    ];
+    menu(more, () => items().filter((item) => item !== null && item !== false));
+    const stops = run && may("chat") && (stopping || run.status === "queued" || run.status === "running");
+    fill(
+      this.#head,
+      back,
+      h("h2.cut", visible(title)),
+      run?.agent && h("span.badge.line.not-s", icon("agents"), run.agent),
+      run && h("span.not-s", statusLabel(run.status, run.finishReason)),
+      h("span.grow"),
+      run && h("span.small.dim.num.not-s.nw", figures(run)),
+      stops && h("button.btn.sm", { onclick: stop, disabled: stopping }, label),
+      run && !stops && h("a.btn.sm.ghost.not-s", { href: link("runs", run.runId) }, icon("runs"), t("Open run")),
+      more,
+    );
+  }
+
+  /** @param {MouseEvent} event */
+  #select(event) {
+    const card = /** @type {HTMLElement} */ (event.target).closest("tool-card");
+    const turn = /** @type {HTMLElement | null} */ (card?.closest(".turn") ?? null);
+    if (!(card instanceof HTMLElement) || !turn) return;
+    for (const other of this.querySelectorAll(".sel")) other.classList.remove("sel");
+    card.classList.add("sel");
+    this.#selected = `${turn.dataset.run} ${card.dataset.key}`;
+    this.#drawn();
+  }
+
+  async #askToStop() {
+    const run = this.#conversation?.open;
+    if (this.#inspector.classList.contains("open")) return this.#inspector.classList.remove("open");
+    if (!run || run.status !== "running" || !may("chat")) return;
+    const body = t("What is finished stays.");
+    if (await ask({ title: t("Stop this run?"), body, action: t("Stop") })) void this.#conversation?.cancel();
+  }
+
+  async #delete() {
+    const id = this.#conversation?.id;
+    const body = t("Its runs, with their events and traces, are deleted too.");
+    if (!id || !(await ask({ title: t("Delete this conversation?"), body, action: t("Delete"), danger: true }))) return;
+    const done = () => (go(link("chat")), void this.#list.refresh());
+    await this.load(del(`/conversations/${id}`), done, (error) => this.#thread.fail(error));
+  }
+}
+
+/** @param {import("../widgets/run-model.js").RunModel} run */
+function figures({ tokens: used, cost: usd }) {
+  return [used && t("{n} tokens", { n: tokens(used) }), usd && cost(usd)].filter(Boolean).join(" · ");
+}
+
+export const tag = "page-chat";
+define(tag, ChatPage);

@@ -1,0 +1,178 @@
+/** One run: what it is, its figures, what went wrong, and its tabs. */
+
+import { get } from "../core/api.js";
+import { Component, define, failureNote } from "../core/component.js";
+import { fill, h } from "../core/dom.js";
+import { t } from "../core/i18n.js";
+import { go, link, route } from "../core/route.js";
+import { follow } from "../core/stream.js";
+import { argumentText } from "../widgets/json.js";
+import { tabs } from "../widgets/tabs.js";
+import { layout, spansOfCalls } from "../widgets/trace-layout.js";
+import "../widgets/waterfall.js";
+import "./events.js";
+import { banners, figures, header, isOpen } from "./head.js";
+import { filesTab, messagesTab } from "./tabs.js";
+import { inspect, pausesOf, wantedRow } from "./inspector.js";
+
+/** @typedef {import("../types.d.ts").RunDetail} Run */
+
+class RunPage extends Component {
+  /** @type {any} `Run`, once it is read */
+  #run = null;
+  /** @type {any[]} numbered ones */
+  #events = [];
+  /** @type {import("../widgets/trace-layout.js").Part[]} */
+  #parts = [];
+  #stored = true;
+  #waits = false;
+  #tab = "";
+  #head = h("div");
+  #figures = h("div");
+  #notes = h("div.stack.run-notes");
+  #tabs = h("div");
+  #panel = h("div#run-panel", { role: "tabpanel", tabindex: "-1" });
+  #side = h("aside.insp", { "aria-label": t("Selected step") });
+  #waterfall = /** @type {import("../widgets/waterfall.js").RunWaterfall} */ (h("run-waterfall"));
+  #list = /** @type {import("./events.js").RunEvents} */ (h("run-events"));
+
+  start() {
+    this.#waterfall.addEventListener("select", () => {
+      this.#side.classList.add("open");
+      this.#go(this.#tab);
+    });
+    void this.load(
+      this.#read(),
+      () => this.#begin(),
+      (error) => fill(this, missing(error)),
+    );
+  }
+
+  get #path() {
+    return `/runs/${this.dataset.id}`;
+  }
+
+  /** @param {string} tab */
+  #go(tab) {
+    go(link("runs", this.dataset.id ?? "", { tab, at: this.#waterfall.selected }), { replace: true });
+  }
+
+  async #read() {
+    const trace = get(`${this.#path}/trace`).catch(() => ({ spans: [] }));
+    const [run, { spans }] = await Promise.all([get(this.#path), trace]);
+    this.#run = run;
+    this.#stored = spans.length > 0;
+    this.#parts = layout(this.#stored ? spans : spansOfCalls(run.trace));
+  }
+
+  #begin() {
+    const draw = this.frame(() => this.#draw());
+    fill(this, h("div.run-main", this.#head, this.#figures, this.#notes, this.#tabs, this.#panel), this.#side);
+    this.watch(route, ({ page, parts, query }) => {
+      if (page !== "runs" || parts[0] !== this.dataset.id) return;
+      this.#waterfall.selected = query.get("at") ?? "";
+      this.#showTab(query.get("tab") ?? "");
+      this.#draw();
+    });
+    requestAnimationFrame(() => this.#waterfall.isConnected && this.#waterfall.reveal());
+    this.every(1000, () => isOpen(this.#run) && draw());
+    const onEvent = (/** @type {any} */ event) => {
+      if (!event.seq) return;
+      this.#events.push(event);
+      this.#list.add(event);
+      draw();
+      if (isOpen(this.#run)) this.#readSoon();
+    };
+    const options = { query: { wait: true }, signal: this.stopped, onEvent };
+    follow(`${this.#path}/events`, options).catch((error) => this.#panel.before(failureNote(error)));
+  }
+
+  #readSoon() {
+    if (this.#waits) return;
+    this.#waits = true;
+    setTimeout(async () => {
+      this.#waits = false;
+      await this.#read().catch(() => {}); // the page says when the connection is lost
+      if (!this.stopped.aborted) this.#draw();
+    }, 600);
+  }
+
+  /** @param {string} wanted */
+  #showTab(wanted) {
+    const labels = [t("Waterfall"), t("Tree"), t("Events"), t("Messages"), t("Files")];
+    const ids = ["waterfall", "tree", "events", "messages", "files"];
+    const tab = ids.includes(wanted) ? wanted : "waterfall";
+    if (tab === this.#tab) return;
+    this.#tab = tab;
+    const focused = this.#tabs.contains(document.activeElement);
+    const items = ids.map((id, i) => ({ id, label: labels[i] }));
+    const row = tabs(items, tab, (id) => this.#go(id), { label: t("Views of the run"), panel: "run-panel" });
+    fill(this.#tabs, row);
+    if (focused) /** @type {HTMLElement | null} */ (row.querySelector("[tabindex='0']"))?.focus();
+    const run = this.#run;
+    const views = {
+      waterfall: () => [this.#waterfall, legend(this.#stored, this.#parts.length > 0, run)],
+      tree: () => this.#waterfall,
+      events: () => this.#list,
+      messages: () => messagesTab(run),
+      files: () => filesTab(run),
+    };
+    fill(this.#panel, views[/** @type {"tree"} */ (tab)]());
+  }
+
+  #draw() {
+    const run = this.#run;
+    refill(this.#head, header(run));
+    refill(this.#figures, figures(run, this.#parts));
+    refill(this.#notes, banners(run, this.#events));
+    this.#waterfall.hidden = !this.#parts.length;
+    const args = new Map(
+      this.#events
+        .filter((each) => each.event === "tool_call")
+        .map(({ id, arguments: all }) => [id, argumentText(all)]),
+    );
+    this.#waterfall.show(this.#parts, pausesOf(run, this.#parts, this.#events), this.#tab === "tree" ? args : null);
+    const shown = this.#waterfall.selected || wantedRow(this.#parts);
+    const row = this.#parts.flatMap((part) => part.rows).find(({ key }) => key === shown) ?? null;
+    const state = [shown, row?.length, run.decisions.length, this.#events.length].join(" ");
+    if (this.#side.dataset.shown === state) return;
+    this.#side.dataset.shown = state;
+    fill(
+      this.#side,
+      inspect(row, run, this.#events, () => this.#side.classList.remove("open")),
+    );
+  }
+}
+
+/** @param {Element} box @param {any} content what is shown stays, with its focus, unless its words change */
+function refill(box, content) {
+  const next = h("div", content);
+  if (next.textContent !== box.textContent) fill(box, ...next.childNodes);
+}
+
+/** @param {boolean} stored @param {boolean} any whether there are steps @param {Run} run */
+function legend(stored, any, run) {
+  const words = [t("model"), t("tool"), t("plan"), t("human"), t("failed")];
+  const marks = ["model", "tool", "plan", "human", "danger"].map((kind, i) =>
+    h("span.row", h(`i.sw.k-${kind}`), words[i]),
+  );
+  const keys = h("span.row.not-s", h("kbd", "J"), h("kbd", "K"), t("move"), h("kbd", "←"), h("kbd", "→"), t("fold"));
+  const none =
+    run.status === "running" || run.status === "queued" ? t("No step has ended yet.") : t("No step is stored.");
+  const calls = any ? t("Without stored spans, only the times of tool calls are known.") : none;
+  return h("div.legend", any ? marks : null, h("span.grow", stored ? null : calls), any ? keys : null);
+}
+
+/** @param {Error & {status?: number}} error */
+function missing(error) {
+  if (error.status !== 404) return h("div.wrapper", failureNote(error));
+  const why = t("It was pruned or deleted, or it belongs to another user.");
+  return h(
+    "div.empty",
+    h("h2", t("There is no such run")),
+    h("p", why),
+    h("a.btn.sm", { href: link("runs") }, t("Runs")),
+  );
+}
+
+define("run-detail", RunPage);

@@ -1,0 +1,151 @@
+/** The head of a run: its status and title, its figures, and what went wrong with what to do. */
+
+import { post } from "../core/api.js";
+import { now } from "../core/clock.js";
+import { h } from "../core/dom.js";
+import { cost, digest, duration, fullTime, runName, time, tokens } from "../core/format.js";
+import { t, tParts } from "../core/i18n.js";
+import { icon } from "../core/icons.js";
+import { identity, live, may } from "../core/live.js";
+import { link } from "../core/route.js";
+import { copyButton } from "../widgets/copy.js";
+import { ask } from "../widgets/dialog.js";
+import { place } from "../widgets/place.js";
+import { statusLabel } from "../widgets/status.js";
+import { visible } from "../widgets/text.js";
+import { toast } from "../widgets/toast.js";
+import { waited } from "./inspector.js";
+import { exportCase, replay } from "./tabs.js";
+
+/** @typedef {import("../types.d.ts").RunDetail} Run */
+
+/** @param {{status: string}} run whether it may still change */
+export const isOpen = ({ status }) => ["queued", "running", "paused"].includes(status);
+
+/** @param {{status: string, finish_reason: string, orphaned: boolean}} run */
+export const runStatus = (run) =>
+  run.orphaned
+    ? h("span.status.row.k-warn", icon("alert"), t("interrupted"))
+    : statusLabel(run.status, run.finish_reason);
+
+/** @param {Run} run */
+export function header(run) {
+  const said = run.messages[run.earlier_messages]?.content.trim().split("\n")[0].slice(0, 300);
+  const title = said || runName(run.run_id);
+  const line = h("div.row", runStatus(run), h("h2.h18.cut", { title }, visible(title)));
+  return h("div.row.wrap.run-head", h("div.grow", line, h("p.small.dim.run-facts", facts(run))), actions(run));
+}
+
+/** @param {Run} run */
+function facts(run) {
+  const { run_id: id, agent, generation, executor, conversation_id: conversation, trace_id: trace } = run;
+  const files = h("a.lk", { href: link("runs", id, { tab: "files" }), title: run.digest }, `g${generation}`);
+  const found = [
+    [h("code", { title: id }, runName(id)), copyButton(id, t("Copy the run's id"))],
+    agent && h("a.lk", { href: link("agents", agent) }, agent),
+    executor && t("by {executor}", { executor }),
+    generation ? [files, " ", h("span.hash", digest(run.digest))] : null,
+    run.user && t("for {user}", { user: run.user }),
+    conversation && h("a.lk", { href: link("chat", conversation) }, t("conversation")),
+    trace && [
+      t("trace"),
+      " ",
+      h("span.hash", { title: trace }, digest(trace)),
+      copyButton(trace, t("Copy the trace's id")),
+    ],
+  ];
+  return found.filter(Boolean).map((item, i) => h("span.nw", i ? "· " : null, item));
+}
+
+/** @param {Run} run */
+function actions(run) {
+  const { run_id: id, status } = run;
+  const begun = status !== "queued" && may("read");
+  const generation = live.value?.generation ?? "";
+  /** @param {any} shown @param {string} mark @param {string} label @param {() => unknown} onclick */
+  const button = (shown, mark, label, onclick) =>
+    shown ? h("button.btn.sm", { onclick }, icon(mark, { size: 14 }), label) : null;
+  return [
+    button(begun && !identity.value?.agents, "refresh", t("Replay under g{n}", { n: generation }), () => replay(id)),
+    button(begun, "flask", t("As a test case"), () => exportCase(id)),
+    button(isOpen(run) && may("chat"), "stop", t("Cancel the run"), () => cancel(id)),
+  ];
+}
+
+/** @param {string} id */
+async function cancel(id) {
+  const body = t("Calls in progress may have taken effect.");
+  if (!(await ask({ title: t("Cancel this run?"), body, action: t("Cancel the run"), danger: true }))) return;
+  await post(`/runs/${id}/cancel`).catch((error) => toast({ title: error.message, tone: "danger" }));
+}
+
+/** @param {Run} run @param {import("../widgets/trace-layout.js").Part[]} parts */
+export function figures(run, parts) {
+  const { usage, limits, created_at: began } = run;
+  const since = now() - Date.parse(run.paused_at ?? began);
+  const active = run.status === "running" && parts.length < 2 ? since : run.elapsed_ms;
+  const pause = waited(parts) + (run.paused_at ? since : 0);
+  const most = limits.max_steps ? h("small", ` / ${limits.max_steps}`) : null;
+  const unknown = usage.cost_usd ? null : t("No price is known for the model");
+  /** @type {[string, any][]} */
+  const rows = [
+    [t("Began"), h("time", { datetime: began, title: fullTime(began) }, time(began))],
+    [t("Active"), run.status === "queued" ? "–" : duration(active)],
+    [t("Waited"), pause ? duration(pause) : "–"],
+    [t("Steps"), [run.steps, most]],
+    [t("Tokens"), [tokens(usage.total_tokens), h("small", " ", t("in {n}", { n: tokens(usage.prompt_tokens) }))]],
+    [t("Cost"), h("span", { title: unknown }, cost(usage.cost_usd || null))],
+  ];
+  return h(
+    "dl.figs",
+    rows.map(([name, value]) => h("div", h("dt", name), h("dd", value))),
+  );
+}
+
+/**
+ * Return what the reader should know, and what to do.
+ * @param {Run} run @param {any[]} events
+ */
+export function banners(run, events) {
+  const { error, stopped_by: stop, pending, status } = run;
+  const ended = new Set(events.filter((each) => each.event === "tool_result").map((each) => each.id));
+  const begun = events.filter((each) => each.event === "tool_call" && each.status === "running" && !ended.has(each.id));
+  const calls = [...new Set(begun.map((each) => each.tool))];
+  const names = pending.map(({ tool, kind }) => tool || kind).join(", ");
+  const open = may("decide") ? h("a.btn.sm", { href: link("approvals", run.run_id) }, t("Open approval")) : null;
+  const resume = { command: h("code", "agentsd runs resume") };
+  const queue = t("It begins after the earlier runs of its conversation.");
+  const orphan = tParts("The server resumes it by itself. In a terminal: {command}", resume);
+  return [
+    run.orphaned && note("warn", t("Its process ended before the run did."), orphan),
+    status === "running" && calls.length && note("accent", t("In progress:"), h("code", calls.join(", "))),
+    status === "queued" && note("info", t("The run waits in the queue."), queue),
+    error && note("danger", h("code", error.code), [`${error.message}. `, advice(error)]),
+    stop && note("warn", h("code", stop.limit), stopText(stop)),
+    pending.length && note("human", t("Waits for a decision: {names}", { names }), null, open),
+    run.truncated && note("warn", t("The answer is incomplete."), t("The output limit max_tokens cut it.")),
+    run.warnings.slice(0, 3).map(({ code, message }) => note("warn", h("code", code), message)),
+  ].map((each) => each || null);
+}
+
+/** @param {NonNullable<Run["error"]>} error */
+function advice({ code, retryable }) {
+  if (retryable) return t("The same message may succeed later.");
+  if (code === "model_error") return t("Check the model's name, its key and its server.");
+  return t("The last steps show where it happened.");
+}
+
+/** @param {NonNullable<Run["stopped_by"]>} stop */
+function stopText({ used, allowed, place: where }) {
+  const numbers = { used: String(Math.round(used * 1e4) / 1e4), allowed: String(allowed) };
+  return tParts("The limit was reached: {used} of {allowed}. It is set at {place}.", {
+    ...numbers,
+    place: place(where),
+  });
+}
+
+/** @param {string} kind @param {any} title @param {any} text @param {Node | null} [action] */
+function note(kind, title, text, action = null) {
+  const mark = kind === "accent" ? h("i.spin") : icon(kind === "human" || kind === "info" ? kind : "alert");
+  return h(`div.note.k-${kind}`, mark, h("div.grow", h("b", title), " ", text), action && h("div.do", action));
+}

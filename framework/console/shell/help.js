@@ -1,0 +1,75 @@
+/** The list of keyboard shortcuts. */
+
+import { h } from "../core/dom.js";
+import { t } from "../core/i18n.js";
+import { openDialog } from "../widgets/dialog.js";
+import { places } from "./places.js";
+
+let isOpen = false;
+
+export function showKeys() {
+  if (isOpen) return;
+  isOpen = true;
+  const title = t("Keyboard shortcuts");
+  const sections = shortcuts().map(([name, rows]) => {
+    const list = rows.map(([keys, text]) => h("div", h("dt", text), h("dd", marks(keys))));
+    return h("section", h("h3", name), h("dl", list));
+  });
+  const close = () => leave();
+  const done = h("button.btn", { autofocus: true, onclick: close }, t("Close"));
+  const content = h("section", h("div.in", h("h2.h15", title), h("div.keys", sections)), h("footer", done));
+  const leave = openDialog(content, { label: title, kind: "wide", onClose: () => (isOpen = false) });
+}
+
+/** @param {string} keys separated by spaces */
+const marks = (keys) => keys.split(" ").map((key) => h("kbd", key));
+
+/** @returns {[string, [string, string][]][]} heading, then keys and what they do */
+function shortcuts() {
+  return [
+    [t("Go to"), places().map(({ key, label }) => [`G ${key.toUpperCase()}`, label])],
+    [
+      t("Everywhere"),
+      [
+        ["Ctrl K", t("Search or run a command")],
+        ["/", t("Search in this page")],
+        ["?", t("Show the keyboard shortcuts")],
+        ["Esc", t("Close; in a chat, stop the run")],
+      ],
+    ],
+    [
+      t("Lists and trees"),
+      [
+        ["J K", t("Next, previous")],
+        ["Enter", t("Open")],
+        ["← →", t("Fold, unfold")],
+        ["[ ]", t("Hide a column")],
+      ],
+    ],
+    [
+      t("Chat"),
+      [
+        ["N", t("New conversation")],
+        ["Enter", t("Send")],
+        ["Shift Enter", t("New line")],
+      ],
+    ],
+    [
+      t("An approval that has the focus"),
+      [
+        ["A", t("Approve")],
+        ["E", t("Edit; again: undo the edits")],
+        ["R", t("Reject")],
+        ["S", t("Respond")],
+      ],
+    ],
+    [
+      t("Editor"),
+      [
+        ["Ctrl S", t("Apply")],
+        ["Ctrl Space", t("Complete")],
+        ["Alt Enter", t("Take the fix")],
+      ],
+    ],
+  ];
+}

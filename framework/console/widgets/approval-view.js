@@ -1,0 +1,82 @@
+/** Parts of the card of a confirmation. */
+
+import { h, svg } from "../core/dom.js";
+import { t, tParts } from "../core/i18n.js";
+import { icon } from "../core/icons.js";
+import { copyButton } from "./copy.js";
+import { withPlaces } from "./place.js";
+import { visible } from "./text.js";
+
+const SEEN = 500;
+
+/** @typedef {import("../types.d.ts").PendingConfirmation} Confirmation */
+/** @typedef {{icon: string, kind: string, text: string}} Outcome */
+
+/** @param {Confirmation} asked @returns {(Node | string)[]} */
+export function titleOf({ kind, tool }) {
+  if (kind === "tool") return tParts("Approve {tool}?", { tool: h("code", visible(tool)) });
+  if (kind === "plan") return [t("Carry out this plan?")];
+  if (kind === "step") return [t("A step failed. What now?")];
+  return kind === "question" ? tParts("{tool} asks", { tool: h("code", visible(tool)) }) : [t("The model asks")];
+}
+
+/** @param {Confirmation} asked what is going to be done, in a sentence */
+export function lead({ kind, description, reason, plan }) {
+  const text = kind === "tool" ? description : kind === "plan" ? (plan?.goal ?? "") : reason;
+  return text ? h("p.lead", visible(text)) : null;
+}
+
+/** @param {Confirmation} asked */
+export function reasons({ kind, reason, rule }) {
+  const why = kind === "tool" || kind === "plan" ? [h("dt", t("Reason")), h("dd", visible(reason))] : null;
+  return h("dl.because", reason ? why : null, rule ? [h("dt", t("Rule")), h("dd", withPlaces(rule))] : null);
+}
+
+/** @param {Confirmation} asked whether it wants an answer, not an approval */
+export const isQuestion = ({ kind }) => kind !== "tool" && kind !== "plan";
+
+/** @param {Confirmation} asked a question has no risk */
+export function riskTag(asked) {
+  const { risk } = asked;
+  if (isQuestion(asked)) return null;
+  return h(`span.tag.k-${risk === "high" || risk === "critical" ? "warn" : "none"}`, t("risk {risk}", { risk }));
+}
+
+/** @param {number} rest of a time @param {number} whole both in milliseconds */
+export function ring(rest, whole) {
+  const share = Math.max(0, Math.min(100, (100 * rest) / Math.max(1, whole)));
+  const circle = { cx: 8, cy: 8, r: 6, pathLength: 100 };
+  const arc = svg("circle", { ...circle, "stroke-dasharray": `${share.toFixed(1)} 100` });
+  return svg("svg.ring", { viewBox: "0 0 16 16", "aria-hidden": "true" }, svg("circle", circle), arc);
+}
+
+/** @param {Confirmation | null} asked @param {Outcome} outcome how it was decided, in one line */
+export function outcomeLine(asked, { icon: mark, kind, text }) {
+  const name = asked?.tool || (asked?.kind === "plan" ? t("the plan") : t("the question"));
+  const props = { tabindex: "-1" };
+  return h(`p.decided.row.k-${kind}`, props, h("span.ink", icon(mark)), h("b", name), h("span.grow", visible(text)));
+}
+
+/** @param {string} text what a person has entered and not sent, to copy */
+export function unsentNote(text) {
+  if (!text) return null;
+  const head = h("div.row", h("p.label.grow", t("Your changes were not sent")), copyButton(text));
+  return h("div.unsent", head, h("pre.code.wrapped", h("span.l", visible(text))));
+}
+
+/**
+ * Mark a node while it has been in view for half a second.
+ * @param {HTMLElement} node
+ * @param {AbortSignal} signal
+ */
+export function markSeen(node, signal) {
+  let timer = 0;
+  const mark = (/** @type {IntersectionObserverEntry[]} */ entries) => {
+    clearTimeout(timer);
+    if (!entries.at(-1)?.isIntersecting) delete node.dataset.seen;
+    else timer = setTimeout(() => (node.dataset.seen = ""), SEEN);
+  };
+  const observer = new IntersectionObserver(mark, { threshold: 0.9 });
+  observer.observe(node);
+  signal.addEventListener("abort", () => observer.disconnect(), { once: true });
+}

@@ -1,0 +1,32 @@
+/** The status of a run, as an icon and a word. */
+
+import { h } from "../core/dom.js";
+import { t } from "../core/i18n.js";
+import { icon } from "../core/icons.js";
+
+/** Icon, colour and word of each status. @type {Record<string, {icon: string, kind: string, word: () => string}>} */
+const STATUSES = {
+  queued: { icon: "clock", kind: "none", word: () => t("queued") },
+  running: { icon: "spin", kind: "accent", word: () => t("running") },
+  paused: { icon: "pause", kind: "human", word: () => t("waits for you") },
+  completed: { icon: "check", kind: "ok", word: () => t("completed") },
+  failed: { icon: "alert", kind: "danger", word: () => t("failed") },
+  stopped: { icon: "stop", kind: "warn", word: () => t("stopped") },
+  cancelled: { icon: "x", kind: "none", word: () => t("cancelled") },
+};
+/** @param {string} status */
+export const statusWord = (status) => STATUSES[status]?.word() ?? status;
+
+const PLAIN = new Set(["", "final", "confirmation", "cancelled"]);
+
+/**
+ * Return the status of a run. A run that failed or was stopped shows why, such as `max_steps`.
+ * @param {string} status
+ * @param {string | null} [reason] its `finish_reason`
+ */
+export function statusLabel(status, reason = "") {
+  const { icon: name, kind, word } = STATUSES[status] ?? { icon: "info", kind: "none", word: () => status };
+  const text = reason && !PLAIN.has(reason) ? h("code", reason) : word();
+  const mark = name === "spin" ? h("i.spin") : icon(name);
+  return h(`span.status.row.k-${kind}`, { title: word() }, h("span.ink.row", mark), h("span.ink", text));
+}

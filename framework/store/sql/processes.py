@@ -1,0 +1,171 @@
+"""SQL for the processes of a store. A process has one lease, which covers every run that it holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from framework.store.sql.database import Database, Work
+from framework.store.sql.leases import RunLeases
+from framework.store.sql.schema import is_claimed_or_running, processes, runs
+from framework.store.sql.texts import storable
+from framework.store.work import ProcessInfo
+
+T = TypeVar("T")
+
+KEPT_SECONDS = 3600.0
+"""How long the row of a process is kept that does not renew its lease and holds no run."""
+
+
+class ProcessLease:
+    """The lease of this process, in a row of its own."""
+
+    def __init__(self, database: Database, leases: RunLeases, seconds: float) -> None:
+        self.name = f"{socket.gethostname()}:{os.getpid()}"
+        """Name that lists show."""
+        self.seconds = seconds
+        self._database, self._leases = database, leases
+        self._renewed: tuple[float, float] | None = None
+        """When the lease was last renewed: on the monotonic clock, which may stop in a suspended machine, and in Unix
+        time, which may be set."""
+
+    async def write(self, work: Work[T], committed: Work[T | None] | None = None, *, renew: bool = False) -> T:
+        """Execute work that takes runs, in a transaction in which the lease is renewed if it is older than a third.
+
+        Args:
+            work: the function to execute, as for `Database.write`.
+            committed: as for `Database.write`.
+            renew: renew the lease in any case.
+        """
+        now = time.monotonic(), time.time()
+        if not renew and self._is_fresh(now):
+            return await self._database.write(work, committed)
+
+        def renewing(connection: sa.Connection) -> T:
+            self._renew(connection)  # first, so that processes lock rows in the same order
+            return work(connection)
+
+        result = await self._database.write(renewing, committed)
+        self._renewed = now
+        return result
+
+    async def keep_alive(self, name: str, info: Mapping[str, Any], then: Work[object]) -> None:
+        """Renew the lease, save what the process reports about itself, and execute work in the same transaction."""
+        self.name, body = name, json.dumps(dict(info))
+
+        def work(connection: sa.Connection) -> None:
+            update = sa.update(processes).where(processes.c.id == self._leases.name)
+            connection.execute(update.values(name=storable(name), info=body))
+            then(connection)
+
+        await self.write(work, renew=True)
+
+    async def leave(self) -> None:
+        """Delete the row of this process, unless a run names it. Without retries: others delete it after an hour."""
+        if self._renewed is not None:
+            own = sa.delete(processes).where(processes.c.id == self._leases.name, ~_holds_a_run())
+            await self._database.write_once(lambda connection: connection.execute(own))
+            self._renewed = None
+
+    def _is_fresh(self, now: tuple[float, float]) -> bool:
+        if self._renewed is None:
+            return False
+        return all(abs(clock - then) < self.seconds / 3 for clock, then in zip(now, self._renewed, strict=True))
+
+    def _renew(self, connection: sa.Connection) -> None:
+        insert = sqlite.insert if self._database.is_sqlite else postgresql.insert
+        lease = {
+            "seen_at": self._database.now,
+            "lease_until": self._database.now + self.seconds,
+            "lease_boot": self._leases.boot_lease(self.seconds),
+        }
+        if self._renewed is None:
+            delete_old(connection, self._database)
+        row = {"id": self._leases.name, "name": storable(self.name), "started_at": self._database.now, **lease}
+        connection.execute(insert(processes).values(row).on_conflict_do_update(index_elements=["id"], set_=lease))
+
+
+def is_leased(database: Database) -> sa.ColumnElement[bool]:
+    """Return the SQL condition that the lease of a process is valid by the database's clock."""
+    return (processes.c.lease_until > database.now).label("leased")
+
+
+def find_dead(connection: sa.Connection, database: Database, leases: RunLeases) -> list[str]:
+    """Return the ids of the processes that are dead, as far as can be determined."""
+    select = sa.select(processes.c.id, processes.c.lease_boot, is_leased(database))
+    if not database.is_sqlite:  # otherwise a process with a valid lease may be known to have ended
+        select = select.where(processes.c.lease_until <= database.now)
+    return [row.id for row in connection.execute(select) if not _is_alive(leases, row)]
+
+
+def lock_dead(connection: sa.Connection, database: Database, leases: RunLeases, ids: Collection[str]) -> list[str]:
+    """Return those of the processes that are still dead. They cannot renew their leases until the transaction ends.
+
+    A process whose lease is being renewed is alive, so nothing waits for it.
+    """
+    select = sa.select(processes.c.id, processes.c.lease_boot, is_leased(database)).where(processes.c.id.in_(ids))
+    rows = connection.execute(select.with_for_update(read=True, skip_locked=True))
+    return [row.id for row in rows if not _is_alive(leases, row)]
+
+
+def _is_alive(leases: RunLeases, row: Any) -> bool:
+    return leases.is_held(row.id, row.lease_boot, leased=bool(row.leased))
+
+
+def held_runs(connection: sa.Connection, process_id: str) -> Sequence[Any]:
+    """Return id, owner and cancel request of the runs that a process holds."""
+    columns = (runs.c.id, runs.c.owner, runs.c.cancel_requested)
+    return connection.execute(sa.select(*columns).where(_is_held_by(process_id))).all()
+
+
+def is_held_under(process_id: str, lease_names: Collection[str]) -> sa.ColumnElement[bool]:
+    """Return the condition that a process holds a run under one of these leases."""
+    return sa.and_(_is_held_by(process_id), runs.c.owner.in_(lease_names))
+
+
+def _is_held_by(process_id: str) -> sa.ColumnElement[bool]:
+    return sa.and_(is_claimed_or_running(), runs.c.process == process_id)
+
+
+def find_unfinished(connection: sa.Connection, database: Database, dead: Collection[str]) -> Sequence[str]:
+    """Return those of the dead processes that hold runs, or whose rows are old."""
+    is_unfinished = sa.or_(_is_old(database), _holds_a_run())
+    return connection.execute(sa.select(processes.c.id).where(processes.c.id.in_(dead), is_unfinished)).scalars().all()
+
+
+def delete_old(connection: sa.Connection, database: Database) -> None:
+    """Delete the rows that are old. A process that holds no run, and is alive after all, inserts its row again."""
+    connection.execute(sa.delete(processes).where(_is_old(database), ~_holds_a_run()))
+
+
+def _is_old(database: Database) -> sa.ColumnElement[bool]:
+    return processes.c.seen_at < database.now - KEPT_SECONDS
+
+
+def _holds_a_run() -> sa.ColumnElement[bool]:
+    return sa.exists().where(is_claimed_or_running(), runs.c.process == processes.c.id)
+
+
+def list_processes(connection: sa.Connection, database: Database, leases: RunLeases) -> list[ProcessInfo]:
+    """Return the processes, in the order in which they started."""
+    held = sa.select(sa.func.count()).where(is_claimed_or_running(), runs.c.process == processes.c.id)
+    columns = (*processes.c, is_leased(database), held.scalar_subquery().label("holds"))
+    return [
+        ProcessInfo(
+            id=row.id,
+            name=row.name,
+            started_at=row.started_at,
+            seen_at=row.seen_at,
+            is_alive=_is_alive(leases, row),
+            holds=row.holds,
+            info=json.loads(row.info),
+        )
+        for row in connection.execute(sa.select(*columns).order_by(processes.c.started_at, processes.c.id))
+    ]

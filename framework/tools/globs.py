@@ -1,0 +1,41 @@
+"""Matches names against many globs at once: nearly all globs need no regular expression."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from fnmatch import fnmatchcase
+
+_SPECIAL = frozenset("*?[")
+
+
+class Globs:
+    """A set of globs, each equal to `fnmatch.fnmatchcase`: `*`, `?` and `[…]` over the whole name.
+
+    `name`, `prefix*`, `*suffix` and `*infix*` are compared as text: all globs of the first three kinds together.
+    """
+
+    __slots__ = ("_exact", "_infixes", "_others", "_prefixes", "_suffixes")
+
+    def __init__(self, globs: Iterable[str]) -> None:
+        exact, prefixes, suffixes, infixes, others = list[str](), list[str](), list[str](), list[str](), list[str]()
+        for glob in globs:
+            begins, ends = glob.startswith("*"), glob.endswith("*")
+            literal = glob[begins : len(glob) - ends] if len(glob) > 1 else glob.removesuffix("*")
+            if not _SPECIAL.isdisjoint(literal):
+                others.append(glob)
+            elif ends:
+                (infixes if begins and literal else prefixes).append(literal)
+            else:
+                (suffixes if begins else exact).append(literal)
+        self._exact, self._prefixes, self._suffixes = frozenset(exact), tuple(prefixes), tuple(suffixes)
+        self._infixes, self._others = tuple(infixes), tuple(others)
+
+    def matching(self, names: Collection[str]) -> set[str]:
+        """Return the names that at least one of the globs matches."""
+        exact, prefixes, suffixes = self._exact, self._prefixes, self._suffixes
+        found = {name for name in names if name in exact or name.startswith(prefixes) or name.endswith(suffixes)}
+        for infix in self._infixes:
+            found.update([name for name in names if infix in name])
+        for glob in self._others:
+            found.update([name for name in names if fnmatchcase(name, glob)])
+        return found

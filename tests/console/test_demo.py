@@ -1,0 +1,37 @@
+"""The demo of the console: its two weeks have every kind of run, and what waits can be decided."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from examples.console_demo.model import HURRIED
+from examples.console_demo.serving import serve_shop
+from framework.store.protocol import RunQuery
+from framework.types.state import Edit
+
+
+def test_the_demo_has_two_weeks_of_runs(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serve_shop(tmp_path / "shop", visits=14, pace=HURRIED) as shop:
+            runs = await shop.runtime.store.runs(RunQuery(newest_first=True))
+            assert shop.runs == len(runs) > 20
+            assert {run.status for run in runs} >= {"completed", "paused", "failed", "stopped"}
+            assert {run.finish_reason for run in runs} >= {"final", "model_error", "max_steps", "confirmation"}
+            assert max(run.generation for run in runs) == 5
+            assert [run.created_at for run in runs] == sorted((run.created_at for run in runs), reverse=True)
+            assert 8 * 86400 < time.time() - runs[-1].created_at < 15 * 86400
+            generation = shop.runtime.catalog.current
+            assert (generation.number, [problem.path for problem in shop.runtime.catalog.problems][:1]) == (
+                6,
+                ["agents.d/stock.yaml"],
+            )
+            refund, question, plan = [run for run in runs if run.status == "paused"][:3]  # an older one expires
+            assert [run.agent for run in (refund, question, plan)] == ["support", "support", "planner"]
+            (asked,) = await shop.runtime.pending(refund.run_id, user=refund.user)
+            lower = Edit(arguments={**asked.arguments, "amount": 89.0})
+            result = await shop.runtime.resume(refund.run_id, {asked.id: lower}, user=refund.user)
+            assert (result.status, result.generation) == ("completed", 5)
+
+    asyncio.run(main())

@@ -1,0 +1,306 @@
+"""The console of a server in this event loop, in a headless Chromium: its pages, and checks of their accessibility."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import pytest
+from axe_playwright_python.base import AXE_SCRIPT
+from playwright.async_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    Playwright,
+    Request,
+    Response,
+    async_playwright,
+    expect,
+)
+from playwright.async_api import TimeoutError as PlaywrightTimeout
+
+from framework.llm.client import ModelClient
+from tests.support.projects import write
+from tests.support.serving import Serving, serving_everything
+
+CHROMIUM = Path("/usr/bin/chromium")
+OPTIONS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-dev-shm-usage",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--no-first-run",
+    "--remote-debugging-pipe",
+    "--remote-debugging-port=0",
+)
+PATIENCE = 20.0
+"""Timeout of whatever a test expects of a page, in seconds."""
+_REPORT_VIOLATIONS = """
+addEventListener("securitypolicyviolation", e => console.error(
+    `CSP violation: ${e.violatedDirective} ${e.blockedURI} ${e.sourceFile}:${e.lineNumber} ${e.sample}`));
+"""
+_END_ANIMATIONS = "for (const a of document.getAnimations()) if (a.effect.getTiming().iterations < Infinity) a.finish()"
+
+_SETTLED = """({ quiet, most }) => new Promise(done => {
+    let timer = setTimeout(done, quiet);
+    const changed = () => { clearTimeout(timer); timer = setTimeout(done, quiet); };
+    new MutationObserver(changed).observe(document.body, { subtree: true, childList: true });
+    setTimeout(done, most);  // clocks and streams never rest
+})"""
+
+
+class HasUrl(Protocol):
+    """A running server: `Serving`, or `Served` for one in a process of its own."""
+
+    @property
+    def url(self) -> str: ...
+
+
+@dataclass
+class ConsoleServing(Serving):
+    """A server with its project."""
+
+    project: Path
+
+
+@asynccontextmanager
+async def serve_console(
+    root: Path, files: Mapping[str, str], model: ModelClient | None = None, **options: Any
+) -> AsyncIterator[ConsoleServing]:
+    """Write a project and serve it with the console until the context ends.
+
+    Args:
+        root: the folder of the project.
+        files: its files by path (`tests.support.projects.agent`).
+        model: the model `scripted` of the agents. Agents with `model: offline` need none.
+        **options: options of `Runtime.open`, such as `watch=True` for a test that edits files, `tools` or `store`.
+    """
+    models = {"scripted": model} if model else None
+    async with serving_everything(write(root, files), **{"models": models, **options}) as found:
+        yield ConsoleServing(found.url, found.runtime, root)
+
+
+@asynccontextmanager
+async def open_page(
+    server: HasUrl,
+    path: str = "",
+    *,
+    dark: bool = False,
+    width: int = 1440,
+    height: int = 900,
+    language: str = "en",
+    key: str | None = None,
+    allowed: Sequence[str] = (),
+) -> AsyncIterator[Page]:
+    """Open the console at a path such as `#/runs` in a new browser profile.
+
+    At the end, the test fails if anything went wrong in this page or in another tab of `page.context`: an error in the
+    browser's console, an exception, a violation of the content security policy, an asset that is missing, a request
+    to another host or with a key in its URL.
+
+    Args:
+        server: the server.
+        path: the part of the URL after `/`.
+        dark: use the dark theme.
+        width: of the window, in pixels; 360 for a phone.
+        height: of the window, in pixels.
+        language: `en` or `zh`.
+        key: the key, as if it had been entered before.
+        allowed: patterns of errors that the test provokes, such as `status of 409`.
+    """
+    connected = await _BROWSER.connected()
+    context = await connected.new_context(
+        viewport={"width": width, "height": height},
+        color_scheme="dark" if dark else "light",
+        locale={"en": "en-US", "zh": "zh-CN"}[language],
+        timezone_id="UTC",
+        has_touch=width < 760,
+    )
+    context.set_default_timeout(PATIENCE * 1000)
+    expect.set_options(timeout=PATIENCE * 1000)
+    errors = _Errors(urlsplit(server.url).netloc, key, allowed)
+    errors.watch(context)
+    await context.add_init_script(_REPORT_VIOLATIONS)
+    if key:
+        stored = f"localStorage.setItem('agentsd.key', {json.dumps(key)})"
+        await context.add_init_script(f"if (location.protocol === 'http:') {stored}")
+    try:
+        page = await context.new_page()
+        await page.goto(f"{server.url}/{path}")
+        yield page
+    finally:
+        await context.close()
+    assert errors.found == [], "\n".join(errors.found)
+
+
+def run_in_browser(main: Coroutine[Any, Any, None]) -> None:
+    """Run a test that opens pages. All of them share an event loop, with one connection to the browser."""
+    _BROWSER.runner.run(main, context=copy_context())
+
+
+async def settle(page: Page) -> None:
+    """Wait until the page shows what it has loaded: its elements have not changed for a while."""
+    await page.wait_for_function("() => document.querySelector('console-pages > *')")
+    await page.evaluate(_SETTLED, {"quiet": 250, "most": 4000})
+
+
+async def check_axe(page: Page, context: str | None = None, rules: Sequence[str] = ()) -> None:
+    """Fail if axe-core finds a problem in the page.
+
+    Args:
+        page: the page.
+        context: a CSS selector of the part that is checked. Default: the whole page.
+        rules: the rules that are checked, such as `color-contrast`. Default: all.
+    """
+    await page.evaluate(_END_ANIMATIONS)  # what fades in has too little contrast meanwhile
+    options: dict[str, Any] = {"resultTypes": ["violations"], **({"runOnly": [*rules]} if rules else {})}
+    if not await page.evaluate("Boolean(window.axe)"):
+        await page.evaluate(AXE_SCRIPT)
+    results = await page.evaluate("([context, options]) => axe.run(context ?? document, options)", [context, options])
+    found = [
+        f"{violation['id']} ({violation['impact']}): {violation['help']}\n    {node['html'][:200]}\n    "
+        + node["failureSummary"].replace("\n", "\n    ")
+        for violation in results["violations"]
+        for node in violation["nodes"]
+    ]
+    assert not found, f"{page.url}\n" + "\n".join(found)
+
+
+@dataclass
+class _Errors:
+    """What went wrong in the tabs of a browser profile."""
+
+    host: str
+    key: str | None
+    allowed: Sequence[str]
+    found: list[str] = field(default_factory=list)
+
+    def watch(self, context: BrowserContext) -> None:
+        context.on("console", self._on_console)
+        context.on("weberror", lambda error: self._add(f"exception: {error.error}"))
+        context.on("request", self._on_request)
+        context.on("requestfailed", self._on_failure)
+        context.on("response", self._on_response)
+
+    def _on_console(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            place = message.location
+            self._add(f"console: {message.text} ({place['url']}:{place['lineNumber']})")
+
+    def _on_request(self, request: Request) -> None:
+        url = urlsplit(request.url)
+        if url.scheme not in {"data", "blob"} and url.netloc != self.host:
+            self._add(f"request to another host: {request.url}")
+        if self.key and self.key in request.url:
+            self._add(f"a key in a URL: {request.url}")
+
+    def _on_failure(self, request: Request) -> None:
+        is_ended_here = request.failure == "net::ERR_ABORTED"  # by a reload, for example
+        if request.resource_type not in {"fetch", "xhr"} and not is_ended_here:  # pages end their streams themselves
+            self._add(f"failed: {request.url} {request.failure}")
+
+    def _on_response(self, response: Response) -> None:
+        if response.status >= 400 and response.request.resource_type not in {"fetch", "xhr"}:
+            self._add(f"{response.status}: {response.url}")
+
+    def _add(self, text: str) -> None:
+        if not any(re.search(pattern, text) for pattern in self.allowed):
+            self.found.append(text)
+
+
+class _Browser:
+    """The Chromium of this process. It is started once it is needed, and ends when its pipe closes with the process."""
+
+    def __init__(self) -> None:
+        self.runner = asyncio.Runner()
+        """Runs the tests that open pages: a connection belongs to one event loop."""
+        self._driver: Playwright | None = None
+        self._connected: Browser | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._endpoint = ""
+        self._closing = ExitStack()
+        atexit.register(self.end)
+
+    async def connected(self) -> Browser:
+        """Return the connection to it. One that accepts connections but never answers, seen under load, is replaced."""
+        if self._connected is None or not self._connected.is_connected():
+            endpoint = self._endpoint_of_running()
+            self._driver = self._driver or await async_playwright().start()
+            connect = self._driver.chromium.connect_over_cdp
+            try:
+                self._connected = await connect(endpoint, timeout=PATIENCE * 500)
+            except PlaywrightTimeout:
+                self.end()
+                self._connected = await connect(self._endpoint_of_running(), timeout=PATIENCE * 1000)
+        return self._connected
+
+    def _endpoint_of_running(self) -> str:
+        """Return the URL of its DevTools protocol; skips the test where there is no Chromium."""
+        if not CHROMIUM.exists():
+            pytest.skip("no /usr/bin/chromium: `apt-get install chromium` installs it")
+        if self._process is None or self._process.poll() is not None:
+            self._start()
+        return self._endpoint
+
+    def end(self) -> None:
+        """Close the pipe, which ends the browser, and delete its profile."""
+        self._closing.close()
+        self._process = None
+
+    def _start(self) -> None:
+        self._closing.close()
+        temporary = TemporaryDirectory(prefix="agentsd-chromium-", ignore_cleanup_errors=True)
+        profile = self._closing.enter_context(temporary)
+        (to_read, to_write), (back_read, back_write) = os.pipe(), os.pipe()
+        script = f'exec {CHROMIUM} "$@" 3<&{to_read} 4>&{back_write}'
+        words = ["bash", "-c", script, "chromium", *OPTIONS, f"--user-data-dir={profile}"]
+        environment = {**os.environ, "TZ": "UTC", "HOME": profile}
+        process = subprocess.Popen(words, pass_fds=(to_read, back_write), stderr=subprocess.DEVNULL, env=environment)
+        os.close(to_read)
+        os.close(back_write)
+        self._closing.callback(_wait_or_kill, process)
+        self._closing.callback(os.close, back_read)
+        self._closing.callback(os.close, to_write)
+        self._process, self._endpoint = process, _wait_for_endpoint(process, Path(profile))
+
+
+def _wait_or_kill(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _wait_for_endpoint(process: subprocess.Popen[bytes], profile: Path) -> str:
+    """Return the URL that a browser writes into its profile once it listens."""
+    deadline = time.monotonic() + 2 * PATIENCE
+    while time.monotonic() < deadline and process.poll() is None:
+        file = profile / "DevToolsActivePort"
+        lines = file.read_text("utf-8").split() if file.exists() else []
+        if len(lines) == 2:
+            return f"ws://127.0.0.1:{lines[0]}{lines[1]}"
+        time.sleep(0.02)
+    raise AssertionError(f"Chromium did not start (exit code {process.poll()})")
+
+
+_BROWSER = _Browser()

@@ -1,0 +1,35 @@
+"""Globs that are compared as text match what `fnmatch` matches."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from framework.tools.globs import Globs
+from tests.support.cases import cases
+
+NAMES = ["", "*", "a", "ab", "a.b", "a.read_b", "read_", "x.read_y.z", "a\nb"]
+
+
+@pytest.mark.parametrize(
+    "glob", ["", "*", "**", "***", "a", "a*", "*b", "*.read_*", "*read_*", "a*b", "?", "a?", "*[ab]", "[*]", "*\n*"]
+)
+def test_each_kind_of_glob_matches_what_fnmatch_matches(glob: str) -> None:
+    assert Globs([glob]).matching(NAMES) == {name for name in NAMES if fnmatchcase(name, glob)}
+
+
+def test_without_globs_nothing_matches() -> None:
+    assert Globs([]).matching(NAMES) == set()
+
+
+@cases(400)
+@given(
+    globs=st.lists(st.text(alphabet="ab.*?[]!\n", max_size=6), max_size=5),
+    names=st.lists(st.text(alphabet="ab.*[]\n", max_size=6), max_size=6),
+)
+@example(globs=["*", "a"], names=[""])
+def test_globs_match_what_any_of_them_matches(globs: list[str], names: list[str]) -> None:
+    assert Globs(globs).matching(names) == {name for name in names if any(fnmatchcase(name, glob) for glob in globs)}
