@@ -8,7 +8,6 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from examples.scale_demo.postgres import Server, new_database, server
@@ -21,6 +20,7 @@ from framework.store.sql.store import SqlStore
 from framework.testing import ScriptedModel, calls
 from tests.support.distant_runs import PATIENCE, Dictated, Worker, worker
 from tests.support.pgbouncer import pooled
+from tests.support.signals import cut_signals
 from tests.support.submitted_runs import Gate, opened, project, shown_text
 
 TEXT = "one two three four five six seven"
@@ -191,9 +191,7 @@ def test_a_follower_whose_connection_is_cut_misses_nothing(database: str, tmp_pa
             async with aclosing(runtime.follow(run_id)) as followed:
                 elsewhere.write(2)
                 seen = await read_until(followed, "one two")
-                with psycopg.connect(database, autocommit=True) as connection:
-                    cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
-                    assert len(connection.execute(cut + "AND application_name = 'agentsd signals'").fetchall()) == 2
+                cut_signals(database, 2)
                 elsewhere.write(3)
                 seen += await read_until(followed, " three four five")
                 elsewhere.write()

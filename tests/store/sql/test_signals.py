@@ -20,10 +20,8 @@ from framework.store.sql import signals
 from framework.store.sql.store import SqlStore
 from framework.testing import ScriptedModel, calls
 from tests.support.pgbouncer import pooled
+from tests.support.signals import PATIENCE, cut_signals
 from tests.support.submitted_runs import Gate, project
-
-PATIENCE = 20
-"""Timeout in seconds, for waits that should be short."""
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +61,6 @@ async def opened(url: str) -> AsyncIterator[SqlStore]:
         await store.close()
 
 
-def cut(url: str) -> int:
-    """Cut the connections that receive signals, and no other; return their number."""
-    with psycopg.connect(url, autocommit=True) as connection:
-        cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'agentsd signals' "
-        return len(connection.execute(cut + "AND datname = current_database()").fetchall())
-
-
 def test_signals_reach_other_processes_in_order_and_whole(database: str) -> None:
     many = [Signal("deltas", f"run_{number}", number, 'é"\\\n\x00' * (number * 7)) for number in range(60)]
     too_large = Signal("deltas", "run", body="x" * 8000)
@@ -105,7 +96,7 @@ def test_a_cut_connection_is_opened_again(database: str, caplog: pytest.LogCaptu
             await ear.until(MISSED)
             for _ in range(3):
                 caplog.clear()
-                assert cut(database) == 1
+                cut_signals(database)
                 await ear.until(MISSED)
                 assert receiver.hears
                 (lost, again) = [record.message for record in caplog.records if "signals" in record.name]
@@ -255,7 +246,7 @@ def test_a_run_is_followed_until_its_followers_are_silent(database: str, monkeyp
             await store.signal(Signal("listen", "run_4"))
             await ear.until(Signal("listen", "run_4"))
             monkeypatch.setattr(signals, "_RETRY_SECONDS", 60)
-            assert cut(database) == 1
+            cut_signals(database)
             async with asyncio.timeout(PATIENCE):
                 while store.hears:  # noqa: ASYNC110 - only the store shows it
                     await asyncio.sleep(0.01)

@@ -1,0 +1,24 @@
+"""The connections that receive the signals of a PostgreSQL database."""
+
+from __future__ import annotations
+
+import time
+
+import psycopg
+
+PATIENCE = 20
+"""Timeout in seconds, for waits that should be short."""
+
+
+def cut_signals(url: str, number: int = 1) -> None:
+    """Cut the connections that receive signals, and no other, as soon as there are exactly so many.
+
+    The server still lists a connection for a moment after it was closed or cut.
+    """
+    chosen = "FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'agentsd signals'"
+    limit = time.monotonic() + PATIENCE
+    with psycopg.connect(url, autocommit=True) as connection:
+        while len(found := connection.execute(f"SELECT pid {chosen}").fetchall()) != number:
+            assert time.monotonic() < limit, f"{len(found)} connections receive signals, not {number}"
+        for pid in found:
+            connection.execute("SELECT pg_terminate_backend(%s)", pid)
