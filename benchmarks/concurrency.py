@@ -288,7 +288,7 @@ def describe(turns: Sequence[Turn]) -> str:
 def tables(*, quick: bool) -> Iterator[Table]:
     """Compare all peers at several numbers of conversations."""
     peers = [BARE, BY_HAND, AGENTSD, TUNED, *([UVLOOP] if find_spec("uvloop") else []), RAW]
-    sizes = {100: 1} if quick else {100: 3, 500: 1, 1000: 1}
+    sizes = {100: 1} if quick else {100: 2, 500: 1, 1000: 1}
     with serving(STEPS, LATENCY) as url, started(peers, url) as connections:
         for connection in connections.values():
             turn(connection, 50)

@@ -83,7 +83,7 @@ def timed(commands: Mapping[str, Sequence[str]], turns: int) -> dict[str, list[f
 
 def tables(*, quick: bool) -> Iterator[Table]:
     """Measure new processes."""
-    turns = 3 if quick else 9
+    turns = 2 if quick else 4
     with TemporaryDirectory() as folder:
         agent = Path(folder) / "calculator.yaml"
         agent.write_text(CALCULATOR, "utf-8")

@@ -112,7 +112,7 @@ async def concurrent_runs(root: Path) -> Table:
 def tables(*, quick: bool) -> Iterator[Table]:
     """Compare loops, then sequential and concurrent runs."""
     with TemporaryDirectory() as folder:
-        yield asyncio.run(ten_steps(_file(folder, "looper", LOOPER), 20 if quick else 200))
+        yield asyncio.run(ten_steps(_file(folder, "looper", LOOPER), 20 if quick else 60))
         yield asyncio.run(concurrent_runs(_file(folder, "calculator", CALCULATOR)))
 
 

@@ -256,10 +256,10 @@ def tables(*, quick: bool) -> Iterator[Table]:
     """Measure sizes of objects, then processes, then garbage collections."""
     from benchmarks.model_server import serving  # the processes of the cases do not need its imports
 
-    yield sizes(50 if quick else 300)
+    yield sizes(50 if quick else 150)
     with serving(STEPS, 0.02) as url:
-        yield resident(url, 1 if quick else 3)
-        yield collections(url, 1 if quick else 3)
+        yield resident(url, 1)
+        yield collections(url, 1)
 
 
 if __name__ == "__main__":

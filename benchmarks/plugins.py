@@ -1,4 +1,4 @@
-"""Cost of loading a plugin and of leasing a generation, and the memory left by a thousand reloads."""
+"""Cost of loading a plugin and of leasing a generation, and the memory left by many reloads."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def find(text: str, limit: int = 10) -> str:
 """
 HELPER = b"from pydantic import BaseModel\n\nclass Money(BaseModel):\n    cents: int\n"
 PLAIN = b"def f() -> int:\n    return 1\n"
-WARM_UP = 100
+WARM_UP = 30
 """Reloads after which the history and the thread pools are full."""
 NO_LEASE = nullcontext()
 ORDERS, MONEY = "plugins/orders.py", "plugins/_money.py"
@@ -160,4 +160,4 @@ def tables(*, quick: bool) -> Iterator[Table]:
     """Measure loads, then leases and what reloads leave."""
     yield loading(rounds=3 if quick else 7)
     with TemporaryDirectory() as folder:
-        yield asyncio.run(reloading(Path(folder), 200 if quick else 1000))
+        yield asyncio.run(reloading(Path(folder), 20 if quick else 70))

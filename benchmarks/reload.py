@@ -192,8 +192,8 @@ def tables(*, quick: bool) -> Iterator[Table]:
         write_all(root, "Initial version.")
         for collection in (frozen, nullcontext):
             with collection():
-                yield asyncio.run(edits(root, 10 if quick else 40))
+                yield asyncio.run(edits(root, 5 if quick else 15))
             with collection():
-                yield asyncio.run(rebuilds(root, 1 if quick else 10))
-        yield scans(root, 5 if quick else 20)
-    yield parsing(5 if quick else 20)
+                yield asyncio.run(rebuilds(root, 1 if quick else 2))
+        yield scans(root, 3 if quick else 7)
+    yield parsing(3 if quick else 7)

@@ -156,7 +156,7 @@ async def first_events(server: Server, seconds: float) -> list[float]:
 
 def tables(*, quick: bool) -> Iterator[Table]:
     """Measure the CPU of a chat, streams at once, and first events."""
-    chats, streams, seconds = (50, 100, 2.0) if quick else (300, STREAMS, 10.0)
+    chats, streams, seconds = (50, 100, 2.0) if quick else (150, STREAMS, 6.0)
     rows = []
     for name, store in (("memory", "memory:"), ("SQLite", "sqlite:///state.db")):
         with serving(store) as server:

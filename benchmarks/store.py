@@ -1,4 +1,4 @@
-"""Cost of persisting every step: one step, a hundred concurrent conversations, a thousand paused runs."""
+"""Cost of persisting every step: one step, a hundred concurrent conversations, many paused runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LIMIT_MS = 0.6
 MAX_LAG_MS = 20
 LIMIT_BYTES = 25_000
 CONVERSATIONS = 100
-WAITING = 1000
+WAITING = 300
 ASKER = """\
 version: 1
 name: asker
@@ -98,16 +98,16 @@ async def _two_writes(record: RunRecord, state: RunState, n: int) -> float:
     return elapsed
 
 
-async def concurrent_conversations(root: Path, turns: int) -> Table:
+async def concurrent_conversations(root: Path) -> Table:
     """Run a hundred conversations whose tool waits as long as a model would: about 250 steps per second."""
     rows = []
     for name, store in (("memory", None), ("sqlite", "sqlite:///many.db")):
-        lag, rate = await _lag(root, turns, store)
+        lag, rate = await _lag(root, store)
         rows.append(Row.limited(f"loop lag p99, {name}", lag, MAX_LAG_MS, f"at {rate:.0f} steps/s"))
     return Table(f"{CONVERSATIONS} concurrent conversations", "ms", rows)
 
 
-async def _lag(root: Path, turns: int, store: str | None) -> tuple[float, float]:
+async def _lag(root: Path, store: str | None) -> tuple[float, float]:
     """Return the 99th percentile of the loop's delay in milliseconds, and the steps per second."""
 
     @tool(name="note", risk="low")
@@ -122,9 +122,8 @@ async def _lag(root: Path, turns: int, store: str | None) -> tuple[float, float]
 
         async def converse(name: str) -> None:
             await asyncio.sleep(random.uniform(0, 0.6))
-            for _ in range(turns):
-                result = await runtime.run("go", agent="looper", conversation=name)
-                assert result.status == "completed", result
+            result = await runtime.run("go", agent="looper", conversation=name)
+            assert result.status == "completed", result
 
         delays = LoopDelays()
         started = perf_counter()
@@ -133,7 +132,7 @@ async def _lag(root: Path, turns: int, store: str | None) -> tuple[float, float]
                 group.create_task(converse(f"c{number}"))
         wall = perf_counter() - started
         delays.stop()
-    return quantiles(delays.delays, n=100)[98] * 1000, CONVERSATIONS * turns * (STEPS + 1) / wall
+    return quantiles(delays.delays, n=100)[98] * 1000, CONVERSATIONS * (STEPS + 1) / wall
 
 
 async def waiting(root: Path, number: int) -> Table:
@@ -182,8 +181,8 @@ def tables(*, quick: bool) -> Iterator[Table]:
         (root / "agents.d").mkdir()
         (root / "agents.d/looper.yaml").write_text(LOOPER, "utf-8")
         (root / "agents.d/asker.yaml").write_text(ASKER, "utf-8")
-        yield asyncio.run(writes(root, 200 if quick else 1000))
-        yield asyncio.run(steps(root, 10 if quick else 100))
-        yield asyncio.run(concurrent_conversations(root, 1 if quick else 3))
+        yield asyncio.run(writes(root, 200 if quick else 600))
+        yield asyncio.run(steps(root, 10 if quick else 40))
+        yield asyncio.run(concurrent_conversations(root))
         yield asyncio.run(waiting(root, 100 if quick else WAITING))
-        yield asyncio.run(disk(root, 50 if quick else 200))
+        yield asyncio.run(disk(root, 50 if quick else 100))

@@ -145,6 +145,6 @@ async def count_events(session: aiohttp.ClientSession, url: str) -> int:
 
 def tables(*, quick: bool) -> Iterator[Table]:
     """Measure tokens, then streams at once, then followers."""
-    yield asyncio.run(token_cpu(2 if quick else 9))
+    yield asyncio.run(token_cpu(2 if quick else 5))
     yield asyncio.run(streams_at_once(100 if quick else STREAMS))
     yield fan_out(20 if quick else FOLLOWERS)

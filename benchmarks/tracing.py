@@ -185,4 +185,4 @@ def _project(path: Path, url: str) -> Path:
 
 def tables(*, quick: bool) -> Iterator[Table]:
     """Measure all cases."""
-    yield asyncio.run(measure(rounds=5 if quick else 30, runs=4))
+    yield asyncio.run(measure(rounds=5 if quick else 20, runs=4))

@@ -189,7 +189,7 @@ async def first_token(rounds: int) -> Table:
 
 def tables(*, quick: bool) -> Iterator[Table]:
     """Compare loops of several sizes, then first tokens."""
-    rounds = 3 if quick else 9
+    rounds = 2 if quick else 5
     many = [note, *(look_up.named(f"look_up_{n}", "python") for n in range(99))]
     roles = ("user", "assistant")
     text = "Some words of an earlier conversation, long enough to look like chat, with a few more words. " * 2
@@ -198,4 +198,4 @@ def tables(*, quick: bool) -> Iterator[Table]:
     yield asyncio.run(compare(3, many, [], rounds, 4, at_most=0.11))
     yield asyncio.run(compare(3, [note], history, rounds, 2, at_most=0.03))
     yield asyncio.run(compare(10, [note], [], rounds, 3, words=100))
-    yield asyncio.run(first_token(2 if quick else 5))
+    yield asyncio.run(first_token(1 if quick else 3))
