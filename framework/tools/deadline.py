@@ -18,6 +18,8 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.02
+_MOST_PER_POLL_SECONDS = 0.1
+"""Time that counts between two polls, unless the thread used more CPU time: the process may have been stopped."""
 _JOIN_SECONDS = 0.2
 """Time to wait for an abandoned thread to end, in seconds."""
 
@@ -36,6 +38,8 @@ def call_within(
 ) -> Future[T]:
     """Call `function` in a separate thread and return its completed Future.
 
+    Time during which the whole process is not scheduled does not count: the function could not use it.
+
     Args:
         seconds: time limit, without exempt time.
         function: the function to call.
@@ -50,13 +54,16 @@ def call_within(
     thread = threading.Thread(target=_settle, args=(outcome, function), name="agentsd-load", daemon=True)
     thread.start()
     began = last = time.monotonic()
-    counted = 0.0
+    used = _cpu_seconds(thread)
+    counted = total = 0.0
     while not wait([outcome], _POLL_SECONDS).done:
         frame = sys._current_frames().get(thread.ident or 0)
-        now = time.monotonic()
-        counted += 0 if is_exempt(frame) else now - last
-        last = now
-        if counted >= seconds or now - began >= max_seconds:
+        now, used_now = time.monotonic(), _cpu_seconds(thread)
+        passed = max(min(now - last, _MOST_PER_POLL_SECONDS), used_now - used)
+        last, used = now, used_now
+        counted += 0 if is_exempt(frame) else passed
+        total += passed
+        if counted >= seconds or total >= max_seconds:
             error = DeadlineExceededError(
                 seconds if counted >= seconds else max_seconds, frame
             )  # while it is still there
@@ -64,6 +71,15 @@ def call_within(
                 log.error("a call abandoned after %.1f s is still running in a thread of this process", now - began)
             raise error
     return outcome
+
+
+def _cpu_seconds(thread: threading.Thread) -> float:
+    """Return the CPU time that a thread has used, in seconds; 0 if it has ended, or without a clock for threads."""
+    clock_of = getattr(time, "pthread_getcpuclockid", None)  # not on macOS
+    try:
+        return time.clock_gettime(clock_of(thread.ident)) if clock_of and thread.is_alive() else 0.0
+    except OSError:  # ended in the meantime
+        return 0.0
 
 
 def _settle(outcome: Future[T], function: Callable[[], T]) -> None:

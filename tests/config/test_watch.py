@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Generator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,6 +28,9 @@ from framework.types.events import ConfigRejected
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write
 
+PATIENCE = 45
+"""Timeout in seconds, for waits that should be short."""
+
 
 def one(name: str, description: str = "Old.") -> str:
     return agent(name, model="offline", description=description)
@@ -35,22 +38,24 @@ def one(name: str, description: str = "Old.") -> str:
 
 @asynccontextmanager
 async def opened(root: Path, **reload: str) -> AsyncIterator[Runtime]:
-    """Open a watching runtime and wait for two probe edits; the second one is certainly noticed by an event.
+    """Open a watching runtime and wait until two probe edits are live; the second one is noticed by an event.
 
-    Periodic scans are disabled, so that every later edit is noticed by the watcher.
+    Periodic scans are disabled, so that every later edit is noticed by the watcher. No edit is pending afterwards: the
+    next generation has the next edit.
     """
     short = {"quiet": "20ms", "removal_grace": "20ms", "widening_grace": "20ms", "reconcile": "1000s"}
     settings = Settings.model_validate({"reload": short | reload})
-    async with asyncio.timeout(30), Runtime.open(root, settings=settings) as runtime:
-        for number in (1, 2):
-            seen = runtime.catalog.current.number
-            for attempt in range(100):
-                _probe(root, f"{number} {attempt}")
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(0.2):
-                        await runtime.wait_generation(seen + 1)
-                        break
+    async with asyncio.timeout(PATIENCE), Runtime.open(root, settings=settings) as runtime:
+        for text in ("first", "second"):
+            _probe(root, text)
+            while (number := runtime.catalog.current.number) and not _is_live(runtime):
+                await runtime.wait_generation(number + 1)
         yield runtime
+
+
+def _is_live(runtime: Runtime) -> bool:
+    """Return whether the live generation has the files as they are now."""
+    return runtime.catalog.snapshot().digest == runtime.catalog.current.digest
 
 
 def _probe(root: Path, text: str) -> None:
@@ -62,7 +67,7 @@ def _probe(root: Path, text: str) -> None:
 
 async def live(runtime: Runtime, name: str, description: str | None) -> None:
     """Wait until an agent has this description; None waits until it is removed."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         number = runtime.catalog.current.number
         while _description(runtime, name) != description:
             number = (await runtime.wait_generation(number + 1)).number
@@ -282,7 +287,7 @@ async def hurried(
 
     monkeypatch.setattr(Debouncer, "observe", recorded)
     settings = Settings.model_validate({"reload": {"quiet": "1h"}})
-    async with asyncio.timeout(30), Runtime.open(root, settings=settings) as runtime:
+    async with asyncio.timeout(PATIENCE), Runtime.open(root, settings=settings) as runtime:
         await looks.get()
         yield runtime, looks
 
@@ -379,7 +384,7 @@ def test_with_a_gate_the_cases_are_watched_too(tmp_path: Path) -> None:
             write(tmp_path, {"agents.d/a.test.yaml": case("{status: paused}")})
             rejected = asyncio.Event()
             runtime.catalog.subscribe(lambda event: rejected.set() if isinstance(event, ConfigRejected) else None)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 await rejected.wait()
             assert runtime.catalog.current.number == before
             write(tmp_path, {"agents.d/a.test.yaml": case("{status: completed}"), "agents.d/a.yaml": one("a", "New.")})
@@ -420,7 +425,7 @@ def test_a_name_that_is_not_utf_8_does_not_end_the_watch(tmp_path: Path) -> None
     async def scene() -> None:
         async with opened(write(tmp_path, {"agents.d/a.yaml": one("a")})) as runtime:
             _make_file(tmp_path / "agents.d", b"caf\xe9.yaml")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 while not runtime.catalog.current.errors:
                     await runtime.wait_generation(runtime.catalog.current.number + 1)
             for text in ("New.", "Newer."):
@@ -498,7 +503,7 @@ loop.run_until_complete(asyncio.sleep(float(sys.argv[2])))
 def test_a_process_exits_with_an_unclosed_runtime(tmp_path: Path, seconds: str) -> None:
     write(tmp_path, {"agents.d/a.yaml": one("a")})
     command = [sys.executable, "-c", FORGETFUL, str(tmp_path), seconds]
-    assert subprocess.run(command, cwd=ROOT, timeout=20, check=False).returncode == 0
+    assert subprocess.run(command, cwd=ROOT, timeout=PATIENCE, check=False).returncode == 0
 
 
 def test_without_watching_a_runtime_reloads_on_request(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def send(server: Served, target: str, *headers: str, method: str = "GET") -> tup
 
 
 def base(server: Served) -> str:
-    return httpx2.get(server.url, **LOOPBACK).text.partition('src="')[2].partition("/main.js")[0]
+    return httpx2.get(server.url, timeout=PATIENCE, **LOOPBACK).text.partition('src="')[2].partition("/main.js")[0]
 
 
 @pytest.mark.hostile(11)
@@ -91,8 +91,8 @@ def test_llm02_a_link_in_the_project_is_not_the_console(tmp_path: Path) -> None:
     root = write(tmp_path, {**FILES, "framework/console/main.js": "hostile", "console/main.js": "hostile"})
     (root / "index.html").symlink_to("/etc/passwd")
     with served(root) as started:
-        assert "hostile" not in httpx2.get(f"{started.url}{base(started)}/main.js", **LOOPBACK).text
-        assert "root:" not in httpx2.get(started.url, **LOOPBACK).text
+        assert "hostile" not in httpx2.get(f"{started.url}{base(started)}/main.js", timeout=PATIENCE, **LOOPBACK).text
+        assert "root:" not in httpx2.get(started.url, timeout=PATIENCE, **LOOPBACK).text
 
 
 @pytest.mark.hostile(42)
@@ -101,12 +101,12 @@ def test_asi03_the_page_is_the_same_for_every_host_and_names_none(server: Served
     status, text = send(server, "/", f"Host: {host}", f"X-Forwarded-Host: {host}", "Origin: http://evil.example")
     assert status in {200, 400}
     assert "evil" not in text
-    assert status == 400 or text.partition("\r\n\r\n")[2] == httpx2.get(server.url, **LOOPBACK).text
+    assert status == 400 or text.partition("\r\n\r\n")[2] == httpx2.get(server.url, timeout=PATIENCE, **LOOPBACK).text
 
 
 @pytest.mark.hostile(42)
 def test_asi03_other_sites_can_neither_frame_nor_read_the_page(server: Served) -> None:
-    response = httpx2.get(server.url, headers={"origin": "http://evil.example"}, **LOOPBACK)
+    response = httpx2.get(server.url, headers={"origin": "http://evil.example"}, timeout=PATIENCE, **LOOPBACK)
     assert "frame-ancestors 'none'" in response.headers["content-security-policy"]
     assert response.headers["cross-origin-resource-policy"] == "same-origin"
     assert not any(name.startswith("access-control") for name in response.headers)
@@ -123,7 +123,7 @@ def test_asi02_the_page_can_only_be_read(server: Served, method: str) -> None:
 
 @pytest.mark.hostile(38)
 def test_llm02_a_key_in_the_url_of_the_page_changes_nothing_and_is_not_returned(server: Served) -> None:
-    response = httpx2.get(f"{server.url}/?key={KEY}", **LOOPBACK)
+    response = httpx2.get(f"{server.url}/?key={KEY}", timeout=PATIENCE, **LOOPBACK)
     assert response.status_code == 200
     assert KEY not in response.text
     assert KEY not in str(response.headers)

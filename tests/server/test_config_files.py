@@ -144,7 +144,8 @@ def test_the_text_of_settings_and_tool_servers_has_no_secrets(tmp_path: Path) ->
 
 
 def test_a_generation_has_its_changes_its_files_and_what_a_rollback_would_change(tmp_path: Path) -> None:
-    with served(project(tmp_path)) as server, server.event_stream() as events:
+    environment = {"AGENTSD_RELOAD__QUIET": "1s"}  # both files of the edit are written within it
+    with served(project(tmp_path), environment=environment) as server, server.event_stream() as events:
         before = (tmp_path / ONE).read_text()
         write(tmp_path, {ONE: before + "runtime_policy: {max_steps: 99}\n", "prompts/new.j2": "new"})
         next(events)
@@ -224,6 +225,7 @@ def test_an_edit_is_written_and_live_when_it_is_answered(server: Served, tmp_pat
     assert (same["outcome"], same["generation"]) == ("unchanged", 3)
     created = put(server, "prompts/new/part.j2", "{{ message }}\n", None).json()
     assert (created["outcome"], (tmp_path / "prompts/new/part.j2").read_text()) == ("applied", "{{ message }}\n")
+    assert server.stop() == 0
     assert any(f"{ONE} was edited by local" in line for line in server.output)
 
 
@@ -354,7 +356,7 @@ def test_the_schema_names_the_tools_of_the_project(still: tuple[Served, Path]) -
 
 
 def test_checks_of_a_hundred_agents_do_not_delay_other_requests(tmp_path: Path) -> None:
-    """The longest delay of the event loop during checks is compared with that of the checks themselves."""
+    """The longest delay of the event loop during a check is compared with the check itself, in the best of several."""
     write(project(tmp_path), {f"agents.d/a{n}.yaml": agent(f"a{n}", model="offline") for n in range(100)})
 
     async def main() -> None:
@@ -364,28 +366,24 @@ def test_checks_of_a_hundred_agents_do_not_delay_other_requests(tmp_path: Path) 
             async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://test") as http:
                 body = {"files": {ONE: one(description="Changed.")}}
                 await http.post("/agent/config/check", json=body)
-                delays, stop = list[float](), asyncio.Event()
-
-                async def tick() -> None:
-                    while not stop.is_set():
-                        began = time.perf_counter()
-                        await asyncio.sleep(0)
-                        delays.append(time.perf_counter() - began)
-
-                ticking = asyncio.create_task(tick())
-                began = time.perf_counter()
+                shares = []
                 for _ in range(5):
-                    assert (await http.post("/agent/config/check", json=body)).status_code == 200
-                total = time.perf_counter() - began
-                stop.set()
-                await ticking
-                assert max(delays) < total / 2
+                    began = now = time.perf_counter()
+                    longest = 0.0
+                    checking = asyncio.create_task(http.post("/agent/config/check", json=body))
+                    while not checking.done():
+                        await asyncio.sleep(0)
+                        before, now = now, time.perf_counter()
+                        longest = max(longest, now - before)
+                    assert (await checking).status_code == 200
+                    shares.append(longest / (now - began))
+                assert min(shares) < 1 / 2, shares  # the machine may stop the whole process during some of them
 
     asyncio.run(main())
 
 
 def test_requests_end_while_an_edit_waits_for_its_reload(tmp_path: Path) -> None:
-    environment = {"AGENTSD_RELOAD__WIDENING_GRACE": "600ms"}
+    environment = {"AGENTSD_RELOAD__WIDENING_GRACE": "4s"}
     with served(project(tmp_path), environment=environment) as server, ThreadPoolExecutor(1) as threads:
         text = (tmp_path / ONE).read_text() + "runtime_policy: {max_steps: 99}\n"
         waiting = threads.submit(put, server, ONE, text, digest_of(tmp_path, ONE))

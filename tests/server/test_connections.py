@@ -25,13 +25,12 @@ FILES = 400
 """Limit of open files of the servers here."""
 
 
+LIMITS = {"AGENTSD_SERVER__MAX_CONNECTIONS": "100", "AGENTSD_SERVER__MAX_CONNECTIONS_PER_ADDRESS": "40"}
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Served]:
-    environment = {
-        "AGENTSD_SERVER__REQUEST_TIMEOUT": "2s",
-        "AGENTSD_SERVER__MAX_CONNECTIONS": "100",
-        "AGENTSD_SERVER__MAX_CONNECTIONS_PER_ADDRESS": "40",
-    }
+    environment = {**LIMITS, "AGENTSD_SERVER__REQUEST_TIMEOUT": "2s"}
     with served(write(tmp_path, ONE), environment=environment) as started:
         resource.prlimit(started.process.pid, resource.RLIMIT_NOFILE, (FILES, FILES))
         yield started
@@ -91,8 +90,8 @@ def test_a_client_that_does_not_read_times_out(server: Served) -> None:
     assert server.get("/health") == {"status": "ok"}
 
 
-def test_one_address_cannot_exhaust_the_connections_of_others(server: Served) -> None:
-    with ExitStack() as stack:
+def test_one_address_cannot_exhaust_the_connections_of_others(tmp_path: Path) -> None:
+    with served(write(tmp_path, ONE), environment=LIMITS) as server, ExitStack() as stack:
         other = half_open(stack, server.port, "127.0.0.2")
         first = half_open(stack, server.port)
         for _ in range(60):
@@ -125,7 +124,7 @@ def test_a_new_connection_gets_503_if_all_are_busy(tmp_path: Path) -> None:
 
 
 def test_a_keep_alive_connection_serves_many_requests(server: Served) -> None:
-    with httpx2.Client(base_url=server.url, **LOOPBACK) as client:
+    with httpx2.Client(base_url=server.url, timeout=PATIENCE, **LOOPBACK) as client:
         assert [client.get("/health").status_code for _ in range(50)] == [200] * 50
 
 

@@ -64,7 +64,7 @@ def test_an_edit_of_the_config_map_takes_effect_as_one_generation_without_a_rest
     with served(tmp_path, *options, path="project", key=KEY, environment=environment) as server:
         before = server.get("/agent/config")
         assert (before["agents"], before["problems"]) == (["assistant"], [])
-        assert httpx2.get(f"{server.url}/agent/config", **LOOPBACK).status_code == 401
+        assert httpx2.get(f"{server.url}/agent/config", timeout=PATIENCE, **LOOPBACK).status_code == 401
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
             path = container[probe]["httpGet"]["path"]
             assert httpx2.get(server.url + path, timeout=PATIENCE, **LOOPBACK).status_code == 200, probe

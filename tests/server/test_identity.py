@@ -258,7 +258,7 @@ def test_each_key_learns_its_own_rights(locked: Served) -> None:
     locked.key = RATED
     rights = {"user": "ann", "tenant": "acme", "agents": ["two"], "limits": {"rate": "1000/h", "max_running": 3}}
     assert locked.get("/agent/me") == {**rights, "name": "rated", "roles": ["chat"], "server": server}
-    assert httpx2.get(locked.url + "/agent/me", **LOOPBACK).status_code == 401
+    assert httpx2.get(locked.url + "/agent/me", timeout=PATIENCE, **LOOPBACK).status_code == 401
 
 
 @pytest.mark.parametrize("text", ["1/s", "60/m", "1000/h", "99999/d"])

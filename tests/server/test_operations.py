@@ -141,7 +141,7 @@ def test_open_event_streams_are_counted_by_route(still: Served) -> None:
 
 
 def test_a_connection_that_is_too_slow_is_counted(tmp_path: Path) -> None:
-    environment = {"AGENTSD_SERVER__REQUEST_TIMEOUT": "100ms"}
+    environment = {"AGENTSD_SERVER__REQUEST_TIMEOUT": "3s"}  # long enough for the requests of this test
     with served(write(tmp_path, ONE), environment=environment) as server:
         with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as silent:
             assert silent.recv(1) == b""
@@ -174,6 +174,8 @@ def test_the_documented_metrics_are_those_of_a_server(still: Served) -> None:
     page = (ROOT / "docs/tracing.md").read_text("utf-8").split("| metric of a server |")[1].split("\n\n")[0]
     with still.event_stream():
         still.request("GET", "/agent/config", headers={"origin": "https://example.com"})
+        while not any(name == "agentsd_store_runs" for name, _ in samples(still)):  # counted once it has started
+            pass
         found = {name: {label for label, _ in labels} for name, labels in samples(still)}
     for name, labels in re.findall(r"\| `([a-z_.]+)` \|[^|]*\| (.*) \|", page):
         prefix = name.replace(".", "_")

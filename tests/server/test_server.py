@@ -277,10 +277,12 @@ def may_listen(server: Served) -> bool:
 def test_the_number_of_streams_is_limited_and_a_closed_one_is_free_again(still: Served) -> None:
     with ExitStack() as streams:
         for _ in range(STREAMS):
-            stream = streams.enter_context(socket.create_connection(("127.0.0.1", still.port)))
+            stream = streams.enter_context(socket.create_connection(("127.0.0.1", still.port), PATIENCE))
             stream.sendall(b"GET /agent/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            while b"retry" not in stream.recv(4096):
-                pass
+            received = b""
+            while b"retry" not in received:
+                received += (part := stream.recv(4096))
+                assert part, received
         refused = still.request("GET", "/agent/events")
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limited")
         assert int(refused.headers["retry-after"]) > 0

@@ -1,6 +1,7 @@
 """A program: an MCP server without the SDK, for the protocol with handshakes, that can misbehave in many ways.
 
-A JSON file, read again for every listing, configures it: `tools` (a list, else TOOLS), `resources`, `ignore_eof`.
+A JSON file, read again when it matters, configures it: `tools` (a list, else TOOLS), `resources`, `ignore_eof`,
+`held` (`slow` reports its first progress, and does not continue).
 """
 
 from __future__ import annotations
@@ -121,6 +122,8 @@ def call(name: str, arguments: dict[str, Any], params: dict[str, Any]) -> dict[s
                         "params": {"progressToken": token, "progress": step, "total": 4},
                     }
                 )
+                while configuration().get("held"):
+                    time.sleep(0.01)
                 time.sleep(0.11)
             return text("done")
     raise LookupError(name)

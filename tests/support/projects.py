@@ -8,11 +8,20 @@ from textwrap import dedent
 
 
 def write(root: Path, files: Mapping[str, str]) -> Path:
-    """Write files below `root` by relative path; return `root`."""
+    """Write files below `root` by relative path; return `root`.
+
+    Each file is replaced by a rename, as editors do: a watcher never finds an empty or half-written one, however long
+    this process is not scheduled. All files are complete before the first is renamed.
+    """
+    renames = []
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(dedent(text).lstrip("\n"), "utf-8")
+        fresh = path if path.is_symlink() else path.with_name(f".{path.name[:200]}.fresh")
+        fresh.write_text(dedent(text).lstrip("\n"), "utf-8")
+        renames += [(fresh, path)] if fresh != path else []
+    for fresh, path in renames:
+        fresh.replace(path)
     return root
 
 

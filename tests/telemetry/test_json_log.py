@@ -27,13 +27,13 @@ log = logging.getLogger("tests.json_log")
 
 @pytest.fixture
 def written() -> Iterator[StringIO]:
-    """What all loggers write, as JSON."""
+    """What the logger of this file writes, as JSON: no records from threads of other tests."""
     stream = StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter())
-    logging.getLogger().addHandler(handler)
+    log.addHandler(handler)
     yield stream
-    logging.getLogger().removeHandler(handler)
+    log.removeHandler(handler)
 
 
 def records(text: str) -> list[dict[str, Any]]:

@@ -17,6 +17,9 @@ from framework import RunResult, Runtime, events, tool
 from framework.testing import ScriptedModel, calls
 from tests.support.projects import agent, write
 
+PATIENCE = 30
+"""Timeout in seconds, for waits that should be short."""
+
 
 class Counting(SpanProcessor):
     """Open spans."""
@@ -84,8 +87,8 @@ async def is_cancelled(runtime: Runtime) -> None:
         assert (await stream.result()).status == "cancelled"
 
 
-async def runs_out_of_time(runtime: Runtime) -> None:
-    result: RunResult = await runtime.run("go", agent="one", limits={"timeout": 0.05})
+async def runs_out_of_time(runtime: Runtime, seconds: float = 0.05) -> None:
+    result: RunResult = await runtime.run("go", agent="one", limits={"timeout": seconds})
     assert result.finish_reason == "timeout"
 
 
@@ -106,8 +109,10 @@ async def has_a_caller_that_gives_up(runtime: Runtime) -> None:
 
 async def is_closed_upon(runtime: Runtime) -> None:
     task = asyncio.create_task(runtime.run("go", agent="one"))
-    await asyncio.wait([task], timeout=0.05)
-    await runtime.cancel((await runtime.store.runs())[0].run_id)
+    async with asyncio.timeout(PATIENCE):
+        while not (runs := await runtime.store.runs()):  # noqa: ASYNC110 - only the store shows it
+            await asyncio.sleep(0)
+    await runtime.cancel(runs[0].run_id)
     assert (await task).status == "cancelled"
 
 
@@ -151,7 +156,7 @@ def test_a_timeout_marks_the_span_that_timed_out(tmp_path: Path, counted: Counti
     async def main() -> None:
         root = write(tmp_path, {"agents.d/one.yaml": agent("one")})
         async with Runtime.open(root, tools=[forever], models={"scripted": model}, watch=False) as runtime:
-            await runs_out_of_time(runtime)
+            await runs_out_of_time(runtime, 3)  # by then, the tool has begun
 
     asyncio.run(main())
     errors = {name: error for name, error in counted.errors.items() if error}

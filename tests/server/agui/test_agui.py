@@ -52,7 +52,7 @@ class Scene:
         return await self.client(thread, url=url, message=message, headers=headers, **command)
 
     async def post(self, body: Any, agent: str = "main", **headers: str) -> httpx2.Response:
-        async with httpx2.AsyncClient(**LOOPBACK) as http:
+        async with httpx2.AsyncClient(timeout=30, **LOOPBACK) as http:
             return await http.post(f"{self.serving.url}/agui/{agent}", json=body, headers=headers)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -278,7 +278,7 @@ def test_a_client_that_dies_leaves_its_run_running(tmp_path: Path) -> None:
         write(tmp_path, {"agents.d/main.yaml": agent("main")})
         model = ScriptedModel(calls(("hold", {})), "Done.")
         async with serving(tmp_path, models={"scripted": model}, tools=[held.tool]) as served:
-            async with httpx2.AsyncClient(base_url=served.url, **LOOPBACK) as http:
+            async with httpx2.AsyncClient(base_url=served.url, timeout=30, **LOOPBACK) as http:
                 session = await handshake(http)
                 body = {"jsonrpc": "2.0", "id": 2, "method": "tools/call"}
                 params = {"name": "main", "arguments": {"message": "wait"}}
@@ -307,7 +307,7 @@ async def handshake(http: httpx2.AsyncClient, **headers: str) -> dict[str, str]:
 
 
 def http_of(there: Post) -> httpx2.AsyncClient:
-    return httpx2.AsyncClient(base_url=there.serving.url, **LOOPBACK)
+    return httpx2.AsyncClient(base_url=there.serving.url, timeout=30, **LOOPBACK)
 
 
 def test_a_session_is_of_one_key(tmp_path: Path) -> None:
@@ -349,10 +349,15 @@ def test_clients_learn_of_a_reload(tmp_path: Path) -> None:
             assert capabilities.tools
             assert capabilities.tools.list_changed
             async with new.client.listen(tools_list_changed=True) as changes:
-                write(tmp_path, {"agents.d/new.yaml": agent("new")})
-                await there.serving.runtime.catalog.reload("api")
+                number = 0
+                while not old.told_of_changes.is_set():  # its event stream may not be open yet: nothing says when it is
+                    write(tmp_path, {"agents.d/new.yaml": agent("new", description=f"Version {number}.")})
+                    await there.serving.runtime.catalog.reload("api")
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(1):
+                            await old.told_of_changes.wait()
+                    number += 1
                 await anext(aiter(changes))
-                await old.told_of_changes.wait()
             for user in (old, new):
                 assert "new" in {tool.name for tool in (await user.client.list_tools(cache_mode="bypass")).tools}
 

@@ -42,7 +42,7 @@ PLUGIN = """
     def loud(context: ToolContext, call: ToolCall) -> None:
         print("printed by the hook")
         subprocess.run(["echo", "printed by a child"], check=True)
-        subprocess.run(["cat"], check=True, timeout=5)
+        subprocess.run(["cat"], check=True, timeout=30)
 
 
     @hook

@@ -28,7 +28,7 @@ EVERYWHERE = ("0.0.0.0/0", "::/0")
 
 
 def limits_for(served: Site, **more: object) -> HttpLimits:
-    return HttpLimits.model_validate({"domains": (served.host,), "methods": ALL, "timeout": 5, **more})
+    return HttpLimits.model_validate({"domains": (served.host,), "methods": ALL, "timeout": 30, **more})
 
 
 def names(**hosts: str) -> Resolver:
@@ -659,8 +659,8 @@ def test_llm10_a_slow_body_is_abandoned_at_the_timeout() -> None:
                 await asyncio.sleep(0.02)
 
         async with site({"/": drip}) as served:
-            with pytest.raises(HttpFailed, match=r"did not respond in full within 0\.3s"):
-                await HttpClient(limits_for(served, timeout=0.3)).request("GET", served.url)
+            with pytest.raises(HttpFailed, match=r"did not respond in full within 2s"):
+                await HttpClient(limits_for(served, timeout=2)).request("GET", served.url)
             await served.left.wait()
 
     asyncio.run(main())

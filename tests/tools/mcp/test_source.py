@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -18,10 +17,12 @@ import pytest
 from opentelemetry import baggage, context, trace
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from framework.tools.mcp import source
 from framework.tools.schema.arguments import ArgumentsError
 from framework.types.errors import ToolError
 from framework.types.tool_servers import McpServer
 from tests.support.editor import MODULES, node
+from tests.support.loopback import fixed_port
 from tests.support.mcp_worlds import MODERN, World, children, configure, opened, over_http, raw
 
 TIME = McpServer(command=(str(Path(sys.executable).with_name("mcp-server-time")),))
@@ -75,6 +76,7 @@ def test_the_tools_of_the_time_server_work_in_the_newest_protocol() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.usefixtures("patient_calls")
 def test_a_killed_time_server_is_restarted() -> None:
     async def main() -> None:
         before = children()
@@ -111,7 +113,8 @@ def test_the_tools_of_the_git_server_work(tmp_path: Path) -> None:
 
 
 @needs_npm
-def test_the_everything_server_works_in_the_older_protocol() -> None:
+def test_the_everything_server_works_in_the_older_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "_PROGRESS_INTERVAL", 0.0)  # every report arrives, even if two are read at once
     reports: list[tuple[float, str]] = []
 
     async def progress(fraction: float, message: str) -> None:
@@ -234,9 +237,9 @@ def test_two_servers_may_have_tools_of_the_same_name(tmp_path: Path) -> None:
 def test_resources_and_prompts_are_text_not_templates(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(raw(tmp_path, {"resources": ["file:///listed"]})) as world:
-            source = world.source
-            assert await source.resource("docs://faq") == "read docs://faq\n[image/png, 0.0 kB, not shown]"
-            assert (await source.resource("file:///listed")).startswith("read file:///listed")
+            read, prompt = world.source.resource, world.source.prompt
+            assert await read("docs://faq") == "read docs://faq\n[image/png, 0.0 kB, not shown]"
+            assert (await read("file:///listed")).startswith("read file:///listed")
             for uri in (
                 "file:///etc/passwd",
                 "FILE:///etc/passwd",
@@ -245,8 +248,8 @@ def test_resources_and_prompts_are_text_not_templates(tmp_path: Path) -> None:
                 "data:text/plain,x",
             ):
                 with pytest.raises(ToolError, match="does not list the resource"):
-                    await source.resource(uri)
-            text = await source.prompt("any", {"name": "{{ x }}"})
+                    await read(uri)
+            text = await prompt("any", {"name": "{{ x }}"})
             assert text == 'user: {{ 7 * 7 }} {"name": "{{ x }}"}\n\nassistant: [image image/png, 2.9 kB, not shown]'
 
     asyncio.run(main())
@@ -278,7 +281,10 @@ def test_a_call_sends_the_trace_context_but_no_baggage(tmp_path: Path, spans: In
 
 def test_an_http_server_can_restart() -> None:
     async def main() -> None:
-        async with over_http() as (process, port), opened(McpServer(url=f"http://127.0.0.1:{port}/mcp")) as world:
+        async with (
+            over_http(fixed_port()) as (process, port),
+            opened(McpServer(url=f"http://127.0.0.1:{port}/mcp")) as world,
+        ):
             assert await world.call("add", a=1, b=2) == {"result": 3}
             async with asyncio.TaskGroup() as group:
                 calls = [group.create_task(world.call("add", a=1, b=n)) for n in range(50)]
@@ -297,11 +303,11 @@ def test_an_http_server_can_restart() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.usefixtures("patient_calls")
 @needs_npm
 def test_an_older_http_server_can_restart() -> None:
     async def main() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listening:
-            port = listening.getsockname()[1]  # free, a moment later
+        port = fixed_port()
         async with older(port) as first, opened(McpServer(url=f"http://127.0.0.1:{port}/mcp")) as world:
             assert await world.call("echo", message="a") == "Echo: a"
             first.kill()

@@ -152,8 +152,8 @@ def test_a_setup_that_fails_is_a_problem_with_its_line(kind: str, body: str, lin
     ],
 )
 def test_a_setup_that_does_not_finish_is_a_problem_with_its_current_line(source: str) -> None:
-    (problem,) = problems_of(source, seconds=0.05)
-    assert (problem.place, problem.message) == ("plugins/a.py:4", "not finished after 0.05 s in setup()")
+    (problem,) = problems_of(source, seconds=0.5)
+    assert (problem.place, problem.message) == ("plugins/a.py:4", "not finished after 0.5 s in setup()")
 
 
 def test_a_setup_that_fails_in_a_helper_is_reported_there_too() -> None:
