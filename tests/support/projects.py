@@ -8,11 +8,16 @@ from textwrap import dedent
 
 
 def write(root: Path, files: Mapping[str, str]) -> Path:
-    """Write files below `root` by relative path; return `root`."""
+    """Write files below `root` by relative path; return `root`.
+
+    Each file appears at once, as editors save it: a process that watches the folder never reads a part of it.
+    """
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(dedent(text).lstrip("\n"), "utf-8")
+        new = path.with_name(f".{path.name}.new")
+        new.write_text(dedent(text).lstrip("\n"), "utf-8")
+        new.replace(path.resolve())
     return root
 
 
