@@ -47,6 +47,6 @@ def test_short(agent_project, scripted_model, json_store):
 def test_the_fixtures_work_and_a_mistake_in_a_script_fails_the_test(tmp_path: Path) -> None:
     write(tmp_path, {"conftest.py": CONFTEST, "test_agents.py": TESTS})
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "."]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert "2 passed, 1 error" in done.stdout, done.stdout
     assert "ERROR test_agents.py::test_short - Failed: the script has 0 turns" in done.stdout

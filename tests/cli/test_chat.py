@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from framework.cli.chat_commands import COMMANDS_HELP
-from tests.support.commands import agentsd, read_until, terminal
+from tests.support.commands import PATIENCE, agentsd, read_until, terminal
 from tests.support.forks import Fork
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write
@@ -70,7 +70,7 @@ def test_a_paste_of_several_lines_is_one_message_and_an_empty_line_in_it_ends_no
         typed(master, PASTE.format("echo these:\r\rorder 77"), " and 78", "\r")
         read_until(master, "● one")
         typed(master, "/quit\r")
-        assert process.wait(15) == 0
+        assert process.wait(PATIENCE) == 0
     assert messages(project) == ["echo these:\n\norder 77 and 78"]
 
 
@@ -80,7 +80,7 @@ def test_lines_can_be_edited_and_broken(project: Path) -> None:
         typed(master, "wrong", CTRL_C, "cho one", CTRL_A, "e", "\x05", ALT_ENTER, "two\\\r", "three", "\r")
         read_until(master, "● one")
         typed(master, "/quit\r")
-        assert process.wait(15) == 0
+        assert process.wait(PATIENCE) == 0
     assert messages(project) == ["echo one\ntwo\nthree"]
 
 
@@ -94,7 +94,7 @@ def test_the_history_is_that_of_all_sessions_and_private(project: Path) -> None:
             typed(master, *([] if recalled else ["echo first"]), "\r")
             read_until(master, "● one")
             typed(master, "/quit\r")
-            assert process.wait(15) == 0
+            assert process.wait(PATIENCE) == 0
     assert messages(project) == ["echo first", "echo first"]
     history = project / ".agentsd/chat_history"
     assert stat.S_IMODE(history.stat().st_mode) == 0o600
@@ -106,7 +106,7 @@ def test_a_huge_paste_is_shown_short_and_sent_whole(project: Path) -> None:
         typed(master, PASTE.format("echo " + "x" * 4000 + "\rend"), "\r")
         read_until(master, "[paste 1: 4,009 characters, 2 lines]", "● one")
         typed(master, "/quit\r")
-        assert process.wait(15) == 0
+        assert process.wait(PATIENCE) == 0
     assert messages(project)[0].startswith("echo xxxx")
 
 
@@ -116,7 +116,7 @@ def test_input_that_is_not_utf_8_is_replaced(project: Path) -> None:
         os.write(master, b"echo a\xffb\r")
         read_until(master, "● one")
         typed(master, "/quit\r")
-        assert process.wait(15) == 0
+        assert process.wait(PATIENCE) == 0
     assert messages(project) == ["echo a\ufffdb"]
 
 
@@ -130,7 +130,7 @@ def test_names_are_completed(project: Path) -> None:
         typed(master, "\t\r")
         read_until(master, "one answers from now on")
         typed(master, "/quit\r")
-        assert process.wait(15) == 0
+        assert process.wait(PATIENCE) == 0
 
 
 # --- while a run is in progress
@@ -149,7 +149,7 @@ def test_messages_typed_during_a_run_wait_and_ctrl_c_cancels_the_run(project: Pa
         read_until(master, "cancelled", 'text="next"')
         typed(master, "\r/quit\r")
         read_until(master, "agentsd chat --conversation")
-        assert process.wait(15) == 0
+        assert process.wait(PATIENCE) == 0
     assert messages(project) == ["wait very long", "echo next", "half typed"]
 
 
@@ -169,7 +169,7 @@ def test_lines_that_a_narrower_terminal_wraps_are_erased(project: Path) -> None:
         typed(master, "after\r", CTRL_C)
         read_until(master, "cancelled", "you> \x1b[0mafter")
         typed(master, "/quit\r")
-        assert process.wait(15) == 0
+        assert process.wait(PATIENCE) == 0
 
 
 def test_a_reload_does_not_disturb_what_is_typed(project: Path) -> None:
@@ -183,7 +183,7 @@ def test_a_reload_does_not_disturb_what_is_typed(project: Path) -> None:
         typed(master, "lo\r")
         read_until(master, "● one")
         typed(master, "/quit\r")
-        assert process.wait(15) == 0
+        assert process.wait(PATIENCE) == 0
     assert messages(project) == ["echo hello"]
 
 
@@ -198,9 +198,11 @@ def test_a_reload_and_the_typed_text_wait_for_the_answer_to_a_question(project: 
         typed(master, "a\r")
         shown = read_until(master, "generation 2 is live", "✓", "kept text")
         assert shown.index("you>") < shown.index("generation 2"), "the question is answered"
-        typed(master, CTRL_C)
-        typed(master, CTRL_D)
-        assert process.wait(15) == 0
+        typed(master, "\r", "/cost\r")  # the command follows the runs: no run is in progress after it
+        read_until(master, "2 runs")
+        typed(master, "half typed", CTRL_C, CTRL_D)
+        assert process.wait(PATIENCE) == 0
+    assert messages(project) == ["echo hello", "kept text"]
 
 
 def test_required_inputs_are_asked_for(tmp_path: Path) -> None:
@@ -214,7 +216,7 @@ def test_required_inputs_are_asked_for(tmp_path: Path) -> None:
         typed(master, "/inputs\r")
         read_until(master, 'city = "Bern"')
         typed(master, "/quit\r")
-        assert process.wait(15) == 0
+        assert process.wait(PATIENCE) == 0
 
 
 # --- simple terminals and pipes
@@ -230,7 +232,7 @@ def test_a_simple_terminal_gets_no_colours_or_movements(
         shown = read_until(master, "✓ echo", "hello")
         typed(master, "/quit\n")
         shown += read_until(master, "continue it")
-        assert process.wait(15) == 0
+        assert process.wait(PATIENCE) == 0
     coloured = "\x1b[31" in shown or "\x1b[36" in shown or "\x1b[32" in shown
     assert not coloured
     assert ("\x1b[2K" in shown or "\x1b[J" in shown) == (variable[0] == "NO_COLOR")

@@ -8,16 +8,17 @@ import signal
 import subprocess
 from pathlib import Path
 
-from tests.support.commands import COMMAND, ENVIRONMENT, agentsd, read_until, terminal
+from tests.support.commands import COMMAND, ENVIRONMENT, PATIENCE, agentsd, read_to_end, read_until, terminal
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write
+from tests.support.screens import without_styles
 
 
 def agentsd_in_new_interpreter(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run `agentsd` in a new interpreter, which imports every module itself."""
     env = {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}
     command = [*COMMAND, *arguments]
-    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_help_lists_the_commands_without_loading_them(tmp_path: Path) -> None:
@@ -223,7 +224,7 @@ def test_an_edit_during_a_chat_changes_the_next_answer(tmp_path: Path) -> None:
         chat.stdin.flush()
         second = chat.stdout.readline()
         chat.stdin.close()
-        assert chat.wait(10) == 0
+        assert chat.wait(PATIENCE) == 0
         log = chat.stderr.read()
     assert second == "hello\n"
     assert "(generation 2 is live; changed: one)" in log
@@ -240,8 +241,8 @@ def test_a_user_at_the_terminal_approves_and_the_run_resumes(tmp_path: Path) -> 
         assert "one asks: may it call echo?" in shown
         assert "be careful; ask echo (agents.d/one.yaml:6)" in shown
         os.write(master, b"a\n")
-        assert "hello" in read_until(master, "ms")
-        assert process.wait(10) == 0
+        assert '✓ echo text="hello"' in without_styles(read_to_end(master))
+        assert process.wait(PATIENCE) == 0
 
 
 def test_ctrl_c_ends_the_run_as_cancelled(tmp_path: Path) -> None:
@@ -265,13 +266,13 @@ def test_ctrl_c_ends_the_run_as_cancelled(tmp_path: Path) -> None:
         read_until(master, "slow.wait_long")
         process.send_signal(signal.SIGINT)
         assert "cancelled" in read_until(master, "cancelled")
-        assert process.wait(10) == 130
+        assert process.wait(PATIENCE) == 130
 
 
 def test_the_terminal_shows_a_tree(starter: Path) -> None:
     with terminal("run", "-a", "planner", "echo one then calculate 2 + 3", cwd=starter) as (process, master):
-        shown = read_until(master, "= 5")
-        assert process.wait(10) == 0
+        shown = read_to_end(master)
+        assert process.wait(PATIENCE) == 0
     for text in ("● planner", "plan 1", "✓ s1", "✓ s2", "├──", "└──"):
         assert text in shown
 

@@ -23,7 +23,7 @@ def with_stores(root: Path, count: int, body: Callable[[list[SqlStore]], Awaitab
     """Open a project's store as so many processes do, and keep them open during the body."""
 
     async def main() -> None:
-        stores = [await SqlStore.open("sqlite:///state.db", root) for _ in range(count)]
+        stores = [await SqlStore.open("sqlite:///state.db", root, lease_seconds=600) for _ in range(count)]
         await body(stores)
         for store in stores:
             await store.close()

@@ -27,7 +27,7 @@ QUICK = {"AGENTSD_RELOAD__QUIET": "20ms"}
 
 
 def project(root: Path, url: str, gate: socket.socket, **keys: str) -> Path:
-    settings = f'store: {{url: "{url}", lease: 4s}}\n'
+    settings = f'store: {{url: "{url}", lease: 8s}}\n'
     return write(write_held_project(root, gate, **keys), {"agentsd.yaml": settings})
 
 

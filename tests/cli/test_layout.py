@@ -17,7 +17,7 @@ from framework.cli.show import ANSWERED, line
 from framework.cli.wrapping import wrap
 from framework.types.events import ToolFinished
 from tests.support.cases import cases
-from tests.support.commands import agentsd_in_process, read_until, terminal
+from tests.support.commands import PATIENCE, agentsd_in_process, read_until, terminal
 from tests.support.projects import agent, write
 from tests.support.screens import screen_of, without_styles
 from tests.support.stored_runs import approval_project, start_paused_run
@@ -32,7 +32,7 @@ def shown(root: Path, *arguments: str, columns: int) -> str:
         with suppress(OSError):  # the end
             while more := os.read(master, 65536):
                 output += more
-        process.wait(20)
+        process.wait(PATIENCE)
     return "\n".join(screen_of(output.decode())).rstrip() + "\n"
 
 

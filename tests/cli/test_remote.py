@@ -123,13 +123,14 @@ def test_the_server_and_its_key_come_from_the_settings(tmp_path: Path) -> None:
 
 
 def test_without_a_server_the_error_shows_how_to_start_one(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    write(tmp_path, {"agentsd.yaml": settings(port)})
-    done = agentsd("config", "history", cwd=tmp_path)
+    with socket.socket() as bound:  # nobody listens there, and no other process can
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+        write(tmp_path, {"agentsd.yaml": settings(port)})
+        done = agentsd("config", "history", cwd=tmp_path)
+        as_json = agentsd("config", "rollback", "1", "--json", cwd=tmp_path)
     message = f"there is no server at http://127.0.0.1:{port}: start one with `agentsd serve`"
     assert (done.returncode, done.stderr) == (1, f"error: {message}\n")
-    as_json = agentsd("config", "rollback", "1", "--json", cwd=tmp_path)
     assert json.loads(as_json.stdout) == {"error": {"code": "no_server", "message": message}}
 
 

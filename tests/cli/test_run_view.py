@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -186,9 +187,8 @@ def status(*events: Event, columns: int = 80, tokens: int = 0, cost: float = 0.0
 
 
 def test_the_status_line_names_agent_step_usage_and_the_way_out() -> None:
-    assert status(ROUTED, tokens=1203, cost=0.0012)[2:] == (
-        "one · waiting for the model · 0 s · 1,203 tokens · $0.0012 · Ctrl-C cancels"
-    )
+    shown = re.sub(r"\d+ s", "0 s", status(ROUTED, tokens=1203, cost=0.0012))  # a stalled machine counts seconds
+    assert shown[2:] == "one · waiting for the model · 0 s · 1,203 tokens · $0.0012 · Ctrl-C cancels"
     assert "thinking" in status(ROUTED, Thought(**HEAD, message_id="m", text="hm"))
     assert "writing" in status(ROUTED, text("x" * 40))
 

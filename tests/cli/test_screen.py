@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from framework.cli.screen import Screen
 from tests.support.cases import cases
-from tests.support.commands import ENVIRONMENT, agentsd, terminal
+from tests.support.commands import ENVIRONMENT, PATIENCE, agentsd, terminal
 from tests.support.forks import Fork
 from tests.support.projects import agent, write
 
@@ -145,7 +145,7 @@ def test_answers_of_a_chat_go_to_standard_output_although_the_tree_is_on_a_termi
         drawn = Thread(target=drained, args=(master,))
         drawn.start()
         assert process.stdout.read().splitlines() == [b"hello"]
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE) == 0
     drawn.join()
 
 

@@ -79,7 +79,7 @@ def test_without_the_extra_check_and_run_name_the_package_to_install(tmp_path: P
     env = {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", program]
     root = project(tmp_path, *MODERN)
-    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0
     assert "plugins/servers.yaml:4:3: warning: mcp.docs needs the MCP SDK" in done.stderr
     assert "pip install 'agentsd[mcp]'" in done.stderr
@@ -112,7 +112,7 @@ def test_without_the_sdk_of_a_model_check_and_run_name_the_package_to_install(tm
     }
     env = {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}
     command, root = [sys.executable, "-c", program], write(tmp_path, files)
-    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0
     needed = "warning: anthropic/claude-haiku-4-5 needs the SDK of anthropic: pip install 'agentsd[anthropic]'"
     assert f"agents.d/one.yaml:4:8: {needed}" in done.stderr

@@ -21,7 +21,7 @@ from framework.cli.table import GAP, LEAST, fitted
 from framework.cli.waterfall import DURATION_CHARS, GAPS, LEAST_BAR, Widths
 from framework.types.state import Confirmation
 from tests.support.cases import cases
-from tests.support.commands import COMMAND, ENVIRONMENT, agentsd, read_until, terminal
+from tests.support.commands import COMMAND, ENVIRONMENT, PATIENCE, agentsd, read_to_end, read_until, terminal
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write
 
@@ -59,8 +59,8 @@ def test_ctrl_c_at_a_question_leaves_the_run_paused_and_prints_how_to_decide(app
     with terminal("run", "echo hello", cwd=approval_project) as (process, master):
         read_until(master, QUESTION)
         process.send_signal(CTRL_C)
-        assert "runs decide run_" in read_until(master, "--approve call_1")
-        assert process.wait(10) == 3
+        read_until(master, "runs decide run_", "--approve call_1")
+        assert process.wait(PATIENCE) == 3
     assert statuses(approval_project) == ["paused"]
 
 
@@ -69,7 +69,7 @@ def test_ctrl_c_at_a_decision_decides_nothing(approval_project: Path) -> None:
     with terminal("runs", "decide", "last", cwd=approval_project) as (process, master):
         read_until(master, QUESTION)
         process.send_signal(CTRL_C)
-        assert process.wait(10) == 130
+        assert process.wait(PATIENCE) == 130
     assert statuses(approval_project) == ["paused"]
 
 
@@ -77,7 +77,7 @@ def test_ctrl_c_at_the_prompt_ends_a_chat(approval_project: Path) -> None:
     with terminal("chat", cwd=approval_project) as (process, master):
         read_until(master, "you>")
         process.send_signal(CTRL_C)
-        assert process.wait(10) == 130
+        assert process.wait(PATIENCE) == 130
 
 
 def test_ctrl_c_in_a_chat_cancels_the_answer_and_a_question_ends_it(approval_project: Path) -> None:
@@ -90,8 +90,8 @@ def test_ctrl_c_in_a_chat_cancels_the_answer_and_a_question_ends_it(approval_pro
         os.write(master, b"echo hello\n")
         read_until(master, QUESTION)
         process.send_signal(CTRL_C)
-        assert "--approve call_1" in read_until(master, "agentsd chat --conversation c1")
-        assert process.wait(10) == 3
+        read_until(master, "--approve call_1", "agentsd chat --conversation c1")
+        assert process.wait(PATIENCE) == 3
     assert statuses(approval_project) == ["paused", "cancelled"]
 
 
@@ -110,7 +110,7 @@ def test_after_a_kill_the_run_can_be_resumed_and_the_cursor_is_visible(approval_
         read_until(master, "… slow.wait_long")
         process.send_signal(signal.SIGTERM)
         read_until(master, SHOW_CURSOR.decode())
-        assert process.wait(10) == -signal.SIGTERM
+        assert process.wait(PATIENCE) == -signal.SIGTERM
     assert statuses(approval_project) == ["orphaned"]
 
 
@@ -149,7 +149,7 @@ def redirected(redirection: str, *arguments: str, cwd: Path, **environment: str)
     """Run a command whose streams a shell redirects."""
     words = ["/bin/sh", "-c", f'"$@" {redirection}', "sh", *COMMAND, *arguments]
     environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT), **environment}
-    return subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.parametrize("redirection", ["<&- 2>&-", "<&- >&- 2>&-"])
@@ -204,8 +204,8 @@ def test_an_error_of_the_operating_system_is_one_line(tmp_path: Path) -> None:
 
 def test_tables_fit_a_terminal_and_are_complete_in_a_pipe(starter: Path) -> None:
     with terminal("tools", "list", cwd=starter) as (process, master):
-        shown = re.sub(r"\x1b\[[\d;]*m", "", read_until(master, "write_file")).splitlines()
-        assert process.wait(10) == 0
+        shown = re.sub(r"\x1b\[[\d;]*m", "", read_to_end(master)).splitlines()
+        assert process.wait(PATIENCE) == 0
     assert shown[0].split() == ["tool", "risk", "source", "description"]
     assert max(cell_len(line) for line in shown) == 120
     assert any(line.endswith("…") for line in shown)

@@ -11,7 +11,7 @@ from typing import Any
 from playwright.async_api import Page, expect
 
 from framework.store.sql.store import SqlStore
-from tests.support.console import ConsoleServing, check_axe, open_page, run_in_browser, serve_console
+from tests.support.console import ConsoleServing, check_axe, open_page, press_in_turn, run_in_browser, serve_console
 from tests.support.projects import agent
 from tests.support.queues import request
 
@@ -43,7 +43,7 @@ async def fleet(root: Path) -> AsyncIterator[tuple[ConsoleServing, list[SqlStore
         server = await stack.enter_async_context(serve_console(root, FILES, store=url))
         stores = []
         for name, report in REPORTS.items():
-            store = await SqlStore.open(url, root)
+            store = await SqlStore.open(url, root, lease_seconds=600)  # none of them is lost while a page loads
             stack.push_async_callback(store.close)
             await store.keep_alive(name, report)
             stores.append(store)
@@ -71,8 +71,7 @@ def test_processes_and_what_waits_are_shown_and_followed(tmp_path: Path) -> None
             handed_on = await stores[2].enqueue(request(options={"agent": "refunds"}))
             await stores[2].claim(1, run_id=handed_on)
             await stores[2].hand_on(handed_on, 'has no tool "refund" (plugins/refund.py)', 0)
-            await page.keyboard.press("g")
-            await page.keyboard.press("p")
+            await press_in_turn(page, "g", "p")
             await expect(page.locator(".rail [aria-current]")).to_contain_text("Fleet")
             for title, figure in FIGURES.items():
                 await expect(page.locator(".kpis > div", has_text=title)).to_contain_text(figure)

@@ -98,7 +98,7 @@ async def _read_waterfall(page: Page) -> None:
     await expect(page.get_by_text("ben approved refund with 1 change")).to_be_visible()
     await expect(row(page, "fetch, tool")).to_contain_text("tool_error")
     assert await page.locator(".run-main").evaluate("(node) => node.scrollWidth <= node.clientWidth")
-    assert await page.locator(".wf-r[role=treeitem]").count() == 16
+    await expect(page.locator(".wf-r[role=treeitem]")).to_have_count(16)
     await expect(page.locator(".insp")).to_contain_text("is <script>")
     await row(page, "find, tool").click()
     await page.keyboard.press("j")

@@ -10,7 +10,7 @@ from playwright.async_api import expect
 
 from framework.llm.scripted import ScriptedModel, calls
 from tests.support.api_keys import KEY, OTHER, key_entry
-from tests.support.console import check_axe, open_page, run_in_browser, serve_console
+from tests.support.console import check_axe, open_page, press_in_turn, run_in_browser, serve_console
 from tests.support.projects import agent, write
 
 SUPPORT = "agents.d/support.yaml"
@@ -36,8 +36,7 @@ def test_everything_is_reached_by_keyboard(tmp_path: Path) -> None:
             await page.keyboard.press("Enter")
             await expect(page.locator("main")).to_be_focused()
             for key, name in {"a": "Approvals", "g": "Agents", "f": "Config", "u": "Usage"}.items():
-                await page.keyboard.press("g")
-                await page.keyboard.press(key)
+                await press_in_turn(page, "g", key)
                 await expect(page.locator(CURRENT)).to_contain_text(name)
                 await expect(page.locator("main")).to_be_focused()
                 await expect(page).to_have_title(re.compile(f"{name} · agentsd"))
@@ -48,8 +47,7 @@ def test_everything_is_reached_by_keyboard(tmp_path: Path) -> None:
             await page.keyboard.press("Escape")
             await expect(shortcuts).to_have_count(0)
             await expect(page.locator("main")).to_be_focused()
-            await page.keyboard.press("g")
-            await page.keyboard.press("c")
+            await press_in_turn(page, "g", "c")
             await expect(page.locator(CURRENT)).to_contain_text("Chat")
 
     run_in_browser(main())
@@ -190,6 +188,7 @@ def test_edits_are_announced_with_what_they_change(tmp_path: Path) -> None:
             await expect(page.locator(".live")).to_contain_text("g1")
             write(tmp_path, {SUPPORT: agent("support", model="offline", runtime_policy="{max_steps: 12}")})
             toast = page.locator(".toast")
+            await toast.hover()  # it stays while the pointer is on it
             await expect(toast).to_contain_text("Generation 2 is live")
             await expect(toast).to_contain_text("max_steps")
             await expect(toast).to_contain_text("widens")

@@ -11,7 +11,7 @@ from playwright.async_api import Page, expect
 from examples.console_demo.model import HURRIED
 from examples.console_demo.serving import ShopServer, serve_shop
 from framework.store.protocol import RunInfo
-from tests.support.console import check_axe, open_page, run_in_browser, settle
+from tests.support.console import check_axe, open_page, press_in_turn, run_in_browser, settle
 
 PHONE = 360
 TABS = ("waterfall", "tree", "events", "messages", "files")
@@ -87,8 +87,8 @@ async def _check(shop: ShopServer, page: Page, path: str) -> None:
 
 async def _reach(page: Page, key: str, name: str) -> None:
     """Open a page by its keys, and go through what can have the focus."""
-    for pressed in ("Escape", "g", key):
-        await page.keyboard.press(pressed)
+    await page.keyboard.press("Escape")
+    await press_in_turn(page, "g", key)
     await expect(page.locator(f"page-{name}")).to_be_attached()
     await settle(page)
     await page.evaluate("() => document.activeElement.blur()")

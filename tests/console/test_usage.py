@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,7 +67,7 @@ async def _choose(page: Page) -> None:
     await page.get_by_role("button", name="Cost").click()
     await expect(page.locator(".groups tbody th").first).to_have_text("local/llama")
     await expect(page.get_by_role("columnheader", name="Cost")).to_have_attribute("aria-sort", "ascending")
-    assert page.url.endswith("#/usage?by=model&sort=-cost")
+    await expect(page).to_have_url(re.compile(r"#/usage\?by=model&sort=-cost$"))
     await page.reload()
     await expect(page.locator(".groups tbody th").first).to_have_text("local/llama")
     await page.get_by_role("button", name="30 d").click()

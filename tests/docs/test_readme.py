@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from examples.terminal_picture import AGENT, MISTAKE, PICTURE, PLUGIN
-from tests.support.commands import read_until, terminal
+from tests.support.commands import PATIENCE, read_until, terminal
 from tests.support.paths import ROOT
 from tests.support.projects import write
 
@@ -45,7 +45,7 @@ def played(project: Path, arguments: list[str], expected: list[str]) -> str:
         with suppress(OSError):  # the end
             while more := os.read(master, 65536):
                 shown += more.decode("utf-8", "replace")
-        process.wait(10)
+        process.wait(PATIENCE)
     return shown
 
 

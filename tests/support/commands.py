@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import io
 import os
@@ -24,6 +25,8 @@ COMMAND = [sys.executable, "-m", "framework.cli.main"]
 """Runs `agentsd` in a new Python interpreter."""
 ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith(("AGENTSD_", "OPENAI_"))}
 """This process's environment without settings and API keys."""
+PATIENCE = 30.0
+"""Timeout in seconds, for waits that should be short."""
 
 
 def agentsd(*arguments: str, cwd: Path, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
@@ -58,15 +61,33 @@ def terminal(*arguments: str, cwd: Path, **environment: str) -> Iterator[tuple[F
         os.close(master)
 
 
-def read_until(master: int, *texts: str | re.Pattern[str], seconds: float = 15) -> str:
-    """Return the terminal's output up to all `texts`, in any order. Fails if one is missing after `seconds`."""
+def read_until(master: int, *texts: str | re.Pattern[str], seconds: float = PATIENCE) -> str:
+    """Return the terminal's output up to all `texts`, in any order. Fails if one is missing after `seconds`.
+
+    Assert only on these texts and on what the process writes before them: the output may end anywhere after the last.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a read may end within a character
     shown, end = "", monotonic() + seconds
     patterns = {text: re.compile(re.escape(text)) if isinstance(text, str) else text for text in texts}
     while text := next((text for text, pattern in patterns.items() if not pattern.search(shown)), None):
         ready, _, _ = select.select([master], [], [], max(0.0, end - monotonic()))
         assert ready, f"{text!r} did not come; so far:\n{shown}"
         try:
-            shown += os.read(master, 65536).decode("utf-8", "replace")
+            shown += decoder.decode(os.read(master, 65536))
         except OSError:
             pytest.fail(f"{text!r} did not come before the end:\n{shown}")
     return shown
+
+
+def read_to_end(master: int, seconds: float = PATIENCE) -> str:
+    """Return the terminal's output up to the end of its processes. Fails if they run longer than `seconds`."""
+    shown, end = b"", monotonic() + seconds
+    while True:
+        ready, _, _ = select.select([master], [], [], max(0.0, end - monotonic()))
+        assert ready, f"the end did not come; so far:\n{shown.decode('utf-8', 'replace')}"
+        try:
+            more = os.read(master, 65536)
+        except OSError:  # the last process has closed the terminal
+            return shown.decode("utf-8", "replace")
+        assert more, "a terminal ends with an error"
+        shown += more

@@ -60,6 +60,11 @@ addEventListener("securitypolicyviolation", e => console.error(
 """
 _END_ANIMATIONS = "for (const a of document.getAnimations()) if (a.effect.getTiming().iterations < Infinity) a.finish()"
 
+_PRESS = """keys => {
+    for (const key of keys)
+        document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+}"""
+
 _SETTLED = """({ quiet, most }) => new Promise(done => {
     let timer = setTimeout(done, quiet);
     const changed = () => { clearTimeout(timer); timer = setTimeout(done, quiet); };
@@ -155,6 +160,11 @@ async def open_page(
 def run_in_browser(main: Coroutine[Any, Any, None]) -> None:
     """Run a test that opens pages. All of them share an event loop, with one connection to the browser."""
     _BROWSER.runner.run(main, context=copy_context())
+
+
+async def press_in_turn(page: Page, *keys: str) -> None:
+    """Press the keys of one shortcut, such as `g c`, at the same moment: the page forgets a first key after a while."""
+    await page.evaluate(_PRESS, keys)
 
 
 async def settle(page: Page) -> None:

@@ -113,7 +113,7 @@ class Fork:
 
 
 def run(
-    arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str], given: str = "", timeout: float = 30
+    arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str], given: str = "", timeout: float = 120
 ) -> subprocess.CompletedProcess[str]:
     """Run `agentsd` to its end and return its output. It is killed after `timeout` seconds; `given` is its stdin."""
     with (

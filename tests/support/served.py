@@ -19,7 +19,7 @@ from tests.support.commands import ENVIRONMENT
 from tests.support.forks import Fork
 from tests.support.loopback import LOOPBACK
 
-PATIENCE = 20.0
+PATIENCE = 30.0
 """Timeout of requests and of the process, in seconds."""
 QUICK = {"AGENTSD_RELOAD__QUIET": "20ms", "AGENTSD_RELOAD__WIDENING_GRACE": "40ms"}
 """Shorter delays of edits than the defaults."""

@@ -13,7 +13,7 @@ from threading import Thread
 from tests.support.commands import ENVIRONMENT
 from tests.support.forks import Fork
 
-PATIENCE = 20.0
+PATIENCE = 30.0
 """Timeout in seconds, for waits that should be short."""
 
 
