@@ -157,16 +157,21 @@ def test_texts_are_sent_as_long_as_somebody_listens(
 
     async def main() -> None:
         heard: list[Signal] = []
+        heard_there: list[Signal] = []
         async with (
             following(root, database) as (_, store),
             opened(root, database, model, tools=gate.tools()) as elsewhere,
         ):
             await store.listen(heard.append)
+            await elsewhere.store.listen(heard_there.append)
             run_id = (await elsewhere.submit("go")).run_id
             model.allowed.release()
             while not any(signal.kind == "deltas" and "one" in signal.body for signal in heard):
                 await store.signal(Signal("listen", run_id))
                 await asyncio.sleep(0.05)
+            await store.signal(Signal("ready", "last"))
+            while Signal("ready", "last") not in heard_there:  # noqa: ASYNC110 - see above
+                await asyncio.sleep(0.01)
             while elsewhere.store.is_followed(run_id):  # noqa: ASYNC110 - it ends with time
                 await asyncio.sleep(0.05)
             await store.signal(Signal("ready", "silence"))
