@@ -18,7 +18,8 @@ from framework.testing import ScriptedModel, calls
 from framework.types.messages import Message
 from tests.support.submitted_runs import Gate
 
-PATIENCE = 30
+PATIENCE = 50
+"""Timeout in seconds, for waits that should be short."""
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.support.distant_runs"])
 

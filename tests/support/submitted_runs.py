@@ -17,7 +17,7 @@ from framework.store.sql.store import SqlStore
 from framework.store.work import DEFAULT_LEASE_SECONDS
 from tests.support.projects import agent, write
 
-PATIENCE = 30
+PATIENCE = 50
 """Timeout in seconds, for waits that should be short."""
 
 

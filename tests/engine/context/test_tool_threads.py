@@ -22,6 +22,7 @@ from framework.engine.context.tool_threads import MAX_ABANDONED, THREADS_PER_RUN
 from framework.testing import ScriptedModel
 from framework.types.errors import ToolError
 from framework.types.messages import ToolCall
+from tests.support.clocks import skip
 from tests.support.projects import agent, write
 
 LIMITS = "{max_tool_calls: 200, max_steps: 20, max_parallel_tools: 50}"
@@ -80,7 +81,7 @@ def test_waiting_for_a_thread_does_not_count_towards_a_tools_timeout(tmp_path: P
         over.wait(30)
         return "done"
 
-    @tool(risk="low", idempotent=True, timeout=0.2)
+    @tool(risk="low", idempotent=True, timeout=20)
     def quick(n: int) -> str:
         """Answer."""
         return "quick"
@@ -88,8 +89,9 @@ def test_waiting_for_a_thread_does_not_count_towards_a_tools_timeout(tmp_path: P
     @tool(risk="low", idempotent=True)
     async def release(n: int) -> str:
         """Release the other calls after the timeout of `quick` would have expired."""
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(asyncio.Event().wait(), 0.5)
+        skip(25)
+        for _ in range(10):
+            await asyncio.sleep(0)
         over.set()
         return "released"
 
@@ -177,16 +179,19 @@ def test_an_abandoned_thread_is_in_the_metrics(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(metrics, "get_meter", lambda name: provider.get_meter(name))
     over = threading.Event()
 
-    @tool(risk="low", timeout=0.05)
-    def hang(n: int) -> str:
-        """Hang."""
-        over.wait(30)
-        return "done"
-
     async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        @tool(risk="low", timeout=20)
+        def hang(n: int) -> str:
+            """Hang until the timeout has expired."""
+            loop.call_soon_threadsafe(skip, 25)
+            over.wait(30)
+            return "done"
+
         model = ScriptedModel(calls("hang", 1), "ok")
         async with opened(project(tmp_path, "hang"), model, hang) as runtime:
-            assert "timed out after 0.05s" in str((await runtime.run("go")).tool_calls)
+            assert "timed out after 20s" in str((await runtime.run("go")).tool_calls)
             data = reader.get_metrics_data()
             assert data is not None
             assert "agentsd.tool.threads.abandoned" in data.to_json()

@@ -11,13 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import Approve, Reject, ToolError, tool
+from framework.engine.context.services import RateLimiter
 from framework.engine.plan.references import StepReference, invalid_references, references, resolve_references
 from framework.store.run_record import RunRecord
 from framework.testing import JsonStore, calls
+from framework.tools.declaration import RateLimit
 from framework.tools.tool import Tool
 from framework.types.plan import PlanDraft, StepDraft
 from framework.types.state import RunState
 from tests.support.cases import cases
+from tests.support.clocks import skip
 from tests.support.plans import draft, model_step, plan_project, run_plan_with_requests, step_results, tool_step
 
 HOSTILE = "{{ steps.a.output }} {% for x in y %}{{ 7 * 7 }}"
@@ -230,16 +233,17 @@ def test_a_timed_out_step_fails_and_reports_whether_it_may_have_taken_effect(tmp
     @tool(risk="low", idempotent=idempotent)
     async def forever() -> str:
         """Never ends."""
+        skip(25)
         await asyncio.Event().wait()
         return ""
 
     plan = draft(tool_step("a", "forever"), tool_step("b", "forever", "a"))
-    root = plan_project(tmp_path, plan="{step_timeout: 10ms, on_failure: skip}")
+    root = plan_project(tmp_path, plan="{step_timeout: 20s, on_failure: skip}")
     result, _, seen = run_plan_with_requests(root, [forever], plan, "done")
     status, text = step_results(seen)["a"]
     assert status == "failed"
     assert text is not None
-    assert "timed out after plan.step_timeout (0.01s)" in text
+    assert "timed out after plan.step_timeout (20s)" in text
     assert ("whether it took effect is unknown" in text) is not idempotent
     assert result.output == "done"
     assert step_results(seen)["b"] == ("skipped", "a was not done")
@@ -249,10 +253,11 @@ def test_a_goal_step_has_a_timeout_too(tmp_path: Path) -> None:
     @tool(risk="low")
     async def forever() -> str:
         """Never ends."""
+        skip(25)
         await asyncio.Event().wait()
         return ""
 
-    root = plan_project(tmp_path, plan="{step_timeout: 10ms, on_failure: skip}")
+    root = plan_project(tmp_path, plan="{step_timeout: 20s, on_failure: skip}")
     _, _, seen = run_plan_with_requests(root, [forever], draft(model_step("a")), calls(("forever", {})), "done")
     assert step_results(seen)["a"] == ("failed", "stopped by timeout")
 
@@ -316,10 +321,11 @@ def test_a_new_plan_needs_approval_to_repeat_a_call_that_may_have_taken_effect(t
         """Pay."""
         made.append(amount)
         if len(made) == 1:
+            skip(25)
             await asyncio.Event().wait()
         return "paid"
 
-    root = plan_project(tmp_path, plan="{step_timeout: 10ms}")
+    root = plan_project(tmp_path, plan="{step_timeout: 20s}")
     plans = draft(tool_step("a", "pay", amount=1)), draft(tool_step("again", "pay", amount=1))
     result, _, _ = run_plan_with_requests(root, [pay], *plans, "done")
     assert result.status == "paused"
@@ -346,9 +352,9 @@ class Slow(JsonStore):
         async def slowly(state: RunState, *more: Any, **options: Any) -> None:
             await write(state, *more, **options)
             if any(call.result for call in state.calls.values()):
-                go = asyncio.Event()
-                asyncio.get_running_loop().call_later(0.45, go.set)
-                await go.wait()
+                skip(25)
+                for _ in range(10):  # meanwhile the timeout expires
+                    await asyncio.sleep(0)
 
         record.write = slowly  # type: ignore[method-assign]  # a store of a test
         return record
@@ -360,7 +366,7 @@ def test_a_step_that_times_out_after_its_result_keeps_the_result(tmp_path: Path)
         """Pay."""
         return f"paid {amount:g}"
 
-    root = plan_project(tmp_path, plan="{step_timeout: 150ms, on_failure: skip}")
+    root = plan_project(tmp_path, plan="{step_timeout: 20s, on_failure: skip}")
     result, _, seen = run_plan_with_requests(root, [pay], draft(tool_step("a", "pay", amount=1)), "done", store=Slow())
     assert step_results(seen)["a"] == ("done", "paid 1")
     assert [event["status"] for event in seen if event["event"] == "tool_result"] == ["success"]
@@ -369,8 +375,18 @@ def test_a_step_that_times_out_after_its_result_keeps_the_result(tmp_path: Path)
     assert [entry.action.type for entry in result.trace] == ["tool", "final"]
 
 
-def test_a_call_not_started_before_the_step_timeout_has_a_known_outcome(tmp_path: Path) -> None:
+def test_a_call_not_started_before_the_step_timeout_has_a_known_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[float] = []
+    wait = RateLimiter.wait
+
+    async def wait_long(self: RateLimiter, tool: str, rate: RateLimit) -> bool:
+        if len(made) == 2:
+            skip(25)
+        return await wait(self, tool, rate)
+
+    monkeypatch.setattr(RateLimiter, "wait", wait_long)
 
     @tool(risk="low", rate="2/h")
     async def pay(amount: float) -> str:
@@ -378,7 +394,7 @@ def test_a_call_not_started_before_the_step_timeout_has_a_known_outcome(tmp_path
         made.append(amount)
         return "paid"
 
-    root = plan_project(tmp_path, plan="{step_timeout: 50ms, max_parallel: 1}")
+    root = plan_project(tmp_path, plan="{step_timeout: 20s, max_parallel: 1}")
     three = [
         tool_step("a", "pay", amount=1),
         tool_step("b", "pay", "a", amount=2),

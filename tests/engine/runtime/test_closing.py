@@ -107,7 +107,7 @@ def test_closing_waits_for_tool_calls_but_not_for_model_calls_of_sub_agents(tmp_
     class Thinking(ScriptedModel):
         async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
             if request.messages[-1].content == "think":
-                asyncio.get_running_loop().call_later(0.2, thought.set)
+                asyncio.get_running_loop().call_later(20, thought.set)  # within the grace period
                 began.set()
                 try:
                     await thought.wait()

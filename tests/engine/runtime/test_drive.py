@@ -23,6 +23,11 @@ def hold(request: ModelRequest) -> Turn:
     return calls(("hold", {})) if request.messages[-1].role == "user" else "done"
 
 
+def pay(request: ModelRequest) -> Turn:
+    """Call the tool that needs approval, then answer."""
+    return calls(("pay", {})) if request.messages[-1].role == "user" else "not paid"
+
+
 def test_a_delivery_begins_the_best_ready_run(tmp_path: Path, store_url: str) -> None:
     """Which run was offered does not matter: one delivery, one run."""
 
@@ -123,7 +128,7 @@ def test_a_delivery_expires_a_confirmation(tmp_path: Path, store_url: str) -> No
     async def main() -> None:
         keys = {"runtime_policy": "{confirm: {from: high, expires: 1ms}}"}
         root, deliveries, gate = project(tmp_path, **keys), Deliveries(), Gate()
-        model = ScriptedModel(calls(("pay", {})), "not paid")
+        model = ScriptedModel(script=pay)  # the first process may see it expire, too
         async with opened(root, store_url, model, tools=gate.tools()) as runtime:
             run_id = (await runtime.run("pay")).run_id
         async with opened(root, store_url, model, tools=gate.tools(), work=deliveries) as runtime:

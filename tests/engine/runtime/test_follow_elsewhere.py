@@ -96,8 +96,11 @@ def check(seen: Sequence[events.Event], text: str = TEXT) -> None:
     assert list(shown_text([seen]).values()) == [text]
 
 
-def test_texts_arrive_while_they_are_written(database: str, tmp_path: Path) -> None:
+def test_texts_arrive_while_they_are_written(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A second follower of the process gets the text so far, and no follower reads the store for itself."""
+    monkeypatch.setattr(follow, "LOOK_SECONDS", 20)
     root = project(tmp_path)
 
     async def main(elsewhere: Worker) -> None:
@@ -157,16 +160,21 @@ def test_texts_are_sent_as_long_as_somebody_listens(
 
     async def main() -> None:
         heard: list[Signal] = []
+        heard_there: list[Signal] = []
         async with (
             following(root, database) as (_, store),
             opened(root, database, model, tools=gate.tools()) as elsewhere,
         ):
             await store.listen(heard.append)
+            await elsewhere.store.listen(heard_there.append)
             run_id = (await elsewhere.submit("go")).run_id
             model.allowed.release()
             while not any(signal.kind == "deltas" and "one" in signal.body for signal in heard):
                 await store.signal(Signal("listen", run_id))
                 await asyncio.sleep(0.05)
+            await store.signal(Signal("ready", "last"))
+            while Signal("ready", "last") not in heard_there:  # noqa: ASYNC110 - see above
+                await asyncio.sleep(0.01)
             while elsewhere.store.is_followed(run_id):  # noqa: ASYNC110 - it ends with time
                 await asyncio.sleep(0.05)
             await store.signal(Signal("ready", "silence"))

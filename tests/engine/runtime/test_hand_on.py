@@ -21,7 +21,8 @@ from framework.testing import ScriptedModel, Turn, calls
 from framework.types.state import RunState
 from tests.support.projects import agent, write
 
-PATIENCE = 20
+PATIENCE = 50
+"""Timeout in seconds, for waits that should be short."""
 HERE, THERE = "worker-2", "worker-1"
 REFUND = '''
 import asyncio

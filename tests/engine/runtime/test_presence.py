@@ -22,7 +22,8 @@ from framework.types.fleet import FleetProcess
 from framework.types.version import installed_version
 from tests.support.projects import agent, write
 
-PATIENCE = 10
+PATIENCE = 30
+"""Timeout in seconds, for waits that should be short."""
 
 
 class WatchedStore(MemoryStore):

@@ -30,6 +30,7 @@ from framework import (
     ToolContext,
     tool,
 )
+from framework.engine.runtime.resume import RunResumer
 from framework.store.protocol import RunQuery
 from framework.store.sql.store import SqlStore
 from framework.testing import ScriptedModel, Turn, calls
@@ -285,16 +286,28 @@ def test_a_decision_applies_once_to_a_pending_confirmation_of_its_owner(tmp_path
 EXPIRING = "{confirm: {from: never, expires: %s, on_expiry: %s}}"
 
 
+@pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let processes end before a confirmation expires, however slow they are: they ignore that it does."""
+    monkeypatch.setattr(RunResumer, "_on_pause", lambda *_: None)
+
+
+async def until_expired(confirmation: Confirmation) -> None:
+    """Wait until a confirmation has expired, by the clock of the calendar."""
+    assert confirmation.expires_at is not None
+    while (left := (confirmation.expires_at - datetime.now(UTC)).total_seconds()) > 0:  # noqa: ASYNC110 - it is time
+        await asyncio.sleep(left)
+
+
+@pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize("on_expiry", ["reject", "cancel"])
 def test_a_confirmation_expires_even_if_no_process_is_running(tmp_path: Path, store_url: str, on_expiry: str) -> None:
     root, shop = project(tmp_path, runtime_policy=EXPIRING % ("1s", on_expiry)), Shop()
     first = paused(root, store_url, shop, conversation="c")
     asked = first.pending[0]
-    expires_at = asked.expires_at
-    assert expires_at is not None
 
     async def body(runtime: Runtime) -> None:
-        await asyncio.sleep((expires_at - datetime.now(UTC)).total_seconds())
+        await until_expired(asked)
         assert [info.run_id for info in await runtime.store.runs(RunQuery(expired_at=time.time()))] == [first.run_id]
         if on_expiry == "reject":
             with pytest.raises(DecisionRefused, match="expired at"):
@@ -324,6 +337,7 @@ def test_a_confirmation_expires_while_its_runtime_is_open(tmp_path: Path, store_
     assert shop.did == []
 
 
+@pytest.mark.usefixtures("brief")
 def test_an_expired_confirmation_is_decided_by_nobody_though_another_is_decided_with_it(
     tmp_path: Path, store_url: str
 ) -> None:
@@ -339,9 +353,7 @@ def test_an_expired_confirmation_is_decided_by_nobody_though_another_is_decided_
 
     async def resume(runtime: Runtime) -> None:
         (run_id,) = [info.run_id for info in await runtime.store.runs(RunQuery())]
-        expires_at = asked["hasty"].expires_at
-        assert expires_at is not None
-        await asyncio.sleep((expires_at - datetime.now(UTC)).total_seconds())
+        await until_expired(asked["hasty"])
         assert (await runtime.resume(run_id, {asked["patient"].id: Approve()}, user="ann")).status == "completed"
         made = {one.confirmation_id: one for one in await runtime.store.decisions(run_id)}
         assert [(made[asked[name].id].by, made[asked[name].id].expired) for name in ("hasty", "patient")] == [
@@ -409,6 +421,8 @@ def test_runs_can_be_resumed_after_their_runtime_closed(tmp_path: Path, store_ur
 
         running.append(asyncio.create_task(run()))
         await shop.began.wait()
+        while all(call.result is None for call in (await runtime.store.load_run(runs[0])).calls.values()):
+            pass  # until the result of `look` is saved
 
     running: list[asyncio.Task[None]] = []
 

@@ -10,18 +10,20 @@ from typing import Any
 import pytest
 
 from framework import Approve, ConfigError, Reject, Respond, RunResult, Runtime, Tool, ToolContext, ToolError, tool
-from framework.testing import JsonStore, ScriptedModel, calls
+from framework.llm.client import ModelRequest
+from framework.testing import JsonStore, Script, ScriptedModel, Turn, calls
 from framework.tools.session_values import MAX_SESSION_CHARS, Session
 from tests.support.projects import agent, write
 
 ALL = '{allow: ["*"]}'
 
 
-def run(root: Path, tools: Sequence[Tool], *script: Any, **keys: str) -> RunResult:
-    write(root, {"agents.d/a.yaml": agent("a", skill_policy=ALL, **keys)})
+def run(root: Path, tools: Sequence[Tool], *turns: Turn, script: Script | None = None) -> RunResult:
+    write(root, {"agents.d/a.yaml": agent("a", skill_policy=ALL)})
 
     async def main() -> RunResult:
-        async with Runtime.open(root, tools=tools, models={"scripted": ScriptedModel(*script)}, watch=False) as runtime:
+        models = {"scripted": ScriptedModel(*turns, script=script)}
+        async with Runtime.open(root, tools=tools, models=models, watch=False) as runtime:
             return await runtime.run("go")
 
     return asyncio.run(main())
@@ -85,12 +87,13 @@ def test_a_rate_applies_to_all_runs_of_the_process(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with Runtime.open(tmp_path, tools=[ping], watch=False) as runtime, asyncio.TaskGroup() as group:
+            times.append(asyncio.get_running_loop().time())
             for n in range(6):
                 group.create_task(runtime.call_tool("a", "ping", {"n": n}))
 
     asyncio.run(main())
-    assert len(times) == 6
-    assert times[5] - times[0] > 0.4, "four immediately, then one each quarter of a second"
+    assert len(times) == 7
+    assert times[6] - times[0] > 0.4, "four immediately, then one each quarter of a second"
 
 
 def test_a_rate_applies_to_retries(tmp_path: Path) -> None:
@@ -102,9 +105,15 @@ def test_a_rate_applies_to_retries(tmp_path: Path) -> None:
         times.append(asyncio.get_running_loop().time())
         raise ConnectionError("lost")
 
-    run(tmp_path, [ping], calls(("ping", {})), "done")
-    assert len(times) == 2
-    assert times[1] - times[0] > 0.4, "waiting before another attempt takes 0.2 seconds at most"
+    def ask(request: ModelRequest) -> Turn:
+        if request.messages[-1].role == "tool":
+            return "done"
+        times.append(asyncio.get_running_loop().time())
+        return calls(("ping", {}))
+
+    run(tmp_path, [ping], script=ask)
+    assert len(times) == 3
+    assert times[2] - times[0] > 0.9, "waiting before another attempt takes 0.2 seconds at most"
 
 
 # --- questions
