@@ -96,9 +96,7 @@ def check(seen: Sequence[events.Event], text: str = TEXT) -> None:
     assert list(shown_text([seen]).values()) == [text]
 
 
-def test_texts_arrive_while_they_are_written(
-    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_texts_arrive_while_they_are_written(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second follower of the process gets the text so far, and no follower reads the store for itself."""
     monkeypatch.setattr(follow, "LOOK_SECONDS", 20)
     root = project(tmp_path)
