@@ -51,14 +51,14 @@ def call_within(
             logged.
     """
     outcome: Future[T] = Future()
-    thread = threading.Thread(target=_settle, args=(outcome, function), name="agentsd-load", daemon=True)
+    clock: list[int] = []
+    thread = threading.Thread(target=_settle, args=(outcome, clock, function), name="agentsd-load", daemon=True)
     thread.start()
     began = last = time.monotonic()
-    used = _cpu_seconds(thread)
-    counted = total = 0.0
+    used = counted = total = 0.0
     while not wait([outcome], _POLL_SECONDS).done:
         frame = sys._current_frames().get(thread.ident or 0)
-        now, used_now = time.monotonic(), _cpu_seconds(thread)
+        now, used_now = time.monotonic(), _cpu_seconds(clock)
         passed = max(min(now - last, _MOST_PER_POLL_SECONDS), used_now - used)
         last, used = now, used_now
         counted += 0 if is_exempt(frame) else passed
@@ -73,16 +73,17 @@ def call_within(
     return outcome
 
 
-def _cpu_seconds(thread: threading.Thread) -> float:
+def _cpu_seconds(clock: list[int]) -> float:
     """Return the CPU time that a thread has used, in seconds; 0 if it has ended, or without a clock for threads."""
-    clock_of = getattr(time, "pthread_getcpuclockid", None)  # not on macOS
     try:
-        return time.clock_gettime(clock_of(thread.ident)) if clock_of and thread.is_alive() else 0.0
-    except OSError:  # ended in the meantime
+        return time.clock_gettime(clock[0]) if clock else 0.0
+    except OSError:  # the thread has ended
         return 0.0
 
 
-def _settle(outcome: Future[T], function: Callable[[], T]) -> None:
+def _settle(outcome: Future[T], clock: list[int], function: Callable[[], T]) -> None:
+    if sys.platform == "linux":  # asked for in the thread itself: from outside, the thread may have ended
+        clock.append(time.pthread_getcpuclockid(threading.get_ident()))
     try:
         outcome.set_result(function())
     except BaseException as error:  # noqa: BLE001 - includes sys.exit(), which would only end the thread
