@@ -227,7 +227,7 @@ def test_a_sync_tool_does_not_block_the_event_loop(root: Path) -> None:
         @tool(risk="low")
         def blocking() -> str:
             """Blocks its thread, not the loop."""
-            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop_thread).result(5)
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop_thread).result(30)
             return "done"
 
         model = ScriptedModel(calls(("blocking", {})), "ok")

@@ -380,7 +380,7 @@ def test_leaving_a_stream_closes_the_connection(form: Format, leave: str) -> Non
                     await waiting
             else:
                 await stream.aclose()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await server.disconnected.wait()
             await model.close()
 

@@ -123,7 +123,7 @@ def test_no_request_is_sent_on_a_connection_that_is_closed_already(form: Format,
     with closing_server(form.answer(HELLO), "answer and close", streamed=stream) as server:
 
         def wait_for_close() -> None:  # blocks the event loop, which cannot notice the close
-            assert server.closed.wait(10)
+            assert server.closed.wait(30)
             server.closed.clear()
 
         results = asyncio.run(ask(form, server, 3, stream=stream, between=wait_for_close))

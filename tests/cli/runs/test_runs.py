@@ -64,7 +64,7 @@ def test_a_run_whose_process_was_killed_while_it_waited_is_approved_in_another_a
     with terminal("run", "echo hello", cwd=tmp_path) as (process, master):
         read_until(master, "re[s]pond")
         os.kill(process.pid, signal.SIGKILL)
-        assert process.wait(10) == -signal.SIGKILL
+        assert process.wait(30) == -signal.SIGKILL
     (waiting,) = list_runs(tmp_path, "--status", "paused")
     shown = agentsd_in_process("runs", "show", waiting["run_id"], cwd=tmp_path).stdout
     assert "waits for approval: call_1  echo" in shown
@@ -114,7 +114,7 @@ def test_at_a_terminal_decide_asks_for_each_decision(tmp_path: Path) -> None:
         assert "may it call echo?" in read_until(master, "re[s]pond")
         os.write(master, b"a\n")
         read_until(master, "hello")
-        assert process.wait(10) == 0
+        assert process.wait(30) == 0
 
 
 WRONG_DECISIONS = {
@@ -234,7 +234,7 @@ def test_on_a_terminal_lists_fit_its_width(tmp_path: Path) -> None:
     start_paused_run(approval_project(tmp_path), "echo " + "long " * 60)
     with terminal("runs", "list", cwd=tmp_path) as (process, master):
         shown = read_until(master, "…")
-        assert process.wait(10) == 0
+        assert process.wait(30) == 0
     assert "status" in shown
     assert "paused" in shown
     written = [click.unstyle(line) for line in shown.splitlines()]

@@ -853,7 +853,7 @@ def test_a_subscriber_that_fails_or_unsubscribes_does_not_affect_others(tmp_path
 def test_waiting_ends_when_the_generation_is_live(tmp_path: Path) -> None:
     async def wait() -> tuple[int, int]:
         catalog = Catalog(write(tmp_path, THREE), tools=[], executors=["react"], models=["offline"])
-        async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
             waiting = group.create_task(catalog.wait_generation(2))
             await catalog.reload()
             write(tmp_path, {"agents.d/a.yaml": one("a", "New.")})

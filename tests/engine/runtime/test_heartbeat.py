@@ -91,7 +91,7 @@ def test_a_flush_scheduled_during_a_write_is_written_after_it() -> None:
         state.steps = 1
         journal.schedule_flush()
         record.go.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await record.again.wait()
         assert record.steps == [0, 1]
 

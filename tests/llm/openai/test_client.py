@@ -497,7 +497,7 @@ def test_cancelling_passes_through_and_closes_the_stream() -> None:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await server.disconnected.wait()
             await model.close()
             return server.disconnected.is_set()
@@ -512,7 +512,7 @@ def test_leaving_a_stream_early_closes_it() -> None:
             stream = model.stream(request(stream=True))
             await anext(stream)
             await stream.aclose()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await server.disconnected.wait()
             await model.close()
             return server.disconnected.is_set()

@@ -179,7 +179,7 @@ def test_cancelling_closes_the_connection(prepare: Prepare, stream: bool, monkey
         async with wire_server([stalled()]) as server:
             model = OpenAIModel("openai", "m", api_key=KEY, base_url=prepare(monkeypatch, server.url))
             task = asyncio.create_task(deltas(model, request(stream=stream)))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await server.request_received.wait()
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):

@@ -167,4 +167,4 @@ def _at_the_terminal(root: Path) -> None:
         read_until(master, "type a number from 1 to 2")
         os.write(master, b"1\n")
         read_until(master, "by the window")
-        assert process.wait(10) == 0
+        assert process.wait(30) == 0
