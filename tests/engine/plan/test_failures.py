@@ -171,7 +171,7 @@ def test_a_timed_out_run_reports_steps_in_progress_and_steps_not_started(tmp_pat
         await asyncio.Event().wait()
         return ""
 
-    root = plan_project(tmp_path, runtime_policy="{timeout: 1s}")
+    root = plan_project(tmp_path, runtime_policy="{timeout: 3s}")
     shop = Workshop()
     plan = draft(step("a"), step("b", "a", tool="forever", parameters={}), step("c", "b"))
     result, _, _ = run_plan_with_requests(root, [*shop.tools(), forever], plan)
