@@ -81,7 +81,7 @@ class Member:
 
     @property
     def is_up(self) -> bool:
-        """Whether it is ready, and was not stopped."""
+        """Whether it is ready, and was neither killed nor has ended."""
         return self._ready.is_set() and not self.has_ended
 
     @property
@@ -105,12 +105,13 @@ class Member:
 
     async def ready(self) -> None:
         """Wait until it says that it is ready; raises RuntimeError with its output if it never does."""
-        deadline, life = monotonic() + PATIENCE, 0
+        deadline, life, looks = monotonic() + PATIENCE, self.life, 0
         while not self.is_up:
             await asyncio.sleep(0.02)
-            if monotonic() > deadline or (self.has_ended and life == self.life):  # nobody starts it again
+            looks = looks + 1 if self.has_ended and life == self.life else 0
+            if monotonic() > deadline or looks > 50:  # nobody starts it again
                 raise RuntimeError(f"{self.name} did not start:\n" + "\n".join(self.output[-20:]))
-            life = self.life if self.has_ended else 0
+            life = self.life
 
     def kill(self) -> Death:
         """Send SIGKILL."""
@@ -119,6 +120,8 @@ class Member:
     def signal(self, number: int) -> Death:
         """Send a signal; return who got it when."""
         assert self._process
+        if number == signal.SIGKILL:
+            self._ready = Event()  # it is down from now on, although its end shows a moment later
         death = Death(self.process, monotonic())
         self._process.send_signal(number)
         return death
@@ -217,7 +220,7 @@ class Fleet:
 
     @asynccontextmanager
     async def supervised(self) -> AsyncIterator[None]:
-        """Start members that end again, as a process supervisor does, while the context is open."""
+        """Start members that end again, as a process supervisor does, until the context ends and all are ready."""
 
         async def supervise() -> None:
             while True:
@@ -229,6 +232,7 @@ class Fleet:
         task = asyncio.create_task(supervise())
         try:
             yield
+            await self.ready()
         finally:
             task.cancel()
 

@@ -59,7 +59,6 @@ async def kill_under_load(
             await asyncio.sleep(1)
         killing.cancel()
         submitting.cancel()
-    await fleet.ready()
     await client.until_ended(max(1.0, seconds - (monotonic() - begun)))
     return deaths
 

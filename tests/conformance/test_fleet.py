@@ -102,7 +102,6 @@ def test_a_run_that_ends_its_worker_three_times_fails_and_the_others_complete(fl
             await check(fleet, client)
             detail = await client.get(f"/agent/runs/{poison}")
             assert (detail["status"], detail["finish_reason"]) == ("failed", "crashed")
-            await fleet.ready()
 
     asyncio.run(main())
 
