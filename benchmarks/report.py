@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from benchmarks.harness import Results, Row, Table, figure, load, promise, times
@@ -20,7 +21,13 @@ PAGE = HERE.parent / "docs/benchmarks.md"
 IMAGES = HERE.parent / "docs/images"
 RELEASES = HERE / "releases.json"
 SHOWN_RELEASES = 5
-PLOTS = (Plot("bench-tokens.svg", "tokens", "Tokens of a task", by_ratio=True),)
+WIDTH = 100
+"""Columns of prose on the page."""
+PLOTS = (
+    Plot("bench-call.svg", "wire", "CPU time per model call: 10 steps"),
+    Plot("bench-conversations.svg", "concurrency", "CPU time of a model call of 500"),
+    Plot("bench-tokens.svg", "tokens", "Tokens of a task", by_ratio=True),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -82,7 +89,7 @@ def _lines(table: Table) -> Iterator[str]:
         cells = (row.name, figure(row.value), times(row.ratio), promise(row), row.note)
         yield f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |".replace("|  ", "| ")
     if table.note:
-        yield "\n" + "\n".join(f"{line}  " for line in table.note.splitlines()).rstrip()
+        yield "\n" + "\n".join(f"{fill(line, WIDTH)}  " for line in table.note.splitlines()).rstrip()
 
 
 def promised(results: Results) -> Iterator[tuple[str, Row]]:
