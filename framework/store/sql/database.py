@@ -26,6 +26,8 @@ _POSTGRES_THREADS = 5
 _READERS = 2
 DEFAULT_RETRY_SECONDS = 15.0
 """How long to retry while PostgreSQL is unreachable or a SQLite file is locked."""
+DEFAULT_IDLE_SECONDS = 30.0
+"""After how long PostgreSQL ends a transaction whose process sends no statement."""
 _RETRY_INTERVAL_SECONDS = 0.2
 _UNLISTEN_SECONDS = 1.0
 _ADVICE = {
@@ -43,16 +45,29 @@ _ADVICE = {
 class Database:
     """Executes functions in transactions, in dedicated threads."""
 
-    def __init__(self, url: sa.URL, retry_seconds: float = DEFAULT_RETRY_SECONDS) -> None:
+    def __init__(
+        self,
+        url: sa.URL,
+        retry_seconds: float = DEFAULT_RETRY_SECONDS,
+        idle_seconds: float = DEFAULT_IDLE_SECONDS,
+    ) -> None:
         self.name = url.set(drivername=url.get_backend_name()).render_as_string(hide_password=True)
         self.is_sqlite = url.get_backend_name() == "sqlite"
         self._retry_seconds = retry_seconds
         writers = 1 if self.is_sqlite else _POSTGRES_THREADS
-        self._writer = _ConnectionThreads(create_engine(url, begin="BEGIN IMMEDIATE"), writers)
-        self._reader = _ConnectionThreads(create_engine(url, begin="BEGIN", snapshots=True), _READERS)
+        writer = create_engine(url, begin="BEGIN IMMEDIATE", idle_seconds=idle_seconds)
+        reader = create_engine(url, begin="BEGIN", idle_seconds=idle_seconds, snapshots=True)
+        self._writer, self._reader = _ConnectionThreads(writer, writers), _ConnectionThreads(reader, _READERS)
 
     @classmethod
-    async def open(cls, url: str, root: Path, *, retry_seconds: float = DEFAULT_RETRY_SECONDS) -> Database:
+    async def open(
+        cls,
+        url: str,
+        root: Path,
+        *,
+        retry_seconds: float = DEFAULT_RETRY_SECONDS,
+        idle_seconds: float = DEFAULT_IDLE_SECONDS,
+    ) -> Database:
         """Connect, and migrate the tables to the current version.
 
         Args:
@@ -60,13 +75,14 @@ class Database:
             root: base folder for a relative file path.
             retry_seconds: how long to retry while PostgreSQL is unreachable after the first connection, or a SQLite
                 file is locked. Opening is retried only while a SQLite file is locked, for `lock_seconds`.
+            idle_seconds: after how long PostgreSQL ends a transaction of this process if it sends no statement.
 
         Raises:
             ConfigError: the URL is invalid or of an unsupported database, or its driver is not installed.
             StoreError: the database cannot be opened.
         """
         parsed = parse_store_url(url, root)
-        database = cls(parsed, retry_seconds)
+        database = cls(parsed, retry_seconds, idle_seconds)
         try:
             await database._do(database._writer, upgrade, upgrade, lock_seconds(parsed))
         except BaseException:
@@ -291,15 +307,16 @@ class _ConnectionThreads:
                 return work(connection)
         except DBAPIError as error:
             self._drop()
-            if isinstance(error, (OperationalError, InterfaceError)):
-                stale = is_old and error.connection_invalidated
+            lost = error.connection_invalidated  # an InternalError after a suspension, see `idle_seconds`
+            if lost or isinstance(error, (OperationalError, InterfaceError)):
+                stale = is_old and lost
                 raise _ConnectionFailed(error, again=_is_transient(error.orig), stale=stale) from None
             raise
         except self._driver.Error as error:  # from a PreparedStatement, which SQLAlchemy does not wrap
-            stale = is_old and self._is_disconnect(error)
+            lost = self._is_disconnect(error)
             self._drop()
-            broken = isinstance(error, (self._driver.OperationalError, self._driver.InterfaceError))
-            raise _ConnectionFailed(error, again=broken and _is_transient(error), stale=stale) from None
+            broken = lost or isinstance(error, (self._driver.OperationalError, self._driver.InterfaceError))
+            raise _ConnectionFailed(error, again=broken and _is_transient(error), stale=is_old and lost) from None
 
     def close(self) -> None:
         """Wait for submitted work, and close the connections."""

@@ -47,12 +47,14 @@ def parse_store_url(url: str, root: Path) -> sa.URL:
             raise ConfigError(f"store.url: {other} is not supported; use sqlite, postgresql or memory:")
 
 
-def create_engine(url: sa.URL, *, begin: str, snapshots: bool = False) -> sa.Engine:
+def create_engine(url: sa.URL, *, begin: str, idle_seconds: float, snapshots: bool = False) -> sa.Engine:
     """Create the engine for a database.
 
     Args:
         url: a URL from `parse_store_url`.
         begin: SQL statement that begins a SQLite transaction.
+        idle_seconds: how long a transaction in PostgreSQL may wait for the next statement of this process, which may
+            be suspended, before the server ends it and releases its locks.
         snapshots: use REPEATABLE READ in PostgreSQL, so that a transaction reads one snapshot, as in SQLite.
     """
     if url.get_backend_name() == "sqlite":
@@ -65,16 +67,24 @@ def create_engine(url: sa.URL, *, begin: str, snapshots: bool = False) -> sa.Eng
         )
     except ModuleNotFoundError:
         raise ConfigError('PostgreSQL needs a driver: pip install "agentsd[postgres]"') from None
-    sa.event.listen(engine, "connect", _set_up_postgres)
+    limit = f"idle_in_transaction_session_timeout = {max(1, round(idle_seconds * 1000))}"
+
+    @sa.event.listens_for(engine, "connect")
+    def _set_up(connection: Any, _: object) -> None:
+        (session,) = connection.execute("SELECT pg_backend_pid()").fetchone()
+        if session == connection.info.backend_pid:
+            connection.execute(f"SET {limit}")
+        else:  # a pooler, which may execute each transaction in another session of the server
+            connection.prepare_threshold = None
+        connection.commit()
+
+    @sa.event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        driver: Any = connection.connection.dbapi_connection
+        if driver.prepare_threshold is None:
+            connection.exec_driver_sql(f"SET LOCAL {limit}")
+
     return engine
-
-
-def _set_up_postgres(connection: Any, _: object) -> None:
-    """Prepare no statements through a pooler, which may execute each transaction in another session of the server."""
-    (session,) = connection.execute("SELECT pg_backend_pid()").fetchone()
-    connection.rollback()
-    if session != connection.info.backend_pid:  # the pooler's own
-        connection.prepare_threshold = None
 
 
 async def connect_to_listen(engine: sa.Engine) -> Any:

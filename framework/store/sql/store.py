@@ -52,6 +52,9 @@ from framework.types.errors import RunBlocked, RunNotFound, RunTaken, StoreError
 from framework.types.run_request import IdempotencyKey, RunRequest
 from framework.types.state import Decision, RunState
 
+MIN_IDLE_SECONDS = 1.0
+"""Shortest time after which PostgreSQL ends a transaction of a process that stands still, in seconds."""
+
 
 class SqlStore(SqlReader, SqlSignals):
     """A store in a database, which several processes may share. Create one with `SqlStore.open`."""
@@ -92,9 +95,9 @@ class SqlStore(SqlReader, SqlSignals):
             ConfigError: the URL is invalid.
             StoreError: the database cannot be opened (StoreTooNew: a newer version of agentsd wrote it).
         """
-        return cls(
-            await Database.open(url, root, retry_seconds=retry_seconds), lease_seconds, database_paths(url, root)
-        )
+        idle_seconds = max(lease_seconds, MIN_IDLE_SECONDS)
+        database = await Database.open(url, root, retry_seconds=retry_seconds, idle_seconds=idle_seconds)
+        return cls(database, lease_seconds, database_paths(url, root))
 
     @property
     def lease_seconds(self) -> float:

@@ -31,7 +31,7 @@ ADDITIONS = (
 
 def migrate(url: str, root: Path, version: int, min_version: int | None, additions: Sequence[str] = ADDITIONS) -> None:
     """Migrate a store as a newer version does."""
-    engine = create_engine(parse_store_url(url, root), begin="BEGIN")
+    engine = create_engine(parse_store_url(url, root), begin="BEGIN", idle_seconds=60)
     with engine.begin() as connection:
         for addition in additions:
             connection.exec_driver_sql(addition)
@@ -80,7 +80,7 @@ def test_a_process_opens_a_newer_store_that_allows_it_and_changes_nothing(tmp_pa
             ) as runtime:
                 assert (await runtime.run("hello")).output == "hi"
             await store.close()
-        engine = create_engine(parse_store_url(store_url, tmp_path), begin="BEGIN")
+        engine = create_engine(parse_store_url(store_url, tmp_path), begin="BEGIN", idle_seconds=60)
         with engine.begin() as connection:
             versions = connection.exec_driver_sql("SELECT version FROM agentsd_schema ORDER BY version").scalars().all()
         engine.dispose()
