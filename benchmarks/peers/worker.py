@@ -22,6 +22,9 @@ from benchmarks.harness import resident_mb
 from benchmarks.peers.environment import peer
 from benchmarks.peers.job import ANSWER, Done, Job, Peer, Run, earlier_messages, job_tools
 
+LIMIT_SECONDS = 120.0
+"""After how long a job fails: with 500 conversations at once, a framework may wait forever."""
+
 
 class Worker:
     """Keeps the agent of the last job open for the next one."""
@@ -89,7 +92,8 @@ async def working(name: str) -> AsyncIterator[Worker]:
 async def answer(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     """Execute a job, and return its result or its error."""
     try:
-        return asdict(await worker.execute(Job(**request)))
+        async with asyncio.timeout(LIMIT_SECONDS):
+            return asdict(await worker.execute(Job(**request)))
     except Exception as error:  # noqa: BLE001 - reported to the benchmark, which leaves this peer out
         return {"error": f"{type(error).__name__}: {error}"[:500]}
 
