@@ -14,6 +14,8 @@ OURS, OTHERS, TEXT = "#2f6feb", "#9aa4b2", "#7d8590"
 """Colours with contrast on white and on black."""
 NAME = "agentsd"
 """Rows whose name contains it are drawn in the colour of this project."""
+REPEATED = " beside "
+"""Rows whose name contains it repeat the value of another row, to compare it with a further one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,8 @@ class Plot:
 
 
 def draw(plot: Plot, table: Table, path: Path) -> None:
-    """Draw the rows of a table as horizontal bars, in their order."""
-    rows = [row for row in table.rows if plot.length(row) is not None]
+    """Draw the rows of a table as horizontal bars, in their order; rows that repeat a value are left out."""
+    rows = [row for row in table.rows if plot.length(row) is not None and REPEATED not in row.name]
     set_theme()
     chart = leather.Chart()
     bars = [(plot.length(row), f"{row.name}: {plot.label(row)}") for row in rows]

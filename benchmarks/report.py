@@ -1,6 +1,8 @@
-"""Writes results into `docs/benchmarks.md`: `python -m benchmarks.report RESULT.json… [--release NAME]`.
+"""Writes results into the docs: `python -m benchmarks.report RESULT.json… [--release NAME]`.
 
-The page keeps its own text; only what is between its markers is replaced.
+`docs/benchmarks.md` gets the plots and the promises; it keeps its own text, only what is between its markers is
+replaced. Pages in `docs/benchmarks/` get the tables of what was measured; a page is left as it is if no benchmark of it
+was.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import argparse
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -18,6 +21,7 @@ from benchmarks.plots import Plot, draw
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs/benchmarks.md"
+TABLES = HERE.parent / "docs/benchmarks"
 IMAGES = HERE.parent / "docs/images"
 RELEASES = HERE / "releases.json"
 SHOWN_RELEASES = 5
@@ -26,7 +30,27 @@ WIDTH = 100
 PLOTS = (
     Plot("bench-call.svg", "wire", "CPU time per model call: 10 steps"),
     Plot("bench-conversations.svg", "concurrency", "CPU time of a model call of 500"),
+    Plot("bench-peers.svg", "peers", "Model calls per second: 100"),
+    Plot("bench-durable.svg", "durable", "A run of 10 steps on SQLite"),
     Plot("bench-tokens.svg", "tokens", "Tokens of a task", by_ratio=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page with the tables of some benchmarks."""
+
+    file: str
+    title: str
+    benchmarks: Sequence[str]
+
+
+PAGES = (
+    Page("calls.md", "Model calls", ("wire", "function_calls", "loop", "filtering", "readers", "tokens", "plans")),
+    Page("many.md", "Many conversations", ("concurrency", "streaming", "serving", "tracing", "memory")),
+    Page("files.md", "Files, processes and stores", ("reload", "plugins", "imports", "terminal", "store", "arguments")),
+    Page("peers.md", "Beside other frameworks", ("peers", "durable")),
+    Page("large.md", "Large projects and stores", ("large", "scale", "row_sizes", "console")),
 )
 
 
@@ -39,10 +63,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results, facts = merged(options.files)
     if options.release:
         remember(options.release, results, facts)
-    page = PAGE.read_text("utf-8")
-    for name, text in (("measured", "\n".join(measured(results, facts))), ("releases", "\n".join(releases()))):
-        page = between(page, name, text)
-    PAGE.write_text(page, "utf-8")
+    text = PAGE.read_text("utf-8")
+    for name, lines in (("measured", summary(results, facts)), ("releases", releases())):
+        text = between(text, name, "\n".join(lines))
+    PAGE.write_text(text, "utf-8")
+    for page in PAGES:
+        if results.keys() & set(page.benchmarks):
+            (TABLES / page.file).write_text("\n".join(tables_of(page, results, facts)) + "\n", "utf-8")
 
 
 def merged(files: Sequence[Path]) -> tuple[Results, Mapping[str, Any]]:
@@ -66,19 +93,36 @@ def between(page: str, name: str, text: str) -> str:
     return replaced
 
 
-def measured(results: Results, facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of all tables, with their plots."""
-    yield f"Measured on {facts['date']} with Python {facts['python']} on {facts['machine']}."
+def summary(results: Results, facts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of the versions, the plots and the promises."""
+    yield _measured_on(facts)
     yield "\n| library | version |\n|---|---|"
     yield from (f"| {name} | {version} |" for name, version in facts["versions"].items())
-    for name, tables in results.items():
-        yield f"\n### `{name}`"
-        for table in tables:
-            yield from _lines(table)
-            for plot in PLOTS:
-                if plot.table(results) is table:
-                    draw(plot, table, IMAGES / plot.file)
-                    yield f"\n![{table.title}](images/{plot.file})"
+    for plot in PLOTS:
+        if table := plot.table(results):
+            draw(plot, table, IMAGES / plot.file)
+            yield f"\n**{table.title}**, {table.unit}\n\n![{table.title}](images/{plot.file})"
+    yield "\n| promise | ratio | promised |\n|---|---|---|"
+    yield from (f"| {_cell(name)} | {times(row.ratio)} | {promise(row)} |" for name, row in promised(results))
+
+
+def tables_of(page: Page, results: Results, facts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of a page with all tables of its benchmarks."""
+    yield f"# Benchmarks: {page.title.lower()}\n"
+    yield f"{_measured_on(facts)} [How it was measured](../benchmarks.md#method)."
+    for name in page.benchmarks:
+        if name in results:
+            yield f"\n## `{name}`"
+            for table in results[name]:
+                yield from _lines(table)
+
+
+def _measured_on(facts: Mapping[str, Any]) -> str:
+    return f"Measured on {facts['date']} with Python {facts['python']} on {facts['machine']}."
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "/")
 
 
 def _lines(table: Table) -> Iterator[str]:
@@ -87,7 +131,7 @@ def _lines(table: Table) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for row in table.rows:
         cells = (row.name, figure(row.value), times(row.ratio), promise(row), row.note)
-        yield f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |".replace("|  ", "| ")
+        yield f"| {' | '.join(_cell(cell) for cell in cells)} |".replace("|  ", "| ")
     if table.note:
         yield "\n" + "\n".join(f"{fill(line, WIDTH)}  " for line in table.note.splitlines()).rstrip()
 

@@ -12,7 +12,7 @@ from benchmarks.__main__ import ON_REQUEST, SUITE, facts, main
 from benchmarks.harness import Row, Table, load, paired, promise, save
 from benchmarks.loop import LOOPER, STEPS, note, script
 from benchmarks.plots import OURS, Plot, draw
-from benchmarks.report import PAGE, between, measured
+from benchmarks.report import PAGE, PAGES, Page, between, summary, tables_of
 from benchmarks.tracing import stubbed
 from framework import RunResult, Runtime
 from framework.testing import ScriptedModel
@@ -83,15 +83,27 @@ def test_a_page_without_markers_is_an_error() -> None:
         between("text", "a", "new")
 
 
-def test_the_page_has_a_table_with_what_was_promised() -> None:
-    lines = [line for line in measured({"work": [TABLE]}, facts()) if "agentsd |" in line and "0.25x" in line]
-    assert lines == ["| agentsd | 5 | 0.25x | ≤ 0.20x MISSED | |"]
+def test_the_page_has_a_line_for_each_promise() -> None:
+    lines = list(summary({"work": [TABLE]}, facts()))
+    assert "| work: Work: agentsd | 0.25x | ≤ 0.20x MISSED |" in lines
     for name in ("measured", "releases"):
         between(PAGE.read_text("utf-8"), name, "new")
 
 
-def test_a_plot_has_a_bar_with_the_value_of_each_row(tmp_path: Path) -> None:
-    draw(Plot("work.svg", "work", "Work"), TABLE, tmp_path / "work.svg")
+def test_a_page_of_tables_has_the_tables_of_its_benchmarks() -> None:
+    lines = list(tables_of(Page("work.md", "Work", ["work", "play"]), {"work": [TABLE], "rest": [TABLE]}, facts()))
+    assert [line for line in lines if line.startswith("|") and "0.25x" in line] == [
+        "| agentsd | 5 | 0.25x | ≤ 0.20x MISSED | |"
+    ]
+
+
+def test_each_benchmark_is_on_one_page() -> None:
+    assert sorted(name for page in PAGES for name in page.benchmarks) == sorted([*SUITE, *ON_REQUEST])
+
+
+def test_a_plot_has_one_bar_with_each_value(tmp_path: Path) -> None:
+    table = Table(TABLE.title, TABLE.unit, [*TABLE.rows, Row("agentsd beside another", 5, 0.5)])
+    draw(Plot("work.svg", "work", "Work"), table, tmp_path / "work.svg")
     drawn = (tmp_path / "work.svg").read_text("utf-8")
     assert "by hand: 20" in drawn
     assert "agentsd: 5" in drawn
