@@ -1,0 +1,103 @@
+"""The documentation site: it builds without a broken link, and its search answers a newcomer's questions."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from urllib.parse import quote_plus, urlsplit
+
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.support.console import open_page, run_in_browser
+from tests.support.paths import ROOT
+
+QUESTIONS = {
+    "first agent": "1. Your first agent",
+}
+"""What a newcomer types into the search, and the heading of the page that answers it."""
+FIRST = 3
+"""The answer is one of so many first hits."""
+WIDTHS = {"desk": 1440, "phone": 390}
+
+
+@dataclass(frozen=True)
+class Site:
+    """The site, served from a folder."""
+
+    folder: Path
+    url: str
+
+    def heading(self, link: str) -> str:
+        """Return the heading of a page, by its URL."""
+        text = (self.folder / urlsplit(link).path.lstrip("/")).read_text("utf-8")
+        found = re.search(r"<h1[^>]*>(.*?)<", text, re.DOTALL)
+        return found[1].strip() if found else ""
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    """Serves files without a line on the terminal for each."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Build the site as `make docs` does, and serve it."""
+    project = tmp_path_factory.mktemp("project")
+    shutil.copy(ROOT / "zensical.toml", project)
+    shutil.copytree(ROOT / "docs", project / "docs")
+    command = [str(Path(sys.executable).parent / "zensical"), "build", "--strict"]
+    built = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stdout + built.stderr
+    folder = project / "build/site"
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(folder))) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield Site(folder, f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+
+
+def test_the_search_answers_questions_among_its_first_hits(site: Site) -> None:
+    async def main() -> None:
+        async with open_page(site, "index.html") as page:
+            await page.get_by_role("button", name="Search").first.click()
+            hits = {query: await _hits(page, query) for query in QUESTIONS}
+        found = {query: [site.heading(link) for link in links] for query, links in hits.items()}
+        missed = {query: pages for query, pages in found.items() if QUESTIONS[query] not in pages}
+        assert not missed, "\n".join(f"{query}: {pages}, not {QUESTIONS[query]!r}" for query, pages in missed.items())
+
+    run_in_browser(main())
+
+
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_a_page_is_shown_without_other_servers(site: Site, width: int, dark: bool) -> None:
+    async def main() -> None:
+        async with open_page(site, "tools.html", width=width, dark=dark) as page:
+            await expect(page.get_by_role("heading", level=1)).to_be_visible()
+            is_as_wide = await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            assert is_as_wide, "the page scrolls sideways"
+            background = await page.evaluate("getComputedStyle(document.body).backgroundColor")
+            assert (max(int(part) for part in re.findall(r"\d+", background)[:3]) < 100) is dark
+
+    run_in_browser(main())
+
+
+async def _hits(page: Page, query: str) -> list[str]:
+    """Type a query into the open search; return the links of its first hits."""
+    box = page.get_by_role("combobox", name="Search")
+    await box.fill("")
+    await box.fill(query)
+    answered = re.compile(re.escape(f"h={quote_plus(query)}"))
+    await expect(page.get_by_role("option").first).to_have_attribute("href", answered)
+    links = [await option.get_attribute("href") or "" for option in await page.get_by_role("option").all()]
+    return links[:FIRST]
