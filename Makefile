@@ -94,7 +94,8 @@ bench-peers: $(VENV)/.installed-test  ## the same jobs in other agent frameworks
 	@mkdir -p build/bench
 	@$(BIN)/python -m benchmarks --only peers,durable --json build/bench/peers.json
 
-docs: $(VENV)/.installed-test  ## the documentation site in build/site; fails on a broken link
+docs: $(VENV)/.installed-test  ## write docs/reference from the code, and the site into build/site; fails on a broken link
+	@$(BIN)/python -m examples.reference
 	@$(BIN)/zensical build --strict --clean
 
 clean:

@@ -22,7 +22,7 @@ SECONDS = 60.0
 
 
 class NoServer(AgentsdError):
-    """No server answers, or it is not an agentsd server."""
+    """No server answers, or it is not an agentsd server. Start `agentsd serve`, or correct the URL."""
 
     code = "no_server"
 

@@ -45,49 +45,49 @@ _TYPES: Mapping[int, ErrorType] = {
 
 
 class Unauthenticated(RequestError):
-    """The request has no key, or an invalid one."""
+    """The request has no key, or an invalid one. Send one of `server.api_keys` as `Authorization: Bearer KEY`."""
 
     code = "unauthenticated"
     http_status = 401
 
 
 class AccessDenied(RequestError):
-    """The client has no access, with or without a key."""
+    """The client has no access, with or without a key. Use a key with the role that the message names."""
 
     code = "access_denied"
     http_status = 403
 
 
 class BodyTooLarge(RequestError):
-    """The request body exceeds the size limit."""
+    """The request body exceeds the size limit. Send less."""
 
     code = "body_too_large"
     http_status = 413
 
 
 class TooManyStreams(RequestError):
-    """The limit of event streams is reached."""
+    """The limit of event streams is reached. Close one, or set a higher `server.max_streams`."""
 
     code = "too_many_streams"
     http_status = 503
 
 
 class MetricsUnavailable(RequestError):
-    """This process collects no metrics for Prometheus."""
+    """This process collects no metrics for Prometheus. Start it with `agentsd serve`."""
 
     code = "metrics_unavailable"
     http_status = 404
 
 
 class NotInstalled(RequestError):
-    """The server lacks the packages of this route."""
+    """The server lacks the packages of this route. The message has the command that installs them."""
 
     code = "not_installed"
     http_status = 501
 
 
 class RateLimited(RequestError):
-    """The key has sent as many requests as it may in a period, or has as many streams open as it may have."""
+    """The key has sent as many requests as it may in a period, or has as many streams open as it may have. Wait."""
 
     code = "rate_limited"
     http_status = 429
@@ -99,40 +99,40 @@ class RateLimited(RequestError):
 
 
 class TooManyRuns(RateLimited):
-    """As many runs of the key as it may have are queued or in progress."""
+    """As many runs of the key as it may have are queued or in progress. Wait until one of them ends."""
 
     code = "too_many_runs"
 
 
 class TooManyReplays(RateLimited):
-    """The server replays as many runs as it may at a time."""
+    """The server replays as many runs as it may at a time. Try again later."""
 
     code = "too_many_replays"
 
 
 class ReplayTimeout(RequestError):
-    """The replay of a run took too long."""
+    """The replay of a run took too long. Replay it with `agentsd runs replay`."""
 
     code = "replay_timeout"
     http_status = 503
 
 
 class NotUsable(ConfigError):
-    """The requested resource exists, but is not usable now."""
+    """The requested resource exists, but is not usable now. The message says why."""
 
     code = "not_usable"
     http_status = 409
 
 
 class FileNotFound(RequestError):
-    """The project has no such file."""
+    """The project has no such file. `GET /agent/config/files` lists them."""
 
     code = "file_not_found"
     http_status = 404
 
 
 class EditDisabled(RequestError):
-    """Editing over HTTP is turned off."""
+    """Editing over HTTP is turned off. `server.allow_edit: true` turns it on."""
 
     code = "edit_disabled"
     http_status = 403
@@ -146,7 +146,7 @@ class EditRefused(RequestError):
 
 
 class EditConflict(RequestError):
-    """The file to edit is not the version that the edit began from."""
+    """The file to edit is not the version that the edit began from. Load it again, and repeat the edit."""
 
     code = "edit_conflict"
     http_status = 412
@@ -159,14 +159,14 @@ class EditConflict(RequestError):
 
 
 class EditRejected(ConfigError):
-    """The edit would not go live, or adds an error. Nothing was written."""
+    """The edit would not go live, or adds an error. Nothing was written. Correct the places in `problems`."""
 
     code = "edit_rejected"
     http_status = 409
 
 
 class PreconditionRequired(RequestError):
-    """An edit does not say which version it replaces."""
+    """An edit does not say which version it replaces. Send `If-Match` with the version that it began from."""
 
     code = "precondition_required"
     http_status = 428

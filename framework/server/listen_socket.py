@@ -14,7 +14,7 @@ from framework.types.errors import AgentsdError, ConfigError
 
 
 class CannotListen(AgentsdError):
-    """The address is in use, or not permitted."""
+    """The address is in use, or not permitted. Choose another one: `agentsd serve --port`."""
 
     code = "cannot_listen"
 

@@ -59,7 +59,7 @@ class AgentsdError(Exception):
 
 
 class ConfigError(AgentsdError):
-    """Invalid files or settings. `problems` contains every problem found, not only the first."""
+    """Invalid files or settings. Correct every place in `problems`; `agentsd check` shows them with their lines."""
 
     code = "config_invalid"
 
@@ -72,7 +72,10 @@ class ConfigError(AgentsdError):
 
 
 class RequestError(AgentsdError):
-    """An invalid request. `param` names the option or the field of the request that is at fault, if it is only one."""
+    """An invalid request. Correct what the message names.
+
+    `param` is the option or the field of the request that is at fault, if it is only one.
+    """
 
     code = "bad_request"
     http_status = 400
@@ -83,7 +86,7 @@ class RequestError(AgentsdError):
 
 
 class AgentNotFound(RequestError):
-    """No agent has this name. The message suggests similar names or lists the agents."""
+    """No agent has this name. Use one of the names in the message; `agentsd agents list` lists them."""
 
     code = "agent_not_found"
     http_status = 404
@@ -95,35 +98,35 @@ class AgentNotFound(RequestError):
 
 
 class RunNotFound(RequestError):
-    """No run has this id."""
+    """No run has this id, or it belongs to another user. `agentsd runs list` lists the ids."""
 
     code = "run_not_found"
     http_status = 404
 
 
 class ConversationNotFound(RequestError):
-    """No conversation has this id, or it belongs to another user or tenant."""
+    """No conversation has this id, or it belongs to another user or tenant. `agentsd conversations list` lists them."""
 
     code = "conversation_not_found"
     http_status = 404
 
 
 class GenerationNotFound(RequestError):
-    """No generation with this number is stored. The message lists the stored ones."""
+    """No generation with this number is stored. Use one of those that the message lists."""
 
     code = "generation_not_found"
     http_status = 404
 
 
 class ApprovalRequired(RequestError):
-    """A tool call outside a run needs a person's approval. Only runs can wait for one."""
+    """A tool call outside a run needs a person's approval. Make it in a run: only runs can wait for one."""
 
     code = "approval_required"
     http_status = 409
 
 
 class ConversationBusy(RequestError):
-    """The conversation has a run that is in progress, waits for a decision or was interrupted.
+    """The conversation has a run that is in progress, waits for a decision or was interrupted. End that run first.
 
     Args:
         message: names the run and the fix.
@@ -140,7 +143,7 @@ class ConversationBusy(RequestError):
 
 
 class QueueFull(RequestError):
-    """Too many runs wait in the queue: of the conversation, or of the whole store.
+    """Too many runs wait in the queue: of the conversation, or of the whole store. Try again later.
 
     Args:
         message: which limit is reached, and what to do.
@@ -157,21 +160,21 @@ class QueueFull(RequestError):
 
 
 class IdempotencyConflict(RequestError):
-    """The idempotency key was used for a different request within the last 24 hours."""
+    """The idempotency key was used for a different request within the last 24 hours. Send a new key."""
 
     code = "idempotency_conflict"
     http_status = 409
 
 
 class RunBusy(RequestError):
-    """The run is already in progress, here or in another process."""
+    """The run is already in progress, here or in another process. Follow it, or wait until it ends."""
 
     code = "run_busy"
     http_status = 409
 
 
 class DecisionRefused(RequestError):
-    """The decision was already made, came too late, or is not pending."""
+    """The decision was already made, came too late, or is not pending. Load the run to see what it waits for."""
 
     code = "decision_refused"
     http_status = 409
@@ -179,6 +182,8 @@ class DecisionRefused(RequestError):
 
 class ModelError(AgentsdError):
     """A model call failed: the provider failed, refused the request, or returned an invalid answer.
+
+    The message says whether to correct the key, the name of the model or the request, or to try again later.
 
     Args:
         message: the cause and the fix.
@@ -221,33 +226,39 @@ class ModelError(AgentsdError):
 
 
 class ModelRefused(ModelError):
-    """The model or the provider's content filter refused the request. A retry does not help."""
+    """The model or the provider's content filter refused the request. Change the request; a retry does not help."""
 
     code = "refused"
     http_status = 200
 
 
 class StepFailed(AgentsdError):
-    """A plan step failed permanently: `plan.on_failure` is `fail`, the user stopped, or no new plan replaced it."""
+    """A plan step failed permanently: `plan.on_failure` is `fail`, the user stopped, or no new plan replaced it.
+
+    The message names the step and its error. Correct that, or set `plan.on_failure` to `replan` or `ask`.
+    """
 
     code = "step_failed"
     http_status = 502
 
 
 class ToolError(AgentsdError):
-    """A tool call failed. Raise it in a tool; the model receives the message."""
+    """A tool call failed. Raise it in a tool; the model receives the message, and may correct its call."""
 
     code = "tool_error"
 
 
 class Refused(AgentsdError):
-    """A hook refused the run or the call. Raise it in a hook, with a message for the caller or the model."""
+    """A hook refused the run or the call. Raise it in a hook, with a message that says what is accepted."""
 
     code = "refused"
 
 
 class PolicyDenied(AgentsdError):
-    """The policy denied a tool call. `rule` names the deciding rule, `place` its `file:line`."""
+    """The policy denied a tool call. Change the rule at `place`, or do without the call.
+
+    `rule` names the deciding rule, `place` its `file:line`.
+    """
 
     code = "policy_denied"
     http_status = 403
@@ -258,8 +269,9 @@ class PolicyDenied(AgentsdError):
 
 
 class LimitExceeded(AgentsdError):
-    """A limit stopped the run. `limit` is its key in the agent file, `result` the result up to that point.
+    """A limit stopped the run. Set a higher limit where the message says, or divide the task.
 
+    `limit` is its key in the agent file, `result` the result up to that point.
     For a shared budget, `limit` is `budget`, and `budget` says which one.
     """
 
@@ -283,25 +295,25 @@ class LimitExceeded(AgentsdError):
 
 
 class StoreError(AgentsdError):
-    """The store could not read or write a record."""
+    """The store could not read or write a record. The message has the cause: access, space, or the connection."""
 
     code = "store_error"
 
 
 class RunTaken(StoreError):
-    """Another process has taken over the run. This process can no longer write to it."""
+    """Another process has taken over the run. This process can no longer write to it; follow the run instead."""
 
     code = "run_taken"
 
 
 class StoreTooNew(StoreError):
-    """The store was written by a newer, incompatible version of agentsd."""
+    """The store was written by a newer, incompatible version of agentsd. Install that version or a newer one."""
 
     code = "store_too_new"
 
 
 class RunBlocked(AgentsdError):
-    """The run begins or continues later, by itself: as many runs are in progress as `work.max_running` allows.
+    """The run begins or continues later, by itself: as many runs are in progress as `work.max_running` allows. Wait.
 
     Args:
         message: names the run and the limit.
@@ -317,7 +329,7 @@ class RunBlocked(AgentsdError):
 
 
 class RunSuspended(AgentsdError):
-    """The runtime was closed while the run was in progress. The run's state is stored, and it can be resumed."""
+    """The runtime was closed while the run was in progress. Resume it: `runtime.resume`, or `agentsd runs resume`."""
 
     code = "run_suspended"
     http_status = 503

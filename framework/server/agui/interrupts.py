@@ -26,7 +26,7 @@ _PAYLOADS = {
 
 
 class InvalidResume(RequestError):
-    """The `resume` of an AG-UI request does not answer the interrupts of the thread's paused run."""
+    """The `resume` of an AG-UI request does not answer what the paused run waits for. The message lists it."""
 
     code = "invalid_resume"
 

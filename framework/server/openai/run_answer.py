@@ -30,7 +30,7 @@ _FIELDS: Mapping[str, str] = {
 
 
 class ModelNotFound(RequestError):
-    """The model that a client names is no agent."""
+    """The model that a client names is no agent. `GET /v1/models` lists them."""
 
     code = "model_not_found"
     http_status = 404

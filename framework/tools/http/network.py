@@ -23,13 +23,13 @@ Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 class HttpRefused(ToolError):
-    """A request that is not allowed."""
+    """A request that is not allowed. The message has the line of agentsd.yaml that would allow it."""
 
     code = "http_refused"
 
 
 class HttpFailed(ToolError):
-    """A request without a usable response."""
+    """A request without a usable response. The message says what came instead."""
 
     code = "http_failed"
 

@@ -28,7 +28,7 @@ _MAX_DECODE_ROUNDS = 4
 
 
 class UrlRefused(ToolError):
-    """A URL that is rejected, with the reason."""
+    """A URL that is rejected. The message has the reason, and the form that is accepted."""
 
     code = "url_refused"
 

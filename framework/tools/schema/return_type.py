@@ -26,7 +26,7 @@ _GENERATED_KEYS = ("title", "description")
 
 
 class ReturnError(ToolError):
-    """A tool returned data that its annotation does not allow."""
+    """A tool returned data that its annotation does not allow. Correct the tool or its annotation."""
 
     code = "invalid_return"
 

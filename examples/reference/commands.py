@@ -1,0 +1,86 @@
+"""The command line, from click."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import click
+
+from examples.reference.markdown import code, prose, table
+from framework.cli.main import agentsd
+from framework.types.outcome import EXIT_CODES
+
+_OPENING = """\
+After this page you know {what}, with their arguments and options.
+[Commands](../commands.md) and [in the terminal](../terminal.md) show how they are used.
+"""
+
+
+def commands_page() -> Iterator[str]:
+    """Yield the lines of the page on commands of one word."""
+    yield "# Commands\n"
+    yield _OPENING.format(what="all commands of one word")
+    yield "Commands of two words, such as `runs show`, are on [a page of\ntheir own](commands-groups.md).\n"
+    for words, command in all_commands():
+        if " " not in words:
+            yield from _command(words, command)
+    yield "## Exit codes\n"
+    yield "All commands share these. The text of a command names those that it uses.\n"
+    yield from table(("code", "meaning"), [(code(str(number)), text) for number, text in EXIT_CODES.items()])
+
+
+def groups_page() -> Iterator[str]:
+    """Yield the lines of the page on commands of two words, apart from `runs`."""
+    yield "# Commands of two words\n"
+    yield _OPENING.format(what="all commands of two words")
+    yield "Those of `agentsd runs` are on [a page of their own](commands-runs.md).\n"
+    for words, command in all_commands():
+        if " " in words and not words.startswith("runs "):
+            yield from _command(words, command)
+
+
+def run_commands_page() -> Iterator[str]:
+    """Yield the lines of the page on `agentsd runs`."""
+    yield "# Commands for stored runs\n"
+    yield _OPENING.format(what="all commands of `agentsd runs`")
+    for words, command in all_commands():
+        if words.startswith("runs "):
+            yield from _command(words, command)
+
+
+def all_commands() -> Iterator[tuple[str, click.Command]]:
+    """Yield each command with its words, such as `runs show`, in the order of the help."""
+    yield from _below(agentsd, click.Context(agentsd, info_name="agentsd"), ())
+
+
+def _below(group: click.Group, context: click.Context, words: tuple[str, ...]) -> Iterator[tuple[str, click.Command]]:
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None, name
+        if isinstance(command, click.Group):
+            yield from _below(command, click.Context(command, context, info_name=name), (*words, name))
+        else:
+            yield " ".join((*words, name)), command
+
+
+def _command(words: str, command: click.Command) -> Iterator[str]:
+    context = click.Context(command, info_name=f"agentsd {words}")
+    yield f"## agentsd {words}\n"
+    yield f"```text\n{command.get_usage(context).removeprefix('Usage: ')}\n```\n"
+    yield "\n\n".join(prose(part) for part in re.split(r"\n\s*\n", command.help or "")) + "\n"
+    options = [one for one in command.get_params(context) if isinstance(one, click.Option) and "--help" not in one.opts]
+    if options:
+        yield from table(("option", "meaning"), [(_names(one), _meaning(one, context)) for one in options])
+        yield ""
+
+
+def _names(option: click.Option) -> str:
+    value = "" if option.is_flag or option.count else f" {option.make_metavar(click.Context(click.Command('')))}"
+    names = [*option.opts, *option.secondary_opts]
+    return ", ".join(code(f"{name}{value}") for name in names)
+
+
+def _meaning(option: click.Option, context: click.Context) -> str:
+    record = option.get_help_record(context)
+    return record[1] if record else option.help or ""

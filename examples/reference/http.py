@@ -1,0 +1,114 @@
+"""Routes of the server, from its OpenAPI document."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from fastapi import FastAPI
+from httpx2 import ASGITransport, AsyncClient
+
+from examples.reference.markdown import code, prose, table
+from framework import Runtime
+from framework.server import router
+
+Document = Mapping[str, Any]
+
+_OPENING = """\
+After this page you know the routes below `/agent`, with their parameters and bodies. A running
+server describes itself at `/agent/openapi.json`, from which this page is written; it has the
+schemas of all bodies and an example of each. [HTTP server](../serving.md) explains how the routes
+are used, and describes `/v1`, `/agui`, `/mcp`, `/health`, `/ready` and `/metrics`. Errors are on
+[a page of their own](outcomes.md).
+"""
+_AGENT = """\
+version: 1
+name: one
+description: Is served.
+model: offline
+instructions: Work.
+skill_policy: {allow: []}
+"""
+
+
+def http_page() -> Iterator[str]:
+    """Yield the lines of the page."""
+    document = asyncio.run(_document())
+    yield "# HTTP API\n"
+    yield _OPENING
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield from _route(f"{method.upper()} {path}", operation, document)
+
+
+async def _document() -> Document:
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "one.yaml"
+        file.write_text(_AGENT, "utf-8")
+        async with Runtime.open(file, watch=False) as runtime:
+            app = FastAPI(openapi_url=None)
+            app.include_router(router(runtime, guarded=False))
+            async with AsyncClient(transport=ASGITransport(app), base_url="http://agentsd") as client:
+                response = await client.get("/agent/openapi.json")
+                found: Document = response.raise_for_status().json()
+                return found
+
+
+def _route(name: str, operation: Mapping[str, Any], document: Document) -> Iterator[str]:
+    yield f"## {name}\n"
+    yield f"{prose(operation.get('description', ''))}\n"
+    rows = [_parameter(one) for one in operation.get("parameters", ())]
+    body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
+    if body:
+        rows += list(_fields(body, document))
+    if rows:
+        yield from table(("parameter", "in", "type", "meaning"), rows)
+        yield ""
+    answers = [f"{status} {_name(answer)}" for status, answer in operation["responses"].items() if status < "300"]
+    yield f"Answers {', '.join(answers)}.\n"
+
+
+def _parameter(found: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    required = " (required)" if found.get("required") and found["in"] != "path" else ""
+    text = found.get("description") or found["schema"].get("description", "")
+    return code(found["name"]), f"{found['in']}{required}", _type(found["schema"]), text
+
+
+def _fields(body: Mapping[str, Any], document: Document) -> Iterator[tuple[str, str, str, str]]:
+    schema = _resolved(body, document)
+    for name, found in schema.get("properties", {}).items():
+        required = " (required)" if name in schema.get("required", ()) else ""
+        yield code(name), f"body{required}", _type(found), found.get("description", "")
+
+
+def _resolved(schema: Mapping[str, Any], document: Document) -> Mapping[str, Any]:
+    name = schema.get("$ref", "").rsplit("/", 1)[-1]
+    found: Mapping[str, Any] = document["components"]["schemas"][name] if name else schema
+    return found
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    if reference := schema.get("$ref"):
+        return str(reference.rsplit("/", 1)[-1])
+    if branches := schema.get("anyOf") or schema.get("oneOf"):
+        kinds = [_type(branch) for branch in branches if branch.get("type") != "null"]
+        return " or ".join(dict.fromkeys(kinds))
+    if choices := schema.get("enum"):
+        return ", ".join(code(str(choice)) for choice in choices)
+    if schema.get("type") == "array":
+        return f"list of {_type(schema.get('items', {}))}"
+    return str(schema.get("type", "any"))
+
+
+def _name(answer: Mapping[str, Any]) -> str:
+    """Return what a response contains: the name of its schema, or its type."""
+    content = answer.get("content", {})
+    if not content:
+        return "without a body"
+    kind, found = next(iter(content.items()))
+    schema = found.get("schema") or {}
+    words = _type(schema) if schema else ""
+    return code(words if words not in {"", "any", "object", "string"} else kind)

@@ -1,0 +1,77 @@
+"""Error codes, exit codes and outcomes, from the tables of `framework/types`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from examples.reference.markdown import code, table
+from framework.cli import remote
+from framework.server import errors as server_errors
+from framework.server import listen_socket
+from framework.server.agui import interrupts
+from framework.server.openai import run_answer
+from framework.tools.http import network, urls
+from framework.tools.schema import arguments, return_type
+from framework.tools.skills import format as skill_format
+from framework.types import errors
+from framework.types.errors import AgentsdError
+from framework.types.outcome import EXIT_CODES, OUTCOMES, outcome_for
+from framework.types.warnings import WARNINGS
+
+MODULES = (
+    *(errors, arguments, return_type, network, urls, skill_format),
+    *(server_errors, interrupts, run_answer, listen_socket, remote),
+)
+"""Where errors are defined: those of runs and tools first, then those of the server and of commands."""
+_OPENING = """\
+After this page you know what every error code means and what to do about it, and what a run's end
+means for HTTP clients, scripts and traces. The message of an error names the cause and the fix in
+each case.
+"""
+
+
+def outcomes_page() -> Iterator[str]:
+    """Yield the lines of the page."""
+    yield "# Errors and outcomes\n"
+    yield _OPENING
+    yield "## Error codes\n"
+    yield "The exit code is that of a command. A run that fails has the code as its `finish_reason`.\n"
+    heads = ("code", "HTTP", "class", "cause and fix")
+    rows = [(code(kind.code), str(kind.http_status), code(kind.__name__), _text(kind)) for kind in error_classes()]
+    yield from table(heads, rows)
+    yield "\n## Outcomes of runs\n"
+    reasons = {**OUTCOMES, "any error code": outcome_for("")}
+    heads = ("`finish_reason`", "`status`", "HTTP", "exit code")
+    yield from table(
+        heads,
+        [
+            (
+                reason if " " in reason else code(reason),
+                code(outcome.status),
+                "of the error" if " " in reason else str(outcome.http_status),
+                str(outcome.exit_code),
+            )
+            for reason, outcome in reasons.items()
+        ],
+    )
+    yield "\n## Exit codes\n"
+    yield from table(("exit code", "meaning"), [(code(str(number)), text) for number, text in EXIT_CODES.items()])
+    yield "\n## Warnings\n"
+    yield "A warning is an event of a run that goes on.\n"
+    yield from table(("code", "meaning"), [(code(name), text) for name, text in WARNINGS.items()])
+
+
+def error_classes() -> list[type[AgentsdError]]:
+    """Return all classes of errors, in the order of their modules."""
+    return [
+        kind
+        for module in MODULES
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, AgentsdError) and kind is not AgentsdError
+        if kind.__module__ == module.__name__
+    ]
+
+
+def _text(kind: type[AgentsdError]) -> str:
+    """Return the docstring of an error up to its arguments."""
+    return (kind.__doc__ or "").split("Args:")[0]

@@ -1,0 +1,193 @@
+"""Public names, from their signatures and docstrings."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pydantic import BaseModel
+
+import framework
+from examples.reference.markdown import WIDTH, code, docstring, first_paragraph, prose, table, written_types
+from framework.config.schema import field_docs
+
+MODULES = Path(framework.__file__).parent.parent / "docs/embedding.md"
+"""The page whose table lists the public modules."""
+_OPENING = """\
+After this page you know the public names of {what}, with their signatures.
+[Python API](../embedding.md) shows how they are used, and lists the public modules.
+"""
+_OWN = "framework"
+PLUGIN_NAMES = (
+    *("tool", "Tool", "ToolContext", "ToolCall", "ToolResult", "filter_tools"),
+    *("hook", "executor", "Run", "PluginContext", "HttpClient"),
+)
+"""Names that have a page of their own, in its order."""
+RUN_METHODS = (
+    *("follow", "result", "resume", "resume_stream", "decide", "pending", "todo", "update_todo", "cancel"),
+    *("orphans", "resume_orphans", "expire"),
+)
+"""Methods of the runtime for stored runs."""
+CREATED_BY_THE_RUNTIME = ("Tool", "ToolContext", "Run", "PluginContext")
+"""Classes that no program creates: their pages leave out how."""
+
+
+def names_page() -> Iterator[str]:
+    """Yield the lines of the page on what `framework` exports, apart from the runtime and what plugins use."""
+    yield "# Names of framework\n"
+    yield _OPENING.format(what="`framework`")
+    yield "[Runtime](python-runtime.md), [what plugins use](python-plugins.md) and [events](events.md) have"
+    yield "pages of their own; [errors and outcomes](outcomes.md) has the codes of errors.\n"
+    found = {name: getattr(framework, name) for name in framework.__all__}
+    errors = {name: kind for name, kind in found.items() if inspect.isclass(kind) and issubclass(kind, Exception)}
+    for name, value in found.items():
+        if name not in {*errors, *PLUGIN_NAMES, "Runtime", "events"}:
+            yield from _entry(f"framework.{name}", value)
+    yield "## Errors\n"
+    meanings = [(code(name), first_paragraph(kind.__doc__)) for name, kind in errors.items()]
+    yield from table(("class", "meaning"), meanings)
+
+
+def plugins_page() -> Iterator[str]:
+    """Yield the lines of the page on what plugins import from `framework`."""
+    yield "# Names for plugins\n"
+    yield _OPENING.format(what="`framework` that plugins use")
+    yield "[Plugins](../plugins.md) explains them with examples.\n"
+    for name in PLUGIN_NAMES:
+        yield from _entry(f"framework.{name}", getattr(framework, name))
+
+
+def runtime_page() -> Iterator[str]:
+    """Yield the lines of the page on the runtime: how it is opened, and how runs are started."""
+    yield "# Runtime\n"
+    yield _OPENING.format(what="`Runtime` that start runs")
+    yield "What works on stored runs is on [a page of its own](python-runs.md).\n"
+    yield from docstring(inspect.getdoc(framework.Runtime))
+    yield from _methods("framework.Runtime", framework.Runtime, lambda name: name not in RUN_METHODS)
+
+
+def runs_page() -> Iterator[str]:
+    """Yield the lines of the page on what the runtime does with stored runs."""
+    yield "# Runtime: stored runs\n"
+    yield _OPENING.format(what="`Runtime` for stored runs")
+    yield from _methods("framework.Runtime", framework.Runtime, lambda name: name in RUN_METHODS)
+
+
+def module_page(name: str) -> Iterator[str]:
+    """Yield the lines of the page on a public module."""
+    module = import_module(name)
+    yield f"# {name}\n"
+    yield _OPENING.format(what=f"`{name}`")
+    yield prose(first_paragraph(module.__doc__)) + "\n"
+    for public in public_names(module):
+        yield from _entry(f"{name}.{public}", getattr(module, public))
+
+
+def public_modules() -> list[ModuleType]:
+    """Return the modules that docs/embedding.md lists, in its order."""
+    text = MODULES.read_text("utf-8").split("The public API consists of", 1)[1].split("\n## ", 1)[0]
+    heads = re.findall(r"^\| (`framework.*?) \|", text, re.M)
+    return [import_module(name) for head in heads for name in re.findall(r"`(framework\.[\w.]+)`", head)]
+
+
+def public_names(module: ModuleType) -> list[str]:
+    """Return the names that a module exports: those of `__all__`, or the classes and functions that it defines."""
+    defined = [
+        name
+        for name, found in vars(module).items()
+        if not name.startswith("_") and callable(found) and getattr(found, "__module__", "") == module.__name__
+    ]
+    return list(getattr(module, "__all__", defined))
+
+
+def _entry(path: str, found: Any) -> Iterator[str]:
+    yield f"## {path}\n"
+    name = path.rsplit(".", 1)[-1]
+    if name not in CREATED_BY_THE_RUNTIME and (signature := _signature(name, found)):
+        yield f"```py\n{signature}\n```\n"
+    yield from docstring(inspect.getdoc(found) if callable(found) else None)
+    if inspect.isclass(found) and issubclass(found, BaseModel):
+        docs, types = field_docs(found), written_types(found)
+        rows = [(code(name), code(types[name]), docs.get(name, "")) for name in found.model_fields]
+        yield from table(("field", "type", "meaning"), rows)
+        yield ""
+    if inspect.isclass(found) and not issubclass(found, BaseException):
+        yield from _methods(path, found, lambda _: True)
+
+
+def _methods(path: str, kind: type, is_shown: Callable[[str], bool]) -> Iterator[str]:
+    for name, found in list(vars(kind).items()):
+        method = inspect.unwrap(found.__func__ if isinstance(found, classmethod | staticmethod) else found)
+        is_own = inspect.isfunction(method) and method.__module__.startswith(_OWN)
+        if is_own and not name.startswith("_") and is_shown(name):
+            yield f"### {path.rsplit('.', 1)[-1]}.{name}\n"
+            yield f"```py\n{_signature(name, method)}\n```\n"
+            yield from docstring(inspect.getdoc(method))
+
+
+class _Written:
+    """An annotation or a default that is shown as a program would write it."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _signature(name: str, found: Any) -> str:
+    """Return a signature without the names of modules, one parameter a line if it is long."""
+    if not callable(found) or (inspect.isclass(found) and issubclass(found, BaseModel)):
+        return ""
+    try:
+        signature = inspect.signature(found)
+    except ValueError:
+        return ""
+    parameters = [
+        one.replace(
+            annotation=one.empty if one.annotation is one.empty else _Written(_annotation(one.annotation)),
+            default=one.empty if one.default is one.empty else _Written(_default(one.default)),
+        )
+        for one in signature.parameters.values()
+        if one.name not in {"self", "cls"}
+    ]
+    is_class, answer = inspect.isclass(found), signature.return_annotation
+    if is_class or answer is signature.empty:
+        shown = signature.replace(parameters=parameters, return_annotation=signature.empty)
+    else:
+        shown = signature.replace(parameters=parameters, return_annotation=_Written(_annotation(answer)))
+    start = "class" if is_class else "async def" if inspect.iscoroutinefunction(found) else "def"
+    line = f"{start} {name}{shown}"
+    if len(line) <= WIDTH:
+        return line
+    head, _, tail = line.partition("(")
+    inside, _, after = tail.rpartition(")")
+    return f"{head}(\n" + "".join(f"    {one},\n" for one in _split(inside)) + f"){after}"
+
+
+def _split(parameters: str) -> Iterator[str]:
+    """Yield parameters that are separated by commas, apart from commas in brackets."""
+    depth, start = 0, 0
+    for place, character in enumerate(parameters):
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and depth == 0:
+            yield parameters[start:place].strip()
+            start = place + 1
+    yield parameters[start:].strip()
+
+
+def _annotation(annotation: Any) -> str:
+    is_plain = isinstance(annotation, type) and not getattr(annotation, "__args__", None)
+    text = annotation.__name__ if is_plain else str(annotation)
+    return re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", text)
+
+
+def _default(value: Any) -> str:
+    if isinstance(value, frozenset):
+        return f"frozenset({sorted(value)})"
+    return str(value.__name__) if inspect.isroutine(value) else repr(value)

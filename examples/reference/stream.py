@@ -1,0 +1,35 @@
+"""Events, from their classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydantic import BaseModel
+
+from examples.reference.markdown import code, first_paragraph, prose, table, written_types
+from framework.config.schema import field_docs
+from framework.types.events import WIRE_NAMES, RunEvent
+
+_OPENING = """\
+After this page you know every event with its fields. Streams of runs (`runtime.stream`,
+`agentsd run --events`, the HTTP API) and of the configuration carry them as JSON, each with its
+name in `event`. [Events](../embedding.md#events) shows how to read them.
+"""
+
+
+def events_page() -> Iterator[str]:
+    """Yield the lines of the page."""
+    yield "# Events\n"
+    yield _OPENING
+    yield "## Fields of all events of a run\n"
+    yield from _fields(RunEvent, frozenset())
+    for kind, name in WIRE_NAMES.items():
+        yield f"\n## {name}\n"
+        yield prose(f"{first_paragraph(kind.__doc__)} Class: `framework.events.{kind.__name__}`.") + "\n"
+        yield from _fields(kind, frozenset(RunEvent.model_fields) if issubclass(kind, RunEvent) else frozenset())
+
+
+def _fields(kind: type[BaseModel], known: frozenset[str]) -> Iterator[str]:
+    docs, types = field_docs(kind), written_types(kind)
+    if rows := [(code(name), code(types[name]), docs[name]) for name in kind.model_fields if name not in known]:
+        yield from table(("field", "type", "meaning"), rows)

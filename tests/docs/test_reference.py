@@ -1,0 +1,142 @@
+"""The reference is what its generator writes, and lists every name, key, option, event, route and error code."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+import pytest
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+import framework
+from examples.reference.__main__ import FOLDER, PAGES, written
+from framework import AgentsdError, Runtime
+from framework.cli.main import agentsd
+from framework.config.settings import Settings
+from framework.config.templates.variables import RUN_VARIABLE_TEXTS
+from framework.server import router
+from framework.telemetry import names as telemetry_names
+from framework.types.events import WIRE_NAMES
+from framework.types.outcome import EXIT_CODES, Limit
+from framework.types.spec import AgentSpec
+from tests.support.paths import ROOT
+from tests.support.projects import agent, write
+from tests.support.server_routes import server_routes
+
+
+def text(name: str) -> str:
+    return (FOLDER / f"{name}.md").read_text("utf-8")
+
+
+def missing(names: Iterator[str] | list[str], *pages: str) -> list[str]:
+    """The names that none of the pages has in the font of code."""
+    listed = set(re.findall(r"`([^`]+)`", "".join(text(page) for page in pages)))
+    words = {word for one in listed for word in re.split(r"[ ,]", one)}
+    return sorted(name for name in set(names) if name not in listed | words)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_what_the_code_says(name: str) -> None:
+    assert text(name) == written(name), f"docs/reference/{name}.md is out of date: run `make docs`"
+
+
+def test_every_page_is_in_the_index_and_there_is_no_other() -> None:
+    linked = set(re.findall(r"\]\(([\w-]+)\.md\)", text("index")))
+    assert linked == set(PAGES) == {path.stem for path in FOLDER.glob("*.md")} - {"index"}
+
+
+def keys(model: type[BaseModel]) -> Iterator[str]:
+    """The keys of a model and of those in its fields."""
+    for name, field in model.model_fields.items():
+        yield field.alias or name
+        for kind in models_in(field.annotation):
+            yield from keys(kind)
+
+
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from models_in(argument)
+
+
+def test_every_key_of_the_files_is_listed() -> None:
+    assert missing(keys(AgentSpec), "agent-file") == []
+    assert missing(keys(Settings), "settings-file") == []
+
+
+def commands(group: click.Group, words: str = "") -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{words}{name} ")
+        else:
+            yield f"{words}{name}", command
+
+
+def test_every_command_and_option_is_listed() -> None:
+    pages = "".join(text(name) for name in ("commands", "commands-groups", "commands-runs"))
+    for words, command in commands(agentsd):
+        section = re.search(rf"^## agentsd {words}\n(.*?)(?=^## |\Z)", pages, re.M | re.S)
+        assert section, f"agentsd {words}"
+        options = [one for one in command.params if isinstance(one, click.Option)]
+        for option in options:
+            assert f"`{max(option.opts, key=len)}" in section[1], f"agentsd {words} {option.opts}"
+
+
+def test_every_event_and_error_code_is_listed() -> None:
+    headings = re.findall(r"^## (\w+)$", text("events"), re.M)
+    assert set(WIRE_NAMES.values()) <= set(headings)
+    sources = [path.read_text("utf-8") for path in (ROOT / "framework").rglob("*.py")]
+    codes = {found for source in sources for found in re.findall(r'^    code(?:: \w+)? = "(\w+)"$', source, re.M)}
+    assert len(codes) > 30
+    assert missing([*codes, *get_args(Limit), *(str(code) for code in EXIT_CODES)], "outcomes") == []
+
+
+def test_every_public_name_is_listed() -> None:
+    assert missing(list(RUN_VARIABLE_TEXTS), "templates") == []
+    pages = "".join(text(name) for name in PAGES if name.startswith(("python", "outcomes")))
+    for name in framework.__all__:
+        kind = getattr(framework, name)
+        is_error = isinstance(kind, type) and issubclass(kind, AgentsdError)
+        assert name in {"Runtime", "events"} or (f"`{name}`" if is_error else f"## framework.{name}\n") in pages, name
+    for name, found in vars(Runtime).items():
+        if not name.startswith("_") and callable(getattr(found, "__func__", found)):
+            assert f"### Runtime.{name}\n" in pages, name
+
+
+def test_every_route_is_listed(tmp_path: Path) -> None:
+    async def routes_of(root: Path) -> list[str]:
+        async with Runtime.open(root, watch=False) as runtime:
+            app = FastAPI(openapi_url=None)
+            app.include_router(router(runtime))
+            return [str(route).replace(":path}", "}") for route in server_routes(app.routes)]
+
+    routes = asyncio.run(routes_of(write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})))
+    described = set(re.findall(r"^## (\w+ /\S+)$", text("http"), re.M))
+    elsewhere = (ROOT / "docs/serving.md").read_text("utf-8")
+    for route in routes:
+        assert route in described or route.split("{")[0].split()[1].rstrip("/") in elsewhere, route
+
+
+def test_every_metric_and_attribute_is_listed() -> None:
+    constants = [value for name, value in vars(telemetry_names).items() if name.isupper() and isinstance(value, str)]
+    attributes = [value for value in constants if "." in value]
+    metrics = [
+        node.args[0].value
+        for path in (ROOT / "framework").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        if re.fullmatch(r"create_(observable_)?(counter|gauge|histogram|up_down_counter)", node.func.attr)
+        if node.args and isinstance(node.args[0], ast.Constant)
+    ]
+    assert len(metrics) > 20
+    assert missing([*attributes, *map(str, metrics)], "telemetry") == []
