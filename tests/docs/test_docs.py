@@ -76,3 +76,8 @@ def test_prose_wraps_at_100_columns(page: Path) -> None:
         if len(line) > 100 and not (is_code or line.startswith(("|", "<", "    ")) or "](" in line or "http" in line):
             long.append(number)
     assert long == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_page_has_more_than_400_lines(page: Path) -> None:
+    assert len(page.read_text("utf-8").splitlines()) <= 400

@@ -112,7 +112,7 @@ class Terminal:
         if waits:
             output += read_until(self._master, PROMPT, seconds=90)
         else:
-            output += read_until(self._master, *(line for line in step.shown if line != "..."), "\n", seconds=90)
+            output += read_until(self._master, *(line for line in step.shown if line != "..."), seconds=90)
         lines = [line.rstrip() for line in screen_of(output.replace(PROMPT, ""))]
         while lines and not lines[-1]:
             lines.pop()

@@ -1,0 +1,50 @@
+"""The how-to pages, followed literally: their files, their commands, and what they print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support.loopback import fixed_port
+from tests.support.page_steps import follow, steps
+from tests.support.paths import ROOT
+
+FOLDER = ROOT / "docs/how-to"
+NOT_RUN = {"index", "run-in-kubernetes", "scale-to-many-workers"}
+"""Pages without commands that can run here; each says why. `tests/server/test_deploy.py` and tests of the fleet run
+what they describe."""
+RUN = sorted(page for page in FOLDER.glob("*.md") if page.stem not in NOT_RUN)
+
+
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
+def test_a_page_prints_what_it_shows(page: Path, tmp_path: Path) -> None:
+    ports = {port: str(fixed_port()) for port in ("8321", "8000", "8080", "9000", "9001")}
+    replaced = {f"127.0.0.1:{port}": f"127.0.0.1:{free}" for port, free in ports.items()}
+    replaced |= {f"--port {port}": f"--port {free}" for port, free in ports.items()}
+    replaced |= {'("127.0.0.1", 9001)': f'("127.0.0.1", {ports["9001"]})'}
+    follow(page, tmp_path, replaced, AGENTSD_SERVER__PORT=ports["8321"])
+
+
+def test_every_page_that_is_not_run_says_why() -> None:
+    for name in NOT_RUN - {"index"}:
+        assert "no test" in (FOLDER / f"{name}.md").read_text("utf-8"), name
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (FOLDER / "index.md").read_text("utf-8")
+    assert [page.name for page in FOLDER.glob("*.md") if page.stem != "index" and f"]({page.name})" not in index] == []
+
+
+def test_the_workflow_and_the_hooks_are_valid_and_call_commands_that_exist() -> None:
+    files = {
+        step.place: yaml.safe_load(step.text)
+        for step in steps(FOLDER / "review-agents-in-pull-requests.md")
+        if step.is_file and step.place.startswith(".")
+    }
+    (job,) = files[".github/workflows/agents.yml"]["jobs"].values()
+    commands = [step["run"] for step in job["steps"] if "run" in step]
+    hooks = files[".pre-commit-config.yaml"]["repos"][0]["hooks"]
+    assert {"agentsd check", "agentsd test"} <= {*commands, *(hook["entry"] for hook in hooks)}
+    assert any("agentsd config diff ../base ." in command for command in commands)
