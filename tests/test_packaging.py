@@ -1,0 +1,63 @@
+"""The wheel: what it contains, and that the tutorial works where nothing else of this project is installed."""
+
+from __future__ import annotations
+
+import os
+import site
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.docs.test_tutorial import follow_the_tutorial
+from tests.support.paths import ROOT
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build both distributions, as `make dist` does, and return their folder."""
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_the_wheel_has_the_package_with_its_data_and_nothing_else(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"framework", "agentsd"}
+    for data in ("py.typed", "llm/capabilities.toml", "cli/command_index.json", "server/examples.yaml"):
+        assert f"framework/{data}" in names
+    assert any(name.startswith("framework/console/") and name.endswith(".js") for name in names)
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert [name for name in names if "__pycache__" in name or name.endswith(".d.ts")] == []
+
+
+def test_the_source_distribution_builds_the_same_package(built: Path) -> None:
+    (source,) = built.glob("*.tar.gz")
+    with tarfile.open(source) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    (wheel,) = built.glob("*.whl")
+    package = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("framework/")}
+    assert package <= names | {name for name in package if "/starter/" in name}
+
+
+def test_the_tutorial_works_with_the_installed_wheel(built: Path, tmp_path: Path) -> None:
+    """Dependencies come from this environment, whose `agentsd` is not visible: a path file in it is not followed."""
+    (wheel,) = built.glob("*.whl")
+    bare = tmp_path / "bare"
+    venv.create(bare, symlinks=True)
+    python = bare / "bin/python"
+    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", str(wheel)]
+    subprocess.run(install, check=True)
+    (packages,) = bare.glob("lib/*/site-packages")
+    (packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()) + "\n", "utf-8")
+    place = [str(python), "-c", "import framework; print(framework.__file__)"]
+    assert subprocess.run(place, capture_output=True, text=True, check=True, cwd=tmp_path).stdout.startswith(str(bare))
+    (project := tmp_path / "project").mkdir()
+    follow_the_tutorial(project, PATH=f"{bare / 'bin'}{os.pathsep}{os.environ['PATH']}")
