@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.support.loopback import fixed_port
-from tests.support.page_steps import follow, steps
+from tests.support.page_steps import follow
 from tests.support.paths import ROOT
 
 FOLDER = ROOT / "docs/how-to"
@@ -35,16 +34,3 @@ def test_every_page_that_is_not_run_says_why() -> None:
 def test_every_page_is_in_the_index() -> None:
     index = (FOLDER / "index.md").read_text("utf-8")
     assert [page.name for page in FOLDER.glob("*.md") if page.stem != "index" and f"]({page.name})" not in index] == []
-
-
-def test_the_workflow_and_the_hooks_are_valid_and_call_commands_that_exist() -> None:
-    files = {
-        step.place: yaml.safe_load(step.text)
-        for step in steps(FOLDER / "review-agents-in-pull-requests.md")
-        if step.is_file and step.place.startswith(".")
-    }
-    (job,) = files[".github/workflows/agents.yml"]["jobs"].values()
-    commands = [step["run"] for step in job["steps"] if "run" in step]
-    hooks = files[".pre-commit-config.yaml"]["repos"][0]["hooks"]
-    assert {"agentsd check", "agentsd test"} <= {*commands, *(hook["entry"] for hook in hooks)}
-    assert any("agentsd config diff ../base ." in command for command in commands)
