@@ -129,6 +129,9 @@ def _invoke(arguments: list[str]) -> int:
 
 def _report_usage(error: click.ClickException) -> None:
     """Report a mistake in the command line, and how the command is used."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):  # a group without a command
+        click.echo(error.format_message(), err=True)
+        return
     message = error.format_message()
     click.secho("error: ", fg="red", nl=False, err=True)
     say(redact(message[:1].lower() + message[1:]), err=True)

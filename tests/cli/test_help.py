@@ -112,3 +112,11 @@ def test_a_mistake_in_a_command_line_begins_with_the_error(
 
 def test_the_version_has_a_name(tmp_path: Path) -> None:
     assert re.fullmatch(r"agentsd \d+\.\d+\.\d+\S*\n", agentsd_in_process("--version", cwd=tmp_path).stdout)
+
+
+@pytest.mark.parametrize("group", [(), ("runs",), ("config",)])
+def test_a_group_without_a_command_shows_its_help(group: tuple[str, ...], tmp_path: Path) -> None:
+    done = agentsd_in_process(*group, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("Usage: agentsd ")
+    assert "Commands:" in done.stderr
