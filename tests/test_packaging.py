@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.test_tutorial import follow_the_tutorial
 from tests.support.paths import ROOT
+from tests.support.tutorial import follow_the_tutorial
 
 
 @pytest.fixture(scope="module")
