@@ -21,7 +21,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -137,9 +137,11 @@ def terminal(folder: Path, environment: Mapping[str, str]) -> Iterator[Terminal]
     try:
         yield Terminal(master)
     finally:
-        os.close(master)  # a hang-up, to all that runs in the terminal
-        shell.send_signal(signal.SIGHUP)
+        for group in {os.tcgetpgrp(master), shell.pid}:  # a server has the terminal: job control gave it a group
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
         shell.wait(30)
+        os.close(master)
 
 
 def matches(shown: list[str], expected: tuple[str, ...]) -> bool:
