@@ -9,7 +9,6 @@ import click
 
 from examples.reference.markdown import code, prose, table
 from framework.cli.main import agentsd
-from framework.types.outcome import EXIT_CODES
 
 _OPENING = """\
 After this page you know {what}, with their arguments and options.
@@ -22,12 +21,10 @@ def commands_page() -> Iterator[str]:
     yield "# Commands\n"
     yield _OPENING.format(what="all commands of one word")
     yield "Commands of two words, such as `runs show`, are on [a page of\ntheir own](commands-groups.md).\n"
+    yield "All commands share their [exit codes](outcomes.md#exit-codes).\n"
     for words, command in all_commands():
         if " " not in words:
             yield from _command(words, command)
-    yield "## Exit codes\n"
-    yield "All commands share these. The text of a command names those that it uses.\n"
-    yield from table(("code", "meaning"), [(code(str(number)), text) for number, text in EXIT_CODES.items()])
 
 
 def groups_page() -> Iterator[str]:

@@ -88,8 +88,8 @@ def _as_data(generation: Generation, problems: list[Problem]) -> dict[str, objec
 
 
 def _show_summary(generation: Generation, errors: int, warnings: int) -> None:
-    agents = ", ".join(sorted(generation.agents)) or "none (put one under agents.d/, or run `agentsd init`)"
-    click.echo(f"agents: {agents}")
+    none = "none" if errors else "none (put one under agents.d/, or run `agentsd init`)"
+    click.echo(f"agents: {', '.join(sorted(generation.agents)) or none}")
     click.echo(f"tools:  {len(generation.tools)}")
     if silent := generation.external.not_contacted:
         click.echo(f"{counted(len(silent), 'server')} not contacted: {', '.join(sorted(silent))}; use --connect")

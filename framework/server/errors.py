@@ -52,7 +52,7 @@ class Unauthenticated(RequestError):
 
 
 class AccessDenied(RequestError):
-    """The client has no access, with or without a key. Use a key with the role that the message names."""
+    """The client has no access, with or without a key. The message says what it needs, such as a role."""
 
     code = "access_denied"
     http_status = 403
@@ -73,7 +73,7 @@ class TooManyStreams(RequestError):
 
 
 class MetricsUnavailable(RequestError):
-    """This process collects no metrics for Prometheus. Start it with `agentsd serve`."""
+    """This process collects no metrics for Prometheus. The message has the command that changes this."""
 
     code = "metrics_unavailable"
     http_status = 404

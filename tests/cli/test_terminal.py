@@ -256,6 +256,12 @@ def test_without_agents_commands_print_what_to_do(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (2, f"error: {hint}\n")
 
 
+def test_check_says_how_to_begin_only_where_no_agent_file_is(tmp_path: Path) -> None:
+    assert "agents: none (put one under agents.d/" in agentsd("check", cwd=tmp_path).stdout
+    write(tmp_path, {"agents.d/one.yaml": "version: 1\nname: one\n"})
+    assert "agents: none\n" in agentsd("check", cwd=tmp_path).stdout
+
+
 def test_a_mistyped_command_gets_a_suggestion(tmp_path: Path) -> None:
     for arguments, meant in ((["chekc"], "check"), (["runs", "lst"], "list")):
         done = agentsd(*arguments, cwd=tmp_path)

@@ -127,9 +127,18 @@ def test_every_route_is_listed(tmp_path: Path) -> None:
         assert route in described or route.split("{")[0].split()[1].rstrip("/") in elsewhere, route
 
 
+NAMES = [value for name, value in vars(telemetry_names).items() if name.isupper() and isinstance(value, str)]
+
+
+@pytest.mark.parametrize("folder", ["explanation", "how-to", "tutorial"])
+def test_a_page_names_only_attributes_that_exist(folder: str) -> None:
+    for page in (ROOT / "docs" / folder).glob("*.md"):
+        named = re.findall(r"`(agentsd\.(?!yaml)[\w.]+)`", page.read_text("utf-8"))
+        assert set(named) <= {*NAMES, "agentsd.runs"}, page.name
+
+
 def test_every_metric_and_attribute_is_listed() -> None:
-    constants = [value for name, value in vars(telemetry_names).items() if name.isupper() and isinstance(value, str)]
-    attributes = [value for value in constants if "." in value]
+    attributes = [value for value in NAMES if "." in value]
     metrics = [
         node.args[0].value
         for path in (ROOT / "framework").rglob("*.py")

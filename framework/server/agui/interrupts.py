@@ -26,7 +26,7 @@ _PAYLOADS = {
 
 
 class InvalidResume(RequestError):
-    """The `resume` of an AG-UI request does not answer what the paused run waits for. The message lists it."""
+    """The `resume` of an AG-UI request does not answer what the paused run waits for. The message says how to."""
 
     code = "invalid_resume"
 

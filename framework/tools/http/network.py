@@ -23,7 +23,7 @@ Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 class HttpRefused(ToolError):
-    """A request that is not allowed. The message has the line of agentsd.yaml that would allow it."""
+    """A request that is not allowed. The message says what to change, such as a line of agentsd.yaml."""
 
     code = "http_refused"
 

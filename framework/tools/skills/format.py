@@ -24,7 +24,7 @@ _MAX_ERROR_CHARS = 500
 
 
 class SkillError(ToolError):
-    """A skill failed, or its host sent an invalid result. The message has the answer of the host."""
+    """A skill failed, or its host sent an invalid result. The message has its reason."""
 
     code = "skill_failed"
 
