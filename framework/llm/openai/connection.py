@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from typing import Any
 from urllib.parse import quote
 
@@ -13,7 +14,7 @@ from openai import APIStatusError, AsyncAzureOpenAI, AsyncOpenAI, AsyncStream, O
 from framework.llm.capabilities import OpenAIApi
 from framework.llm.http_client import create_http_client
 from framework.llm.openai.event_stream import EventStream
-from framework.llm.openai.transport import create_direct_client, read_content
+from framework.llm.openai.transport import PreparedRequest, create_direct_client, read_content
 from framework.llm.stream_assembler import as_dict
 
 _TELEMETRY = (
@@ -43,6 +44,7 @@ class Connection:
     """
 
     def __init__(self, api_key: str, base_url: str | None, timeout: float, api: OpenAIApi) -> None:
+        self._direct = create_direct_client(base_url, timeout)
         # Never empty: the SDK would send the key in its own environment variable to any server.
         self._sdk = self._create_sdk(
             api_key=api_key or "none",
@@ -50,8 +52,10 @@ class Connection:
             max_retries=0,
             timeout=timeout,
             # httpx drops the key from requests that are redirected to another host.
-            http_client=create_direct_client(base_url, timeout) or create_http_client(timeout, follow_redirects=True),
+            http_client=self._direct or create_http_client(timeout, follow_redirects=True),
         )
+        self._prepared: dict[bool, PreparedRequest] = {}
+        """The first request that the SDK prepared and the server answered: for streams, and for complete responses."""
         # The complete URL, so that the SDK does not join it for every call. Its base URL may end with a slash.
         self._url = f"{str(self._sdk.base_url).rstrip('/')}/{_PATHS[api]}"
         self._api = api
@@ -76,7 +80,7 @@ class Connection:
         if not self._accepts_bytes:
             completion = await self._create(body)
             return completion if isinstance(completion, str) else as_dict(completion)
-        response = await self._sdk.post(self._url, content=body, cast_to=httpx2.Response, options=self._options)
+        response = await self._send(body, stream=False)
         content = await read_content(response)
         try:
             return orjson.loads(content)
@@ -90,15 +94,7 @@ class Connection:
         if not self._accepts_bytes:
             typed: AsyncStream[Any] = await self._create(body)
             return EventStream(typed.response)
-        stream = await self._sdk.post(
-            self._url,
-            content=body,
-            cast_to=object,
-            options=self._options,
-            stream=True,
-            stream_cls=AsyncStream[object],
-        )
-        return EventStream(stream.response)
+        return EventStream(await self._send(body, stream=True))
 
     async def fetch(self, url: str, body: dict[str, Any] | None = None) -> object:
         """Return the JSON at another URL of the server, for GET, or for POST with a body; None if there is none.
@@ -125,6 +121,40 @@ class Connection:
         """Close the connections."""
         await self._sdk.close()
 
+    async def _send(self, body: bytes, *, stream: bool) -> httpx2.Response:
+        """Return the response to a request, read completely or as a stream; raise an error of the SDK for its status.
+
+        The SDK sends the first request, and one that the server redirects. Later requests repeat the first one's URL
+        and headers without it: preparing them again would take longer than everything else that a call does here.
+        """
+        prepared = self._prepared.get(stream)
+        if self._direct is None or prepared is None:
+            return await self._send_by_sdk(body, stream=stream)
+        response = await self._direct.send_prepared(prepared, body, stream=stream)
+        if response.is_success:
+            return response
+        if response.has_redirect_location:
+            await response.aclose()
+            return await self._send_by_sdk(body, stream=stream)
+        raise await _status_error(response)
+
+    async def _send_by_sdk(self, body: bytes, *, stream: bool) -> httpx2.Response:
+        if stream:
+            events = await self._sdk.post(
+                self._url,
+                content=body,
+                cast_to=object,
+                options=self._options,
+                stream=True,
+                stream_cls=AsyncStream[object],
+            )
+            response = events.response
+        else:
+            response = await self._sdk.post(self._url, content=body, cast_to=httpx2.Response, options=self._options)
+        if self._direct is not None and not response.history:  # not a request that a redirect made
+            self._prepared[stream] = PreparedRequest.of(response.request).without_body()
+        return response
+
     async def _create(self, body: bytes) -> Any:
         """Call the typed `create`, with the conversation in `extra_body`, which it does not inspect."""
         fields = orjson.loads(body)
@@ -135,6 +165,20 @@ class Connection:
         return await create(
             model=fields.pop("model"), **required, extra_body=fields, extra_headers=self._options["headers"]
         )
+
+
+async def _status_error(response: httpx2.Response) -> APIStatusError:
+    """Return the SDK's error for a response that reports one; raise httpx2.HTTPError if its body cannot be read."""
+    try:
+        text = (await response.aread()).decode(errors="replace")
+    finally:
+        await response.aclose()
+    try:
+        body: object = json.loads(text)
+    except ValueError:
+        body = text
+    detail = body.get("error", body) if isinstance(body, dict) else body
+    return APIStatusError(f"status {response.status_code}", response=response, body=detail)
 
 
 class AzureConnection(Connection):

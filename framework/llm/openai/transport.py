@@ -2,12 +2,16 @@
 
 The SDK's own transport scans its whole connection pool for each request. Merging URLs and headers, cookies, redirects
 and authentication cost as much again, and a model call needs none of it; see docs/design/013-transport.md.
+
+Requests to one API of one server differ in their body only, so the SDK prepares the first one, and the later ones
+repeat its URL and headers.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
 from io import BytesIO
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,6 +19,7 @@ from urllib.request import getproxies
 
 import aiohttp
 import httpx2
+from multidict import CIMultiDict
 
 from framework.llm.http_client import ACCEPT_ENCODING, MAX_COMPRESSED_BYTES, limit_size
 from framework.llm.openai.pool import create_session
@@ -35,7 +40,7 @@ _EQUIVALENTS: tuple[tuple[type[Exception], type[httpx2.TransportError]], ...] = 
 """Errors of aiohttp and the matching errors of httpx; the first match applies."""
 
 
-def create_direct_client(base_url: str | None, timeout: float) -> httpx2.AsyncClient | None:
+def create_direct_client(base_url: str | None, timeout: float) -> DirectHTTPClient | None:
     """Return an HTTP client, or None if the server needs the SDK's own, for a proxy or a password in the URL.
 
     Args:
@@ -76,11 +81,43 @@ class DirectHTTPClient(httpx2.AsyncClient):
 
     async def send(self, request: httpx2.Request, *, stream: bool = False, **options: Any) -> httpx2.Response:
         """Send a request; raise httpx2.TransportError if it fails."""
-        response = await self._direct.handle_async_request(request, buffered=not stream)
+        response = await self.send_prepared(PreparedRequest.of(request), await request.aread(), stream=stream)
         if response.is_redirect and response.has_redirect_location:
             await response.aclose()
             return await super().send(request, stream=stream, **options)
         return response
+
+    async def send_prepared(self, prepared: PreparedRequest, body: bytes, *, stream: bool) -> httpx2.Response:
+        """Send a prepared request with this body; raise httpx2.TransportError if it fails. No redirect is followed.
+
+        Args:
+            prepared: the URL and the headers.
+            body: the body.
+            stream: return as soon as the header of the response has arrived.
+        """
+        return await self._direct.send(prepared, body, stream=stream)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    """A request without its body, in the form that aiohttp accepts."""
+
+    request: httpx2.Request
+    """The request that was prepared; errors and responses refer to it."""
+    url: str
+    headers: CIMultiDict[str]
+    server_name: str | None
+    """Name of the server in TLS, if it differs from the one in the URL."""
+
+    @classmethod
+    def of(cls, request: httpx2.Request) -> PreparedRequest:
+        """Return the URL and headers of a request."""
+        headers = CIMultiDict((name.decode(), value.decode()) for name, value in request.headers.raw)
+        return cls(request, str(request.url), headers, request.extensions.get("sni_hostname"))
+
+    def without_body(self) -> PreparedRequest:
+        """Return the same, to be kept: it does not keep the body that the request had."""
+        return replace(self, request=httpx2.Request(self.request.method, self.request.url))
 
 
 class _Transport(httpx2.AsyncBaseTransport):
@@ -91,21 +128,24 @@ class _Transport(httpx2.AsyncBaseTransport):
         self._trust = trusted_certificates()
         self._session: aiohttp.ClientSession | None = None
 
-    async def handle_async_request(self, request: httpx2.Request, *, buffered: bool = False) -> httpx2.Response:
-        body = await request.aread()
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        return await self.send(PreparedRequest.of(request), await request.aread(), stream=True)
+
+    async def send(self, prepared: PreparedRequest, body: bytes, *, stream: bool) -> httpx2.Response:
+        request = prepared.request
         try:
             response = await self._connect().request(
                 request.method,
-                str(request.url),
-                headers=[(name.decode(), value.decode()) for name, value in request.headers.raw],
+                prepared.url,
+                headers=prepared.headers,
                 data=body if len(body) < LARGE_BODY else BytesIO(body),
                 allow_redirects=False,
-                server_hostname=request.extensions.get("sni_hostname"),
+                server_hostname=prepared.server_name,
             )
-            stream = _BufferedBody(await _read(response, request)) if buffered else _limited_body(response, request)
+            content = _limited_body(response, request) if stream else _BufferedBody(await _read(response, request))
         except (aiohttp.ClientError, OSError) as error:
             raise _httpx_error(error, request) from error
-        return httpx2.Response(response.status, headers=response.raw_headers, stream=stream, request=request)
+        return httpx2.Response(response.status, headers=response.raw_headers, stream=content, request=request)
 
     async def aclose(self) -> None:
         if self._session is not None:
