@@ -76,14 +76,14 @@ class Agent:
     """The errors in the current file, if this is its last good version; empty if the file is valid."""
     original: Agent | None = field(default=None, compare=False, repr=False)
     """The unrestricted last good version, if this one is restricted by its invalid file; otherwise None."""
+    name: str = field(init=False)
+    """The unique name of the agent."""
     _guidance: dict[tuple[str, Limits, HttpLimits | None, bool], str] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
 
-    @property
-    def name(self) -> str:
-        """The unique name of the agent."""
-        return self.spec.name
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.spec.name)  # every check of a limit and of the policy reads it
 
     @property
     def last_good(self) -> Agent:

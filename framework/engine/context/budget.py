@@ -38,9 +38,15 @@ class Budget:
     """The version the run is pinned to."""
     current: Callable[[str], Agent | None]
     """Returns the live version of an agent: a limit that it lowers applies immediately."""
-    parent: Budget | None = None
+    above: tuple[Budget, ...] = ()
+    """The budgets of the runs that this one is part of, its caller's first."""
     ledger: BudgetLedger | None = None
     """Counters of the budgets that runs share; None for a model call before its run exists."""
+
+    @property
+    def chain(self) -> tuple[Budget, ...]:
+        """This budget and those above it; the last one is the root run's."""
+        return self, *self.above
 
     @property
     def limits(self) -> Limits:
@@ -54,7 +60,7 @@ class Budget:
     def cost_limit(self) -> CostLimit | None:
         """The cost limit of a model call, one that needs prices before one that does not; None without a limit."""
         lenient = None
-        for budget in self._chain():
+        for budget in self.chain:
             if budget.limits.max_cost_usd is not None:
                 limit = CostLimit(budget._place("max_cost_usd"), budget._needs_prices())
                 if limit.needs_prices:
@@ -68,7 +74,7 @@ class Budget:
     def shared(self) -> Collection[str]:
         """Names of the shared budgets that pay for a model call: of the run and its callers, as pinned and as live."""
         names: dict[str, None] = {}
-        for budget in self._chain():
+        for budget in self.chain:
             for agent in (budget.agent, self.current(budget.agent.name)):
                 if agent is not None and agent.spec.budgets:
                     names |= dict.fromkeys(agent.spec.budgets)
@@ -76,7 +82,7 @@ class Budget:
 
     def claim_warning(self, code: WarningCode) -> bool:
         """Return whether this is the first time that the run, with its sub-runs, reports this warning."""
-        *_, root = self._chain()
+        *_, root = self.chain
         if code in root.state.warned:
             return False
         root.state.warned.append(code)
@@ -84,7 +90,7 @@ class Budget:
 
     def check_steps(self) -> None:
         """Raise LimitExceeded before a model call if its steps, tokens or dollars are used up."""
-        for budget in self._chain():
+        for budget in self.chain:
             limits = budget.limits
             budget._check("max_steps", budget.state.steps, limits.max_steps)
             budget._check_spent(limits)
@@ -92,25 +98,25 @@ class Budget:
     def spend_step(self) -> None:
         """Count a model call; raises LimitExceeded if its steps, tokens or dollars are used up."""
         self.check_steps()
-        for budget in self._chain():
+        for budget in self.chain:
             budget.state.steps += 1
 
     def check_tokens(self, expected: int) -> None:
         """Raise LimitExceeded before a model call if it needs more tokens than remain; `expected` is an estimate."""
-        for budget in self._chain():
+        for budget in self.chain:
             limit, used = budget.limits.max_total_tokens, budget.state.usage.total_tokens
             if limit is not None and used + expected > limit:
                 raise budget._exceeded("max_total_tokens", used + expected, limit)
 
     def check_spent(self) -> None:
         """Raise LimitExceeded before another attempt at a model call if tokens or dollars are used up."""
-        for budget in self._chain():
+        for budget in self.chain:
             budget._check_spent(budget.limits)
 
     def spend_tokens(self, usage: Usage, model: ModelInfo) -> bool:
         """Add the usage of a model call. Return whether shared budgets pay for it, so that it must be saved now."""
-        *below, root = self._chain()
-        for budget in (*below, root):
+        *_, root = chain = self.chain
+        for budget in chain:
             budget.state.usage = budget.state.usage + usage
         use = root.state.model_uses.get(model.name) or ModelUse()
         root.state.model_uses[model.name] = use.plus(usage, has_price=model.has_price)
@@ -134,17 +140,17 @@ class Budget:
 
     def reserve_call(self) -> bool:
         """Count a tool call. Return False, and count nothing, if `max_tool_calls` is reached."""
-        for budget in self._chain():
+        for budget in self.chain:
             limit = budget.limits.max_tool_calls
             if limit is not None and budget.state.tool_calls >= limit:
                 return False
-        for budget in self._chain():
+        for budget in self.chain:
             budget.state.tool_calls += 1
         return True
 
     def calls_exhausted(self) -> LimitExceeded:
         """Return the error for a turn without a single tool call left."""
-        exhausted = next(b for b in self._chain() if b.state.tool_calls >= (b.limits.max_tool_calls or float("inf")))
+        exhausted = next(b for b in self.chain if b.state.tool_calls >= (b.limits.max_tool_calls or float("inf")))
         return exhausted._exceeded("max_tool_calls", exhausted.state.tool_calls, exhausted.limits.max_tool_calls or 0)
 
     def spend_repeat(self, key: str) -> int:
@@ -209,12 +215,6 @@ class Budget:
             if agent and getattr(self.limits, limit) == getattr(agent.spec.runtime_policy, limit):
                 return agent.place("runtime_policy", limit)
         return f"limits.{limit} of the request"
-
-    def _chain(self) -> Iterator[Budget]:
-        budget: Budget | None = self
-        while budget is not None:
-            yield budget
-            budget = budget.parent
 
 
 def with_lowered_limits(own: Limits, pinned: Limits, live: Limits) -> Limits:

@@ -51,7 +51,7 @@ class RunContext(ABC):
     def __init__(self, state: RunState, agent: Agent, services: Services, parent: RunContext | None = None) -> None:
         agent = agent.on_model(services.root.model) if services.root.model else agent
         self.state, self.agent, self.services, self.parent = state, agent, services, parent
-        above = parent.budget if parent else None
+        above = parent.budget.chain if parent else ()
         self.budget: Budget = Budget(state, agent, services.current_agent, above, services.ledger)
         parents = (*parent.policy.parents, parent.agent) if parent else ()
         self.policy: Policy = Policy(agent, services.current_agent, parents, BaseFolder(services.base_path))

@@ -89,19 +89,21 @@ class _Attempt:
         end = None if limits.model_total_timeout is None else now() + limits.model_total_timeout
         try:
             async with asyncio.timeout_at(_due(now(), limits.model_timeout, end)) as idle:
+                if first_limit is None:
+                    return await self._read(None, idle, end)
                 async with asyncio.timeout(first_limit) as first:
                     return await self._read(first, idle, end)
         except TimeoutError:
             if end is not None and now() >= end:
                 what = "did not finish its answer"
                 raise self._timeout_error(what, "model_total_timeout", limits.model_total_timeout) from None
-            if first.expired():
+            if first_limit is not None and first.expired():
                 raise self._timeout_error("did not begin to answer", "first_token_timeout", first_limit) from None
             is_silent = self.first_at is None or not self._is_streamed
             what = "did not answer" if is_silent else "did not continue its answer"
             raise self._timeout_error(what, "model_timeout", limits.model_timeout) from None
 
-    async def _read(self, first: asyncio.Timeout, idle: asyncio.Timeout, end: float | None) -> ModelReply:
+    async def _read(self, first: asyncio.Timeout | None, idle: asyncio.Timeout, end: float | None) -> ModelReply:
         """Read the answer. The first piece ends the timeout `first`; each piece extends `idle`, at most to `end`."""
         idle_limit = self.caller.budget.limits.model_timeout if self._is_streamed else None
         deltas = self.client.stream(self.request)
@@ -111,7 +113,8 @@ class _Attempt:
                     return delta.reply
                 self.first_at = self.first_at or perf_counter()
                 self.texts += (delta.text, delta.reasoning)
-                first.reschedule(None)
+                if first is not None:
+                    first.reschedule(None)
                 if self.request.stream:
                     self._show(delta)
                 if idle_limit is not None:

@@ -170,7 +170,8 @@ async def _execute_rate_limited(
         bound: its arguments, as passed to the tool.
         is_approved: a person has approved the call, so no confirmation is requested after the wait.
     """
-    run.keep_time()
+    if tool.rate:
+        run.keep_time()  # a timeout that was lowered must also end the wait
     if tool.rate and await run.services.rate_limiter.wait(tool.name, tool.rate):
         verdict = run.policy.evaluate(tool, *policy_views(tool, call.arguments, bound))
         if verdict.kind == "deny":

@@ -80,12 +80,11 @@ class Connection:
         if not self._accepts_bytes:
             completion = await self._create(body)
             return completion if isinstance(completion, str) else as_dict(completion)
-        response = await self._send(body, stream=False)
-        content = await read_content(response)
+        content, content_type = await self._exchange(body)
         try:
             return orjson.loads(content)
         except ValueError:
-            if "json" not in response.headers.get("content-type", "json"):
+            if "json" not in content_type:
                 return content.decode(errors="replace")
             raise
 
@@ -94,7 +93,11 @@ class Connection:
         if not self._accepts_bytes:
             typed: AsyncStream[Any] = await self._create(body)
             return EventStream(typed.response)
-        return EventStream(await self._send(body, stream=True))
+        prepared = self._prepared.get(True)
+        if self._direct is None or prepared is None:
+            return EventStream(await self._send_by_sdk(body, stream=True))
+        response = await self._direct.open(prepared, body)
+        return EventStream(await self._successful(response, body, stream=True))
 
     async def fetch(self, url: str, body: dict[str, Any] | None = None) -> object:
         """Return the JSON at another URL of the server, for GET, or for POST with a body; None if there is none.
@@ -121,16 +124,23 @@ class Connection:
         """Close the connections."""
         await self._sdk.close()
 
-    async def _send(self, body: bytes, *, stream: bool) -> httpx2.Response:
-        """Return the response to a request, read completely or as a stream; raise an error of the SDK for its status.
+    # The SDK sends the first request, and each one that the server redirects. All others repeat the URL and headers of
+    # the first: to prepare them again would take longer than everything else that is done here.
 
-        The SDK sends the first request, and one that the server redirects. Later requests repeat the first one's URL
-        and headers without it: preparing them again would take longer than everything else that a call does here.
-        """
-        prepared = self._prepared.get(stream)
+    async def _exchange(self, body: bytes) -> tuple[bytes, str]:
+        """Return the decoded body of the response, and its content type; `json` if it declares none."""
+        prepared = self._prepared.get(False)
         if self._direct is None or prepared is None:
-            return await self._send_by_sdk(body, stream=stream)
-        response = await self._direct.send_prepared(prepared, body, stream=stream)
+            response = await self._send_by_sdk(body, stream=False)
+        else:
+            answer = await self._direct.exchange(prepared, body)
+            if answer.is_plain:
+                return answer.content, answer.response.headers.get("content-type", "json")
+            response = await self._successful(answer.to_httpx(), body, stream=False)
+        return await read_content(response), response.headers.get("content-type", "json")
+
+    async def _successful(self, response: httpx2.Response, body: bytes, *, stream: bool) -> httpx2.Response:
+        """Return the response, or the one that a redirect leads to; raise an error of the SDK if it reports one."""
         if response.is_success:
             return response
         if response.has_redirect_location:

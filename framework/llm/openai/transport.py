@@ -10,7 +10,7 @@ repeat its URL and headers.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass, replace
 from io import BytesIO
 from typing import Any
@@ -81,21 +81,23 @@ class DirectHTTPClient(httpx2.AsyncClient):
 
     async def send(self, request: httpx2.Request, *, stream: bool = False, **options: Any) -> httpx2.Response:
         """Send a request; raise httpx2.TransportError if it fails."""
-        response = await self.send_prepared(PreparedRequest.of(request), await request.aread(), stream=stream)
+        prepared, body = PreparedRequest.of(request), await request.aread()
+        response = await self.open(prepared, body) if stream else (await self.exchange(prepared, body)).to_httpx()
         if response.is_redirect and response.has_redirect_location:
             await response.aclose()
             return await super().send(request, stream=stream, **options)
         return response
 
-    async def send_prepared(self, prepared: PreparedRequest, body: bytes, *, stream: bool) -> httpx2.Response:
-        """Send a prepared request with this body; raise httpx2.TransportError if it fails. No redirect is followed.
+    async def exchange(self, prepared: PreparedRequest, body: bytes) -> CompleteResponse:
+        """Send a prepared request with this body, and return the response, redirects included, with its body.
 
-        Args:
-            prepared: the URL and the headers.
-            body: the body.
-            stream: return as soon as the header of the response has arrived.
+        Raises httpx2.TransportError if the connection fails.
         """
-        return await self._direct.send(prepared, body, stream=stream)
+        return await self._direct.exchange(prepared, body)
+
+    async def open(self, prepared: PreparedRequest, body: bytes) -> httpx2.Response:
+        """Send a prepared request like `exchange`, and return the response as soon as its header has arrived."""
+        return await self._direct.open(prepared, body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,25 @@ class PreparedRequest:
         return replace(self, request=httpx2.Request(self.request.method, self.request.url))
 
 
+@dataclass(frozen=True, slots=True)
+class CompleteResponse:
+    """A response whose body has been read."""
+
+    prepared: PreparedRequest
+    response: aiohttp.ClientResponse
+    content: bytes
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the response reports success, and its body is not encoded."""
+        return 200 <= self.response.status < 300 and "content-encoding" not in self.response.headers
+
+    def to_httpx(self) -> httpx2.Response:
+        """Return the same as a response of httpx."""
+        body, headers = _BufferedBody(self.content), self.response.raw_headers
+        return httpx2.Response(self.response.status, headers=headers, stream=body, request=self.prepared.request)
+
+
 class _Transport(httpx2.AsyncBaseTransport):
     """A transport on pooled aiohttp connections."""
 
@@ -129,23 +150,33 @@ class _Transport(httpx2.AsyncBaseTransport):
         self._session: aiohttp.ClientSession | None = None
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        return await self.send(PreparedRequest.of(request), await request.aread(), stream=True)
+        return await self.open(PreparedRequest.of(request), await request.aread())
 
-    async def send(self, prepared: PreparedRequest, body: bytes, *, stream: bool) -> httpx2.Response:
+    async def exchange(self, prepared: PreparedRequest, body: bytes) -> CompleteResponse:
+        try:
+            response = await self._request(prepared, body)
+            return CompleteResponse(prepared, response, await _read(response, prepared.request))
+        except (aiohttp.ClientError, OSError) as error:
+            raise _httpx_error(error, prepared.request) from error
+
+    async def open(self, prepared: PreparedRequest, body: bytes) -> httpx2.Response:
         request = prepared.request
         try:
-            response = await self._connect().request(
-                request.method,
-                prepared.url,
-                headers=prepared.headers,
-                data=body if len(body) < LARGE_BODY else BytesIO(body),
-                allow_redirects=False,
-                server_hostname=prepared.server_name,
-            )
-            content = _limited_body(response, request) if stream else _BufferedBody(await _read(response, request))
+            response = await self._request(prepared, body)
         except (aiohttp.ClientError, OSError) as error:
             raise _httpx_error(error, request) from error
-        return httpx2.Response(response.status, headers=response.raw_headers, stream=content, request=request)
+        stream = _limited_body(response, request)
+        return httpx2.Response(response.status, headers=response.raw_headers, stream=stream, request=request)
+
+    def _request(self, prepared: PreparedRequest, body: bytes) -> Awaitable[aiohttp.ClientResponse]:
+        return self._connect().request(
+            prepared.request.method,
+            prepared.url,
+            headers=prepared.headers,
+            data=body if len(body) < LARGE_BODY else BytesIO(body),
+            allow_redirects=False,
+            server_hostname=prepared.server_name,
+        )
 
     async def aclose(self) -> None:
         if self._session is not None:
