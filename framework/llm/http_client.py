@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from framework.types.certificates import trusted_certificates
 
@@ -71,20 +71,35 @@ async def _limit_response(response: httpx2.Response) -> None:
 
 def limit_size(stream: httpx2.AsyncByteStream, headers: Mapping[str, str], request: httpx2.Request) -> BoundedStream:
     """Return the stream with an error in place of the bytes beyond the limit."""
-    from framework.types.bounded_body import BoundedLines, BoundedStream
+    from framework.types.bounded_body import BoundedStream
 
     is_compressed = headers.get("content-encoding", ACCEPT_ENCODING) != ACCEPT_ENCODING
     limit, name = (MAX_COMPRESSED_BYTES, "compressed answer") if is_compressed else (MAX_ANSWER_BYTES, "answer")
     if headers.get("content-type", "").startswith("text/event-stream"):
-        stream = BoundedLines(stream, MAX_EVENT_BYTES, _too_long("event", MAX_EVENT_BYTES), request)
-    return BoundedStream(stream, limit, _too_long(name, limit), request)
+        message = too_long("event", MAX_EVENT_BYTES)
+        stream = BoundedStream(stream, MAX_EVENT_BYTES, message, request, per_line=True)
+    return BoundedStream(stream, limit, too_long(name, limit), request)
 
 
-def _too_long(name: str, limit: int) -> str:
+def too_long(name: str, limit: int) -> str:
+    """Return the message of an error for a body, or an event in it, of more than `limit` bytes."""
     return f"the {name} exceeds {limit // 1_000_000} MB, more than any model writes"
 
 
-async def read_unstreamed(response: httpx2.Response) -> dict[str, Any] | None:
+class ReadableResponse(Protocol):
+    """A response, of any HTTP client."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The header; names are not case-sensitive."""
+        ...
+
+    async def aread(self) -> bytes:
+        """Return the decoded body; raises httpx2.HTTPError if the connection fails."""
+        ...
+
+
+async def read_unstreamed(response: ReadableResponse) -> dict[str, Any] | None:
     """Return the JSON object that a server sent, a complete response or an error, although a stream was requested.
 
     Returns None if the response is a stream; it can still be read then. Raises httpx2.HTTPError or ValueError.

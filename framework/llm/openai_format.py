@@ -15,7 +15,7 @@ from framework.llm.file_encoding import Base64, missing_file
 from framework.types.media import MessagePart, TextPart
 from framework.types.messages import WIRE_NAME_LENGTH, Message, Reasoning, ToolCall, ToolDefinition, Usage, wire_name
 from framework.types.spec import ModelSettings
-from framework.types.strict_json import read_object
+from framework.types.strict_json import is_small_json, read_object
 from framework.types.text import fix_surrogates
 
 MAX_NAME_CHARS, MAX_ID_CHARS = 256, 10_000
@@ -32,6 +32,7 @@ CHAT_MEDIA_TYPES = frozenset(
 )
 """Media types of files that the API can express. Servers other than OpenAI's accept fewer."""
 _AUDIO = {"audio/wav": "wav", "audio/mpeg": "mp3"}
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
 _ROLES = {"system": "system", "developer": "system", "user": "user", "tool": "tool", "function": "tool"}
 
 
@@ -205,6 +206,8 @@ def chat_to_call(chat: Mapping[str, Any], names: Mapping[str, str]) -> ToolCall:
 def revalidate_call(call: ToolCall) -> ToolCall:
     """Return a call from any client, validated as strictly as one from an API; invalid arguments make it invalid."""
     name, call_id = _truncated(call.tool, MAX_NAME_CHARS), _truncated(call.id, MAX_ID_CHARS)
+    if not call.invalid and (name, call_id) == (call.tool, call.id) and is_small_json(call.arguments):
+        return call
     if call.invalid:
         return call.model_copy(update={"id": call_id, "tool": name, "arguments": {}})
     return parse_call(call_id, name, call.arguments)
@@ -264,11 +267,10 @@ def content_text(content: object) -> str:
 
 
 def _call_to_chat(call: ToolCall, names: Mapping[str, str]) -> dict[str, Any]:
-    arguments = json.dumps(call.arguments, ensure_ascii=False)
     return {
         "id": call.id,
         "type": "function",
-        "function": {"name": to_wire_name(call.tool, names), "arguments": arguments},
+        "function": {"name": to_wire_name(call.tool, names), "arguments": _ENCODER.encode(call.arguments)},
     }
 
 

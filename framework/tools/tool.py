@@ -133,6 +133,8 @@ class Tool:
     """Modules that the function imports when it is called, each with what pip installs."""
     returns: ReturnType | None = None
     """Declared type of the result, if it is structured."""
+    needs_thread: bool = field(init=False, compare=False, repr=False)
+    """Whether the function is not a coroutine function and must run in a thread."""
 
     @property
     def is_external(self) -> bool:
@@ -146,6 +148,7 @@ class Tool:
             raise ConfigError(f"a Tool needs a ToolDefinition and a function: {short_repr(self.function)}")
         declared = ("risk", "confirm", "idempotent", "timeout", "retries", "rate")
         check_options(self.definition.name, {key: getattr(self, key) for key in declared})
+        object.__setattr__(self, "needs_thread", not inspect.iscoroutinefunction(self.function))
 
     @property
     def name(self) -> str:
@@ -162,6 +165,8 @@ class Tool:
     @property
     def missing_packages(self) -> str:
         """Why a call would fail: packages that are not installed, with the command; empty if there are none."""
+        if not self.needs:
+            return ""
         missing = {
             module: package
             for module, package in self.needs.items()
@@ -182,11 +187,6 @@ class Tool:
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Validate arguments strictly. Raise ArgumentsError with one line per invalid field."""
         return self.arguments.bind(arguments)
-
-    @property
-    def needs_thread(self) -> bool:
-        """Whether the function is not a coroutine function and must run in a thread."""
-        return not inspect.iscoroutinefunction(self.function)
 
     async def invoke(self, bound: Mapping[str, Any], context: ToolContext, threads: Executor | None) -> Any:
         """Call the function: a coroutine function in the event loop, any other in a thread.

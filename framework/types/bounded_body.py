@@ -1,10 +1,12 @@
-"""Limits the size of HTTP response bodies, so that no server can fill the memory of this process."""
+"""Limits the size of HTTP response bodies of httpx, so that no server can fill the memory of this process."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
 import httpx2
+
+from framework.types.byte_limit import ByteLimit
 
 
 class TooLarge(httpx2.RemoteProtocolError):
@@ -19,29 +21,27 @@ class BoundedStream(httpx2.AsyncByteStream):
         limit: maximum number of bytes.
         message: the message of the TooLarge error that is raised above the limit.
         request: the request of the response.
+        per_line: apply the limit to each line.
     """
 
-    def __init__(self, stream: httpx2.AsyncByteStream, limit: int, message: str, request: httpx2.Request) -> None:
+    def __init__(
+        self,
+        stream: httpx2.AsyncByteStream,
+        limit: int,
+        message: str,
+        request: httpx2.Request,
+        *,
+        per_line: bool = False,
+    ) -> None:
         self._stream, self._limit, self._message, self._request = stream, limit, message, request
+        self._per_line = per_line
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
+        size = ByteLimit(self._limit, per_line=self._per_line)
         async for piece in self._stream:
-            size = self._size(size, piece)
-            if size > self._limit:
+            if size.is_exceeded_by(piece):
                 raise TooLarge(self._message, request=self._request)
             yield piece
 
     async def aclose(self) -> None:
         await self._stream.aclose()
-
-    def _size(self, before: int, piece: bytes) -> int:
-        return before + len(piece)
-
-
-class BoundedLines(BoundedStream):
-    """Applies the limit to each line, because readers buffer a line until its end and copy it with every piece."""
-
-    def _size(self, before: int, piece: bytes) -> int:
-        end = piece.rfind(b"\n")
-        return before + len(piece) if end < 0 else len(piece) - end - 1

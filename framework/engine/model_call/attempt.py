@@ -46,7 +46,7 @@ async def send_attempt(
     attempt = _Attempt(caller, client, request, message_id)
     with call.attempt(client.info, fallback=fallback) as trace:
         try:
-            reply = attempt.with_usage(await attempt.receive())
+            reply = attempt.completed(await attempt.receive())
             if request.continued is None:  # else nothing may be left to add
                 require_content(reply, client.info)
         except ModelError as error:
@@ -56,7 +56,7 @@ async def send_attempt(
             error.for_message(message_id)
             raise
         trace.replied(reply, attempt.first_at)
-    return replace(reply, message_id=message_id)
+    return reply
 
 
 @dataclass(slots=True)
@@ -148,15 +148,18 @@ class _Attempt:
 
     # --- usage
 
-    def with_usage(self, reply: ModelReply) -> ModelReply:
-        """Return the reply with its tokens and cost: estimated or computed where the client reports none."""
+    def completed(self, reply: ModelReply) -> ModelReply:
+        """Return the reply with its message id, and with its tokens and cost: estimates where the client has none."""
+        return replace(reply, message_id=self.message_id, usage=self._usage_of(reply))
+
+    def _usage_of(self, reply: ModelReply) -> Usage:
         usage = reply.usage
         if self.info.stand_in or (usage.total_tokens and usage.cost_usd):
-            return reply
+            return usage
         if not usage.total_tokens:
             usage = self._estimated_usage(message_tokens(reply.message))
         cost = reply.usage.cost_usd or with_cost(usage, self.info.capabilities).cost_usd
-        return replace(reply, usage=usage.model_copy(update={"cost_usd": cost}))
+        return usage if cost == usage.cost_usd else usage.model_copy(update={"cost_usd": cost})
 
     def failed_usage(self, reported: Usage | None) -> Usage | None:
         """Return the usage of a failed attempt: an estimate if none is reported and the provider was generating."""

@@ -187,10 +187,10 @@ async def call_model(run: RunContext, request: ModelRequest, *, primary: NamedCl
         RequestError: the model does not accept a file of the run's message.
         ModelError: no model answered.
     """
-    run.keep_time()
     run.services.journal.check()
     run.budget.check_steps()
-    primary = primary or run.model_caller.primary()
+    caller = run.model_caller
+    primary = primary or caller.primary()
     await _ensure_fits(run, request, primary.info)
     if run.services.media.in_use:
         request = await with_files(run, request, primary)
@@ -198,7 +198,7 @@ async def call_model(run: RunContext, request: ModelRequest, *, primary: NamedCl
         await run.budget.admit_call(_expected_use(run, request, primary.info))
     run.budget.spend_step()
     try:
-        reply = await complete_with_retries(run.model_caller, request, primary)
+        reply = await complete_with_retries(caller, request, primary)
         for code, message in run.budget.new_warnings():
             await run.warn(code, message)
     finally:

@@ -8,14 +8,27 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Protocol
 
-import httpx2
 import orjson
-from openai import APIError
+
+from framework.llm.http_client import ReadableResponse
+from framework.llm.openai.server_error import ServerError
 
 _EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
 _DONE = b"[DONE]"
+
+
+class StreamedResponse(ReadableResponse, Protocol):
+    """A response whose body is read as it arrives."""
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """Return the pieces of the decoded body; raises httpx2.HTTPError if the connection fails."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close the response; its connection is kept only if the response was read to its end."""
+        ...
 
 
 class EventStream:
@@ -25,7 +38,7 @@ class EventStream:
         response: a response of type `text/event-stream`, whose body has not been read.
     """
 
-    def __init__(self, response: httpx2.Response) -> None:
+    def __init__(self, response: StreamedResponse) -> None:
         self.response = response
         self._chunks: AsyncIterator[bytes] | None = None
         self._rest: list[bytes] = []
@@ -37,12 +50,12 @@ class EventStream:
         """Return the next events, all that have arrived, or None after the last one.
 
         Raises:
-            openai.APIError: an event reports an error.
+            ServerError: an event reports an error.
             ValueError: an event is not JSON.
             httpx2.HTTPError: the connection was lost.
         """
         if self._chunks is None:
-            self._chunks = aiter(self._bytes())
+            self._chunks = self.response.chunks()
         while not self._is_done and self._failure is None:
             chunk = await anext(self._chunks, None)
             if chunk is None:
@@ -57,12 +70,6 @@ class EventStream:
         """Close the response; its connection is kept only if the response was read to its end."""
         await self.response.aclose()
 
-    def _bytes(self) -> AsyncIterator[bytes]:
-        stream = self.response.stream
-        is_plain = "content-encoding" not in self.response.headers and not self.response.is_stream_consumed
-        # Read directly, a plain stream skips httpx's decoders.
-        return aiter(stream) if is_plain and isinstance(stream, httpx2.AsyncByteStream) else self.response.aiter_bytes()
-
     def _parse(self, chunk: bytes) -> list[Any]:
         """Return the events that this chunk completes, up to the first one that is or reports an error."""
         events: list[Any] = []
@@ -75,7 +82,7 @@ class EventStream:
                     self._is_done = True
                     break
                 events.append(self._event(data))
-        except (ValueError, APIError) as error:
+        except (ValueError, ServerError) as error:
             self._failure = error
         return events
 
@@ -97,7 +104,7 @@ class EventStream:
         if isinstance(event, dict) and (error := event.get("error")):
             message = error.get("message") if isinstance(error, dict) else None
             text = message if isinstance(message, str) and message else "the stream ended with an error"
-            raise APIError(text, self.response.request, body=error)
+            raise ServerError(text, error)
         return event
 
 

@@ -15,6 +15,7 @@ from framework.llm.capabilities import Capabilities, OpenAIApi
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, merged_deltas, served_model, whole_reply
 from framework.llm.http_client import SDK_TIMEOUT, read_unstreamed
 from framework.llm.openai.local_server import ask_server, is_local
+from framework.llm.openai.server_error import ServerError
 from framework.llm.openai_format import tool_names, wire_names
 from framework.llm.provider_errors import ProviderErrors, message_in, parse_retry_after
 from framework.llm.request_cache import ToolsetCache, encode_json
@@ -22,15 +23,36 @@ from framework.types.errors import ModelError
 from framework.types.messages import ToolDefinition
 
 if TYPE_CHECKING:
-    from framework.llm.openai.connection import Connection
     from framework.llm.openai.event_stream import EventStream
 
 T = TypeVar("T")
+_PATHS: Mapping[OpenAIApi, str] = {"chat": "chat/completions", "responses": "responses"}
+"""Path of each API below the base URL."""
 _USAGE_OPTION = re.compile("stream_options|include_usage")
 _PROBE_TIMEOUT = 2.0
 """Seconds for all requests of a probe."""
 _PROBE_INTERVAL = 60.0
 """Seconds after which a server is asked again for what it did not report: it may load its model later."""
+
+
+class Connection(Protocol):
+    """A connection to one server. The methods raise ServerError, or an error of the connection."""
+
+    async def post(self, body: bytes) -> Any:
+        """Return the response's JSON, or its text if it declares another content type."""
+        ...
+
+    async def stream(self, body: bytes) -> EventStream:
+        """Return the events of the response, for a body that requests a stream."""
+        ...
+
+    async def fetch(self, url: str, body: dict[str, Any] | None = None) -> object:
+        """Return the JSON at another URL of the server, for GET, or for POST with a body; None if there is none."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connections."""
+        ...
 
 
 class ChunkAssembler(Protocol):
@@ -56,7 +78,7 @@ class EncodedTools:
 
 
 class OpenAIExchange(ABC, Generic[A]):
-    """The client of a model, except for the format of requests and responses. The SDK is loaded with the first request.
+    """The client of a model, except for the format of requests and responses. It connects with the first request.
 
     Args:
         provider: the first part of the model name.
@@ -226,27 +248,27 @@ class OpenAIExchange(ABC, Generic[A]):
         return self._connection
 
     def _connect(self) -> Connection:
-        from framework.llm.openai.connection import AzureConnection, Connection
+        from framework.llm.openai.http_connection import HttpConnection, is_directly_reachable
 
-        if self._azure_version and self._base_url:
+        base_url, path = self._base_url, _PATHS[self.api]
+        if base_url and not self._azure_version and is_directly_reachable(base_url):
+            headers = {"Authorization": f"Bearer {self._api_key or 'none'}"}
+            return HttpConnection(f"{base_url.rstrip('/')}/{path}", headers, SDK_TIMEOUT)
+        from framework.llm.openai.sdk_connection import AzureConnection, SdkConnection
+
+        if base_url and self._azure_version:
             deployment, version = self._info.model, self._azure_version
-            return AzureConnection(self._api_key, self._base_url, SDK_TIMEOUT, self.api, deployment, version)
-        return Connection(self._api_key, self._base_url, SDK_TIMEOUT, self.api)
+            return AzureConnection(self._api_key, base_url, SDK_TIMEOUT, self.api, path, deployment, version)
+        return SdkConnection(self._api_key, base_url, SDK_TIMEOUT, self.api, path)
 
     async def _guard(self, call: Awaitable[T]) -> T:
-        from openai import OpenAIError
+        return await self._errors.guard(call, ServerError, self._explain)
 
-        return await self._errors.guard(call, OpenAIError, self._explain)
-
-    def _explain(self, error: Exception) -> ModelError | None:
-        import openai
-
-        if isinstance(error, openai.APIStatusError):
-            wait = parse_retry_after(error.response.headers)
-            return self._errors.from_status(error.status_code, message_in(error.body), code=error.code, wait=wait)
-        if isinstance(error, openai.APIError) and not isinstance(error, openai.APIConnectionError):
+    def _explain(self, error: ServerError) -> ModelError:
+        if error.status is None:
             return self._body_error(error.body, error.message)
-        return None
+        wait = parse_retry_after(error.headers)
+        return self._errors.from_status(error.status, message_in(error.body), code=error.code, wait=wait)
 
     def _body_error(self, body: object, message: str = "") -> ModelError:
         code = body.get("code") if isinstance(body, Mapping) else None

@@ -25,11 +25,11 @@ _LOST = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientC
 """Errors of a connection that is lost before the response's header has arrived."""
 
 
-def create_session(trust: ssl.SSLContext, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientSession:
+def create_session(trust: ssl.SSLContext | None, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientSession:
     """Return a session that keeps connections, and no cookies.
 
     Args:
-        trust: the certificates to trust.
+        trust: the certificates to trust; None for those of the system, if a redirect leads to a server with TLS.
         timeout: limits of the connection and of the silence between bytes.
     """
     pool = ReconnectingPool(trust)
@@ -45,8 +45,8 @@ def create_session(trust: ssl.SSLContext, timeout: aiohttp.ClientTimeout) -> aio
 class ReconnectingPool(aiohttp.TCPConnector):
     """A pool that expects the server to close any idle connection at any time."""
 
-    def __init__(self, trust: ssl.SSLContext) -> None:
-        super().__init__(limit=MAX_CONNECTIONS, keepalive_timeout=_KEEP_ALIVE, ssl=trust)
+    def __init__(self, trust: ssl.SSLContext | None) -> None:
+        super().__init__(limit=MAX_CONNECTIONS, keepalive_timeout=_KEEP_ALIVE, ssl=trust or True)
         self._used: WeakSet[ResponseHandler] = WeakSet()
         """Connections that have carried a request."""
         self._at_risk: WeakSet[aiohttp.ClientRequest] = WeakSet()

@@ -10,12 +10,13 @@ from itertools import pairwise
 from typing import Any
 
 import httpx2
-import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.llm.openai.event_stream import EventStream
+from framework.llm.openai.sdk_connection import SdkResponse
+from framework.llm.openai.server_error import ServerError
 from tests.support.cases import cases
 
 EVENTS = [{"id": "a", "text": "one\ntwo é \u2028"}, {"id": "b"}, {"n": [1, {"x": None}]}]
@@ -30,13 +31,13 @@ def events_in(chunks: list[bytes], **headers: str) -> list[Any]:
 
     async def main() -> list[Any]:
         request = httpx2.Request("POST", "http://127.0.0.1/v1")
-        stream = EventStream(httpx2.Response(200, content=body(), headers=headers, request=request))
+        stream = EventStream(SdkResponse(httpx2.Response(200, content=body(), headers=headers, request=request)))
         received: list[Any] = []
         try:
             while (batch := await stream.read()) is not None:
                 assert batch
                 received += batch
-        except (ValueError, openai.APIError) as error:
+        except (ValueError, ServerError) as error:
             received.append(error)
             with pytest.raises(type(error)):  # it stays failed
                 await stream.read()
@@ -86,7 +87,7 @@ def test_an_event_that_has_not_ended_is_dropped() -> None:
 def test_an_error_comes_after_the_events_before_it() -> None:
     first, error = events_in([b'data: {"a": 1}\n\ndata: {"error": {"message": "overloaded", "code": 5}}\n\n'])
     assert first == {"a": 1}
-    assert isinstance(error, openai.APIError)
+    assert isinstance(error, ServerError)
     assert (error.message, error.body) == ("overloaded", {"message": "overloaded", "code": 5})
 
     first, error = events_in([b'data: {"a": 1}\n\ndata: {"b\n\ndata: {"c": 1}\n\n'])

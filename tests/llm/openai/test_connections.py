@@ -1,4 +1,4 @@
-"""The three connections of the openai SDK send the same requests and return the same replies."""
+"""All connections send the same requests and return the same replies: direct, by the SDK, and by an older SDK."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +16,8 @@ import pytest
 
 from framework.llm.client import Delta
 from framework.llm.openai.client import OpenAIModel
+from framework.llm.openai.http_connection import LARGE_BODY, HttpConnection, is_directly_reachable
 from framework.llm.openai.responses import ResponsesModel
-from framework.llm.openai.transport import LARGE_BODY, DirectHTTPClient, create_direct_client
 from framework.types.errors import ModelError
 from framework.types.messages import Message, Usage
 from tests.support.formats import RESPONSES
@@ -66,7 +67,7 @@ def typed(patch: pytest.MonkeyPatch, url: str) -> str:
         return now(self, path, cast_to=cast_to, body=body, **more)
 
     patch.setattr(openai.AsyncOpenAI, "post", post)
-    return url
+    return by_the_sdk(patch, url)
 
 
 each_connection = pytest.mark.parametrize("prepare", [direct, by_the_sdk, typed])
@@ -269,7 +270,7 @@ def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    ("base_url", "environment", "own"),
+    ("base_url", "environment", "direct"),
     [
         ("https://example.org/v1", {}, True),
         (None, {}, True),
@@ -280,30 +281,14 @@ def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> 
         ("https://example.org/v1", {"no_proxy": "example.org"}, True),
     ],
 )
-def test_proxies_and_passwords_use_the_sdks_client(
-    base_url: str | None, environment: dict[str, str], own: bool, monkeypatch: pytest.MonkeyPatch
+def test_proxies_and_passwords_need_the_sdks_client(
+    base_url: str | None, environment: dict[str, str], direct: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
 
-    assert isinstance(create_direct_client(base_url, 1.0), DirectHTTPClient) is own
-
-
-def test_requests_without_plain_bytes_are_delegated_to_httpx() -> None:
-    client = DirectHTTPClient(1.0)
-    client.headers["x-mark"] = "1"
-
-    plain = client.build_request("POST", "http://a/b", content=b"x", headers=[("x-own", "2")], params={"k": "v"})
-    form = client.build_request("POST", "http://a/b", json={})
-
-    assert (str(plain.url), plain.content, plain.headers.get("x-own"), plain.headers.get("x-mark")) == (
-        "http://a/b?k=v",
-        b"x",
-        "2",
-        None,
-    )
-    assert form.headers["x-mark"] == "1"
+    assert is_directly_reachable(base_url) is direct
 
 
 @pytest.mark.parametrize(
@@ -312,8 +297,38 @@ def test_requests_without_plain_bytes_are_delegated_to_httpx() -> None:
 )
 def test_aiohttp_errors_become_httpx_errors(url: str, kind: type[Exception]) -> None:
     async def run() -> None:
-        async with DirectHTTPClient(1.0) as client:
-            await client.send(client.build_request("POST", url, content=b"{}", headers=[]))
+        connection = HttpConnection(url, {}, 1.0)
+        try:
+            await connection.post(b"{}")
+        finally:
+            await connection.close()
 
     with pytest.raises(kind):
         asyncio.run(run())
+
+
+@BOTH_WAYS
+def test_later_requests_repeat_what_the_sdk_prepared(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_ORG_ID", "org-1")
+
+    async def run() -> WireServer:
+        async with wire_server([says("one"), rate_limited("7"), says("two")]) as server:
+            monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+            model = OpenAIModel("openai", "m", api_key=KEY)
+            for error in ("", "rate limited, retry after 7 s", ""):
+                with pytest.raises(ModelError, match=error) if error else nullcontext():
+                    assert [delta async for delta in model.stream(request(stream=stream))]
+            await model.close()
+            return server
+
+    server = asyncio.run(run())
+
+    first, *later = ({name.lower(): text for name, text in one.items()} for one in server.headers)
+    assert first["openai-organization"] == "org-1"
+    assert first["authorization"] == f"Bearer {KEY}"
+    for other in later:
+        assert {**other, "connection": ""} == {**first, "connection": ""}
+    assert server.requests[0] == server.requests[1] == server.requests[2]
+    assert len(set(server.paths)) == 1
+    first_port, *ports = server.ports
+    assert first_port not in ports  # another connection, which the SDK does not use
