@@ -6,7 +6,7 @@ A client that an SDK creates itself is left half-initialized if that fails, and 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from framework.types.certificates import trusted_certificates
@@ -70,19 +70,33 @@ async def _limit_response(response: httpx2.Response) -> None:
 
 
 def limit_size(stream: httpx2.AsyncByteStream, headers: Mapping[str, str], request: httpx2.Request) -> BoundedStream:
-    """Return the stream with an error in place of the bytes beyond the limit."""
+    """Return the stream with an error in place of the bytes beyond the limits."""
     from framework.types.bounded_body import BoundedStream
 
-    is_compressed = headers.get("content-encoding", ACCEPT_ENCODING) != ACCEPT_ENCODING
-    limit, name = (MAX_COMPRESSED_BYTES, "compressed answer") if is_compressed else (MAX_ANSWER_BYTES, "answer")
+    *inner, (limit, message, _) = size_limits(headers)
+    for most, text, per_line in inner:
+        stream = BoundedStream(stream, most, text, request, per_line=per_line)
+    return BoundedStream(stream, limit, message, request)
+
+
+def is_encoded(headers: Mapping[str, str]) -> bool:
+    """Return whether a body is compressed."""
+    return headers.get("content-encoding", ACCEPT_ENCODING) != ACCEPT_ENCODING
+
+
+def size_limits(headers: Mapping[str, str]) -> Iterator[tuple[int, str, bool]]:
+    """Yield the limits of a body in bytes: of each line of a stream of events, then of all of it.
+
+    Yields:
+        The limit, the message of the error beyond it, and whether it applies to each line.
+    """
     if headers.get("content-type", "").startswith("text/event-stream"):
-        message = too_long("event", MAX_EVENT_BYTES)
-        stream = BoundedStream(stream, MAX_EVENT_BYTES, message, request, per_line=True)
-    return BoundedStream(stream, limit, too_long(name, limit), request)
+        yield MAX_EVENT_BYTES, _too_long("event", MAX_EVENT_BYTES), True
+    most, name = (MAX_COMPRESSED_BYTES, "compressed answer") if is_encoded(headers) else (MAX_ANSWER_BYTES, "answer")
+    yield most, _too_long(name, most), False
 
 
-def too_long(name: str, limit: int) -> str:
-    """Return the message of an error for a body, or an event in it, of more than `limit` bytes."""
+def _too_long(name: str, limit: int) -> str:
     return f"the {name} exceeds {limit // 1_000_000} MB, more than any model writes"
 
 

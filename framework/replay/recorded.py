@@ -123,7 +123,7 @@ class Recording:
         """Return a tool that looks like the original to the policy and the model, and returns its recorded results."""
         if tool.source == "agent":
             return tool
-        known = {field.name: getattr(tool, field.name) for field in fields(Tool)}
+        known = {field.name: getattr(tool, field.name) for field in fields(Tool) if field.init}
         return _Recorded(**{**known, "retries": 0, "rate": None, "needs": {}}, recording=self)
 
     def result(self, call_id: str) -> ToolResult | Confirmation:

@@ -19,13 +19,7 @@ import aiohttp
 import orjson
 from multidict import CIMultiDict
 
-from framework.llm.http_client import (
-    ACCEPT_ENCODING,
-    MAX_ANSWER_BYTES,
-    MAX_COMPRESSED_BYTES,
-    MAX_EVENT_BYTES,
-    too_long,
-)
+from framework.llm.http_client import ACCEPT_ENCODING, MAX_COMPRESSED_BYTES, is_encoded, size_limits
 from framework.llm.openai.event_stream import EventStream
 from framework.llm.openai.pool import create_session
 from framework.llm.openai.server_error import ServerError
@@ -76,7 +70,9 @@ class HttpConnection:
         self._headers = CIMultiDict(common)
         self._headers.update({**headers, "Accept-Encoding": ACCEPT_ENCODING})
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeout, sock_read=timeout)
-        self._trust = trusted_certificates() if url.startswith("https:") else None
+        # Reading the certificates takes 20 ms. A file that the environment names is always checked.
+        needs_trust = url.startswith("https:") or "SSL_CERT_FILE" in os.environ
+        self._trust = trusted_certificates() if needs_trust else None
         host = urlsplit(url).hostname or ""
         # As the SDK does: certificates are not valid for names with underscores.
         self._server_name = host.replace("_", "-") if "_" in host else None
@@ -143,6 +139,8 @@ class HttpResponse:
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
         self.headers: Mapping[str, str] = response.headers
+        self._content: bytes | None = None
+        """The decoded body, once it has been read completely."""
 
     @property
     def status(self) -> int:
@@ -151,8 +149,13 @@ class HttpResponse:
 
     async def aread(self) -> bytes:
         """Return the decoded body; raise httpx2.HTTPError if the connection fails or the body is too large."""
+        if self._content is None:
+            self._content = await self._read()
+        return self._content
+
+    async def _read(self) -> bytes:
         size = self._response.content_length
-        if size is None or size > MAX_COMPRESSED_BYTES or self._is_encoded:
+        if size is None or size > MAX_COMPRESSED_BYTES or is_encoded(self.headers):
             try:
                 return b"".join([chunk async for chunk in self.chunks()])
             finally:
@@ -164,7 +167,7 @@ class HttpResponse:
 
     def chunks(self) -> AsyncIterator[bytes]:
         """Return the pieces of the decoded body as they arrive; they raise the same errors as `aread`."""
-        if not self._is_encoded:
+        if self._content is not None or not is_encoded(self.headers):
             return self._pieces()
         import httpx2
 
@@ -174,16 +177,12 @@ class HttpResponse:
         """Close the response."""
         self._response.close()
 
-    @property
-    def _is_encoded(self) -> bool:
-        return self.headers.get("content-encoding", ACCEPT_ENCODING) != ACCEPT_ENCODING
-
     async def _pieces(self) -> AsyncIterator[bytes]:
-        """Yield the body as the server sends it, up to its limits."""
-        most, name = (MAX_COMPRESSED_BYTES, "compressed answer") if self._is_encoded else (MAX_ANSWER_BYTES, "answer")
-        limits = [(ByteLimit(most), too_long(name, most))]
-        if self.headers.get("content-type", "").startswith("text/event-stream"):
-            limits.append((ByteLimit(MAX_EVENT_BYTES, per_line=True), too_long("event", MAX_EVENT_BYTES)))
+        """Yield the body as the server sends it, up to its limits; one that was read before is one piece."""
+        if self._content is not None:
+            yield self._content
+            return
+        limits = [(ByteLimit(most, per_line=each), message) for most, message, each in size_limits(self.headers)]
         try:
             async for piece in self._response.content.iter_any():
                 for limit, message in limits:
@@ -217,7 +216,7 @@ async def _reported_error(response: HttpResponse) -> ServerError:
     text = (await response.aread()).decode(errors="replace").strip()
     try:
         body = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         body = text
     detail = body.get("error", body) if isinstance(body, dict) else body
     return ServerError(f"status {response.status}", detail, status=response.status, headers=response.headers)
