@@ -29,7 +29,7 @@ FOLLOWERS = 50
 FOLLOWED_WORDS = 100
 PAUSE = 0.005
 """Seconds between the tokens that followers get, so that few of them are merged."""
-ACCEPT_SECONDS = 0.5
+ACCEPT_SECONDS = 0.3
 """Until the model begins to answer, so that all followers are connected."""
 
 
