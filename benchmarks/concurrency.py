@@ -287,10 +287,10 @@ def describe(turns: Sequence[Turn]) -> str:
 
 def tables(*, quick: bool) -> Iterator[Table]:
     """Compare all peers at several numbers of conversations."""
-    peers = [BARE, BY_HAND, AGENTSD, TUNED, *([UVLOOP] if find_spec("uvloop") else []), RAW]
-    few = [BARE, TUNED, RAW]
-    sizes = {100: (1, peers)} if quick else {100: (2, peers), 500: (1, peers), 1000: (1, few)}
-    with serving(STEPS, LATENCY) as url, started(peers, url) as connections:
+    loops = [BARE, BY_HAND, AGENTSD, TUNED]
+    every, most, few = [*loops, *([UVLOOP] if find_spec("uvloop") else []), RAW], [*loops, RAW], [BARE, TUNED, RAW]
+    sizes = {100: (1, every)} if quick else {100: (2, every), 500: (1, most), 1000: (1, few)}
+    with serving(STEPS, LATENCY) as url, started(every, url) as connections:
         for connection in connections.values():
             turn(connection, WARM_UP)
         for conversations, (rounds, names) in sizes.items():

@@ -185,4 +185,4 @@ def tables(*, quick: bool) -> Iterator[Table]:
         yield asyncio.run(steps(root, 10 if quick else 40))
         yield asyncio.run(concurrent_conversations(root))
         yield asyncio.run(waiting(root, WAITING))
-        yield asyncio.run(disk(root, 50))
+        yield asyncio.run(disk(root, 50 if quick else 100))
