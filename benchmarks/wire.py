@@ -129,14 +129,15 @@ async def compare(
     tools: list[Tool],
     history: History,
     rounds: int,
-    runs: int,
+    runs: tuple[int, int],
     *,
     words: int | None = None,
     at_most: float | None = None,
 ) -> Table:
-    """Compare both loops, alternating after `runs` runs, so that both run under the same load.
+    """Compare both loops, alternating after some runs of each, so that both run under the same load.
 
-    With `words`, responses are streamed, and that many words are in the answer.
+    `runs`: of agentsd and of the hand-written loop in a round. With `words`, responses are streamed, and that many
+    words are in the answer.
     """
     stream = words is not None
     runtime_times, baseline = list[float](), list[float]()
@@ -145,8 +146,8 @@ async def compare(
         client = AsyncOpenAI(base_url=url, api_key="k")
         async with Runtime.open(root, tools=tools, watch=False) as runtime:
             for _ in range(rounds + 1):
-                runtime_times.append(await cpu(partial(one_run, runtime, history, steps), runs))
-                baseline.append(await cpu(partial(by_hand, client, wire, history, stream=stream), runs))
+                runtime_times.append(await cpu(partial(one_run, runtime, history, steps), runs[0]))
+                baseline.append(await cpu(partial(by_hand, client, wire, history, stream=stream), runs[1]))
         await client.close()
     runtime_times, baseline = runtime_times[1:], baseline[1:]  # the first round is a warm-up
     ratio = paired(runtime_times, baseline)
@@ -210,8 +211,8 @@ def tables(*, quick: bool) -> Iterator[Table]:
     roles = ("user", "assistant")
     text = "Some words of an earlier conversation, long enough to look like chat, with a few more words. " * 2
     history = [{"role": roles[n % 2], "content": f"{n}: {text}"} for n in range(400)]
-    yield asyncio.run(compare(10, [note], [], rounds, 4, at_most=0.2))
-    yield asyncio.run(compare(3, many, [], rounds, 3, at_most=0.11))
-    yield asyncio.run(compare(3, [note], history, rounds, 1, at_most=0.03))
-    yield asyncio.run(compare(10, [note], [], rounds, 2, words=100))
+    yield asyncio.run(compare(10, [note], [], rounds, (8, 3), at_most=0.2))
+    yield asyncio.run(compare(3, many, [], rounds, (8, 2), at_most=0.11))
+    yield asyncio.run(compare(3, [note], history, rounds, (6, 1), at_most=0.03))
+    yield asyncio.run(compare(10, [note], [], rounds, (5, 2), words=100))
     yield asyncio.run(first_token(1 if quick else 3))
