@@ -212,7 +212,7 @@ def tables(*, quick: bool) -> Iterator[Table]:
     text = "Some words of an earlier conversation, long enough to look like chat, with a few more words. " * 2
     history = [{"role": roles[n % 2], "content": f"{n}: {text}"} for n in range(400)]
     yield asyncio.run(compare(10, [note], [], rounds, (8, 3), at_most=0.2))
-    yield asyncio.run(compare(3, many, [], rounds, (8, 2), at_most=0.11))
+    yield asyncio.run(compare(3, many, [], rounds, (8, 3), at_most=0.11))
     yield asyncio.run(compare(3, [note], history, rounds, (6, 1), at_most=0.03))
     yield asyncio.run(compare(10, [note], [], rounds, (5, 2), words=100))
     yield asyncio.run(first_token(1 if quick else 3))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from functools import wraps
-from inspect import signature
-from typing import Any, get_type_hints
+from typing import Any
 
-from benchmarks.peers.job import INSTRUCTIONS, KEY, MODEL, PROMPT, History, Run, ToolFunction
+from benchmarks.peers.job import INSTRUCTIONS, KEY, MODEL, PROMPT, History, Run, ToolFunction, blocking
 
 TITLE = "smolagents"
 PACKAGES = ("smolagents[openai]==1.26.0", "openai==3.54.0")
@@ -26,7 +24,7 @@ async def opened(url: str, tools: Sequence[ToolFunction], history: History) -> A
     from smolagents.monitoring import Timing
 
     model = OpenAIModel(MODEL, api_base=url, api_key=KEY)
-    functions = [tool(_blocking(function)) for function in tools]
+    functions = [tool(blocking(function)) for function in tools]
     idle = list[Any]()
 
     def work() -> str:
@@ -50,20 +48,3 @@ async def opened(url: str, tools: Sequence[ToolFunction], history: History) -> A
             return await asyncio.get_running_loop().run_in_executor(threads, work)
 
         yield run
-
-
-def _blocking(function: ToolFunction) -> Callable[..., str]:
-    """Return a tool as a function that is described alike. It waits for nothing, so its coroutine ends at once."""
-
-    @wraps(function)
-    def call(*arguments: Any, **named: Any) -> str:
-        try:
-            function(*arguments, **named).send(None)  # type: ignore[attr-defined]
-        except StopIteration as end:
-            return str(end.value)
-        raise RuntimeError(f"{function.__name__} has waited")
-
-    del call.__wrapped__  # smolagents reads the source, which must not be a coroutine's
-    call.__annotations__ = get_type_hints(function)
-    call.__signature__ = signature(function)  # type: ignore[attr-defined]
-    return call
