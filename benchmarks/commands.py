@@ -16,7 +16,6 @@ IN_PROJECT = (
     "agents list",
     "tools list",
     "run What_is_12*7",
-    "test",
     "fleet",
     "budgets",
     "runs list",
@@ -24,8 +23,8 @@ IN_PROJECT = (
 )
 """Commands that read the project, or a store without runs."""
 ALONE = ("--version", "--help", "schema", "completion bash", "keys new --name me")
-HELP = ("init", "new", "chat", "serve", "worker", "mcp", "config")
-"""Commands that write files, need a server or do not end: only their imports are measured, by their help."""
+HELP = ("init", "new", "test", "chat", "serve", "worker", "mcp", "config")
+"""Commands that write files, need a server, take long or do not end: only their imports are measured, by their help."""
 
 
 def tables(*, quick: bool) -> Iterator[Table]:
