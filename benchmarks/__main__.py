@@ -37,7 +37,7 @@ SUITE = (
     "imports",
 )
 """Run if no names are given; they need nothing but Python."""
-ON_REQUEST = ("console", "scale", "row_sizes", "large", "peers", "durable")
+ON_REQUEST = ("commands", "console", "scale", "row_sizes", "large", "peers", "durable")
 """Need a browser, PostgreSQL or other frameworks, or several minutes."""
 LIBRARIES = ("openai", "pydantic", "aiohttp", "opentelemetry-sdk")
 
@@ -48,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     before = load(options.compare)[0] if options.compare else {}
     print(f"Python {platform.python_version()} on {platform.machine()}; compare ratios, not values")
     results: dict[str, list[Table]] = {}
+    seconds = dict[str, float]()
     for name in options.only or SUITE:
         started, results[name] = perf_counter(), []
         earlier = ratios(before.get(name, ()))
@@ -57,12 +58,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 results[name].append(table)
         except NotMeasured as missing:
             print(f"\n{name} is not measured: {missing}")
-        print(f"[{name}: {perf_counter() - started:.0f} s]", flush=True)
+        seconds[name] = round(perf_counter() - started, 1)
+        print(f"[{name}: {seconds[name]:.0f} s]", flush=True)
     rows = [(name, row) for name, found in results.items() for table in found for row in table.rows]
     missed = "".join(f"\n  {name}: {row.name}: {promise(row)}" for name, row in rows if row.kept is False)
-    print(f"\npromises that were missed: {missed or 'none'}")
+    print(f"\npromises that were missed: {missed or 'none'}\n[all: {sum(seconds.values()):.0f} s]")
     if options.json:
-        save(options.json, results, facts())
+        save(options.json, results, {**facts(), "seconds": seconds})
 
 
 def facts() -> dict[str, Any]:

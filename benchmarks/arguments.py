@@ -258,6 +258,6 @@ def python_tools(values: int) -> Counter[str]:
 
 def tables(*, quick: bool) -> Iterator[Table]:
     """Count the verdicts about generated arguments."""
-    part = 10 if quick else 2
+    part = 10 if quick else 4
     yield table("Arguments of servers' tools, beside jsonschema", servers_tools(SCHEMAS // part))
     yield table("Arguments of Python tools, beside jsonschema", python_tools(10_000 // part))

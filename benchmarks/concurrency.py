@@ -40,8 +40,6 @@ TICK = 0.01
 """Seconds between two measurements of the event loop's delay and of the process's memory."""
 HAND_WRITTEN_SHARE = 0.6
 """Promised ratio to the CPU time of the hand-written loop."""
-HAND_WRITTEN_MOST = 500
-"""Conversations up to which the hand-written loop takes part; more of them would take most of the benchmark's time."""
 AGENT = """\
 version: 1
 name: looper
@@ -52,6 +50,8 @@ guidance: none
 skill_policy: {allow: [note]}
 """
 WIRE_TOOL = {"type": "function", "function": {**note.definition.model_dump(), "name": note.name}}
+WARM_UP = 20
+"""Conversations of each peer before the first turn."""
 BY_HAND, BARE, RAW = "hand-written loop on the openai SDK", "bare SDK, prepared bytes, aiohttp", "raw sockets"
 AGENTSD, TUNED, UVLOOP = "agentsd", "agentsd, memory as in agentsd serve", "the same, on uvloop"
 
@@ -287,12 +287,11 @@ def describe(turns: Sequence[Turn]) -> str:
 
 def tables(*, quick: bool) -> Iterator[Table]:
     """Compare all peers at several numbers of conversations."""
-    peers = [BARE, BY_HAND, AGENTSD, TUNED, *([UVLOOP] if find_spec("uvloop") else []), RAW]
-    sizes = {100: 1} if quick else {100: 2, 500: 1, 1000: 1}
-    with serving(STEPS, LATENCY) as url, started(peers, url) as connections:
+    loops = [BARE, BY_HAND, AGENTSD, TUNED]
+    every, most, few = [*loops, *([UVLOOP] if find_spec("uvloop") else []), RAW], [*loops, RAW], [BARE, TUNED, RAW]
+    sizes = {100: (1, every)} if quick else {100: (2, every), 500: (1, most), 1000: (1, few)}
+    with serving(STEPS, LATENCY) as url, started(every, url) as connections:
         for connection in connections.values():
-            turn(connection, 50)
-        for conversations, rounds in sizes.items():
-            if conversations > HAND_WRITTEN_MOST:
-                connections = {peer: connection for peer, connection in connections.items() if peer != BY_HAND}
-            yield from compare(connections, conversations, rounds)
+            turn(connection, WARM_UP)
+        for conversations, (rounds, names) in sizes.items():
+            yield from compare({name: connections[name] for name in names}, conversations, rounds)

@@ -26,6 +26,12 @@ from examples.scale_demo.postgres import new_database, programs, server
 
 LIMITS = {"langchain": 0.25, "pydantic_ai": 1.0}
 """What agentsd promises of its time on SQLite, relative to each peer."""
+COMMITS = {
+    "SQLite": "When a commit waits for the disk: agentsd never (write-ahead log, synchronous=NORMAL), LangGraph always "
+    "(write-ahead log, FULL), DBOS always (rollback journal, FULL). Each is the default.",
+    "PostgreSQL": "Each commit of each peer waits for the disk (fsync=on, synchronous_commit=on).",
+}
+"""What the peers' checkpoints survive, below the table of each database."""
 POSTGRES = ("shared_buffers=128MB", "max_connections=50")
 """Settings of the server, which waits for the disk at each commit, as in production."""
 _STEP_SECONDS = 0.02
@@ -101,7 +107,8 @@ def speed(
     measured = Durations({name: turns[1:] for name, turns in durations.turns.items()}, durations.failed)
     failed = "; ".join(f"{title(name)} failed: {reason}" for name, reason in measured.failed.items())
     steps = f"{DURABLE_STEPS} steps on {backend}"
-    yield Table(f"A run of {steps}", "ms", list(measured.rows(limits)), failed)
+    note = "\n".join(filter(None, (failed, COMMITS[backend])))
+    yield Table(f"A run of {steps}", "ms", list(measured.rows(limits)), note)
     rows = [Row(title(name), size / 1000 / runs / (rounds + 1), size / stored[OURS]) for name, size in stored.items()]
     yield Table(f"Stored by a run of {steps}", "kB", rows)
 

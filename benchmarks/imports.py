@@ -83,7 +83,7 @@ def timed(commands: Mapping[str, Sequence[str]], turns: int) -> dict[str, list[f
 
 def tables(*, quick: bool) -> Iterator[Table]:
     """Measure new processes."""
-    turns = 2 if quick else 4
+    turns = 2 if quick else 3
     with TemporaryDirectory() as folder:
         agent = Path(folder) / "calculator.yaml"
         agent.write_text(CALCULATOR, "utf-8")
@@ -92,16 +92,14 @@ def tables(*, quick: bool) -> Iterator[Table]:
         commands = {
             FLOOR_NAME: ["-c", FLOOR],
             "empty interpreter": ["-c", "pass"],
-            "import framework": ["-c", "import framework"],
             "agentsd --help": ["-m", "framework.cli.main", "--help"],
             "agentsd runs decide --help": ["-m", "framework.cli.main", "runs", "decide", "--help"],
             COMPLETES: ["-c", "from framework.cli.entry import main; main()"],
             "agentsd check, starter": ["-m", "framework.cli.main", "check", str(starter)],
-            "offline run, from Python": ["-c", OFFLINE, str(agent)],
             RUN_NAME: ["-m", "framework.cli.main", "run", str(agent), "What is 12 * 7?"],
         }
         walls = timed(commands, turns)
-        loaded = set(process(commands["offline run, from Python"])[1].split())
+        loaded = set(process(["-c", OFFLINE, str(agent)])[1].split())
     ratios = {name: paired(times, walls[FLOOR_NAME]) for name, times in walls.items()}
     rows = [Row(name, min(times), ratios[name], at_most=AT_MOST.get(name)) for name, times in walls.items()]
     imported = ", ".join(name for name in HEAVY if name in loaded) or "none"

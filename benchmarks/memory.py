@@ -1,6 +1,6 @@
 """Memory: of agents, conversations and runs, of the process after 500 chats, and the longest garbage collections.
 
-Each case is measured in a process of its own, which this module is too: `python -m benchmarks.memory CASE [URL]`.
+Each group of cases has a process of its own, which this module is too: `python -m benchmarks.memory GROUP [ARGUMENT]`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import json
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 from time import process_time
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.harness import Row, Table, resident_mb
 
@@ -42,16 +42,28 @@ model: {model}
 instructions: Call the tool, then answer.
 skill_policy: {policy}
 """
+Chat = Callable[[], Coroutine[Any, Any, None]]
+"""Has one chat."""
 ALLOW, ASK = '{allow: ["*"]}', "{ask: [note], allow: [note]}"
 
 
-def measure(*case: str) -> dict[str, float]:
-    """Return what a case measures in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.memory", *case]
+def measure(group: str, argument: str) -> dict[str, float]:
+    """Return what a group of cases measures in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.memory", group, argument]
     folder = Path(__file__).parent.parent
     done = subprocess.run(command, stdout=subprocess.PIPE, cwd=folder, check=True)
     measured: dict[str, float] = json.loads(done.stdout)
     return measured
+
+
+class Chats(NamedTuple):
+    """What a process measured while it had all chats at once."""
+
+    before: float
+    """Megabytes of the process before."""
+    after: float
+    collection: float
+    """Milliseconds of CPU time of the longest full garbage collection."""
 
 
 class FullCollections:
@@ -77,14 +89,16 @@ async def traced(work: Callable[[int], Awaitable[object]], number: int) -> float
     for n in range(number):
         await work(n + 1)
     gc.collect()
-    return (tracemalloc.get_traced_memory()[0] - before) / number / 1000
+    size = (tracemalloc.get_traced_memory()[0] - before) / number / 1000
+    tracemalloc.stop()
+    return size
 
 
-# --- cases, each in a process of its own
+# --- groups of cases, each in a process of its own
 
 
-async def objects(root: Path, kind: str, number: int) -> dict[str, float]:
-    """Measure what each agent, conversation or run needs."""
+async def objects(root: Path, kind: str, number: int) -> float:
+    """Measure what each agent, conversation or run needs, in kilobytes."""
     from framework import Runtime, tool
     from framework.llm.client import ModelRequest
     from framework.testing import ScriptedModel, Turn, calls
@@ -126,7 +140,7 @@ async def objects(root: Path, kind: str, number: int) -> dict[str, float]:
         leave.set()
         if tasks:
             await asyncio.wait(tasks)
-    return {"kb": size}
+    return size
 
 
 def write(root: Path, number: int, model: str, policy: str) -> None:
@@ -137,13 +151,39 @@ def write(root: Path, number: int, model: str, policy: str) -> None:
         (root / f"agents.d/{n}.yaml").write_text(text, "utf-8")
 
 
-async def agentsd(root: Path, url: str, frozen: str, agents: int) -> dict[str, float]:
-    """Run the chats with agentsd. `frozen`: objects that garbage collection skips: `nothing`, `imports` or `all`."""
-    from framework import Runtime, tool
+async def agentsd(url: str) -> dict[str, float]:
+    """Run the chats with agentsd."""
+    with TemporaryDirectory() as folder:
+        async with opened(Path(folder), url, 1) as chat:
+            return (await chats(chat))._asdict()
 
-    if frozen == "imports":
-        gc.collect()
-        gc.freeze()
+
+async def frozen(url: str) -> dict[str, float]:
+    """Return the longest collection of the chats among many agents, by the objects that garbage collection skips."""
+    from framework import Runtime  # noqa: F401 - its objects are frozen
+
+    longest = dict[str, float]()
+    freeze()
+    with TemporaryDirectory() as folder:
+        async with opened(Path(folder), url, AGENTS) as chat:
+            longest["imports"] = (await chats(chat)).collection
+            gc.unfreeze()
+            longest["nothing"] = (await chats(chat)).collection
+            freeze()
+            longest["all"] = (await chats(chat)).collection
+    return longest
+
+
+def freeze() -> None:
+    """Exclude all objects that are not garbage from collections."""
+    gc.collect()
+    gc.freeze()
+
+
+@asynccontextmanager
+async def opened(root: Path, url: str, agents: int) -> AsyncIterator[Chat]:
+    """Open a project of some agents, and yield a function that chats with the first one."""
+    from framework import Runtime, tool
 
     @tool(risk="low")
     async def note(n: int) -> str:
@@ -158,10 +198,7 @@ async def agentsd(root: Path, url: str, frozen: str, agents: int) -> dict[str, f
             assert (await runtime.run("go", agent="agent-0")).output.endswith("done")
 
         await chat()
-        if frozen == "all":
-            gc.collect()
-            gc.freeze()
-        return await chats(chat)
+        yield chat
 
 
 async def by_hand(url: str) -> dict[str, float]:
@@ -186,10 +223,10 @@ async def by_hand(url: str) -> dict[str, float]:
                 messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
 
     await chat()
-    return await chats(chat)
+    return (await chats(chat))._asdict()
 
 
-async def chats(chat: Callable[[], Coroutine[Any, Any, None]]) -> dict[str, float]:
+async def chats(chat: Chat) -> Chats:
     """Run all chats at once, and measure the memory before and after, and the full garbage collections."""
     before, collections = resident_mb(), FullCollections()
     gc.callbacks.append(collections)
@@ -199,20 +236,19 @@ async def chats(chat: Callable[[], Coroutine[Any, Any, None]]) -> dict[str, floa
     after = resident_mb()
     gc.collect()  # a host's own garbage begins one at some time
     gc.callbacks.remove(collections)
-    return {"before": before, "after": after, "collection": max(collections.durations)}
+    return Chats(before, after, max(collections.durations))
 
 
-def main(case: str, *given: str) -> None:
-    """Measure one case, and print the result as JSON."""
-    with TemporaryDirectory() as folder:
-        root = Path(folder)
-        if case == "agentsd":
-            url, frozen, agents = given
-            measured = asyncio.run(agentsd(root, url, frozen, int(agents)))
-        elif case == "by_hand":
-            measured = asyncio.run(by_hand(*given))
-        else:
-            measured = asyncio.run(objects(root, case, int(given[0])))
+def main(group: str, argument: str) -> None:
+    """Measure the cases of a group, and print the result as JSON."""
+    measured = dict[str, float]()
+    if group == "objects":
+        for kind in NAMES:
+            with TemporaryDirectory() as folder:
+                number = AGENTS if kind == "agent" else int(argument)
+                measured[kind] = asyncio.run(objects(Path(folder), kind, number))
+    else:
+        measured = asyncio.run({"agentsd": agentsd, "by_hand": by_hand, "frozen": frozen}[group](argument))
     print(json.dumps(measured))
 
 
@@ -221,34 +257,31 @@ def main(case: str, *given: str) -> None:
 
 def sizes(number: int) -> Table:
     """Measure the memory of each kind of object."""
-    rows = []
-    for kind, name in NAMES.items():
-        size = measure(kind, str(AGENTS if kind == "agent" else number))["kb"]
-        rows.append(Row.limited(name, size, LIMITS_KB[kind]))
+    measured = measure("objects", str(number))
+    rows = [Row.limited(name, measured[kind], LIMITS_KB[kind]) for kind, name in NAMES.items()]
     return Table("Memory of one object, with a store in memory", "kB", rows)
 
 
-def resident(url: str, rounds: int) -> Table:
-    """Compare the processes of both loops, in turn."""
-    pairs = [(measure("by_hand", url), measure("agentsd", url, "nothing", "1")) for _ in range(rounds)]
-    base, own = ([pair[n]["after"] for pair in pairs] for n in (0, 1))
-    ratio = median(after / base_after for after, base_after in zip(own, base, strict=True))
-    begun = [f"{median(pair[n]['before'] for pair in pairs):.0f} MB before" for n in (0, 1)]
+def resident(url: str) -> Table:
+    """Compare the processes of both loops."""
+    base, own = measure("by_hand", url), measure("agentsd", url)
+    before = "{:.0f} MB before"
     rows = [
-        Row("hand-written loop on the openai SDK", median(base), 1, begun[0]),
-        Row("agentsd", median(own), ratio, begun[1], MAX_RATIO),
+        Row("hand-written loop on the openai SDK", base["after"], 1, before.format(base["before"])),
+        Row("agentsd", own["after"], own["after"] / base["after"], before.format(own["before"]), MAX_RATIO),
     ]
     return Table(f"Resident memory after {CHATS} chats at once, {STEPS} steps each", "MB", rows)
 
 
-def collections(url: str, rounds: int) -> Table:
+def collections(url: str) -> Table:
     """Measure the longest full collection of a program with many agents, by what is frozen. CPU time."""
-    frozen = {"nothing": "nothing frozen", "imports": "imports frozen", "all": "frozen after opening"}
-    turns = [{kind: measure("agentsd", url, kind, str(AGENTS))["collection"] for kind in frozen} for _ in range(rounds)]
-    rows = []
-    for kind, name in frozen.items():
-        ratio = median(turn[kind] / turn["nothing"] for turn in turns)
-        rows.append(Row(name, median(turn[kind] for turn in turns), ratio, at_most=0.75 if kind == "all" else None))
+    longest = measure("frozen", url)
+    base = longest["nothing"]
+    rows = [
+        Row("nothing frozen", base, 1),
+        Row("imports frozen", longest["imports"], longest["imports"] / base),
+        Row("frozen after opening", longest["all"], longest["all"] / base, at_most=0.75),
+    ]
     return Table(f"Longest full garbage collection, {AGENTS:,} agents and {CHATS} chats, CPU time", "ms", rows)
 
 
@@ -258,8 +291,8 @@ def tables(*, quick: bool) -> Iterator[Table]:
 
     yield sizes(50 if quick else 150)
     with serving(STEPS, 0.02) as url:
-        yield resident(url, 1)
-        yield collections(url, 1)
+        yield resident(url)
+        yield collections(url)
 
 
 if __name__ == "__main__":

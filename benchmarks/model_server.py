@@ -11,9 +11,12 @@ SERVER = """
 import asyncio, json, sys
 words = [" word"] * int(sys.argv[3]) + ["done"]
 def answer(body):
+    # a request that offers the tool `final_answer` wants the answer as an argument of it
     turn = body.count(b'"role":"assistant"') + body.count(b'"role": "assistant"')
     call = {"id": f"c{turn}", "type": "function", "function": {"name": "note", "arguments": json.dumps({"n": turn})}}
     more = turn < int(sys.argv[1])
+    if not more and (b'"name":"final_answer"' in body or b'"name": "final_answer"' in body):
+        call["function"], more = {"name": "final_answer", "arguments": json.dumps({"answer": "done"})}, True
     message = {"role": "assistant", "content": None if more else "done", **({"tool_calls": [call]} if more else {})}
     choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if more else "stop"}
     usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}

@@ -79,4 +79,4 @@ def tables(*, quick: bool) -> Iterator[Table]:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "looper.yaml"
         path.write_text(LOOPER, "utf-8")
-        yield asyncio.run(compare(path, 3 if quick else 8))
+        yield asyncio.run(compare(path, 3 if quick else 5))

@@ -48,7 +48,11 @@ class Page:
 PAGES = (
     Page("calls.md", "Model calls", ("wire", "function_calls", "loop", "filtering", "readers", "tokens", "plans")),
     Page("many.md", "Many conversations", ("concurrency", "streaming", "serving", "tracing", "memory")),
-    Page("files.md", "Files, processes and stores", ("reload", "plugins", "imports", "terminal", "store", "arguments")),
+    Page(
+        "files.md",
+        "Files, processes and stores",
+        ("reload", "plugins", "imports", "commands", "terminal", "store", "arguments"),
+    ),
     Page("peers.md", "Beside other frameworks", ("peers", "durable")),
     Page("large.md", "Large projects and stores", ("large", "scale", "row_sizes", "console")),
 )

@@ -29,7 +29,7 @@ FOLLOWERS = 50
 FOLLOWED_WORDS = 100
 PAUSE = 0.005
 """Seconds between the tokens that followers get, so that few of them are merged."""
-ACCEPT_SECONDS = 0.5
+ACCEPT_SECONDS = 0.3
 """Until the model begins to answer, so that all followers are connected."""
 
 
@@ -66,8 +66,8 @@ async def token_cpu(rounds: int) -> Table:
         client = AsyncOpenAI(base_url=url, api_key="k")
         async with Runtime.open(root, watch=False) as runtime:
             for _ in range(rounds + 1):
-                runtime_times.append(await cpu(partial(_discard, runtime, WORDS), 3))
-                baseline.append(await cpu(partial(by_hand, client, WORDS), 3))
+                runtime_times.append(await cpu(partial(_discard, runtime, WORDS), 6))
+                baseline.append(await cpu(partial(by_hand, client, WORDS), 2))
         await client.close()
     runtime_times, baseline = runtime_times[1:], baseline[1:]  # the first round is a warm-up
     token = min(runtime_times) / WORDS * 1e6

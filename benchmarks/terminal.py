@@ -74,10 +74,10 @@ def tables(*, quick: bool) -> Iterator[Table]:
     """Measure first tokens, then keys."""
     with _chat() as terminal:
         _read_until(terminal, b"you>")
-        first = [_first_token(terminal) for _ in range(3 if quick else 8)]
+        first = [_first_token(terminal) for _ in range(3 if quick else 6)]
         os.write(terminal, b"long\r")
         _read_until(terminal, MARK.encode())
-        keys = [_key(terminal, number) for number in range(50 if quick else 150)]
+        keys = [_key(terminal, number) for number in range(50 if quick else 100)]
     rows = [
         Row("first token: arrival to screen, median", median(first)),
         Row.limited("first token: slowest", max(first), FIRST_TOKEN_MS),

@@ -130,7 +130,7 @@ async def measure(rounds: int, runs: int) -> Table:
             Runtime.open(path, tools=[note], watch=False, store=MemoryStore(keep_spans=True)) as storing,
         ):
             for _ in range(rounds + 1):
-                cases[BY_HAND].append(await _cpu(lambda: by_hand(client, wire, []), runs))
+                cases[BY_HAND].append(await _cpu(lambda: by_hand(client, wire, []), 1))
                 with stubbed():
                     cases[UNTRACED].append(await _cpu(lambda: plain.run("go"), runs))
                 cases["without a provider"].append(await _cpu(lambda: plain.run("go"), runs))
@@ -185,4 +185,4 @@ def _project(path: Path, url: str) -> Path:
 
 def tables(*, quick: bool) -> Iterator[Table]:
     """Measure all cases."""
-    yield asyncio.run(measure(rounds=5 if quick else 20, runs=4))
+    yield asyncio.run(measure(rounds=5 if quick else 15, runs=4))

@@ -14,7 +14,8 @@ import pytest
 from benchmarks.durable import count, on_sqlite, resumed
 from benchmarks.harness import NotMeasured, Table
 from benchmarks.model_server import serving
-from benchmarks.peers import environment
+from benchmarks.peers import environment, worker
+from benchmarks.peers import process as peer_process
 from benchmarks.peers.job import DURABLE_STEPS, Done, History, Job, Run, ToolFunction
 from benchmarks.peers.measure import Measured, beside_the_best
 from benchmarks.peers.process import PeerFailed, started
@@ -69,14 +70,19 @@ def test_a_worker_refuses_runs_with_other_tool_calls_than_expected() -> None:
 
 
 class Breaking:
-    """A peer whose runs raise an error."""
+    """A peer whose runs raise an error, or never end."""
 
     TITLE = "breaking"
     PACKAGES: tuple[str, ...] = ()
 
+    def __init__(self, *, waits: bool = False) -> None:
+        self._waits = waits
+
     @asynccontextmanager
     async def opened(self, url: str, tools: Sequence[ToolFunction], history: History) -> AsyncIterator[Run]:
         async def run() -> str:
+            if self._waits:
+                await asyncio.Event().wait()
             raise RuntimeError("broken")
 
         yield run
@@ -87,6 +93,12 @@ def test_errors_of_runs_are_counted_and_sent_as_json() -> None:
     assert json.loads(json.dumps(result))["errors"] == {"RuntimeError: broken": 3}
 
 
+def test_a_job_that_takes_too_long_tells_how_many_runs_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "LIMIT_SECONDS", 0)
+    result = asyncio.run(answer(Worker(Breaking(waits=True)), asdict(Job("", steps=1, runs=3, at_once=2))))
+    assert result == {"error": "only 0 of 3 runs ended within 0 s"}
+
+
 def test_a_process_reports_the_error_of_a_job_and_executes_the_next_one() -> None:
     with serving(1) as url, started("agentsd") as process:
         with pytest.raises(PeerFailed, match="its runs made the tool calls"):
@@ -95,8 +107,17 @@ def test_a_process_reports_the_error_of_a_job_and_executes_the_next_one() -> Non
 
 
 def test_a_process_that_ends_tells_its_last_words() -> None:
-    with started("agentsd", "benchmarks.peers.nothing") as process, pytest.raises(PeerFailed, match="No module named"):
+    expected = "ended with status 1: .*No module named"
+    with started("agentsd", "benchmarks.peers.nothing") as process, pytest.raises(PeerFailed, match=expected):
         process.receive()
+
+
+def test_a_process_that_does_not_answer_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_process, "_ANSWER_SECONDS", 0)
+    with started("agentsd") as process:  # it has got no request
+        with pytest.raises(PeerFailed, match="gave no answer within 0 s"):
+            process.receive()
+        assert process.has_ended
 
 
 def test_a_killed_run_is_resumed_by_another_process(tmp_path: Path) -> None:

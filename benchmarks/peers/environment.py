@@ -15,7 +15,7 @@ from benchmarks.peers.job import Peer
 ROOT = Path(__file__).parents[2]
 BASELINE = "by_hand"
 OURS = "agentsd"
-FRAMEWORKS = ("agent_framework", "agno", "openai_agents", "langchain", "pydantic_ai")
+FRAMEWORKS = ("agent_framework", "agno", "openai_agents", "langchain", "pydantic_ai", "smolagents", "google_adk")
 FOLDER = ROOT / ".venv/peers"
 STAMP = "installed.txt"
 """Lists what an environment was built from; it is built again if that has changed."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from functools import wraps
+from inspect import signature
+from typing import Any, Protocol, get_type_hints
 
 INSTRUCTIONS = "Call the tool, then answer."
 PROMPT = "go"
@@ -105,6 +107,23 @@ def _look_up(name: str) -> ToolFunction:
 
     look_up.__name__ = look_up.__qualname__ = name
     return look_up
+
+
+def blocking(function: ToolFunction) -> Callable[..., str]:
+    """Return a tool as a function that is described alike. It waits for nothing, so its coroutine ends at once."""
+
+    @wraps(function)
+    def call(*arguments: Any, **named: Any) -> str:
+        try:
+            function(*arguments, **named).send(None)  # type: ignore[attr-defined]
+        except StopIteration as end:
+            return str(end.value)
+        raise RuntimeError(f"{function.__name__} has waited")
+
+    del call.__wrapped__  # a framework may read the source, which must not be a coroutine's
+    call.__annotations__ = get_type_hints(function)
+    call.__signature__ = signature(function)  # type: ignore[attr-defined]
+    return call
 
 
 def earlier_messages(number: int) -> History:

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from select import select
 from tempfile import TemporaryFile
 from typing import IO, Any
 
@@ -15,6 +16,8 @@ from benchmarks.peers.environment import ROOT, python
 from benchmarks.peers.job import Done, Job
 
 _END_SECONDS = 10
+_ANSWER_SECONDS = 180
+"""After how long a worker that gives no answer is ended; it should have reported before that a job takes too long."""
 
 
 class PeerFailed(Exception):
@@ -45,9 +48,10 @@ class PeerProcess:
     def receive(self) -> dict[str, Any]:
         """Return the result of a request. Raises PeerFailed."""
         assert self._process.stdout
+        if not select([self._process.stdout], [], [], _ANSWER_SECONDS)[0]:
+            self.kill()
+            raise PeerFailed(f"gave no answer within {_ANSWER_SECONDS} s")
         line = self._process.stdout.readline()
-        if not line:
-            self._process.wait()
         result: dict[str, Any] = json.loads(line) if line else {"error": self.last_words()}
         if "error" in result:
             raise PeerFailed(result["error"])
@@ -64,9 +68,10 @@ class PeerProcess:
         self._process.wait()
 
     def last_words(self) -> str:
-        """Return the last line that the process wrote to standard error."""
+        """Return the exit status of the process, and the last line that it wrote to standard error."""
+        status = self._process.wait()
         self._log.seek(0)
-        return (self._log.read().strip().splitlines() or ["it wrote nothing"])[-1][:500]
+        return f"ended with status {status}: {(self._log.read().strip().splitlines() or ['no message'])[-1][:500]}"
 
 
 @contextmanager

@@ -32,6 +32,8 @@ class Worker:
     def __init__(self, module: Peer) -> None:
         self._module = module
         self._called = Counter[int]()
+        self.latencies = list[float]()
+        """Seconds of each run of the last job that has ended."""
         self._agent: tuple[Job, Run] | None = None
         self._open = AsyncExitStack()
 
@@ -40,7 +42,7 @@ class Worker:
         run = await self._agent_for(job)
         self._called.clear()
         gc.collect()
-        latencies, errors, left = list[float](), Counter[str](), iter(range(job.runs))
+        self.latencies, errors, left = [], Counter[str](), iter(range(job.runs))
 
         async def lane() -> None:
             for _ in left:
@@ -51,7 +53,7 @@ class Worker:
                         errors[f"answered {answer[:80]!r}"] += 1
                 except Exception as error:  # noqa: BLE001 - whatever a framework raises is counted and reported
                     errors[f"{type(error).__name__}: {error}"[:200]] += 1
-                latencies.append(perf_counter() - started)
+                self.latencies.append(perf_counter() - started)
 
         started, cpu = perf_counter(), process_time()
         async with asyncio.TaskGroup() as group:
@@ -62,7 +64,7 @@ class Worker:
         expected = Counter(dict.fromkeys(range(first, first + job.steps), job.runs))
         if not errors and self._called != expected:
             raise ValueError(f"its runs made the tool calls {dict(self._called)}, not {dict(expected)}")
-        return Done(seconds, cpu, sorted(latencies), dict(errors), resident_mb())
+        return Done(seconds, cpu, sorted(self.latencies), dict(errors), resident_mb())
 
     async def _agent_for(self, job: Job) -> Run:
         agent = replace(job, runs=1, at_once=1)
@@ -91,9 +93,12 @@ async def working(name: str) -> AsyncIterator[Worker]:
 
 async def answer(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     """Execute a job, and return its result or its error."""
+    job = Job(**request)
     try:
         async with asyncio.timeout(LIMIT_SECONDS):
-            return asdict(await worker.execute(Job(**request)))
+            return asdict(await worker.execute(job))
+    except TimeoutError:
+        return {"error": f"only {len(worker.latencies)} of {job.runs} runs ended within {LIMIT_SECONDS:g} s"}
     except Exception as error:  # noqa: BLE001 - reported to the benchmark, which leaves this peer out
         return {"error": f"{type(error).__name__}: {error}"[:500]}
 
