@@ -93,6 +93,8 @@ class ConnectionThreads:
 
     def __init__(self, engine: sa.Engine, number: int) -> None:
         self.engine = engine
+        self.slow_seconds = _SLOW_SECONDS
+        """Duration from which on a transaction of the caller's thread is slow."""
         self._pool = ThreadPoolExecutor(number, thread_name_prefix="agentsd-store")
         self._driver: Any = engine.dialect.dbapi
         self._own = threading.local()
@@ -151,7 +153,7 @@ class ConnectionThreads:
             holder.drop()
             raise
         finally:
-            if (ended := time.monotonic()) - started > _SLOW_SECONDS:
+            if (ended := time.monotonic()) - started > self.slow_seconds:
                 self._paused_until = ended + _PAUSE_SECONDS
 
     def _execute(self, work: Work[T], transaction: bool) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sqlite3
 from collections.abc import Awaitable, Callable
 from contextlib import closing
@@ -32,6 +33,7 @@ def with_run(tmp_path: Path, main: Callable[[SqlStore, SqlRecord, RunState], Awa
 
     async def opened() -> None:
         store = await SqlStore.open("sqlite:///state.db", tmp_path)
+        store._database._writer.slow_seconds = math.inf  # a busy machine is not a slow disk
         state = RunState(agent="one", messages=[Message(role="user", content="go")])
         record = await store.begin(state, None, None)
         assert isinstance(record, SqlRecord)
@@ -171,6 +173,16 @@ def test_the_thread_checkpoints_and_begins_the_log_anew(tmp_path: Path) -> None:
         assert not record.write_now(state), "the first write after a checkpoint begins the log anew"
         await record.write(state)
         assert record.write_now(state)
+
+    with_run(tmp_path, main)
+
+
+def test_the_thread_writes_after_a_slow_write(tmp_path: Path) -> None:
+    async def main(store: SqlStore, record: SqlRecord, state: RunState) -> None:
+        store._database._writer.slow_seconds = 0
+        assert record.write_now(state)
+        assert not record.write_now(state)
+        await record.write(state)
 
     with_run(tmp_path, main)
 
