@@ -21,9 +21,7 @@ PREFLIGHT, PREFLIGHT_TEST = "engine/plan/preflight", "engine/plan/test_preflight
 FOLLOW, FOLLOW_TEST = "engine/runtime/follow", "engine/runtime/test_follow"
 QUEUE, SUBMIT_TEST = "engine/runtime/queue", "engine/runtime/test_submit"
 PLACES = "engine/runtime/places"
-WRITE = (
-    "            await self._record.write(self._state, events, spans, last=self._is_ending, uses=self._take_uses())\n"
-)
+WRITE = "            await self._record.write(self._state, events, spans, last=self._is_ending, uses=uses)\n"
 EMIT = "            for event in events:\n                self._hub.put(event)\n"
 WRITTEN = "            self._written = covered\n"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from framework.types.budget import BudgetUse
 from framework.types.events import Event
@@ -43,4 +43,28 @@ class RunRecord(Protocol):
 
     async def release(self) -> None:
         """Release a run that has not ended, in its last saved state. Any process may take it over."""
+        ...
+
+
+@runtime_checkable
+class ImmediateRecord(RunRecord, Protocol):
+    """A record whose small writes can be done at once, which costs less than waiting for them."""
+
+    def write_now(
+        self,
+        state: RunState,
+        events: Sequence[Event] = (),
+        spans: Sequence[SpanRecord] = (),
+        *,
+        uses: Sequence[BudgetUse] = (),
+    ) -> bool:
+        """Save like `write`, unless that would have to wait. Not for the last write.
+
+        Returns:
+            Whether the state was saved. If not, nothing was: call `write` with the same events, spans and uses.
+
+        Raises:
+            RunTaken: another process has taken over the run; nothing was written.
+            StoreError: the write failed.
+        """
         ...

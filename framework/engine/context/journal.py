@@ -1,7 +1,9 @@
 """The journal: persists the state and events of a root run, and delivers each event after it is persisted.
 
 With a durable store, every step is one write that contains the changes of the state and the events since the last
-write. Concurrent requests share a write: a request made during a write waits for the next one, which includes it.
+write. Concurrent requests share a write: requests of one turn of the event loop are written together, and a request
+made during a write waits for the next one, which includes it. A write that need not wait is done at once; otherwise a
+task does it, which the cancellation of a caller does not affect.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from framework.engine.context.event_hub import EventHub
-from framework.store.run_record import RunRecord
+from framework.store.run_record import ImmediateRecord, RunRecord
 from framework.types.budget import BudgetUse
 from framework.types.events import Event, RunEvent
 from framework.types.state import RunState
@@ -63,9 +65,12 @@ class Journal:
         self.lease_lost = False
         """Whether the lease could not be renewed: another process may hold the run."""
         self._state, self._record, self._hub, self._durable = state, record, hub, durable
+        self._immediate = record if isinstance(record, ImmediateRecord) else None
         self._take_spans = take_spans
         self._on_cancel: Callable[[], object] = lambda: None
         self._outbox: list[Event] = []
+        self._spans: Sequence[SpanRecord] = ()
+        """Spans of an immediate write that was not possible."""
         self._requested = self._written = 0
         self._writing: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -141,7 +146,10 @@ class Journal:
         """
         if self._durable:
             self._requested += 1
-            await self._wait_until_written(self._requested)
+            requested = self._requested
+            if self._is_immediate and self._writing is None:
+                await self._let_others_request()
+            await self._wait_until_written(requested)
         elif self._state.uncounted:
             await self._record.write(self._state, uses=self._take_uses())
 
@@ -174,32 +182,79 @@ class Journal:
         uses, self._state.uncounted = self._state.uncounted, []
         return uses
 
+    async def _let_others_request(self) -> None:
+        """Let concurrent calls, which also request a write now, share it; if the caller is cancelled, begin it."""
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            if self._writing is None:
+                self._begin_write()
+            raise
+
     async def _wait_until_written(self, target: int) -> None:
         """Wait until the write with this number is done."""
         while self._written < target:
             if self._failure is not None:
                 raise self._failure
-            await asyncio.shield(self._writing or self._begin_write())
+            if (writing := self._writing or self._begin_write()) is not None:
+                await asyncio.shield(writing)
 
     def _write_soon(self) -> None:
         if self._timer is None and self._writing is None:
             self._timer = asyncio.get_running_loop().call_later(_FLUSH_DELAY, self._begin_write)
 
-    def _begin_write(self) -> asyncio.Task[None]:
+    def _begin_write(self) -> asyncio.Task[None] | None:
+        """Write at once if that is possible; otherwise return the task that writes."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._is_immediate and self._write_now():
+            return None
         self._writing = asyncio.ensure_future(self._write())
         return self._writing
+
+    @property
+    def _is_immediate(self) -> bool:
+        """Whether the next write may be done at once.
+
+        The last one takes longer. During the first one, a cancellation arrives that was requested while the run began.
+        """
+        return self._immediate is not None and self._written > 0 and not self._is_ending
+
+    def _write_now(self) -> bool:
+        """Write, unless that would have to wait. A failure is raised by the next `save` or `check`."""
+        if self._failure is not None:
+            return True
+        record = self._immediate
+        assert record is not None
+        covered, events, spans, uses = self._take()
+        try:
+            if not record.write_now(self._state, events, spans, uses=uses):
+                self._outbox, self._spans, self._state.uncounted = events, spans, [*uses]
+                return False
+            self._written = covered
+            for event in events:
+                self._hub.put(event)
+        except BaseException as failure:  # noqa: BLE001 - the next save raises it; no step runs unrecorded
+            self._failure = failure
+        if record.cancel_requested:
+            self.request_cancel()
+        return True
+
+    def _take(self) -> tuple[int, list[Event], Sequence[SpanRecord], Sequence[BudgetUse]]:
+        """Return what the next write contains: the number of the last request, events, spans, and uses of budgets."""
+        least = 1 if self._is_ending or self._is_releasing else _SPAN_BATCH
+        events, self._outbox = self._outbox, []
+        left, self._spans = self._spans, ()
+        return self._requested, events, (*left, *self._take_spans(least=least)), self._take_uses()
 
     async def _write(self) -> None:
         if self._failure is not None:  # the failure has been raised to the run: write nothing after it
             self._writing = None
             return
-        covered, events, self._outbox = self._requested, self._outbox, []
-        spans = self._take_spans(least=1 if self._is_ending or self._is_releasing else _SPAN_BATCH)
+        covered, events, spans, uses = self._take()
         try:
-            await self._record.write(self._state, events, spans, last=self._is_ending, uses=self._take_uses())
+            await self._record.write(self._state, events, spans, last=self._is_ending, uses=uses)
             self._written = covered
             for event in events:
                 self._hub.put(event)

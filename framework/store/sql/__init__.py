@@ -27,7 +27,9 @@ In reading order; each module imports only from those below it:
     signals             Signals through PostgreSQL: NOTIFY, and the one connection of a process that listens.
     shrinking           Returns free pages of a SQLite file to the file system.
     database            Connections, threads, transactions and retries for SQLite or PostgreSQL.
+    connections         Executes transactions: in threads that keep a connection each, or in the thread of the caller.
     engines             Creates SQLAlchemy engines from a store's URL.
+    transactions        Begins transactions through the driver of a connection.
     leases              Names the holder of a run, and detects whether it is still alive.
     migrations          The migrations between the versions of the tables.
     schema              The tables and indexes of a store.

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
+from framework.store.sql.connections import ConnectionFailed, ConnectionThreads, Work
 from framework.store.sql.engines import connect_to_listen, create_engine, lock_seconds, parse_store_url
 from framework.store.sql.migrations import upgrade
 from framework.types.errors import StoreError
 
 T = TypeVar("T")
-Work = Callable[[sa.Connection], T]
 
 _POSTGRES_THREADS = 5
 _READERS = 2
@@ -57,7 +56,7 @@ class Database:
         writers = 1 if self.is_sqlite else _POSTGRES_THREADS
         writer = create_engine(url, begin="BEGIN IMMEDIATE", idle_seconds=idle_seconds)
         reader = create_engine(url, begin="BEGIN", idle_seconds=idle_seconds, snapshots=True)
-        self._writer, self._reader = _ConnectionThreads(writer, writers), _ConnectionThreads(reader, _READERS)
+        self._writer, self._reader = ConnectionThreads(writer, writers), ConnectionThreads(reader, _READERS)
 
     @classmethod
     async def open(
@@ -102,6 +101,20 @@ class Database:
                 after all, else None. Omit it for idempotent work.
         """
         return await self._do(self._writer, work, _unless_committed(committed, work), self._retry_seconds)
+
+    def write_now(self, work: Work[T]) -> T | None:
+        """Execute work in a transaction, without waiting for anything; for small writes of SQLite.
+
+        Returns:
+            The result of the work; None if it was not executed, because it would have to wait: call `write`.
+
+        Raises:
+            StoreError: it was rolled back.
+        """
+        try:
+            return self._writer.execute_now(work)
+        except (SQLAlchemyError, sqlite3.Error, OSError) as error:
+            raise self._error(error) from None
 
     async def write_once(self, work: Work[T]) -> T:
         """Execute work in a transaction, without waiting for a database that is unreachable."""
@@ -149,7 +162,7 @@ class Database:
     async def close(self) -> None:
         """Wait for work in progress and close the connections. New work is rejected immediately."""
         for threads in (self._writer, self._reader):
-            threads.pool.shutdown(wait=False)
+            threads.stop()
         for threads in (self._writer, self._reader):
             await asyncio.to_thread(threads.close)
 
@@ -171,7 +184,7 @@ class Database:
 
     async def _do(
         self,
-        threads: _ConnectionThreads,
+        threads: ConnectionThreads,
         work: Work[T],
         again: Work[T],
         retry_seconds: float,
@@ -183,7 +196,7 @@ class Database:
             try:
                 ended = threads.submit(work, transaction=transaction)
                 return await (_await_completion(ended) if threads is self._writer else asyncio.wrap_future(ended))
-            except _ConnectionFailed as broken:
+            except ConnectionFailed as broken:
                 if not broken.stale:
                     if not broken.again or time.monotonic() >= deadline:
                         raise self._error(broken.error) from None
@@ -259,79 +272,3 @@ async def _await_completion(work: Future[T]) -> T:
         task.uncancel()  # `asyncio.timeout` counts cancellations and must not see another one
         task.cancel()
     return ended.result()
-
-
-class _ConnectionFailed(Exception):
-    """The connection failed, or the file is locked. Another attempt may succeed if `again` is set."""
-
-    def __init__(self, error: Exception, *, again: bool = True, stale: bool = False) -> None:
-        super().__init__(str(error))
-        self.error, self.again = error, again
-        self.stale = stale
-        """The connection was idle before it failed, so a retry may succeed immediately."""
-
-
-def _is_transient(error: BaseException | None) -> bool:
-    """Return whether another attempt may succeed. Of SQLite's errors, only locks are transient."""
-    if not isinstance(error, sqlite3.Error):
-        return True
-    code = getattr(error, "sqlite_errorcode", 0)  # none: text that is not UTF-8, for example
-    return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-
-
-class _ConnectionThreads:
-    """A thread pool in which each thread keeps one connection."""
-
-    def __init__(self, engine: sa.Engine, number: int) -> None:
-        self.pool = ThreadPoolExecutor(number, thread_name_prefix="agentsd-store")
-        self.engine = engine
-        self._driver: Any = engine.dialect.dbapi
-        self._own = threading.local()
-        self._open: set[sa.Connection] = set()
-
-    def submit(self, work: Work[T], *, transaction: bool = True) -> Future[T]:
-        """Execute work in one of the threads, by default in a transaction; raises StoreError after `close`."""
-        try:
-            return self.pool.submit(self._do, work, transaction)
-        except RuntimeError:
-            raise StoreError("the store is closed") from None
-
-    def _do(self, work: Work[T], transaction: bool) -> T:
-        connection: sa.Connection | None = getattr(self._own, "connection", None)
-        is_old = connection is not None
-        try:
-            if connection is None:
-                connection = self._own.connection = self.engine.connect()
-                self._open.add(connection)
-            with connection.begin() if transaction else nullcontext():
-                return work(connection)
-        except DBAPIError as error:
-            self._drop()
-            lost = error.connection_invalidated  # an InternalError after a suspension, see `idle_seconds`
-            if lost or isinstance(error, (OperationalError, InterfaceError)):
-                stale = is_old and lost
-                raise _ConnectionFailed(error, again=_is_transient(error.orig), stale=stale) from None
-            raise
-        except self._driver.Error as error:  # from a PreparedStatement, which SQLAlchemy does not wrap
-            lost = self._is_disconnect(error)
-            self._drop()
-            broken = lost or isinstance(error, (self._driver.OperationalError, self._driver.InterfaceError))
-            raise _ConnectionFailed(error, again=broken and _is_transient(error), stale=is_old and lost) from None
-
-    def close(self) -> None:
-        """Wait for submitted work, and close the connections."""
-        self.pool.shutdown(wait=True)
-        for connection in self._open:
-            connection.close()
-
-    def _is_disconnect(self, error: Any) -> bool:
-        driver = self._own.connection.connection.dbapi_connection if self._own.connection else None
-        return driver is not None and self.engine.dialect.is_disconnect(error, driver, None)
-
-    def _drop(self) -> None:
-        connection: sa.Connection | None = getattr(self._own, "connection", None)
-        self._own.connection = None
-        if connection is not None:
-            connection.invalidate()
-            connection.close()
-            self._open.discard(connection)

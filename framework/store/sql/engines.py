@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError
 
-from framework.types.errors import ConfigError, StoreError
-from framework.types.private_folder import make_private_folder
+from framework.store.sql.transactions import (
+    PostgresTransactions,
+    SqliteFile,
+    SqliteTransactions,
+    begin_through_driver,
+    set_transactions,
+    set_up_sqlite,
+)
+from framework.types.errors import ConfigError
 
 _BUSY_SECONDS = 10
 """How long SQLite waits for another process to finish its write."""
@@ -70,20 +76,17 @@ def create_engine(url: sa.URL, *, begin: str, idle_seconds: float, snapshots: bo
     limit = f"idle_in_transaction_session_timeout = {max(1, round(idle_seconds * 1000))}"
 
     @sa.event.listens_for(engine, "connect")
-    def _set_up(connection: Any, _: object) -> None:
+    def _set_up(connection: Any, record: Any) -> None:
         (session,) = connection.execute("SELECT pg_backend_pid()").fetchone()
-        if session == connection.info.backend_pid:
-            connection.execute(f"SET {limit}")
-        else:  # a pooler, which may execute each transaction in another session of the server
+        is_pooled = session != connection.info.backend_pid
+        if is_pooled:  # a pooler may execute each transaction in another session of the server
             connection.prepare_threshold = None
+        else:
+            connection.execute(f"SET {limit}")
         connection.commit()
+        set_transactions(record, PostgresTransactions(connection, f"SET LOCAL {limit}" if is_pooled else None))
 
-    @sa.event.listens_for(engine, "begin")
-    def _begin(connection: sa.Connection) -> None:
-        driver: Any = connection.connection.dbapi_connection
-        if driver.prepare_threshold is None:
-            connection.exec_driver_sql(f"SET LOCAL {limit}")
-
+    begin_through_driver(engine)
     return engine
 
 
@@ -110,40 +113,19 @@ def lock_seconds(url: sa.URL) -> float:
 
 
 def _sqlite(url: sa.URL, begin: str) -> sa.Engine:
-    file = Path(url.database or "")
-    try:
-        make_private_folder(file.parent)
-        file.touch(mode=0o600)  # it contains conversations
-        opened_file = file.stat()
-    except OSError as error:
-        raise StoreError(f"store {file}: {error.strerror}") from None
-    options: dict[str, Any] = {"check_same_thread": False}  # a thread's connection is closed by another
+    file = SqliteFile(Path(url.database or ""))
+    options: dict[str, Any] = {"check_same_thread": False}  # a thread's connection is also used by others
     options |= {} if "timeout" in url.query else {"timeout": _BUSY_SECONDS}
     engine = sa.create_engine(url, poolclass=sa.NullPool, hide_parameters=True, connect_args=options)
 
-    def check_file() -> None:  # SQLite would continue to write to a deleted file
-        try:
-            is_same = os.path.samestat(file.stat(), opened_file)
-        except OSError:
-            is_same = False
-        if not is_same:
-            raise StoreError(f"store {file}: the file was deleted or replaced while in use; restart the process")
-
     @sa.event.listens_for(engine, "do_connect")
     def _connect(*_: object) -> None:
-        check_file()
+        file.checkpointed_at()  # raises StoreError if it was deleted: SQLite would create a new one
 
     @sa.event.listens_for(engine, "connect")
-    def _set_up(connection: Any, _: object) -> None:
-        connection.isolation_level = None  # `_begin` begins transactions
-        if not file.stat().st_size:  # changing it later needs a VACUUM, see `shrinking`
-            connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
-        for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", "wal_autocheckpoint=2000"):
-            connection.execute(f"PRAGMA {pragma}")
+    def _set_up(connection: Any, record: Any) -> None:
+        set_up_sqlite(connection, file)
+        set_transactions(record, SqliteTransactions(connection, file, begin, lock_seconds(url)))
 
-    @sa.event.listens_for(engine, "begin")
-    def _begin(connection: sa.Connection) -> None:
-        check_file()
-        connection.exec_driver_sql(begin)
-
+    begin_through_driver(engine)
     return engine

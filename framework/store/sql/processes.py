@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from framework.store.sql.database import Database, Work
+from framework.store.sql.connections import Work
+from framework.store.sql.database import Database
 from framework.store.sql.leases import RunLeases
 from framework.store.sql.schema import is_claimed_or_running, processes, runs
 from framework.store.sql.texts import storable

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from framework.store.protocol import Pruned
 from framework.store.sql.budgets import delete_ended_counters
+from framework.store.sql.connections import Work
 from framework.store.sql.conversations import delete_ended, delete_expired, delete_unused_blueprints
-from framework.store.sql.database import Database, Work
+from framework.store.sql.database import Database
 from framework.store.sql.leases import RunLeases
 from framework.store.sql.media import delete_unused_media
 from framework.store.sql.processes import delete_old, list_processes

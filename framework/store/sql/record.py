@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ from framework.store.protocol import ANSWERED_STATUSES
 from framework.store.signals import Signal
 from framework.store.span_rows import encode_spans
 from framework.store.sql.budgets import CounterStatements
+from framework.store.sql.connections import Work
 from framework.store.sql.conversations import delete_without_turns
 from framework.store.sql.database import Database
 from framework.store.sql.leases import RunLease
@@ -35,6 +37,8 @@ from framework.types.events import Event, wire_json
 from framework.types.state import RunState
 from framework.types.trace import SpanRecord
 
+_MAX_IMMEDIATE_CHARS = 64_000
+"""Writes with more text are done in a thread."""
 _HELD_BY_ME = (
     runs.c.id == sa.bindparam("run"),
     runs.c.version == sa.bindparam("was"),
@@ -93,8 +97,16 @@ class RowBatch:
     events: list[dict[str, Any]] = field(default_factory=list)
     uses: Sequence[BudgetUse] = ()
     """Added to the counters of shared budgets."""
+    spans: str | None = None
+    """Spans as JSON."""
     state: str = ""
     progress: bool = False
+
+    @property
+    def size(self) -> int:
+        """Number of characters of the rows."""
+        rows = (*self.messages, *self.parts, *self.events)
+        return len(self.state) + len(self.spans or "") + sum(len(row["body"]) for row in rows)
 
     def add(self, run_id: str, changes: Sequence[StateRow]) -> None:
         """Add changed rows of the run's state, sorted by table."""
@@ -134,6 +146,8 @@ class SqlRecord:
         self._run_id, self._version, self._diff = state.run_id, held.version, diff
         self._conversation, self._is_queued, self._is_followed = held.conversation, held.is_queued, is_followed
         self._slots = held.slots
+        self._unsaved = RowBatch()
+        """Rows of an immediate write that was not possible, which the next write contains."""
 
     async def write(
         self,
@@ -148,9 +162,37 @@ class SqlRecord:
 
         After a failure the record must not be used any more: any process may take over the run immediately.
         """
+        with self._failing(last=last):
+            work = self._work(state, self._batch(state, events, spans, uses), last=last)
+            cancelled = await self._database.write(work, self._committed)
+            self._saved(state, cancelled=cancelled)
+
+    def write_now(
+        self,
+        state: RunState,
+        events: Sequence[Event] = (),
+        spans: Sequence[SpanRecord] = (),
+        *,
+        uses: Sequence[BudgetUse] = (),
+    ) -> bool:
+        """Write like `write`, unless that would have to wait, or there is much to write."""
+        with self._failing(last=False):
+            batch = self._batch(state, events, spans, uses)
+            cancelled = None
+            if batch.size <= _MAX_IMMEDIATE_CHARS:
+                cancelled = self._database.write_now(self._work(state, batch, last=False))
+            if cancelled is None:
+                self._unsaved = batch
+                return False
+            self._saved(state, cancelled=cancelled)
+            return True
+
+    @contextmanager
+    def _failing(self, *, last: bool) -> Iterator[None]:
+        """Release the lease after the last write, or after one that fails."""
         is_held = False
         try:
-            await self._write(state, self._changes(state, events, uses), spans, last=last)
+            yield
             is_held = not last
         except RunTaken:
             raise
@@ -160,8 +202,14 @@ class SqlRecord:
             if not is_held:
                 self._lease.end()
 
-    def _changes(self, state: RunState, events: Sequence[Event], uses: Sequence[BudgetUse]) -> RowBatch:
-        now, batch = time.time(), RowBatch(uses=uses)
+    def _batch(
+        self, state: RunState, events: Sequence[Event], spans: Sequence[SpanRecord], uses: Sequence[BudgetUse]
+    ) -> RowBatch:
+        """Return the rows to write: what has changed, and the rows of an immediate write that was not possible."""
+        now, earlier = time.time(), self._unsaved
+        batch = RowBatch(uses=uses, spans=encode_spans(spans), progress=earlier.progress)
+        batch.messages, batch.parts = earlier.messages, earlier.parts
+        self._unsaved = RowBatch()
         try:
             batch.add(self._run_id, self._diff.changes(state))
             batch.events = [
@@ -171,10 +219,13 @@ class SqlRecord:
             raise StoreError(f"its state cannot be serialized as JSON: {type(error).__name__}") from None
         return batch
 
-    async def _write(self, state: RunState, batch: RowBatch, spans: Sequence[SpanRecord], *, last: bool) -> None:
+    def _work(self, state: RunState, batch: RowBatch, *, last: bool) -> Work[bool]:
+        """Return the function that writes the rows, in a transaction, and returns whether a cancel request exists."""
         now = time.time()
         row = {
             "run": self._run_id,
+            "was": self._version,
+            "is": self._version + 1,
             "news": self._news(batch),
             "me": self._lease.name,
             "state": batch.state,
@@ -183,7 +234,6 @@ class SqlRecord:
             "trace_id": state.trace_id,
             "updated_at": now,
         }
-        spans_json = encode_spans(spans)
         if last:
             row |= _end_columns(state, now)
         statement = self._statements.progress if batch.progress else self._statements.step
@@ -192,18 +242,25 @@ class SqlRecord:
         def work(connection: sa.Connection) -> bool:
             cancelled = self._compare_and_set(connection, statement, row)
             batch.insert(connection, self._statements)
-            if spans_json:
-                row_of_spans = {"run_id": self._run_id, "version": self._version + 1, "body": spans_json}
+            if batch.spans:
+                row_of_spans = {"run_id": self._run_id, "version": row["is"], "body": batch.spans}
                 self._statements.spans.execute(connection, row_of_spans)
-            if last and state.status != "paused":
-                self._statements.packer.pack(connection, self._run_id)
             if last:
-                free_slots(connection, self._statements.offers, self._slots, self._run_id)
-            if last and self._conversation is not None and state.status != "paused":
-                self._close_turn(connection, self._conversation, state, now)
+                self._end(connection, state, now)
             return cancelled
 
-        self.cancel_requested = await self._database.write(work, self._committed)
+        return work
+
+    def _end(self, connection: sa.Connection, state: RunState, now: float) -> None:
+        """Pack a run that has ended, free its slots, and close its turn."""
+        if state.status != "paused":
+            self._statements.packer.pack(connection, self._run_id)
+        free_slots(connection, self._statements.offers, self._slots, self._run_id)
+        if self._conversation is not None and state.status != "paused":
+            self._close_turn(connection, self._conversation, state, now)
+
+    def _saved(self, state: RunState, *, cancelled: bool) -> None:
+        self.cancel_requested = cancelled
         self._version += 1
         state.version = self._version
 
@@ -231,7 +288,7 @@ class SqlRecord:
         Raises:
             RunTaken: another process has taken over the run.
         """
-        returned = statement.execute(connection, row | {"was": self._version, "is": self._version + 1})
+        returned = statement.execute(connection, row)
         if returned is None:
             raise RunTaken(f"another process has taken over run {self._run_id}; this process stops working on it")
         return bool(returned[0])

@@ -73,6 +73,7 @@ _CLAIM = (
 )
 _CLAIM_UNQUEUED = _CLAIM.where(~sa.exists().where(is_waiting(conversations.c.id)))
 """Built once, because every turn of a conversation executes one of them."""
+_INSERT = sa.insert(runs)
 
 
 def claim_conversation(
@@ -98,8 +99,12 @@ def claim_conversation(
 def insert_run(connection: sa.Connection, state: RunState, row: Mapping[str, Any]) -> None:
     """Insert a run. `row` contains the columns that `run_columns` does not; raises RunTaken if the run is stored."""
     values = {"id": state.run_id, "version": 1, "created_at": time.time(), **run_columns(state), **row}
+    is_plain = not any(isinstance(value, sa.ClauseElement) for value in values.values())
     try:
-        connection.execute(sa.insert(runs).values(values))
+        if is_plain:  # SQLAlchemy then finds the statement that it has compiled before
+            connection.execute(_INSERT, values)
+        else:
+            connection.execute(_INSERT.values(values))
     except IntegrityError:
         raise RunTaken(f"run {state.run_id} is stored already, and this process has not claimed it") from None
 

@@ -22,7 +22,8 @@ from framework.store.sql import media as sql_media
 from framework.store.sql import queue as sql_queue
 from framework.store.sql import runs as sql_runs
 from framework.store.sql.claims import Claims
-from framework.store.sql.database import DEFAULT_RETRY_SECONDS, Database, Work
+from framework.store.sql.connections import Work
+from framework.store.sql.database import DEFAULT_RETRY_SECONDS, Database
 from framework.store.sql.leases import RunLease
 from framework.store.sql.offering import RunOffers
 from framework.store.sql.owners import find_owner

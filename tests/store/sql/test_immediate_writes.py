@@ -1,0 +1,206 @@
+"""Small writes of a step are done in the thread of the caller, unless they would have to wait."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sqlite3
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from framework.engine.context.event_hub import EventHub
+from framework.engine.context.journal import Journal, next_event
+from framework.store.sql.record import SqlRecord
+from framework.store.sql.store import SqlStore
+from framework.types.errors import RunTaken, StoreError
+from framework.types.events import Warned
+from framework.types.messages import Message
+from framework.types.state import RunState
+
+PAGES = 2000
+"""Pages of the log from which on a commit checkpoints it."""
+
+
+def said(text: str) -> Message:
+    return Message(role="assistant", content=text)
+
+
+def with_run(tmp_path: Path, main: Callable[[SqlStore, SqlRecord, RunState], Awaitable[None]]) -> None:
+    """Begin a run in a new SQLite file, and call `main` with it."""
+
+    async def opened() -> None:
+        store = await SqlStore.open("sqlite:///state.db", tmp_path)
+        store._database._writer.slow_seconds = math.inf  # a busy machine is not a slow disk
+        state = RunState(agent="one", messages=[Message(role="user", content="go")])
+        record = await store.begin(state, None, None)
+        assert isinstance(record, SqlRecord)
+        try:
+            await main(store, record, state)
+        finally:
+            await store.close()
+
+    asyncio.run(opened())
+
+
+async def texts(store: SqlStore, state: RunState) -> list[str]:
+    return [message.content for message in (await store.load_run(state.run_id)).messages]
+
+
+def test_an_immediate_write_is_stored_when_it_returns(tmp_path: Path) -> None:
+    async def main(store: SqlStore, record: SqlRecord, state: RunState) -> None:
+        state.messages.append(said("one"))
+        assert record.write_now(state, [next_event(state, Warned, code="x", message="")])
+        with closing(sqlite3.connect(tmp_path / "state.db")) as other:
+            assert other.execute("SELECT count(*) FROM agentsd_messages").fetchone() == (2,)
+            assert other.execute("SELECT count(*) FROM agentsd_events").fetchone() == (1,)
+            assert other.execute("SELECT version FROM agentsd_runs").fetchone() == (state.version,)
+
+    with_run(tmp_path, main)
+
+
+def test_a_locked_file_is_left_to_the_thread_which_writes_everything(tmp_path: Path) -> None:
+    async def main(store: SqlStore, record: SqlRecord, state: RunState) -> None:
+        event = next_event(state, Warned, code="x", message="")
+        with closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            state.messages.append(said("one"))
+            assert not record.write_now(state, [event])
+            writing = asyncio.create_task(record.write(state, [event]))
+            await asyncio.wait([writing], timeout=0.1)
+            assert not writing.done(), "the thread waits for the lock"
+            other.execute("ROLLBACK")
+            await writing
+        assert await texts(store, state) == ["go", "one"]
+        assert [event["seq"] for event in await store.events(state.run_id)] == [1]
+        state.messages.append(said("two"))
+        assert record.write_now(state)
+        assert await texts(store, state) == ["go", "one", "two"]
+
+    with_run(tmp_path, main)
+
+
+def test_a_journal_emits_events_once_also_if_the_file_was_locked(tmp_path: Path) -> None:
+    async def main(store: SqlStore, record: SqlRecord, state: RunState) -> None:
+        hub = EventHub(state.run_id)
+        reader, journal = hub.reader(), Journal(state, record, hub, durable=True)
+        await journal.save()  # the first write is one of the thread
+        with closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            journal.append(next_event(state, Warned, code="a", message=""))
+            saving = asyncio.create_task(journal.save())
+            await asyncio.wait([saving], timeout=0.1)
+            assert not saving.done()
+            assert reader.take() is None, "an event is emitted after it is stored"
+            journal.append(next_event(state, Warned, code="b", message=""))
+            other.execute("ROLLBACK")
+        await saving
+        await journal.end(())
+        emitted = [event.seq for event in iter(reader.take, None)]
+        assert emitted == [1, 2] == [event["seq"] for event in await store.events(state.run_id)]
+
+    with_run(tmp_path, main)
+
+
+def test_concurrent_saves_share_an_immediate_write(tmp_path: Path) -> None:
+    async def main(store: SqlStore, record: SqlRecord, state: RunState) -> None:
+        journal = Journal(state, record, EventHub(state.run_id), durable=True)
+        await journal.save()
+        before = state.version
+        async with asyncio.TaskGroup() as group:
+            for _ in range(5):
+                group.create_task(journal.save())
+        assert state.version == before + 1
+
+    with_run(tmp_path, main)
+
+
+def test_a_save_that_is_cancelled_is_written_all_the_same(tmp_path: Path) -> None:
+    async def main(store: SqlStore, record: SqlRecord, state: RunState) -> None:
+        journal = Journal(state, record, EventHub(state.run_id), durable=True)
+        await journal.save()
+        state.messages.append(said("paid for"))
+        saving = asyncio.create_task(journal.save())
+        await asyncio.sleep(0)
+        saving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await saving
+        assert await texts(store, state) == ["go", "paid for"]
+
+    with_run(tmp_path, main)
+
+
+def test_an_immediate_write_is_rejected_after_a_takeover(tmp_path: Path) -> None:
+    async def main(store: SqlStore, record: SqlRecord, state: RunState) -> None:
+        with closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as other:
+            other.execute("UPDATE agentsd_runs SET version = version + 1, owner = 'other'")
+        state.messages.append(said("too late"))
+        with pytest.raises(RunTaken):
+            record.write_now(state)
+        with closing(sqlite3.connect(tmp_path / "state.db")) as other:
+            assert other.execute("SELECT count(*) FROM agentsd_messages").fetchone() == (1,)
+
+    with_run(tmp_path, main)
+
+
+def test_a_large_write_is_left_to_the_thread(tmp_path: Path) -> None:
+    async def main(store: SqlStore, record: SqlRecord, state: RunState) -> None:
+        state.messages.append(said("x" * 100_000))
+        assert not record.write_now(state)
+        await record.write(state)
+        assert [len(text) for text in await texts(store, state)] == [2, 100_000]
+
+    with_run(tmp_path, main)
+
+
+def test_the_thread_checkpoints_and_begins_the_log_anew(tmp_path: Path) -> None:
+    """Both wait for the disk, so an immediate write does neither."""
+
+    async def main(store: SqlStore, record: SqlRecord, state: RunState) -> None:
+        file, log = tmp_path / "state.db", tmp_path / "state.db-wal"
+        before, immediate = file.stat().st_mtime_ns, 0
+        while file.stat().st_mtime_ns == before:
+            state.messages.append(said("x" * 30_000))
+            if record.write_now(state):
+                immediate += 1
+                assert file.stat().st_mtime_ns == before, "an immediate write has checkpointed the log"
+            else:
+                await record.write(state)
+        assert immediate > PAGES / 10 / 4
+        assert log.stat().st_size >= PAGES * 4096
+        assert not record.write_now(state), "the first write after a checkpoint begins the log anew"
+        await record.write(state)
+        assert record.write_now(state)
+
+    with_run(tmp_path, main)
+
+
+def test_the_thread_writes_after_a_slow_write(tmp_path: Path) -> None:
+    async def main(store: SqlStore, record: SqlRecord, state: RunState) -> None:
+        store._database._writer.slow_seconds = 0
+        assert record.write_now(state)
+        assert not record.write_now(state)
+        await record.write(state)
+
+    with_run(tmp_path, main)
+
+
+def test_a_deleted_file_is_an_error(tmp_path: Path) -> None:
+    async def main(store: SqlStore, record: SqlRecord, state: RunState) -> None:
+        (tmp_path / "state.db").unlink()
+        with pytest.raises(StoreError, match="deleted or replaced while in use"):
+            record.write_now(state)
+
+    with_run(tmp_path, main)
+
+
+def test_a_closed_store_rejects_immediate_writes(tmp_path: Path) -> None:
+    async def main(store: SqlStore, record: SqlRecord, state: RunState) -> None:
+        await store.close()
+        assert not record.write_now(state)
+        with pytest.raises(StoreError, match="the store is closed"):
+            await record.write(state)
+
+    with_run(tmp_path, main)
