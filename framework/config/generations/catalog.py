@@ -16,7 +16,8 @@ from types import MappingProxyType
 
 from framework.config.agents.compile import Agent
 from framework.config.agents.external_tools import ExternalTools, discover
-from framework.config.files.snapshot import Snapshot, take_single_file_snapshot, take_snapshot
+from framework.config.files.scanner import take_single_file_snapshot, take_snapshot
+from framework.config.files.snapshot import Snapshot
 from framework.config.generations.admission import Admission, Gate
 from framework.config.generations.builder import GenerationBuilder
 from framework.config.generations.candidate import Candidate, Preview, ReloadOutcome

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from framework.config.files import reading, snapshot
+from framework.config.files import reading, scanner
 from framework.config.files.reading import COARSE_NS, FINE_NS, read_consistent, was_stable
-from framework.config.files.snapshot import Scanner, take_snapshot
+from framework.config.files.scanner import Scanner, take_snapshot
 from tests.support.projects import write
 
 A = "agents.d/a.yaml"
@@ -27,7 +27,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(Path(path).name)
         return read_consistent(path)
 
-    monkeypatch.setattr(snapshot, "read_consistent", noted)
+    monkeypatch.setattr(scanner, "read_consistent", noted)
     return names
 
 
