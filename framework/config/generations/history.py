@@ -45,7 +45,7 @@ class ArchivedGeneration:
         """Archive a generation."""
         agents = generation.agents
         return cls(
-            replace(generation, agents={}),
+            replace(generation, agents={}, linked=None),
             {name: agent.path for name, agent in agents.items()},
             {name: agent.document.source for name, agent in agents.items()},
             {name: agent.last_good.digest for name, agent in agents.items()},
