@@ -59,7 +59,8 @@ def find_files(folder: str, suffixes: tuple[str, ...]) -> Iterator[FoundFile]:
         except OSError as error:
             yield current, error, False
             continue
-        for entry in entries:
+        while entries:
+            entry = entries.pop()  # it holds its status; many of them would cause garbage collections
             if entry.is_file(follow_symlinks=False) or not _is_folder(entry):
                 if _is_read(entry.name, suffixes) and (file := _file(entry, folder)):
                     yield file

@@ -92,7 +92,10 @@ class Snapshot:
 
     def files_in(self, folder: str) -> dict[str, bytes]:
         """Return the files of one folder; a single-file project counts as a file in `agents.d`."""
-        return {path: source for path, source in self.files.items() if _is_in(path, folder)}
+        below = folder + "/"
+        found = {path: source for path, source in self.files.items() if path.startswith(below)}
+        single = (path for path in self.files if "/" not in path and _is_in(path, folder))
+        return {**found, **{path: self.files[path] for path in single}}
 
     def unreadable(self, folder: str, known: Iterable[str]) -> dict[str, Problem]:
         """Return the files in a folder that could not be read.
