@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from itertools import islice
 
 from framework.config.settings import SETTINGS_FILE
 from framework.types.problem import Problem
@@ -22,6 +24,7 @@ TEST_SUFFIXES = (".test.yaml", ".test.yml")
 Cases = Mapping[str, bytes | Problem]
 """Case files by path: the content, or the problem that prevents reading it."""
 
+_AFTER_SLASH = chr(ord("/") + 1)
 _SUM_BYTES = 32
 _SUM_LIMIT = 1 << (8 * _SUM_BYTES)
 
@@ -92,10 +95,10 @@ class Snapshot:
 
     def files_in(self, folder: str) -> dict[str, bytes]:
         """Return the files of one folder; a single-file project counts as a file in `agents.d`."""
-        below = folder + "/"
-        found = {path: source for path, source in self.files.items() if path.startswith(below)}
-        single = (path for path in self.files if "/" not in path and _is_in(path, folder))
-        return {**found, **{path: self.files[path] for path in single}}
+        paths = list(self.files)
+        first, end = bisect_left(paths, folder + "/"), bisect_left(paths, folder + _AFTER_SLASH)
+        single = [path for path in paths if "/" not in path and _is_in(path, folder)] if folder == AGENTS else []
+        return {**dict(islice(self.files.items(), first, end)), **{path: self.files[path] for path in single}}
 
     def unreadable(self, folder: str, known: Iterable[str]) -> dict[str, Problem]:
         """Return the files in a folder that could not be read.

@@ -130,7 +130,7 @@ class GenerationBuilder:
         defined = define_budgets(settings, snapshot.files.get(SETTINGS_FILE, EMPTY_SETTINGS), previous.budgets)
         budgets = {**previous.budgets, **defined}
         restricted = replace(rejected, agents=agents, settings=settings, budgets=budgets)
-        restricted = replace(restricted, files=_shared_files(snapshot, previous))
+        restricted = replace(restricted, files=_shared_files(snapshot, previous), files_sum=snapshot.files_sum)
         return replace(restricted, problems=problems, rejection=())
 
     def _build(self, snapshot: Snapshot, previous: Generation, external: ExternalTools) -> Generation:
@@ -162,6 +162,7 @@ class GenerationBuilder:
             toolbox.plugins,
             plugins=_plugins_in_use(toolbox, linked, previous),
             linked=linked,
+            files_sum=snapshot.files_sum,
             settings=settings,
             external=external,
             missing_sdks=tuple(sdk_warnings),
@@ -263,7 +264,10 @@ def _rejected(
 def _shared_files(snapshot: Snapshot, previous: Generation) -> Mapping[str, bytes]:
     """Return the files of a snapshot. Generations share the bytes of unchanged files: the history keeps them all."""
     before, files = previous.files, snapshot.files
-    others = [path for path, source in files.items() if before.get(path) is not source]
+    if snapshot.edited_from == previous.files_sum:  # the other files are shared already
+        others = [path for path in snapshot.edited_paths if path in files]
+    else:
+        others = [path for path, source in files.items() if before.get(path) is not source]
     shared = {path: before[path] for path in others if before.get(path) == files[path]}
     return {**files, **shared} if shared else files
 

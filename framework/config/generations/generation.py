@@ -47,6 +47,8 @@ class Generation:
     """Warnings about models whose SDK is not installed."""
     plugins: tuple[Plugin, ...] = ()
     """All plugins in use: `live_plugins`, and the earlier versions whose tools stale agents have."""
+    files_sum: int = -1
+    """`Snapshot.files_sum` of `files`."""
     linked: Linked | None = field(default=None, compare=False, repr=False)
     """How `agents` were linked, for the build of the next generation; None if they come from elsewhere."""
 
