@@ -1,6 +1,7 @@
 """Watches the project's folders and publishes each valid edit as a new generation.
 
-An event of the operating system only triggers a scan; what changed is decided by comparing the files.
+An event of the operating system only triggers a scan; what changed is decided by comparing the files. The files that
+an event names are read first, to begin the quiet period and the build. All files are scanned before they are published.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from framework.config.files.debounce import Debouncer, GracePeriods
-from framework.config.files.snapshot import AGENTS, PROJECT_FOLDERS, PROMPTS, Scanner, Snapshot
+from framework.config.files.scanner import Scanner
+from framework.config.files.snapshot import AGENTS, PROJECT_FOLDERS, PROMPTS, Snapshot
 from framework.config.generations.candidate import Candidate
 from framework.config.generations.catalog import Catalog
 from framework.config.settings import ReloadSettings
@@ -65,13 +67,16 @@ class Watcher:
         self._reconcile = settings.reconcile
         self._count_cases = settings.gate != "none"
         self._home = catalog.root.parent if catalog.is_single_file else catalog.root
-        self._scanner = Scanner(catalog.root, single=catalog.is_single_file)
+        self._scanner = Scanner(catalog.root, single=catalog.is_single_file, known=catalog.current.files)
         periods = GracePeriods(settings.quiet, settings.removal_grace, settings.widening_grace)
         self._debouncer = Debouncer(periods, catalog.current.digest)
         self._candidate: Candidate | None = None
         self._scan_requested = asyncio.Event()
-        self._next_scan = 0.0
-        """Events trigger no scan before this time, so that scanning uses at most half of the time."""
+        self._reported: frozenset[str] | None = None
+        """The paths of the events since the last scan; None if all files must be scanned."""
+        self._next_scan = self._scan_due = self._reconcile_due = 0.0
+        """Complete scans: events trigger none before the first time, so that scanning uses at most half of the time.
+        One is due at the second time, and at the third even if files keep changing."""
         self._stop = threading.Event()
         self._busy = set[asyncio.Future[Any]]()
         """Calls that are running in threads."""
@@ -104,7 +109,7 @@ class Watcher:
                         self.restarts += 1
                         reason = str(error) or type(error).__name__
                         log.warning("the file watcher failed; restarting it: %s", reason)
-                    self._scan_requested.set()
+                    self._request_scan(None)
                     pause = min(2 * pause, MAX_RETRY_SECONDS) if loop.time() - began < 2 * pause else RETRY_SECONDS
                     await folders.until_changed(pause)
 
@@ -133,14 +138,18 @@ class Watcher:
             for changed in changes:
                 replaced = folders.have_changed()
                 if changed or replaced or first:  # a change before the watch began caused no event
-                    self._request_scan(loop)
+                    paths = None if replaced or first else frozenset(path for _, path in changed)
+                    with suppress(RuntimeError):  # the loop is closed
+                        loop.call_soon_threadsafe(self._request_scan, paths)
                 if replaced or not _accepts_work(threads):
                     return
                 first = False
 
-    def _request_scan(self, loop: asyncio.AbstractEventLoop) -> None:
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(self._scan_requested.set)
+    def _request_scan(self, paths: frozenset[str] | None) -> None:
+        """Request a scan of these files, or of all files."""
+        together = None if paths is None or self._reported is None else self._reported | paths
+        self._reported = together if together is None or len(together) <= _SMALL_EDIT_FILES else None
+        self._scan_requested.set()
 
     # --- scans
 
@@ -149,7 +158,7 @@ class Watcher:
         while True:
             self._scan_requested.clear()
             try:
-                due = await self._scan_and_publish(threads)
+                due = await self._scan(threads)
             except (Exception, asyncio.CancelledError) as error:
                 if _is_cancelled(error):
                     raise
@@ -161,18 +170,40 @@ class Watcher:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
                     await self._scan_requested.wait()
-                    await asyncio.sleep(self._next_scan - asyncio.get_running_loop().time())
 
-    async def _scan_and_publish(self, threads: ThreadPoolExecutor) -> float:
-        """Scan the files and publish those that are ready. Return the loop time of the next scan."""
-        now, debouncer = asyncio.get_running_loop().time, self._debouncer
+    async def _scan(self, threads: ThreadPoolExecutor) -> float:
+        """Scan the files and publish those that are ready. Return the loop time of the next complete scan."""
+        now = asyncio.get_running_loop().time
+        paths, self._reported = self._reported, frozenset()
+        if paths and now() < self._scan_due:
+            reported = await self._in_thread(threads, partial(self._scan_files, paths))
+            if reported and await self._observe(reported):
+                began = now()
+                self._scan_due = min(began + self._debouncer.ready_to_build(began).wait, self._reconcile_due)
+                return self._scan_due
+        await asyncio.sleep(min(self._next_scan, self._scan_due) - now())
+        self._reported = frozenset()
+        self._scan_requested.clear()
         began = now()
-        snapshot = await self._in_thread(threads, self._scan)
-        was_pending = debouncer.pending
+        snapshot = await self._in_thread(threads, self._scan_all)
         self._next_scan = now() + (now() - began)
-        debouncer.observe(snapshot, self._catalog.current.digest, now())
+        self._reconcile_due = now() + self._reconcile
+        await self._observe(snapshot)
+        self._scan_due = await self._publish_if_ready(snapshot, began)
+        return self._scan_due
+
+    async def _observe(self, snapshot: Snapshot) -> bool:
+        """Record the result of a scan, and build it if its quiet period begins. Return whether changes are pending."""
+        debouncer = self._debouncer
+        was_pending = debouncer.pending
+        debouncer.observe(snapshot, self._catalog.current.digest, asyncio.get_running_loop().time())
         if debouncer.pending and not was_pending and self._can_build_early(snapshot):
             await self._build(snapshot)  # during the quiet period
+        return debouncer.pending
+
+    async def _publish_if_ready(self, snapshot: Snapshot, began: float) -> float:
+        """Publish the files of a complete scan, if they are ready. Return the loop time of the next one."""
+        debouncer = self._debouncer
         while debouncer.pending:
             if wait := debouncer.ready_to_build(began).wait:
                 return began + wait
@@ -187,7 +218,7 @@ class Watcher:
                 await self._publish_without(readiness.hold, began)
             elif await self._publish(candidate):
                 debouncer.mark_handled(snapshot, self._catalog.current.digest, began)
-        return now() + self._reconcile
+        return self._reconcile_due
 
     def _can_build_early(self, snapshot: Snapshot) -> bool:
         """Return whether building now, before the quiet period ends, is cheap and has no side effects.
@@ -234,8 +265,12 @@ class Watcher:
             await asyncio.wait([future], timeout=_STOP_SECONDS)
             raise
 
-    def _scan(self) -> Snapshot:
+    def _scan_all(self) -> Snapshot:
         return self._with_cases(self._scanner.scan())
+
+    def _scan_files(self, paths: frozenset[str]) -> Snapshot | None:
+        snapshot = self._scanner.scan_files(paths)
+        return snapshot and self._with_cases(snapshot)
 
     def _with_cases(self, snapshot: Snapshot) -> Snapshot:
         return snapshot.with_cases_in_digest() if self._count_cases else snapshot

@@ -8,9 +8,11 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from queue import Empty, Queue
 from typing import Any, NoReturn
 
 import pytest
@@ -19,6 +21,7 @@ import watchfiles
 from framework import Runtime
 from framework.config import watch
 from framework.config.files.debounce import Debouncer
+from framework.config.files.scanner import Scanner
 from framework.config.files.snapshot import Snapshot
 from framework.config.generations.candidate import Candidate
 from framework.config.generations.catalog import Catalog
@@ -310,6 +313,62 @@ def test_an_edit_is_built_during_its_quiet_period(tmp_path: Path, monkeypatch: p
             assert candidate is not None
             assert candidate.generation.agents["a"].spec.description == "New."
             assert _description(runtime, "a") == "Old."
+
+    asyncio.run(scene())
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> Queue[Path]:
+    """The paths of events; the operating system reports none."""
+    paths = Queue[Path]()
+
+    def watch(*_: Path, stop_event: threading.Event, **__: object) -> Generator[set[tuple[watchfiles.Change, str]]]:
+        while not stop_event.is_set():
+            try:
+                yield {(watchfiles.Change.modified, str(paths.get(timeout=0.01)))}
+            except Empty:
+                yield set()
+
+    monkeypatch.setattr(watchfiles, "watch", watch)
+    return paths
+
+
+def test_the_file_that_an_event_names_is_read_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: Queue[Path]
+) -> None:
+    complete: list[Snapshot] = []
+    scan = Scanner.scan
+
+    def counted(scanner: Scanner) -> Snapshot:
+        complete.append(scan(scanner))
+        return complete[-1]
+
+    monkeypatch.setattr(Scanner, "scan", counted)
+
+    async def scene() -> None:
+        async with hurried(write(tmp_path, {"agents.d/a.yaml": one("a")}), monkeypatch) as (_, looks):
+            events.put(tmp_path / "agents.d")
+            await looks.get()  # by then, the watch has begun
+            write(tmp_path, {"agents.d/a.yaml": one("a", "New.")})
+            before = len(complete)
+            events.put(tmp_path / "agents.d/a.yaml")
+            assert (await looks.get()).files["agents.d/a.yaml"] == one("a", "New.").encode()
+            assert len(complete) == before
+
+    asyncio.run(scene())
+
+
+def test_a_change_without_an_event_is_published_with_one_that_has_an_event(tmp_path: Path, events: Queue[Path]) -> None:
+    async def scene() -> None:
+        root = write(tmp_path, {"agents.d/a.yaml": one("a"), "agents.d/b.yaml": one("b")})
+        settings = Settings.model_validate({"reload": {"quiet": "20ms", "reconcile": "1000s"}})
+        async with asyncio.timeout(PATIENCE), Runtime.open(root, settings=settings) as runtime:
+            for number in range(3):  # the first one may be found by the scan at the start
+                text = f"Version {number}."
+                write(root, {"agents.d/b.yaml": one("b", text), "agents.d/a.yaml": one("a", text)})
+                events.put(root / "agents.d/a.yaml")
+                await live(runtime, "a", text)
+                assert _description(runtime, "b") == text
 
     asyncio.run(scene())
 

@@ -3,7 +3,9 @@
 In reading order; each module imports only from those below it:
 
     link               Links the agents of a generation; a file with errors keeps its last good version.
+    settled            The agents that an edit cannot affect: they need not be linked again.
     tightening         Applies the restrictions of an invalid file to the last good version of its agent.
+    link_context       What the agents of a generation are linked from: parsed files, and what they may refer to.
     file_uses          The agents that use a file, and the variables that a template receives from them.
     findings           Finds the errors of a rejected file that its first errors hide.
     compile            Compiles a parsed agent file into an `Agent`, or reports each reference that does not resolve.

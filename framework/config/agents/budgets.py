@@ -69,7 +69,8 @@ def _place(
 
 def with_used_budgets(defined: Budgets, previous: Budgets, specs: Iterable[AgentSpec]) -> Budgets:
     """Return the budgets, with those that the last good version of an agent still names and no file defines."""
-    kept = {name for spec in specs for name in spec.budgets if name not in defined and name in previous}
+    removed = previous.keys() - defined.keys()
+    kept = removed.intersection(name for spec in specs for name in spec.budgets) if removed else set[str]()
     return {**defined, **{name: previous[name] for name in sorted(kept)}} if kept else defined
 
 

@@ -6,107 +6,66 @@ contain no cycle. A file that violates this is rejected, and the remaining files
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 
-from framework.config.agents.budgets import Budgets
-from framework.config.agents.compile import (
-    Agent,
-    CompileContext,
-    compile_agent,
-    cycle_problems,
-    template_names,
-)
-from framework.config.agents.extensions import extension_names
+from framework.config.agents.compile import Agent, CompileContext, compile_agent, cycle_problems
 from framework.config.agents.findings import RejectedAgent, hidden_problems, read_valid_parts
+from framework.config.agents.link_context import LinkContext, ParsedAgent
 from framework.config.agents.model_settings import model_setting_problems
-from framework.config.agents.models import are_models_known
-from framework.config.agents.prices import PriceList, budget_price_problems, price_problems
-from framework.config.agents.tightening import SavedPermissions, permission_warnings, read_permissions, tighten_agent
-from framework.config.agents.toolbox import Toolbox
+from framework.config.agents.prices import budget_price_problems, price_problems
+from framework.config.agents.settled import Linked, Settled
+from framework.config.agents.tightening import (
+    SavedPermissions,
+    permission_warnings,
+    read_permissions,
+    saved_permissions,
+    tighten_agent,
+)
 from framework.config.agents.unexpected_errors import find_problems, problem_from_exception
 from framework.config.files.snapshot import source_digest
-from framework.config.templates.prompts import Prompts
 from framework.config.yaml.document import Document
 from framework.config.yaml.parse import ParseError
-from framework.tools.toolset import filter_tools
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec
 
 _ProblemsByPath = Mapping[str, Iterable[Problem]]
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedAgent:
-    """A valid agent file."""
-
-    spec: AgentSpec
-    document: Document
-    digest: str
-
-
-@dataclass(frozen=True, slots=True)
-class LinkContext:
-    """Everything that agents may refer to, except other agents."""
-
-    toolbox: Toolbox
-    prompts: Prompts
-    executors: Collection[str]
-    models: Collection[str]
-    prices: PriceList
-    budgets: Budgets = field(default_factory=dict)
-    digests: dict[str, str] = field(default_factory=dict)
-    """Cache of `reference_digest` by the digest of the agent file; kept from one build to the next."""
-
-    def reference_digest(self, parsed: ParsedAgent) -> str:
-        """Return the digest of an agent file, its templates, the tools its rules match, its executor and its hooks."""
-        if parsed.digest not in self.digests:
-            policy = parsed.spec.skill_policy
-            patterns = [*policy.allow, *(rule.tool for rule in (*policy.deny, *policy.ask))]
-            tools = filter_tools(self.toolbox.tools.values(), patterns) if patterns else []
-            names = [*(tool.name for tool in tools), *extension_names(parsed.spec)]
-            templates = self.prompts.closure(template_names(parsed.spec))
-            self.digests[parsed.digest] = source_digest(
-                parsed.digest,
-                *(part for name, source in sorted(templates.items()) for part in (name, source)),
-                *(part for name in names for part in (name, self.toolbox.digests.get(name, ""))),
-                str(are_models_known(parsed.spec, self.models)),
-                *(name for name in parsed.spec.budgets if name not in self.budgets),
-                *self._external_parts(parsed.spec, names),
-            )
-        return self.digests[parsed.digest]
-
-    def _external_parts(self, spec: AgentSpec, tools: Iterable[str]) -> list[str]:
-        """Return the state of tool servers that affects whether an agent is valid and which tools it is offered."""
-        external = self.toolbox.external
-        drifted = sorted(external.drifted.intersection(tools))
-        if not spec.mcp_policy and not any(
-            pattern.startswith(("mcp.", "skill.")) for pattern in spec.skill_policy.allow
-        ):
-            return drifted
-        return [*sorted(external.declared), *sorted(external.unavailable), *drifted]
-
-    def retain_digests(self, parsed: Iterable[ParsedAgent]) -> None:
-        """Remove the cached digests of all other files."""
-        for digest in self.digests.keys() - {agent.digest for agent in parsed}:
-            del self.digests[digest]
-
-
 class Linker:
     """Links the agents of one generation. After `link`, `problems` contains the errors and warnings."""
 
-    def __init__(self, context: LinkContext, parsed: Mapping[str, ParsedAgent], previous: Mapping[str, Agent]) -> None:
+    def __init__(
+        self,
+        context: LinkContext,
+        parsed: Mapping[str, ParsedAgent],
+        previous: Mapping[str, Agent],
+        base: Linked | None = None,
+    ) -> None:
+        """Prepare to link files.
+
+        Args:
+            context: everything that agents may refer to, except other agents.
+            parsed: the valid files, by path.
+            previous: the live agents, by name.
+            base: how the live agents were linked, if that is known.
+        """
         self._context = context
         self._parsed = dict(parsed)
         self._previous = previous
-        self._last_good = {agent.path: agent.last_good for agent in previous.values()}
+        self._settled = settled = Settled.of(context, parsed, previous, base)
+        self._unsettled = {path: file for path, file in parsed.items() if path not in settled.agents}
+        """The files whose agents are compiled and checked."""
+        self._last_good = settled.last_good
+        self._all_specs: Mapping[str, AgentSpec] | None = None
+        """The result of `_specs`, until a file is rejected."""
         self._fallbacks: dict[str, Agent] = {}
         """The last good versions that replace rejected files, by path."""
         self._rejected: dict[str, list[Problem]] = {}
         self._compiled: dict[str, Agent] = {}
         self._name_warnings: list[Problem] = []
-        self._price_warnings: list[Problem] = []
+        self._price_warnings: dict[str, tuple[Problem, ...]] = {}
         self._stale_warnings: list[Problem] = []
         self._permissions: dict[str, SavedPermissions] = {}
         """The permissions in rejected files, by path."""
@@ -120,7 +79,8 @@ class Linker:
         self._rejected.setdefault(path, []).extend(problems)
         if source is not None:
             self._unparsed[path] = source
-        parsed = self._parsed.pop(path, None)
+        parsed, self._all_specs = self._parsed.pop(path, None), None
+        self._unsettled.pop(path, None)
         if parsed:
             self._rejected_agents[path] = RejectedAgent(parsed.spec, parsed.document)
         last_good = self._last_good.get(path) or (self._moved(parsed.spec.name) if parsed else None)
@@ -128,7 +88,7 @@ class Linker:
             return
         self._fallbacks[path] = last_good
         if parsed:
-            self._permissions[path] = _saved_permissions(parsed, last_good)
+            self._permissions[path] = saved_permissions(parsed, last_good)
         elif source is not None:
             self._read_permissions(path, source, last_good)
 
@@ -139,22 +99,42 @@ class Linker:
         except Exception as error:  # noqa: BLE001 - one file must not keep the others from going live
             self._rejected[path].append(problem_from_exception(path, error))
 
-    def link(self) -> dict[str, Agent]:
-        """Return the agents by name."""
+    def link(self) -> Linked:
+        """Return the agents."""
         while problems_by_path := self._next_errors():
             for path, problems in problems_by_path.items():
                 self.reject(path, problems)
         self._add_hidden_problems()
         stale = [self._stale(path, agent) for path, agent in self._fallbacks.items()]
-        fresh = (self._compiled[path] for path in self._parsed)
-        return {agent.name: agent for agent in sorted((*fresh, *stale), key=lambda agent: agent.path)}
+        fresh = {path: self._compiled[path] for path in self._unsettled}
+        relinked = (*fresh.values(), *stale)
+        agents = self._settled.with_others(relinked)
+        return Linked(
+            self._context,
+            agents,
+            self._parsed,
+            {**self._settled.agents, **fresh},
+            tuple(self._fallbacks.values()),
+            self._specs(),
+            {path for path, file in self._unsettled.items() if file.spec.sub_agents},
+            self._file_warnings(),
+            relinked,
+        )
 
     @property
     def problems(self) -> list[Problem]:
         """The errors of rejected files, and the warnings about all files."""
         errors = [problem for problems in self._rejected.values() for problem in problems]
-        warnings = [warning for path in self._parsed for warning in self._compiled[path].warnings]
-        return [*errors, *self._name_warnings, *self._price_warnings, *self._stale_warnings, *warnings]
+        warnings = [warning for warnings in self._file_warnings().values() for warning in warnings]
+        return [*errors, *self._name_warnings, *self._stale_warnings, *warnings]
+
+    def _file_warnings(self) -> dict[str, tuple[Problem, ...]]:
+        """Return the warnings about each file that is in effect, except for those that other files cause."""
+        found = dict(self._settled.warnings)
+        for path in self._unsettled:
+            if warnings := (*self._price_warnings.get(path, ()), *self._compiled[path].warnings):
+                found[path] = warnings
+        return found
 
     def _next_errors(self) -> _ProblemsByPath:
         return self._duplicate_names() or self._cycles() or self._compile_errors() or self._model_errors()
@@ -170,13 +150,15 @@ class Linker:
         if not self._rejected_agents:
             return
         named = [(path, agent) for path, agent in self._rejected_agents.items() if agent.is_named]
-        specs = {agent.spec.name: agent.spec for _, agent in named} | self._specs()
+        specs = {**{agent.spec.name: agent.spec for _, agent in named}, **self._specs()}
         claims = {*self._claimed_names(), *((path, agent.spec.name) for path, agent in named)}
         for path, agent in self._rejected_agents.items():
             context = replace(self._compile_context(), specs={**specs, agent.spec.name: agent.spec})
             prices, budgets = self._context.prices, self._context.budgets
             found = find_problems(path, partial(hidden_problems, agent, context, prices, budgets))
-            if others := {other for other, name in claims if name == agent.spec.name and other != path}:
+            owner = self._settled.owner(agent.spec.name)
+            owners = {owner} if owner else set[str]()
+            if others := owners | {other for other, name in claims if name == agent.spec.name and other != path}:
                 found.append(_duplicate_name(agent.document, agent.spec.name, others))
             places = {(problem.path, problem.line, problem.column) for problem in self._rejected[path]}
             self._rejected[path] += (one for one in found if (one.path, one.line, one.column) not in places)
@@ -203,9 +185,13 @@ class Linker:
             return live
         return replace(agent, stale=reasons)
 
-    def _specs(self) -> dict[str, AgentSpec]:
-        fallbacks = {agent.name: agent.spec for agent in self._fallbacks.values()}
-        return fallbacks | {parsed.spec.name: parsed.spec for parsed in self._parsed.values()}
+    def _specs(self) -> Mapping[str, AgentSpec]:
+        """Return the specs of all agents by name."""
+        if self._all_specs is None:
+            fallbacks = {agent.name: agent.spec for agent in self._fallbacks.values()}
+            others = {file.spec.name: file.spec for file in self._unsettled.values()}
+            self._all_specs = {**self._settled.specs, **fallbacks, **others}
+        return self._all_specs
 
     def _compile_context(self) -> CompileContext:
         context = self._context
@@ -219,10 +205,12 @@ class Linker:
 
         The file that already owns the name keeps it. At the first load there is no owner: every claimant is rejected.
         """
-        claims: dict[str, list[str]] = {}
         claimed = list(self._claimed_names())
-        if len({name for _, name in claimed}) == len(claimed):
+        names = {name for _, name in claimed}
+        owners = {name: owner for name in names if (owner := self._settled.owner(name))}
+        if len(names) == len(claimed) and not owners:
             return {}
+        claims: dict[str, list[str]] = {name: [owner] for name, owner in owners.items()}
         for path, name in claimed:
             claims.setdefault(name, []).append(path)
         rejected: dict[str, list[Problem]] = {}
@@ -235,11 +223,12 @@ class Linker:
         return rejected
 
     def _claimed_names(self) -> Iterable[tuple[str, str]]:
-        yield from ((path, parsed.spec.name) for path, parsed in self._parsed.items())
+        """Yield path and name of each agent that is not settled."""
+        yield from ((path, parsed.spec.name) for path, parsed in self._unsettled.items())
         yield from ((path, agent.name) for path, agent in self._fallbacks.items())
 
     def _cycles(self) -> _ProblemsByPath:
-        parents = {path: parsed for path, parsed in self._parsed.items() if parsed.spec.sub_agents}
+        parents = {path: parsed for path, parsed in self._unsettled.items() if parsed.spec.sub_agents}
         if not parents:
             return {}
         specs = self._specs()
@@ -254,7 +243,7 @@ class Linker:
         context = self._compile_context()
         without_agents = context.with_only(())
         problems: dict[str, Iterable[Problem]] = {}
-        for path, parsed in self._parsed.items():
+        for path, parsed in self._unsettled.items():
             spec = parsed.spec
             try:
                 digest = self._digest(parsed, context.specs)
@@ -279,12 +268,12 @@ class Linker:
     def _model_errors(self) -> _ProblemsByPath:
         """Return errors for cost limits and settings that the agents' models do not support, and keep warnings."""
         specs, problems = self._specs(), {}
-        self._price_warnings = []
-        for path, parsed in self._parsed.items():
+        self._price_warnings = {}
+        for path, parsed in self._unsettled.items():
             if not _depends_on_models(parsed.spec):
                 continue
             found = find_problems(path, partial(self._model_problems, parsed, specs))
-            self._price_warnings += (problem for problem in found if problem.severity == "warning")
+            self._price_warnings[path] = tuple(problem for problem in found if problem.severity == "warning")
             problems[path] = [problem for problem in found if problem.severity == "error"]
         return self._prefer_edited({path: errors for path, errors in problems.items() if errors})
 
@@ -322,43 +311,3 @@ def _depends_on_models(spec: AgentSpec) -> bool:
 
 def _duplicate_name(document: Document, name: str, others: Iterable[str]) -> Problem:
     return document.problem(("name",), f"the name {name!r} is also used by {', '.join(sorted(others))}")
-
-
-def _saved_permissions(parsed: ParsedAgent, last_good: Agent) -> SavedPermissions:
-    """Return the permissions in a file; those of `last_good` if the file now defines another agent."""
-    return SavedPermissions(parsed.spec if parsed.spec.name == last_good.name else last_good.spec, parsed.document)
-
-
-def restrict_agents(
-    live: Mapping[str, Agent],
-    parsed: Mapping[str, ParsedAgent | ParseError],
-    sources: Mapping[str, bytes],
-    reasons: tuple[Problem, ...],
-) -> tuple[dict[str, Agent], list[Problem]]:
-    """Return the live agents with the restrictions of a rejected edit, and warnings about its files.
-
-    Args:
-        live: the agents by name.
-        parsed: the agent files by path.
-        sources: the bytes of the agent files by path. Unreadable files are missing here, but present in `parsed`.
-        reasons: why the edit is rejected.
-    """
-    by_name = {result.spec.name: result for result in parsed.values() if isinstance(result, ParsedAgent)}
-    agents: dict[str, Agent] = {}
-    warnings: list[Problem] = []
-    for name, agent in live.items():
-        last_good, result = agent.last_good, parsed.get(agent.path, by_name.get(name))
-        if result is None:
-            continue  # its file was removed
-        agents[name] = agent
-        if isinstance(result, ParsedAgent):
-            permissions: SavedPermissions | None = _saved_permissions(result, last_good)
-        else:
-            source = sources.get(agent.path)
-            permissions = read_permissions(agent.path, source, last_good.spec) if source is not None else None
-        if permissions is None or permissions.spec != last_good.spec:
-            stricter = tighten_agent(last_good, permissions) if permissions else last_good
-            if stricter.original and stricter.digest != agent.digest:
-                agents[name] = replace(stricter, stale=reasons)
-            warnings.extend(permission_warnings(agents[name], permissions, agent.path))
-    return agents, warnings

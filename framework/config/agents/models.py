@@ -48,8 +48,20 @@ def setting_problems(settings: Settings, source: bytes, models: Collection[str])
             yield Problem(path=variable_name(path), message=message, hint=hint)
 
 
+def missing_sdks(names: Iterable[str], settings: Settings, own: Collection[str]) -> dict[str, str]:
+    """Return the models, of the given names and aliases, whose SDK is not installed, with what to do.
+
+    Args:
+        names: the models and aliases.
+        settings: the settings in effect.
+        own: names of clients that the program passes in; they need no SDK.
+    """
+    models = {name: settings.models[name].model if name in settings.models else name for name in names}
+    return {name: text for name, model in models.items() if model not in own and (text := missing_sdk(model))}
+
+
 def missing_sdk_warnings(
-    agents: Iterable[tuple[AgentSpec, Document]], settings: Settings, source: bytes, own: Collection[str]
+    agents: Iterable[tuple[AgentSpec, Document]], settings: Settings, source: bytes, missing: Mapping[str, str]
 ) -> Iterator[Problem]:
     """Yield a warning for each model of the agents, and the default one, whose SDK is not installed.
 
@@ -57,23 +69,15 @@ def missing_sdk_warnings(
         agents: the specs of the agents and their files.
         settings: the settings in effect.
         source: the bytes of `agentsd.yaml`.
-        own: names of clients that the program passes in; they need no SDK.
+        missing: the result of `missing_sdks`.
     """
-    reasons: dict[str, str] = {}
-
-    def reason(name: str) -> str:
-        if name not in reasons:
-            model = settings.models[name].model if name in settings.models else name
-            reasons[name] = "" if model in own else missing_sdk(model)
-        return reasons[name]
-
     found = [
-        document.problem(path, text)
+        document.problem(path, missing[name])
         for spec, document in agents
         for path, name in named_models(spec)
-        if (text := reason(name))
+        if name in missing
     ]
-    if text := reason(settings.model):
+    if text := missing.get(settings.model):
         with suppress(DocumentError):  # the settings come from the program, not from this file
             document = read_document(SETTINGS_FILE, source)
             if value_at(document.data, ("model",)) == settings.model:

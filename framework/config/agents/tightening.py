@@ -17,8 +17,10 @@ from typing import Any
 
 from framework.config.agents.compile import Agent, build_agent
 from framework.config.agents.diff import LIST_EFFECTS, VALUE_EFFECTS
+from framework.config.agents.link_context import ParsedAgent
 from framework.config.files.snapshot import source_digest
 from framework.config.yaml.document import Document, DocumentError, KeyPath, PackedMarks, read_document
+from framework.config.yaml.parse import ParseError
 from framework.config.yaml.partial import JsonObject, get_dotted, merge_valid
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, SkillPolicy
@@ -175,3 +177,43 @@ def _set_at_key(data: JsonObject, key: str, value: Any) -> None:
     for part in above:
         data = data[part]
     data[last] = value
+
+
+def saved_permissions(parsed: ParsedAgent, last_good: Agent) -> SavedPermissions:
+    """Return the permissions in a file; those of `last_good` if the file now defines another agent."""
+    return SavedPermissions(parsed.spec if parsed.spec.name == last_good.name else last_good.spec, parsed.document)
+
+
+def restrict_agents(
+    live: Mapping[str, Agent],
+    parsed: Mapping[str, ParsedAgent | ParseError],
+    sources: Mapping[str, bytes],
+    reasons: tuple[Problem, ...],
+) -> tuple[dict[str, Agent], list[Problem]]:
+    """Return the live agents with the restrictions of a rejected edit, and warnings about its files.
+
+    Args:
+        live: the agents by name.
+        parsed: the agent files by path.
+        sources: the bytes of the agent files by path. Unreadable files are missing here, but present in `parsed`.
+        reasons: why the edit is rejected.
+    """
+    by_name = {result.spec.name: result for result in parsed.values() if isinstance(result, ParsedAgent)}
+    agents: dict[str, Agent] = {}
+    warnings: list[Problem] = []
+    for name, agent in live.items():
+        last_good, result = agent.last_good, parsed.get(agent.path, by_name.get(name))
+        if result is None:
+            continue  # its file was removed
+        agents[name] = agent
+        if isinstance(result, ParsedAgent):
+            permissions: SavedPermissions | None = saved_permissions(result, last_good)
+        else:
+            source = sources.get(agent.path)
+            permissions = read_permissions(agent.path, source, last_good.spec) if source is not None else None
+        if permissions is None or permissions.spec != last_good.spec:
+            stricter = tighten_agent(last_good, permissions) if permissions else last_good
+            if stricter.original and stricter.digest != agent.digest:
+                agents[name] = replace(stricter, stale=reasons)
+            warnings.extend(permission_warnings(agents[name], permissions, agent.path))
+    return agents, warnings

@@ -144,7 +144,8 @@ class Debouncer:
     def _removed_files(self) -> frozenset[str]:
         if self._observed is None or self._handled is None:
             return frozenset()
-        return frozenset(self._handled.files.keys() - self._observed.files.keys())
+        before, after = self._handled.files, self._observed.files
+        return frozenset(path for path in self._touched if path in before and path not in after)
 
     def _is_in_grace(self, path: str, now: float, removed: frozenset[str], *, widens: bool) -> bool:
         grace = self._periods.widening if widens else 0.0
@@ -157,6 +158,4 @@ def _differences(before: Snapshot | None, after: Snapshot | None) -> set[str]:
     """Return the paths whose content, or problem, differs."""
     if before is None or after is None:
         return set()
-    names = before.files.keys() | after.files.keys()
-    changed = {name for name in names if before.files.get(name) != after.files.get(name)}
-    return changed | {problem.path for problem in {*before.problems} ^ {*after.problems}}
+    return {*after.changed_files(before), *(problem.path for problem in {*before.problems} ^ {*after.problems})}

@@ -6,8 +6,8 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 
 from framework.config.yaml.document import MAX_DOCUMENT_BYTES
@@ -24,19 +24,14 @@ Fingerprint = tuple[int, int, int, int, int]
 """Device, inode, size, mtime and ctime. No program can set the ctime, so it reveals an edit that restores the mtime."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundFile:
-    """A file that was found, or the error that prevents reading it."""
-
-    path: str
-    link: bool = False
-    status: os.stat_result | None = None
-    error: OSError | None = None
+FoundFile = tuple[str, os.stat_result | OSError, bool]
+"""Path, status or the error that prevents reading it, and whether it is a symbolic link. A tuple: there may be many."""
 
 
-def fingerprint(status: os.stat_result) -> Fingerprint:
-    """Return a value that changes with the file, except for edits within the resolution of its times."""
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+fingerprint: Callable[[os.stat_result], Fingerprint] = attrgetter(
+    "st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns"
+)
+"""Returns a value that changes with the file, except for edits within the resolution of its times."""
 
 
 def was_stable(read: Fingerprint, began_ns: int) -> bool:
@@ -62,16 +57,18 @@ def find_files(folder: str, suffixes: tuple[str, ...]) -> Iterator[FoundFile]:
         try:
             entries = _entries(current)
         except OSError as error:
-            yield FoundFile(current, error=error)
+            yield current, error, False
             continue
-        for entry in entries:
-            if not _is_folder(entry):
-                yield from _file(entry, folder, suffixes)
-            elif not entry.name.startswith(_HIDDEN_FOLDERS):
+        while entries:
+            entry = entries.pop()  # it holds its status; many of them would cause garbage collections
+            if entry.is_file(follow_symlinks=False) or not _is_folder(entry):
+                if _is_read(entry.name, suffixes) and (file := _file(entry, folder)):
+                    yield file
+            elif not is_hidden_folder(entry.name):
                 try:
                     target = _link_target(entry.path, folder) if entry.is_symlink() else None
                 except OSError as error:
-                    yield FoundFile(entry.path, link=True, error=error)
+                    yield entry.path, error, True
                     continue
                 if target is None:
                     pending.append((entry.path, followed))
@@ -94,27 +91,30 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
+def is_hidden_folder(name: str) -> bool:
+    """Return whether a scan skips folders of this name."""
+    return name.startswith(_HIDDEN_FOLDERS)
+
+
 def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(_HIDDEN_FOLDERS) for part in path.parts)
+    return any(is_hidden_folder(part) for part in path.parts)
 
 
-def _file(entry: os.DirEntry[str], folder: str, suffixes: tuple[str, ...]) -> Iterator[FoundFile]:
-    if not _is_read(entry.name, suffixes):
-        return
+def _file(entry: os.DirEntry[str], folder: str) -> FoundFile | None:
+    """Return a file, or the error that prevents reading it; None if it was deleted after it was listed."""
     link = entry.is_symlink()
     try:
         if link:
             _link_target(entry.path, folder)
-        yield FoundFile(entry.path, link, entry.stat())
+        return entry.path, entry.stat(), link
     except OSError as error:
-        if link or not isinstance(error, FileNotFoundError):  # a file may be deleted after it was listed
-            yield FoundFile(entry.path, link, error=error)
+        return (entry.path, error, link) if link or not isinstance(error, FileNotFoundError) else None
 
 
 def is_read_below(parts: Sequence[str], suffixes: tuple[str, ...]) -> bool:
     """Return whether a scan of a folder reads a file with this path below it: neither hidden nor private."""
     *folders, name = parts
-    return _is_read(name, suffixes) and not any(folder.startswith(_HIDDEN_FOLDERS) for folder in folders)
+    return _is_read(name, suffixes) and not any(map(is_hidden_folder, folders))
 
 
 def _is_read(name: str, suffixes: tuple[str, ...]) -> bool:

@@ -1,16 +1,13 @@
-"""Takes snapshots of the project's files, from which generations are built."""
+"""Snapshots of the project's files, from which generations are built."""
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from operator import itemgetter
-from pathlib import Path
+from itertools import islice
 
-from framework.config.files.reading import Fingerprint, FoundFile, find_files, fingerprint, read_consistent, was_stable
 from framework.config.settings import SETTINGS_FILE
 from framework.types.problem import Problem
 
@@ -27,16 +24,27 @@ TEST_SUFFIXES = (".test.yaml", ".test.yml")
 Cases = Mapping[str, bytes | Problem]
 """Case files by path: the content, or the problem that prevents reading it."""
 
+_AFTER_SLASH = chr(ord("/") + 1)
+_SUM_BYTES = 32
+_SUM_LIMIT = 1 << (8 * _SUM_BYTES)
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The project's files at one moment, by path relative to the root, such as `agents.d/support.yaml`."""
 
     files: Mapping[str, bytes]
+    """The contents, sorted by path."""
     problems: tuple[Problem, ...]
     digest: str
     """Equal for equal paths and bytes. Includes case files only after `with_cases_in_digest`."""
     cases: Cases = field(default_factory=dict)
+    files_sum: int = 0
+    """Sum of the hashes of all files: an edited copy is computed from it without hashing the other files again."""
+    edited_from: int | None = None
+    """`files_sum` of the snapshot that this one is an edited copy of."""
+    edited_paths: frozenset[str] = frozenset()
+    """The files that differ from that snapshot."""
 
     def with_cases_in_digest(self) -> Snapshot:
         """Return a copy whose digest covers case files, for projects whose cases gate publication."""
@@ -45,22 +53,52 @@ class Snapshot:
 
     def with_earlier(self, paths: Collection[str], earlier: Snapshot) -> Snapshot:
         """Return a copy with some paths in the version of an earlier snapshot."""
-        files = {path: source for path, source in self.files.items() if path not in paths}
-        files |= {path: source for path, source in earlier.files.items() if path in paths}
         problems = [problem for problem in self.problems if problem.path not in paths]
         problems += [problem for problem in earlier.problems if problem.path in paths]
-        return build_snapshot(files, problems, self.cases)
+        return self.edited({path: earlier.files.get(path) for path in paths}, problems, self.cases)
 
     def with_texts(self, texts: Mapping[str, bytes]) -> Snapshot:
         """Return a copy in which files have these contents, as after an edit. Files that do not exist are added."""
         cases = {path: source for path, source in texts.items() if is_case_file(path)}
         files = {path: source for path, source in texts.items() if path not in cases}
         problems = [problem for problem in self.problems if problem.path not in texts]
-        return build_snapshot({**self.files, **files}, problems, {**self.cases, **cases})
+        return self.edited(files, problems, {**self.cases, **cases})
+
+    def edited(self, changes: Mapping[str, bytes | None], problems: Iterable[Problem], cases: Cases) -> Snapshot:
+        """Return a copy in which files have these contents; None removes a file. Problems and cases are replaced."""
+        files, total, is_sorted = dict(self.files), self.files_sum, True
+        changed = {path: source for path, source in changes.items() if files.get(path) != source}
+        for path, source in changed.items():
+            if (before := files.get(path)) is not None:
+                total -= _file_hash(path, before)
+            if source is None:
+                del files[path]
+            else:
+                is_sorted = is_sorted and before is not None
+                files[path], total = source, total + _file_hash(path, source)
+        files, total, problems = (
+            files if is_sorted else dict(sorted(files.items())),
+            total % _SUM_LIMIT,
+            tuple(problems),
+        )
+        return Snapshot(files, problems, _digest(total, problems), cases, total, self.files_sum, frozenset(changed))
+
+    def changed_files(self, before: Snapshot) -> Set[str]:
+        """Return the paths of the files that differ from another snapshot."""
+        if self.files_sum == before.files_sum:
+            return frozenset()
+        if self.edited_from == before.files_sum:
+            return self.edited_paths
+        own, other = self.files, before.files
+        changed = {path for path, source in own.items() if other.get(path) != source}
+        return changed.union(path for path in other if path not in own)
 
     def files_in(self, folder: str) -> dict[str, bytes]:
         """Return the files of one folder; a single-file project counts as a file in `agents.d`."""
-        return {path: source for path, source in self.files.items() if _is_in(path, folder)}
+        paths = list(self.files)
+        first, end = bisect_left(paths, folder + "/"), bisect_left(paths, folder + _AFTER_SLASH)
+        single = [path for path in paths if "/" not in path and _is_in(path, folder)] if folder == AGENTS else []
+        return {**dict(islice(self.files.items(), first, end)), **{path: self.files[path] for path in single}}
 
     def unreadable(self, folder: str, known: Iterable[str]) -> dict[str, Problem]:
         """Return the files in a folder that could not be read.
@@ -99,101 +137,16 @@ def source_digest(*parts: bytes | str) -> str:
     return digest.hexdigest()
 
 
-def take_snapshot(root: Path) -> Snapshot:
-    """Read the project's files; a file that cannot be read becomes a Problem."""
-    return Scanner(root).scan()
-
-
-def take_single_file_snapshot(path: Path) -> Snapshot:
-    """Read a project that is one agent file, with its case files if there are any."""
-    return Scanner(path, single=True).scan()
-
-
-class Scanner:
-    """Scans the project's files repeatedly, and opens only those that changed since the previous scan.
-
-    Not safe for concurrent calls.
-    """
-
-    def __init__(self, root: Path, *, single: bool = False) -> None:
-        self._root, self._single = root, single
-        self._read: dict[str, tuple[Fingerprint, bytes]] = {}
-        self._last: Snapshot | None = None
-
-    def scan(self) -> Snapshot:
-        """Return a snapshot of the current files; the previous object if nothing changed."""
-        files: dict[str, bytes] = {}
-        problems: list[Problem] = []
-        cases: dict[str, bytes | Problem] = {}
-        read: dict[str, tuple[Fingerprint, bytes]] = {}
-        for name, file in sorted(self._find(), key=itemgetter(0)):
-            source = self._source(name, file, read)
-            if source is None:
-                continue
-            if is_case_file(name):
-                cases[source.path if isinstance(source, Problem) else name] = source
-            elif isinstance(source, Problem):
-                problems.append(source)
-            else:
-                files[name] = source
-        self._read = read
-        last = self._last
-        if last is None or last.files != files or last.problems != tuple(problems) or last.cases != cases:
-            self._last = last = build_snapshot(files, problems, cases)
-        return last
-
-    def _find(self) -> Iterator[tuple[str, FoundFile]]:
-        """Yield the relevant files with their paths relative to the root."""
-        settings = (self._root.parent if self._single else self._root) / SETTINGS_FILE
-        if os.path.lexists(settings):
-            yield SETTINGS_FILE, _stat(settings)
-        if self._single:
-            cases = [self._root.with_name(self._root.stem + suffix) for suffix in TEST_SUFFIXES]
-            yield from ((path.name, _stat(path)) for path in (self._root, *filter(Path.is_file, cases)))
-            return
-        root = os.path.join(self._root, "")  # noqa: PTH118 - creating a Path for each of many files is slow
-        for folder, suffixes in PROJECT_FOLDERS.items():
-            for file in find_files(root + folder, suffixes):
-                yield file.path.removeprefix(root), file
-
-    def _source(self, name: str, file: FoundFile, read: dict[str, tuple[Fingerprint, bytes]]) -> bytes | Problem | None:
-        """Return the content or the problem of a file; None if it was deleted since the folder was listed."""
-        try:
-            name.encode()
-            if file.status is None:
-                raise file.error or FileNotFoundError
-            entry = self._read.get(name)
-            if entry is None or entry[0] != fingerprint(file.status):
-                began = time.time_ns()
-                source, version = read_consistent(file.path)
-                entry = version, source
-                if not was_stable(version, began):
-                    return source
-            read[name] = entry
-            return entry[1]
-        except FileNotFoundError as error:
-            return _unreadable(name, error) if file.link or self._single else None
-        except (OSError, UnicodeEncodeError) as error:
-            return _unreadable(name, error)
-
-
-def _stat(path: Path) -> FoundFile:
-    try:
-        return FoundFile(str(path), status=path.stat())
-    except OSError as error:
-        return FoundFile(str(path), error=error)
-
-
 def build_snapshot(files: Mapping[str, bytes], problems: Iterable[Problem], cases: Cases) -> Snapshot:
     """Create a snapshot and compute its digest."""
-    problems = tuple(problems)
-    parts = [part for name, source in sorted(files.items()) for part in (name, source)]
-    digest = source_digest(*parts, *(str(problem) for problem in problems))
-    return Snapshot(files, problems, digest, cases)
+    problems, total = tuple(problems), sum(_file_hash(path, source) for path, source in files.items()) % _SUM_LIMIT
+    return Snapshot(dict(sorted(files.items())), problems, _digest(total, problems), cases, total)
 
 
-def _unreadable(name: str, error: OSError | UnicodeEncodeError) -> Problem:
-    printable = os.fsencode(name).decode("utf-8", "backslashreplace")
-    if isinstance(error, UnicodeEncodeError):
-        return Problem(path=printable, message="cannot be read: the file name is not UTF-8")
-    return Problem(path=printable, message=f"cannot be read: {error.strerror or error}")
+def _file_hash(path: str, source: bytes) -> int:
+    name = path.encode()
+    return int.from_bytes(blake2b(len(name).to_bytes(8, "big") + name + source, digest_size=_SUM_BYTES).digest(), "big")
+
+
+def _digest(files_sum: int, problems: Iterable[Problem]) -> str:
+    return source_digest(files_sum.to_bytes(_SUM_BYTES, "big"), *(str(problem) for problem in problems))

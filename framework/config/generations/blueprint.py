@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from framework.config.agents.compile import Agent, CompileContext, build_agent, template_names
 from framework.config.agents.extensions import extension_names
-from framework.config.agents.link import ParsedAgent
+from framework.config.agents.link_context import ParsedAgent
 from framework.config.agents.toolbox import Toolbox
 from framework.config.files.snapshot import source_digest
 from framework.config.generations.generation import Generation

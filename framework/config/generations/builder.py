@@ -6,17 +6,20 @@ An agent, plugin or template that fails keeps its last good version; the other f
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from weakref import WeakValueDictionary
 
 from framework.config.agents.budgets import Budgets, define_budgets, with_used_budgets
 from framework.config.agents.compile import Agent
 from framework.config.agents.external_tools import ExternalTools
-from framework.config.agents.link import LinkContext, Linker, ParsedAgent, restrict_agents
-from framework.config.agents.models import missing_sdk_warnings, setting_problems
+from framework.config.agents.link import Linker
+from framework.config.agents.link_context import LinkContext, ParsedAgent
+from framework.config.agents.models import missing_sdk_warnings, missing_sdks, named_models, setting_problems
 from framework.config.agents.prices import PriceList, zero_price_warnings
+from framework.config.agents.settled import Linked
 from framework.config.agents.sources import SourceCache, SourceFiles
+from framework.config.agents.tightening import restrict_agents
 from framework.config.agents.toolbox import PluginCache, Toolbox
 from framework.config.agents.unexpected_errors import find_problems, problem_from_exception
 from framework.config.agents.unused_limits import unused_limit_warnings
@@ -50,6 +53,15 @@ class _SpecInterner:
         return self._parts.setdefault((type(part), part.model_dump_json(exclude_unset=True)), part)
 
 
+@dataclass(frozen=True, slots=True)
+class _AgentFiles:
+    """Agent files and the results of parsing them, by path."""
+
+    sources: Mapping[str, bytes] = field(default_factory=dict)
+    valid: Mapping[str, ParsedAgent] = field(default_factory=dict)
+    invalid: Mapping[str, ParseError] = field(default_factory=dict)
+
+
 class GenerationBuilder:
     """Builds one generation after another. Parsed files and loaded plugins are reused while their bytes are the same.
 
@@ -63,9 +75,7 @@ class GenerationBuilder:
         self._models, self._settings, self._sources = models, settings, SourceCache()
         self._link_context = LinkContext(Toolbox({}), Prompts({}), executors, frozenset(), PriceList("", None, {}, ()))
         self._templates: Mapping[str, str] = {}
-        self._parsed: dict[str, ParsedAgent | ParseError] = {}
-        self._agent_files: dict[str, bytes] = {}
-        """The bytes that `_parsed` was parsed from, by path."""
+        self._agent_files = _AgentFiles()
         self._interner = _SpecInterner()
         self._lock = threading.Lock()
 
@@ -106,11 +116,11 @@ class GenerationBuilder:
     def _build_restricted(
         self, snapshot: Snapshot, previous: Generation, external: ExternalTools, reasons: tuple[Problem, ...]
     ) -> Generation:
-        files = snapshot.files_in(AGENTS)
-        parsed: dict[str, ParsedAgent | ParseError] = self._parse_all(files)
-        unreadable = snapshot.unreadable(AGENTS, [agent.path for agent in previous.agents.values()])
+        files = self._parse_all(snapshot.files_in(AGENTS))
+        unreadable = _unreadable_agents(snapshot, previous)
+        parsed: dict[str, ParsedAgent | ParseError] = {**files.valid, **files.invalid}
         parsed |= {path: ParseError([problem]) for path, problem in unreadable.items()}
-        agents, agent_warnings = restrict_agents(previous.agents, parsed, files, reasons)
+        agents, agent_warnings = restrict_agents(previous.agents, parsed, files.sources, reasons)
         settings, settings_problems = self._settings.restrict(snapshot, previous.settings)
         problems = tuple(dict.fromkeys(sort_problems([*reasons, *agent_warnings, *settings_problems])))
         rejected = _rejected(snapshot, previous, external, problems)
@@ -119,8 +129,8 @@ class GenerationBuilder:
             return rejected
         defined = define_budgets(settings, snapshot.files.get(SETTINGS_FILE, EMPTY_SETTINGS), previous.budgets)
         budgets = {**previous.budgets, **defined}
-        files = _shared_files(snapshot, previous)
-        restricted = replace(rejected, agents=agents, settings=settings, budgets=budgets, files=files)
+        restricted = replace(rejected, agents=agents, settings=settings, budgets=budgets)
+        restricted = replace(restricted, files=_shared_files(snapshot, previous), files_sum=snapshot.files_sum)
         return replace(restricted, problems=problems, rejection=())
 
     def _build(self, snapshot: Snapshot, previous: Generation, external: ExternalTools) -> Generation:
@@ -134,24 +144,13 @@ class GenerationBuilder:
         problems += find_problems(SETTINGS_FILE, lambda: zero_price_warnings(settings, source))
         toolbox = self._toolbox(snapshot, previous, external)
         prompts = self._prompts(snapshot.files_in(PROMPTS), problems)
-        parsed = self._parse_all(snapshot.files_in(AGENTS))
         budgets = define_budgets(settings, source, previous.budgets)
         self._update_link_context(settings, toolbox, prompts, budgets)
-        valid = {path: result for path, result in parsed.items() if isinstance(result, ParsedAgent)}
-        linker = Linker(self._link_context, valid, previous.agents)
-        for path, result in parsed.items():
-            if isinstance(result, ParseError):
-                linker.reject(path, result.problems, self._agent_files[path])
-        for path, problem in snapshot.unreadable(AGENTS, [agent.path for agent in previous.agents.values()]).items():
-            linker.reject(path, [problem])
-        agents = linker.link()
-        self._link_context.retain_digests(valid.values())
+        linked, link_problems = self._link(snapshot, previous)
+        agents = linked.agents
         problems += find_problems(SETTINGS_FILE, lambda: unused_limit_warnings(settings, source, agents, self._models))
-        current = [(agent.spec, agent.document) for agent in agents.values() if not agent.stale]
-        missing_sdks = find_problems(
-            SETTINGS_FILE, lambda: missing_sdk_warnings(current, settings, source, self._models)
-        )
-        problems += [*missing_sdks, *toolbox.problems, *prompts.problems(), *linker.problems]
+        sdk_warnings = find_problems(SETTINGS_FILE, lambda: self._sdk_warnings(linked, settings, source))
+        problems += [*sdk_warnings, *toolbox.problems, *prompts.problems(), *link_problems]
         return Generation(
             previous.number + 1,
             snapshot.digest,
@@ -161,12 +160,30 @@ class GenerationBuilder:
             _shared_files(snapshot, previous),
             snapshot.cases,
             toolbox.plugins,
-            plugins=_plugins_in_use(toolbox, agents.values()),
+            plugins=_plugins_in_use(toolbox, linked, previous),
+            linked=linked,
+            files_sum=snapshot.files_sum,
             settings=settings,
             external=external,
-            missing_sdks=tuple(missing_sdks),
+            missing_sdks=tuple(sdk_warnings),
             budgets=with_used_budgets(budgets, previous.budgets, (agent.spec for agent in agents.values())),
         )
+
+    def _link(self, snapshot: Snapshot, previous: Generation) -> tuple[Linked, list[Problem]]:
+        files = self._parse_all(snapshot.files_in(AGENTS))
+        linker = Linker(self._link_context, files.valid, previous.agents, previous.linked)
+        for path, error in files.invalid.items():
+            linker.reject(path, error.problems, files.sources[path])
+        for path, problem in _unreadable_agents(snapshot, previous).items():
+            linker.reject(path, [problem])
+        return linker.link(), linker.problems
+
+    def _sdk_warnings(self, linked: Linked, settings: Settings, source: bytes) -> Iterator[Problem]:
+        files = linked.parsed.values()
+        names = {name for models in {file.models for file in files} for name in models}
+        missing = missing_sdks({*names, settings.model}, settings, self._models)
+        agents = [(file.spec, file.document) for file in files if not missing.keys().isdisjoint(file.models)]
+        yield from missing_sdk_warnings(agents, settings, source, missing)
 
     def _toolbox(self, snapshot: Snapshot, previous: Generation, external: ExternalTools) -> Toolbox:
         unreadable = snapshot.unreadable(PLUGINS, self._plugins.paths)
@@ -200,17 +217,36 @@ class GenerationBuilder:
             return Prompts(sources, self._link_context.prompts)
         return self._link_context.prompts
 
-    def _parse_all(self, files: Mapping[str, bytes]) -> dict[str, ParsedAgent | ParseError]:
-        self._parsed = {path: self._parse(path, source) for path, source in sorted(files.items())}
-        self._agent_files = dict(files)
-        return dict(self._parsed)
+    def _parse_all(self, sources: Mapping[str, bytes]) -> _AgentFiles:
+        """Parse the files whose bytes have changed since the previous call. `sources` is sorted by path."""
+        before = self._agent_files
+        changed = [path for path, source in sources.items() if before.sources.get(path) is not source]
+        changed = [path for path in changed if before.sources.get(path) != sources[path]]
+        removed = [path for path in before.sources if path not in sources]
+        valid, invalid = dict(before.valid), dict(before.invalid)
+        for path in removed:
+            valid.pop(path, None)
+            invalid.pop(path, None)
+        for path in changed:
+            result = self._parse(path, sources[path])
+            if isinstance(result, ParsedAgent):
+                invalid.pop(path, None)
+                valid[path] = result
+            else:
+                valid.pop(path, None)
+                invalid[path] = result
+        for path in before.valid.keys() & {*changed, *removed}:
+            self._link_context.forget(before.valid[path])
+        if not before.valid.keys() >= {*changed}:
+            valid = dict(sorted(valid.items()))
+        self._agent_files = _AgentFiles(sources, valid, invalid)
+        return self._agent_files
 
     def _parse(self, path: str, source: bytes) -> ParsedAgent | ParseError:
-        if self._agent_files.get(path) == source:
-            return self._parsed[path]
         try:
             spec, document = parse_agent(path, source)
-            return ParsedAgent(self._interner.spec(spec), document, source_digest(source))
+            models = tuple(name for _, name in named_models(spec))
+            return ParsedAgent(self._interner.spec(spec), document, source_digest(source), models)
         except ParseError as error:
             return error
         except Exception as error:  # noqa: BLE001 - one file must not keep the others from going live
@@ -225,14 +261,28 @@ def _rejected(
     return replace(previous, number=number, digest=snapshot.digest, external=external, rejection=rejection)
 
 
-def _shared_files(snapshot: Snapshot, previous: Generation) -> dict[str, bytes]:
+def _shared_files(snapshot: Snapshot, previous: Generation) -> Mapping[str, bytes]:
     """Return the files of a snapshot. Generations share the bytes of unchanged files: the history keeps them all."""
-    before = previous.files
-    return {path: before[path] if before.get(path) == source else source for path, source in snapshot.files.items()}
+    before, files = previous.files, snapshot.files
+    if snapshot.edited_from == previous.files_sum:  # the other files are shared already
+        others = [path for path in snapshot.edited_paths if path in files]
+    else:
+        others = [path for path, source in files.items() if before.get(path) is not source]
+    shared = {path: before[path] for path in others if before.get(path) == files[path]}
+    return {**files, **shared} if shared else files
 
 
-def _plugins_in_use(toolbox: Toolbox, agents: Collection[Agent]) -> tuple[Plugin, ...]:
+def _unreadable_agents(snapshot: Snapshot, previous: Generation) -> dict[str, Problem]:
+    if not snapshot.problems:
+        return {}
+    return snapshot.unreadable(AGENTS, [agent.path for agent in previous.agents.values()])
+
+
+def _plugins_in_use(toolbox: Toolbox, linked: Linked, previous: Generation) -> tuple[Plugin, ...]:
     """Return the current plugins, and earlier versions whose functions stale or unchanged agents still use."""
+    agents: Collection[Agent] = linked.agents.values()
+    if {*previous.plugins} <= {*toolbox.plugins}:  # the live agents use only current ones
+        agents = linked.relinked
     offered = {id(tool): tool.function for agent in agents for tool in agent.toolset.offered.values()}
     extended = (agent for agent in agents if agent.hooks or agent.executor)
     functions = [*offered.values(), *(function for agent in extended for function in agent.functions())]

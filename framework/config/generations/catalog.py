@@ -16,10 +16,11 @@ from types import MappingProxyType
 
 from framework.config.agents.compile import Agent
 from framework.config.agents.external_tools import ExternalTools, discover
-from framework.config.files.snapshot import Snapshot, take_single_file_snapshot, take_snapshot
+from framework.config.files.scanner import take_single_file_snapshot, take_snapshot
+from framework.config.files.snapshot import Snapshot
 from framework.config.generations.admission import Admission, Gate
 from framework.config.generations.builder import GenerationBuilder
-from framework.config.generations.candidate import Candidate, Preview, ReloadOutcome
+from framework.config.generations.candidate import Candidate, Compared, Preview, ReloadOutcome, compare
 from framework.config.generations.generation import Generation, empty_generation
 from framework.config.generations.history import History, Trigger
 from framework.config.generations.leases import Lease, Leases
@@ -155,11 +156,8 @@ class Catalog:
         async with self._lock:
             snapshot = await asyncio.to_thread(self.snapshot, texts or {})
             external = await self._discover(snapshot)
-            built = await asyncio.to_thread(self._builder.build, snapshot, self.current, external)
-            candidate, held = (
-                Candidate.of(built, self.current, snapshot),
-                self.held and snapshot.digest == self._ignored_digest,
-            )
+            candidate = await self._build(snapshot, external)
+            built, held = candidate.generation, self.held and snapshot.digest == self._ignored_digest
             state = snapshot.digest, external.digest
             if state == (self.current.digest, self.current.external.digest):
                 return Preview("unchanged", candidate, held, self.current.problems_with(external))
@@ -235,8 +233,17 @@ class Catalog:
         if (snapshot.digest, external.digest) == self._rejected_digests:
             self._last_snapshot = snapshot
             return None
-        built = await asyncio.to_thread(self._builder.build, snapshot, self.current, external)
-        return Candidate.of(built, self.current, snapshot, (started, time_ns()))
+        return replace(await self._build(snapshot, external), built=(started, time_ns()))
+
+    async def _build(self, snapshot: Snapshot, external: ExternalTools) -> Candidate:
+        """Build a snapshot and compare it with the live generation, in a thread."""
+        before = self.current
+
+        def build() -> Compared:
+            return compare(self._builder.build(snapshot, before, external), before)
+
+        generation, changes, different = await asyncio.to_thread(build)
+        return Candidate(generation, before, changes, snapshot, different=different)
 
     async def _discover(self, snapshot: Snapshot) -> ExternalTools:
         declared = await asyncio.to_thread(self._builder.sources, snapshot)
@@ -262,7 +269,7 @@ class Catalog:
             seconds=perf_counter() - started,
             generation=self.current.number,
             agents=len(self.current.agents),
-            stale=sum(bool(agent.stale) for agent in self.current.agents.values()),
+            stale=len(self.history.last.archived.stale) if self.history.last else 0,
         )
         return self.current
 
@@ -274,11 +281,8 @@ class Catalog:
             with lease:  # plugins that the next attempt uses as well stay set up
                 await asyncio.to_thread(self._builder.reject_plugins, lease.failed)
                 external = candidate.generation.external
-                built = await asyncio.to_thread(self._builder.build, candidate.snapshot, self.current, external)
-                traceparent = candidate.generation.traceparent
-                candidate = Candidate.of(built, self.current, candidate.snapshot, candidate.built).with_traceparent(
-                    traceparent
-                )
+                again = replace(await self._build(candidate.snapshot, external), built=candidate.built)
+                candidate = again.with_traceparent(candidate.generation.traceparent)
                 lease = await self._leases.acquire(candidate.generation)
         return candidate, lease
 
@@ -310,11 +314,12 @@ class Catalog:
         before, self.current = self.current, candidate.generation
         self._leases.publish(lease)
         self.problems = self.current.problems
-        self.history.add(self.current, trigger, candidate.changes)
+        self.history.add(candidate, trigger)
         published, self._published = self._published, asyncio.Event()
         published.set()
+        known = {*before.problems}
         for problem in self.current.problems if before.number else self.current.errors:
-            if problem not in before.problems:
+            if problem not in known:
                 log.log(logging.ERROR if problem.severity == "error" else logging.WARNING, "%s", problem)
         log.info("%s", self.current.summary)
         self._notify(candidate.event())

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from framework.config.agents.budgets import Budgets
 from framework.config.agents.compile import Agent
 from framework.config.agents.external_tools import ExternalTools
+from framework.config.agents.settled import Linked
 from framework.config.files.snapshot import Cases
 from framework.config.settings import Settings
 from framework.config.yaml.parse import sort_problems
@@ -46,6 +47,10 @@ class Generation:
     """Warnings about models whose SDK is not installed."""
     plugins: tuple[Plugin, ...] = ()
     """All plugins in use: `live_plugins`, and the earlier versions whose tools stale agents have."""
+    files_sum: int = -1
+    """`Snapshot.files_sum` of `files`."""
+    linked: Linked | None = field(default=None, compare=False, repr=False)
+    """How `agents` were linked, for the build of the next generation; None if they come from elsewhere."""
 
     @property
     def errors(self) -> tuple[Problem, ...]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 
 from framework.config.agents.compile import Agent, CompileContext, compile_agent
+from framework.config.generations.candidate import Candidate
 from framework.config.generations.generation import Generation
 from framework.config.yaml.parse import parse_agent
 from framework.types.change import Change
@@ -41,17 +42,30 @@ class ArchivedGeneration:
     """The agents that are restricted by an invalid file."""
 
     @classmethod
-    def of(cls, generation: Generation) -> ArchivedGeneration:
-        """Archive a generation."""
-        agents = generation.agents
+    def of(
+        cls, generation: Generation, before: ArchivedGeneration | None = None, different: Collection[str] = ()
+    ) -> ArchivedGeneration:
+        """Archive a generation.
+
+        Args:
+            generation: the generation.
+            before: the archive of an earlier one, whose entries are copied.
+            different: the names of the agents that may differ from that one.
+        """
+        agents, base = generation.agents, before or cls(generation, {}, {}, {}, {}, {}, {})
+        if any((name in agents) != (name in base.paths) for name in different) or not before:
+            base, different = cls(generation, {}, {}, {}, {}, {}, {}), agents.keys()
+        changed = {name: agents[name] for name in different}
+        kept = {name: problems for name, problems in base.stale.items() if name not in changed}
+        restricted = {name: agent for name, agent in base.restricted.items() if name not in changed}
         return cls(
-            replace(generation, agents={}),
-            {name: agent.path for name, agent in agents.items()},
-            {name: agent.document.source for name, agent in agents.items()},
-            {name: agent.last_good.digest for name, agent in agents.items()},
-            {name: agent.last_good.context for name, agent in agents.items()},
-            {name: agent.stale for name, agent in agents.items() if agent.stale},
-            {name: agent for name, agent in agents.items() if agent.original},
+            replace(generation, agents={}, linked=None),
+            {**base.paths, **{name: agent.path for name, agent in changed.items()}},
+            {**base.sources, **{name: agent.document.source for name, agent in changed.items()}},
+            {**base.digests, **{name: agent.last_good.digest for name, agent in changed.items()}},
+            {**base.contexts, **{name: agent.last_good.context for name, agent in changed.items()}},
+            {**kept, **{name: agent.stale for name, agent in changed.items() if agent.stale}},
+            {**restricted, **{name: agent for name, agent in changed.items() if agent.original}},
         )
 
     def version(self, name: str) -> tuple[str, tuple[Problem, ...]] | None:
@@ -131,11 +145,14 @@ class History:
         """The entry of the live generation, or None before the first load."""
         return self._entries[-1] if self._entries else None
 
-    def add(self, generation: Generation, trigger: Trigger, changes: tuple[Change, ...]) -> None:
-        """Add a generation that has just gone live."""
-        self._entries.append(
-            HistoryEntry(ArchivedGeneration.of(generation), datetime.now(UTC), trigger, pickle.dumps(changes))
+    def add(self, candidate: Candidate, trigger: Trigger) -> None:
+        """Add a candidate that has just gone live."""
+        last, before = self.last, candidate.before
+        follows = last is not None and (last.number, last.digest) == (before.number, before.digest)
+        archived = ArchivedGeneration.of(
+            candidate.generation, last.archived if last and follows else None, candidate.different
         )
+        self._entries.append(HistoryEntry(archived, datetime.now(UTC), trigger, pickle.dumps(candidate.changes)))
 
     def entry(self, number: int) -> HistoryEntry:
         """Return the entry of a generation. Raises GenerationNotFound if it is not in the history."""

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from framework.config.files import editing
 from framework.config.files.editing import FileChanged, edit_refusal, write_if_unchanged
-from framework.config.files.snapshot import source_digest, take_snapshot
+from framework.config.files.scanner import take_snapshot
+from framework.config.files.snapshot import source_digest
 from tests.support.cases import cases
 from tests.support.paths import ROOT
 

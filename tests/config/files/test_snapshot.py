@@ -9,10 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from framework.config.files import reading, snapshot
+from framework.config.files import reading, scanner
 from framework.config.files.reading import COARSE_NS, FINE_NS, read_consistent, was_stable
-from framework.config.files.snapshot import Scanner, take_snapshot
+from framework.config.files.scanner import Scanner, take_snapshot
+from framework.config.files.snapshot import build_snapshot
+from tests.support.cases import cases
 from tests.support.projects import write
 
 A = "agents.d/a.yaml"
@@ -27,7 +31,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(Path(path).name)
         return read_consistent(path)
 
-    monkeypatch.setattr(snapshot, "read_consistent", noted)
+    monkeypatch.setattr(scanner, "read_consistent", noted)
     return names
 
 
@@ -98,6 +102,62 @@ def test_touch_chmod_and_rewriting_equal_bytes_keep_the_snapshot(tmp_path: Path)
     write(tmp_path, {"fresh": "a"})
     (tmp_path / "fresh").replace(tmp_path / A)
     assert scanner.scan() is first
+
+
+@pytest.mark.parametrize("edit", ["write", "replace", "new file", "delete"])
+def test_the_files_that_events_name_are_read_alone(tmp_path: Path, opened: list[str], edit: str) -> None:
+    write(tmp_path, {A: "a", "agents.d/b.yaml": "b", "prompts/deep/c.j2": "c"})
+    settled(*(path for path in tmp_path.rglob("*") if path.is_file()))
+    path = tmp_path / ("agents.d/new.yaml" if edit == "new file" else A)
+    scanner = Scanner(tmp_path)
+    scanner.scan()
+    opened.clear()
+    if edit == "replace":
+        write(tmp_path, {A: "new"})
+    elif edit == "delete":
+        path.unlink()
+    else:
+        path.write_text("new")
+    found = scanner.scan_files([str(path), str(tmp_path / "agents.d/.a.yaml.fresh")])
+    assert found is not None
+    assert opened == ([] if edit == "delete" else [path.name])
+    assert (dict(found.files), found.digest) == (dict(take_snapshot(tmp_path).files), take_snapshot(tmp_path).digest)
+    assert found.changed_files(
+        build_snapshot({A: b"a", "agents.d/b.yaml": b"b", "prompts/deep/c.j2": b"c"}, (), {})
+    ) == {path.relative_to(tmp_path).as_posix()}
+    assert scanner.scan() is found
+    assert scanner.scan_files([str(path)]) is None, "a complete scan is needed if nothing differs"
+
+
+def test_what_an_event_cannot_tell_needs_a_complete_scan(tmp_path: Path) -> None:
+    write(tmp_path, {A: "a", "agents.d/team/b.yaml": "b", "agents.d/..1/linked/c.yaml": "c"})
+    link(tmp_path / "agents.d/linked", "..1/linked")
+    link(tmp_path / "agents.d/round", "team")
+    write(tmp_path, {"agents.d/team/d.yaml": "d"})
+    scanner = Scanner(tmp_path)
+    known = dict(scanner.scan().files)
+    assert sorted(known) == [A, "agents.d/linked/c.yaml", "agents.d/team/b.yaml", "agents.d/team/d.yaml"]
+    write(tmp_path, {A: "new", "agents.d/round/e.yaml": "e", "agents.d/folder/f.yaml": "f"})
+    for path in (
+        "agents.d/folder",
+        "agents.d/linked",
+        "agents.d/round/e.yaml",
+        "agents.d/..1/linked/c.yaml",
+        "agents.d",
+    ):
+        assert scanner.scan_files([str(tmp_path / A), str(tmp_path / path)]) is None, path
+    assert scanner.scan_files([str(tmp_path / A), "/elsewhere/agents.d/a.yaml"]) is None
+    (tmp_path / "agents.d/team").rename(tmp_path / "agents.d/moved")
+    assert scanner.scan_files([str(tmp_path / "agents.d/team")]) is None
+    assert dict(scanner.scan().files) == dict(take_snapshot(tmp_path).files)
+
+
+def test_equal_files_share_the_bytes_that_are_known(tmp_path: Path) -> None:
+    write(tmp_path, {A: "a" * 100, "agents.d/b.yaml": "b" * 100})
+    known = {A: take_snapshot(tmp_path).files[A], "agents.d/b.yaml": b"else"}
+    found = Scanner(tmp_path, known=known).scan()
+    assert found.files[A] is known[A]
+    assert found.files["agents.d/b.yaml"] == b"b" * 100
 
 
 @pytest.fixture
@@ -202,3 +262,23 @@ def test_files_may_be_kept_in_their_earlier_version(tmp_path: Path) -> None:
     assert (dict(held.files), held.problems) == ({A: b"old", "agents.d/b.yaml": b"new"}, ())
     assert after.with_earlier({A, "agents.d/b.yaml", "agents.d/c.yaml"}, before).digest == before.digest
     assert after.with_earlier(set(), before).digest == after.digest
+
+
+CONTENTS = st.dictionaries(st.sampled_from(["agents.d/a.yaml", "b.yaml", "prompts/c.j2"]), st.binary(max_size=3))
+
+
+@cases(100)
+@given(
+    first=CONTENTS,
+    edits=st.lists(st.dictionaries(st.sampled_from(["b.yaml", "prompts/c.j2"]), st.binary(max_size=3) | st.none())),
+)
+def test_an_edited_snapshot_equals_a_new_one(first: dict[str, bytes], edits: list[dict[str, bytes | None]]) -> None:
+    snapshot = original = build_snapshot(first, (), {})
+    for edit in edits:
+        snapshot = snapshot.edited(edit, (), {})
+    files = dict(snapshot.files)
+    fresh = build_snapshot(files, (), {})
+    assert (list(fresh.files.items()), fresh.digest) == (list(files.items()), snapshot.digest)
+    different = {path for path in first.keys() | files.keys() if first.get(path) != files.get(path)}
+    assert snapshot.changed_files(original) == different
+    assert (snapshot.digest == original.digest) == (not different)

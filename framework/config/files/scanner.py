@@ -1,0 +1,209 @@
+"""Scans the project's files repeatedly, and opens only those that may have changed."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from operator import itemgetter
+from pathlib import Path
+
+from framework.config.files.reading import (
+    Fingerprint,
+    FoundFile,
+    find_files,
+    fingerprint,
+    is_hidden_folder,
+    is_read_below,
+    read_consistent,
+    was_stable,
+)
+from framework.config.files.snapshot import (
+    PROJECT_FOLDERS,
+    TEST_SUFFIXES,
+    Cases,
+    Snapshot,
+    build_snapshot,
+    is_case_file,
+)
+from framework.config.settings import SETTINGS_FILE
+from framework.types.problem import Problem
+
+_Source = bytes | Problem | None
+"""The content of a file, the problem that prevents reading it, or None if it does not exist."""
+
+
+def take_snapshot(root: Path) -> Snapshot:
+    """Read the project's files; a file that cannot be read becomes a Problem."""
+    return Scanner(root).scan()
+
+
+def take_single_file_snapshot(path: Path) -> Snapshot:
+    """Read a project that is one agent file, with its case files if there are any."""
+    return Scanner(path, single=True).scan()
+
+
+class Scanner:
+    """Scans the project's files repeatedly, and opens only those that changed since the previous scan.
+
+    Not safe for concurrent calls.
+    """
+
+    def __init__(self, root: Path, *, single: bool = False, known: Mapping[str, bytes] | None = None) -> None:
+        """Create a scanner that has read nothing.
+
+        Args:
+            root: the project's folder, or its single agent file.
+            single: whether the project is a single agent file.
+            known: contents that other parts of the process hold. Files that are equal share their bytes.
+        """
+        self._root, self._single = root, single
+        self._prefix = os.path.join(root, "")  # noqa: PTH118 - creating a Path for each of many files is slow
+        self._read: dict[str, tuple[Fingerprint, bytes]] = {}
+        """The files that need not be opened again until their fingerprint changes."""
+        self._known: Mapping[str, bytes] = known or {}
+        self._last: Snapshot | None = None
+
+    def scan(self) -> Snapshot:
+        """Return a snapshot of the current files; the previous object if nothing changed."""
+        before, read = self._read, dict[str, tuple[Fingerprint, bytes]]()
+        opened: dict[str, _Source] = {}
+        for name, file in self._find():
+            entry, status = before.get(name), file[1]
+            if entry is not None and not isinstance(status, OSError) and entry[0] == fingerprint(status):
+                read[name] = entry
+            else:
+                opened[name] = self._source(name, file, read)
+        self._read, self._known = read, {}
+        listed = (*self._last.files, *self._last.cases) if self._last else ()
+        removed = {name: None for name in listed if name not in read and name not in opened}
+        found = ((name, source) for name, source in sorted(opened.items(), key=itemgetter(0)) if not is_case_file(name))
+        problems = [source for _, source in found if isinstance(source, Problem)]
+        self._last = self._updated(removed | opened, problems)
+        return self._last
+
+    def scan_files(self, paths: Iterable[str]) -> Snapshot | None:
+        """Read only these files again, and return a snapshot in which all others are as they were at the last scan.
+
+        Args:
+            paths: where something has probably changed, below the root as it was passed to the constructor.
+
+        Returns:
+            None if only a complete scan shows what changed: none of the files differs, or a path is a folder or a link.
+        """
+        if self._single or self._last is None:
+            return None
+        sources: dict[str, _Source] = {}
+        for path in paths:
+            name = path.removeprefix(self._prefix)
+            if name == path or not self._scan_file(name, path, sources):
+                return None
+        before, self._last = self._last, self._updated(sources, self._last.problems)
+        return None if self._last is before else self._last
+
+    def _scan_file(self, name: str, path: str, sources: dict[str, _Source]) -> bool:
+        """Read one file, unless nothing depends on it. Return False if only a complete scan shows what changed."""
+        last = self._last
+        folder, *parts = name.split("/")
+        if last is None or not parts or folder not in PROJECT_FOLDERS or any(map(is_hidden_folder, parts[:-1])):
+            return False
+        is_known = name in last.files or name in last.cases
+        try:
+            status = os.lstat(path)
+        except FileNotFoundError:
+            if is_known:
+                self._read.pop(name, None)
+                sources[name] = None
+            return is_known or not any(known.startswith(name + "/") for known in last.files)
+        except OSError:
+            return False
+        if not stat.S_ISREG(status.st_mode) or not (is_known or self._is_in_real_folders(name)):
+            return False
+        if is_known or is_read_below(parts, PROJECT_FOLDERS[folder]):
+            self._read.pop(name, None)
+            sources[name] = self._source(name, (path, status, False), self._read)
+        return not isinstance(sources.get(name), Problem)
+
+    def _is_in_real_folders(self, name: str) -> bool:
+        """Return whether no folder above a file is a symbolic link, which `find_files` may not follow."""
+        *folders, _ = name.split("/")
+        above = (self._prefix + "/".join(folders[: count + 1]) for count in range(1, len(folders)))
+        with suppress(OSError):
+            return all(stat.S_ISDIR(os.lstat(path).st_mode) for path in above)
+        return False
+
+    def _updated(self, sources: Mapping[str, _Source], problems: Iterable[Problem]) -> Snapshot:
+        """Return the last snapshot with these sources; the same object if none of them differs."""
+        files = {
+            name: source if isinstance(source, bytes) else None
+            for name, source in sources.items()
+            if not is_case_file(name)
+        }
+        last, problems = self._last, tuple(problems)
+        if last is None:
+            present = {name: source for name, source in files.items() if source is not None}
+            return build_snapshot(present, problems, _cases({}, sources))
+        cases = last.cases if len(files) == len(sources) else _cases(last.cases, sources)
+        is_changed = any(last.files.get(name) != source for name, source in files.items())
+        if not is_changed and last.problems == problems and last.cases == cases:
+            return last
+        return last.edited(files, problems, cases)
+
+    def _find(self) -> Iterator[tuple[str, FoundFile]]:
+        """Yield the relevant files with their paths relative to the root."""
+        settings = (self._root.parent if self._single else self._root) / SETTINGS_FILE
+        if os.path.lexists(settings):
+            yield SETTINGS_FILE, _stat(settings)
+        if self._single:
+            cases = [self._root.with_name(self._root.stem + suffix) for suffix in TEST_SUFFIXES]
+            yield from ((path.name, _stat(path)) for path in (self._root, *filter(Path.is_file, cases)))
+            return
+        start = len(self._prefix)
+        for folder, suffixes in PROJECT_FOLDERS.items():
+            for file in find_files(self._prefix + folder, suffixes):
+                yield file[0][start:], file
+
+    def _source(self, name: str, file: FoundFile, read: dict[str, tuple[Fingerprint, bytes]]) -> _Source:
+        """Return the content or the problem of a file; None if it was deleted since the folder was listed."""
+        path, status, is_link = file
+        try:
+            name.encode()
+            if isinstance(status, OSError):
+                raise status
+            began = time.time_ns()
+            source, version = read_consistent(path)
+            known = (self._last.files if self._last else self._known).get(name)
+            if known == source:
+                source = known
+            if was_stable(version, began):
+                read[name] = version, source
+            return source
+        except FileNotFoundError as error:
+            return _unreadable(name, error) if is_link or self._single else None
+        except (OSError, UnicodeEncodeError) as error:
+            return _unreadable(name, error)
+
+
+def _cases(before: Cases, sources: Mapping[str, _Source]) -> Cases:
+    """Return the case files with these sources, sorted by path."""
+    cases = {name: source for name, source in before.items() if name not in sources}
+    for name, source in sources.items():
+        if source is not None and is_case_file(name):
+            cases[source.path if isinstance(source, Problem) else name] = source
+    return dict(sorted(cases.items(), key=itemgetter(0)))
+
+
+def _stat(path: Path) -> FoundFile:
+    try:
+        return str(path), path.stat(), False
+    except OSError as error:
+        return str(path), error, False
+
+
+def _unreadable(name: str, error: OSError | UnicodeEncodeError) -> Problem:
+    printable = os.fsencode(name).decode("utf-8", "backslashreplace")
+    if isinstance(error, UnicodeEncodeError):
+        return Problem(path=printable, message="cannot be read: the file name is not UTF-8")
+    return Problem(path=printable, message=f"cannot be read: {error.strerror or error}")
