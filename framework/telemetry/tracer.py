@@ -1,0 +1,191 @@
+"""OpenTelemetry's TracerProvider with a faster tracer for agentsd's own spans.
+
+The SDK asks the sampler for every span and copies, checks and locks each attribute. Below a sampled span the usual
+samplers can only answer "record", and agentsd's attributes are texts and numbers already. Everything else, such as root
+spans, other samplers, links and unusual attributes, is left to the SDK.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from threading import Lock
+from time import time_ns
+from types import FunctionType
+from typing import Any, cast
+
+from opentelemetry import trace
+from opentelemetry.attributes import BoundedAttributes
+from opentelemetry.context import Context
+from opentelemetry.sdk import trace as sdk
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, Sampler
+from opentelemetry.sdk.util import BoundedList
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status
+from opentelemetry.util.types import Attributes
+
+from framework.telemetry import names
+
+_TEXT, _PLAIN = frozenset({str}), frozenset({str, int, bool, float})
+_UNSET = Status()
+# fmt: off
+_SPAN_FIELDS = frozenset((
+    "_attributes", "_context", "_end_time", "_events", "_instrumentation_info", "_instrumentation_scope", "_kind",
+    "_limits", "_links", "_lock", "_name", "_parent", "_record_end_metrics", "_record_exception", "_resource",
+    "_sampler", "_set_status_on_exception", "_span_processor", "_start_time", "_status", "_trace_config",
+))
+# fmt: on
+"""Fields of the SDK's spans. A version whose spans have others is used without the faster tracer."""
+
+
+class FastTracerProvider(sdk.TracerProvider):
+    """OpenTelemetry's provider; the tracer of agentsd is a `FastTracer`."""
+
+    def get_tracer(
+        self,
+        instrumenting_module_name: str,
+        instrumenting_library_version: str | None = None,
+        schema_url: str | None = None,
+        attributes: Attributes = None,
+    ) -> trace.Tracer:
+        """Return the tracer of a library."""
+        tracer = super().get_tracer(instrumenting_module_name, instrumenting_library_version, schema_url, attributes)
+        if instrumenting_module_name == names.TRACER and isinstance(tracer, sdk.Tracer):
+            return FastTracer(tracer)
+        return tracer
+
+
+class FastTracer(trace.Tracer):
+    """A tracer of the SDK that creates the children of its sampled spans itself."""
+
+    def __init__(self, tracer: sdk.Tracer) -> None:
+        self._tracer = tracer
+        self._records_children = _records_children(tracer.sampler)
+
+    def start_span(
+        self,
+        name: str,
+        context: Context | None = None,
+        kind: SpanKind = SpanKind.INTERNAL,
+        attributes: Attributes = None,
+        links: Sequence[Link] | None = (),
+        start_time: int | None = None,
+        record_exception: bool = True,
+        set_status_on_exception: bool = True,
+    ) -> trace.Span:
+        """Start a span."""
+        parent = trace.get_current_span(context)
+        if (
+            self._records_children
+            and not (links or record_exception or set_status_on_exception)
+            and (type(parent) is _FastSpan or self._is_template(parent))
+        ):
+            return _child(self._tracer, cast("sdk.Span", parent), name, context, kind, attributes, start_time)
+        return self._tracer.start_span(
+            name, context, kind, attributes, links, start_time, record_exception, set_status_on_exception
+        )
+
+    def start_as_current_span(self, *args: Any, **options: Any) -> Any:
+        """Start a span of the SDK as the current one."""
+        return self._tracer.start_as_current_span(*args, **options)
+
+    def _is_template(self, span: trace.Span) -> bool:
+        """Return whether `span` is a sampled one of this tracer, with the fields that a child can take over."""
+        fields = vars(span)
+        end = fields.get("_record_end_metrics")
+        return (
+            isinstance(span, sdk.Span)
+            and fields.keys() <= _SPAN_FIELDS
+            and fields["_instrumentation_scope"] is self._tracer._instrumentation_scope
+            and fields["_span_processor"] is self._tracer.span_processor
+            and not (fields["_record_exception"] or fields["_set_status_on_exception"])
+            and span.get_span_context().trace_flags.sampled
+            and (end is None or (isinstance(end, FunctionType) and end.__closure__ is None))  # else it counts one span
+        )
+
+
+def _records_children(sampler: Sampler) -> bool:
+    """Return whether the sampler records every child of a sampled local span, without changing anything."""
+    is_parent_based = type(sampler).should_sample is ParentBased.should_sample
+    return sampler is ALWAYS_ON or (is_parent_based and getattr(sampler, "_local_parent_sampled", None) is ALWAYS_ON)
+
+
+def _child(
+    tracer: sdk.Tracer,
+    parent: sdk.Span,
+    name: str,
+    context: Context | None,
+    kind: SpanKind,
+    attributes: Attributes,
+    start_time: int | None,
+) -> trace.Span:
+    """Start a child of a sampled span of the same tracer."""
+    above, limits = parent.get_span_context(), tracer._span_limits
+    span = object.__new__(_FastSpan)
+    span.__dict__ = {
+        **vars(parent),
+        "_name": name,
+        "_context": SpanContext(
+            above.trace_id, tracer.id_generator.generate_span_id(), False, above.trace_flags, above.trace_state
+        ),
+        "_parent": above,
+        "_kind": kind,
+        "_resource": tracer.resource,
+        "_attributes": _FastAttributes(
+            limits.max_span_attributes, attributes, immutable=False, max_value_len=limits.max_span_attribute_length
+        ),
+        "_events": (),
+        "_links": (),
+        "_lock": Lock(),
+        "_status": _UNSET,
+        "_start_time": time_ns() if start_time is None else start_time,
+        "_end_time": None,
+    }
+    tracer.span_processor.on_start(span, parent_context=context)
+    return span
+
+
+class _FastSpan(sdk.Span):
+    """A span of the SDK. Its lists of events and links are created with the first one, because most spans have none."""
+
+    def add_event(self, name: str, attributes: Attributes = None, timestamp: int | None = None) -> None:
+        self._create_lists()
+        super().add_event(name, attributes, timestamp)
+
+    def add_link(self, context: SpanContext, attributes: Attributes = None) -> None:
+        self._create_lists()
+        super().add_link(context, attributes)
+
+    def _create_lists(self) -> None:
+        with self._lock:
+            if self._end_time is None and isinstance(self._events, tuple):
+                self._events = BoundedList(self._limits.max_events)
+                self._links = BoundedList(self._limits.max_links)
+
+
+class _FastAttributes(BoundedAttributes):
+    """Attributes of a span. Texts, numbers and tuples of them are added without copying each one."""
+
+    def _set_items(self, attributes: Mapping[str, Any]) -> None:
+        values = self._dict
+        if (
+            self.max_value_len is not None
+            or self._immutable
+            or (self.maxlen is not None and len(values) + len(attributes) > self.maxlen)
+            or not _are_plain(attributes)
+        ):
+            super()._set_items(attributes)
+            return
+        with self._lock:
+            if not values.keys().isdisjoint(attributes):  # the SDK moves an attribute that is set again to the end
+                for name in attributes:
+                    values.pop(name, None)
+            values.update(attributes)
+
+
+def _are_plain(attributes: Mapping[str, Any]) -> bool:
+    """Return whether the SDK would store these attributes unchanged."""
+    if not _TEXT.issuperset(map(type, attributes)) or "" in attributes:
+        return False
+    values = attributes.values()
+    return _PLAIN.issuperset(map(type, values)) or all(
+        _PLAIN.issuperset(map(type, value)) if type(value) is tuple else type(value) in _PLAIN for value in values
+    )
