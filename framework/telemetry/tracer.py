@@ -25,7 +25,8 @@ from opentelemetry.util.types import Attributes
 from framework.telemetry import names
 
 _TEXT, _PLAIN = frozenset({str}), frozenset({str, int, bool, float})
-_UNSET = Status()
+_OWN = (names.TRACER, None, None, None)
+"""Arguments with which agentsd gets its tracer, once per run."""
 # fmt: off
 _SPAN_FIELDS = frozenset((
     "_attributes", "_context", "_end_time", "_events", "_instrumentation_info", "_instrumentation_scope", "_kind",
@@ -34,10 +35,14 @@ _SPAN_FIELDS = frozenset((
 ))
 # fmt: on
 """Fields of the SDK's spans. A version whose spans have others is used without the faster tracer."""
+_OWN_FIELDS = frozenset(("_attributes", "_context", "_kind", "_lock", "_name", "_parent", "_resource", "_start_time"))
+"""Those that differ from span to span, or after a fork. The others are the same in all spans until they are set."""
 
 
 class FastTracerProvider(sdk.TracerProvider):
     """OpenTelemetry's provider; the tracer of agentsd is a `FastTracer`."""
+
+    _own: FastTracer | None = None
 
     def get_tracer(
         self,
@@ -47,9 +52,13 @@ class FastTracerProvider(sdk.TracerProvider):
         attributes: Attributes = None,
     ) -> trace.Tracer:
         """Return the tracer of a library."""
+        is_own = (instrumenting_module_name, instrumenting_library_version, schema_url, attributes) == _OWN
+        if is_own and self._own:
+            return self._own
         tracer = super().get_tracer(instrumenting_module_name, instrumenting_library_version, schema_url, attributes)
-        if instrumenting_module_name == names.TRACER and isinstance(tracer, sdk.Tracer):
-            return FastTracer(tracer)
+        if is_own and isinstance(tracer, sdk.Tracer):
+            self._own = FastTracer(tracer)
+            return self._own
         return tracer
 
 
@@ -58,6 +67,8 @@ class FastTracer(trace.Tracer):
 
     def __init__(self, tracer: sdk.Tracer) -> None:
         self._tracer = tracer
+        self._children: type[_FastSpan] | None = None
+        """The class of the children; None until there was a span that they can take their fields over from."""
         self._records_children = _records_children(tracer.sampler)
 
     def start_span(
@@ -76,9 +87,9 @@ class FastTracer(trace.Tracer):
         if (
             self._records_children
             and not (links or record_exception or set_status_on_exception)
-            and (type(parent) is _FastSpan or self._is_template(parent))
+            and ((self._children and type(parent) is self._children) or self._is_template(parent))
         ):
-            return _child(self._tracer, cast("sdk.Span", parent), name, context, kind, attributes, start_time)
+            return self._child(parent, name, context, kind, attributes, start_time)
         return self._tracer.start_span(
             name, context, kind, attributes, links, start_time, record_exception, set_status_on_exception
         )
@@ -88,18 +99,48 @@ class FastTracer(trace.Tracer):
         return self._tracer.start_as_current_span(*args, **options)
 
     def _is_template(self, span: trace.Span) -> bool:
-        """Return whether `span` is a sampled one of this tracer, with the fields that a child can take over."""
+        """Return whether `span` is a sampled one of this tracer, with fields that a child can take over."""
         fields = vars(span)
-        end = fields.get("_record_end_metrics")
-        return (
-            isinstance(span, sdk.Span)
-            and fields.keys() <= _SPAN_FIELDS
-            and fields["_instrumentation_scope"] is self._tracer._instrumentation_scope
-            and fields["_span_processor"] is self._tracer.span_processor
-            and not (fields["_record_exception"] or fields["_set_status_on_exception"])
-            and span.get_span_context().trace_flags.sampled
-            and (end is None or (isinstance(end, FunctionType) and end.__closure__ is None))  # else it counts one span
+        if (
+            type(span) is not sdk._Span
+            or fields.keys() != _SPAN_FIELDS
+            or fields["_instrumentation_scope"] is not self._tracer._instrumentation_scope
+            or fields["_span_processor"] is not self._tracer.span_processor
+            or fields["_record_exception"]
+            or fields["_set_status_on_exception"]
+            or not span.get_span_context().trace_flags.sampled
+            or not _counts_nothing(fields["_record_end_metrics"])
+        ):
+            return False
+        if self._children is None:
+            same = {name: fields[name] for name in _SPAN_FIELDS - _OWN_FIELDS}
+            empty = {"_events": (), "_links": (), "_status": Status(), "_end_time": None, "_record_end_metrics": None}
+            self._children = type("_FastSpan", (_FastSpan,), same | empty)
+        return True
+
+    def _child(
+        self,
+        parent: trace.Span,
+        name: str,
+        context: Context | None,
+        kind: SpanKind,
+        attributes: Attributes,
+        start_time: int | None,
+    ) -> trace.Span:
+        tracer, above = self._tracer, parent.get_span_context()
+        span: Any = object.__new__(self._children or _FastSpan)
+        span._name, span._kind, span._parent, span._resource = name, kind, above, tracer.resource
+        span._context = SpanContext(
+            above.trace_id, tracer.id_generator.generate_span_id(), False, above.trace_flags, above.trace_state
         )
+        limits = span._limits
+        span._attributes = _FastAttributes(
+            limits.max_span_attributes, attributes, immutable=False, max_value_len=limits.max_span_attribute_length
+        )
+        span._lock = Lock()
+        span._start_time = time_ns() if start_time is None else start_time
+        tracer.span_processor.on_start(span, parent_context=context)
+        return cast("trace.Span", span)
 
 
 def _records_children(sampler: Sampler) -> bool:
@@ -108,39 +149,9 @@ def _records_children(sampler: Sampler) -> bool:
     return sampler is ALWAYS_ON or (is_parent_based and getattr(sampler, "_local_parent_sampled", None) is ALWAYS_ON)
 
 
-def _child(
-    tracer: sdk.Tracer,
-    parent: sdk.Span,
-    name: str,
-    context: Context | None,
-    kind: SpanKind,
-    attributes: Attributes,
-    start_time: int | None,
-) -> trace.Span:
-    """Start a child of a sampled span of the same tracer."""
-    above, limits = parent.get_span_context(), tracer._span_limits
-    span = object.__new__(_FastSpan)
-    span.__dict__ = {
-        **vars(parent),
-        "_name": name,
-        "_context": SpanContext(
-            above.trace_id, tracer.id_generator.generate_span_id(), False, above.trace_flags, above.trace_state
-        ),
-        "_parent": above,
-        "_kind": kind,
-        "_resource": tracer.resource,
-        "_attributes": _FastAttributes(
-            limits.max_span_attributes, attributes, immutable=False, max_value_len=limits.max_span_attribute_length
-        ),
-        "_events": (),
-        "_links": (),
-        "_lock": Lock(),
-        "_status": _UNSET,
-        "_start_time": time_ns() if start_time is None else start_time,
-        "_end_time": None,
-    }
-    tracer.span_processor.on_start(span, parent_context=context)
-    return span
+def _counts_nothing(end: Any) -> bool:
+    """Return whether this function, which the SDK calls when a span ends, is not one that counts this span."""
+    return end is None or (isinstance(end, FunctionType) and end.__closure__ is None)
 
 
 class _FastSpan(sdk.Span):
