@@ -105,6 +105,7 @@ def is_fast(span: trace.Span) -> bool:
 @given(first=ATTRIBUTES, second=ATTRIBUTES, event=ATTRIBUTES, limits=LIMITS, times=st.integers(0, 2))
 @example(first={"a": 1, "b": 2}, second={"a": 3, "c": (1, "x")}, event={}, limits={}, times=1)
 @example(first={"a": 1, "b": 2}, second={"c": 3, "d": 4}, event={}, limits={"max_span_attributes": 3}, times=2)
+@example(first={"a": "12345"}, second={"b": ("12345",)}, event={}, limits={"max_attribute_length": 2}, times=1)
 def test_spans_equal_those_of_the_sdk(
     first: Mapping[str, Any], second: Mapping[str, Any], event: Mapping[str, Any], limits: dict[str, int], times: int
 ) -> None:
@@ -120,6 +121,7 @@ def test_spans_equal_those_of_the_sdk(
                 child.set_attributes(second)
                 child.add_event("asked", event, timestamp=4)
                 child.add_link(OTHER, event)
+                leaf.add_link(OTHER, event)
             child.set_status(Status(StatusCode.ERROR, "late"))
             leaf.update_name("renamed")
             with current(child):
@@ -187,6 +189,7 @@ class Asked(Sampler):
         (TraceIdRatioBased(1), False, 2),
         (ALWAYS_OFF, False, 0),
         (Asked(Decision.RECORD_ONLY), False, 2),
+        (ParentBased(Asked(Decision.RECORD_ONLY)), False, 1),
     ],
 )
 def test_only_samplers_that_record_every_child_are_not_asked(sampler: Sampler, fast: bool, recorded: int) -> None:
