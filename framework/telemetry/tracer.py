@@ -35,6 +35,8 @@ _SPAN_FIELDS = frozenset((
 ))
 # fmt: on
 """Fields of the SDK's spans. A version whose spans have others is used without the faster tracer."""
+_ATTRIBUTES_FIELDS = frozenset(("_dict", "_immutable", "_lock", "max_value_len", "maxlen"))
+"""Fields of the SDK's attributes that the faster ones use."""
 _OWN_FIELDS = frozenset(("_attributes", "_context", "_kind", "_lock", "_name", "_parent", "_resource", "_start_time"))
 """Those that differ from span to span, or after a fork. The others are the same in all spans until they are set."""
 
@@ -100,11 +102,11 @@ class FastTracer(trace.Tracer):
 
     def _is_template(self, span: trace.Span) -> bool:
         """Return whether `span` is a sampled one of this tracer, with fields that a child can take over."""
-        fields = vars(span)
+        fields = vars(span) if isinstance(span, sdk.Span) else {}
         if (
-            type(span) is not sdk._Span
-            or fields.keys() != _SPAN_FIELDS
-            or fields["_instrumentation_scope"] is not self._tracer._instrumentation_scope
+            fields.keys() != _SPAN_FIELDS
+            or not vars(fields["_attributes"]).keys() >= _ATTRIBUTES_FIELDS
+            or fields["_instrumentation_scope"] is not getattr(self._tracer, "_instrumentation_scope", None)
             or fields["_span_processor"] is not self._tracer.span_processor
             or fields["_record_exception"]
             or fields["_set_status_on_exception"]
