@@ -16,7 +16,6 @@ from typing import Any
 from openai import AsyncOpenAI
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from benchmarks.harness import Row, Table, paired
 from benchmarks.model_server import serving
@@ -29,7 +28,7 @@ from framework.engine.runtime import launcher
 from framework.engine.tool_call import call
 from framework.engine.tool_call.trace import ToolTrace
 from framework.store.memory import MemoryStore
-from framework.telemetry.setup import BATCH_SPANS, QUEUE_SPANS
+from framework.telemetry.setup import tracer_provider
 from framework.telemetry.span import NOOP_SPAN, TraceSpan
 from framework.telemetry.span_exporter import FastSpanExporter
 
@@ -123,7 +122,8 @@ async def measure(rounds: int, runs: int) -> Table:
     """Measure all cases, interleaved, so that they run under the same load: CPU time including exports."""
     cases: dict[str, list[float]] = {BY_HAND: [], UNTRACED: [], "without a provider": [], "stored": [], EXPORTED: []}
     with serving(STEPS) as url, collector() as address, TemporaryDirectory() as folder:
-        path, provider, client = _project(Path(folder), url), _provider(address), AsyncOpenAI(base_url=url, api_key="k")
+        path, client = _project(Path(folder), url), AsyncOpenAI(base_url=url, api_key="k")
+        provider = tracer_provider(FastSpanExporter(endpoint=address))  # like that of `agentsd run --otlp`
         wire = [{"type": "function", "function": {**note.definition.model_dump(), "name": note.name}}]
         async with (
             Runtime.open(path, tools=[note], watch=False) as plain,
@@ -163,16 +163,6 @@ async def _cpu(run_once: Callable[[], Awaitable[object]], runs: int) -> float:
     for _ in range(runs):
         await run_once()
     return (process_time() - started) / runs
-
-
-def _provider(address: str) -> TracerProvider:
-    """Return a provider configured like that of `agentsd run --otlp`."""
-    provider = TracerProvider(shutdown_on_exit=False)
-    exporter = FastSpanExporter(endpoint=address)
-    provider.add_span_processor(
-        BatchSpanProcessor(exporter, max_queue_size=QUEUE_SPANS, max_export_batch_size=BATCH_SPANS)
-    )
-    return provider
 
 
 def _project(path: Path, url: str) -> Path:

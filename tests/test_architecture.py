@@ -47,6 +47,7 @@ HEAVY |= {"framework.engine.work.procrastinate"}  # with Procrastinate, an extra
 HEAVY |= {"framework.server.process"}  # with FastAPI and uvicorn, an extra
 HEAVY |= {"framework.server.agui.run"}  # with the types of AG-UI, 0.1 s
 HEAVY |= {"framework.server.mcp.http", "framework.server.mcp.stdio"}  # with the MCP SDK, an extra
+HEAVY |= {"framework.telemetry.tracer"}  # with OpenTelemetry's SDK
 HEAVY |= {"framework.telemetry.span_exporter"}  # with the OTLP exporter, an extra
 HEAVY |= {"framework.llm.openai.sdk_connection"}  # with the openai SDK
 HEAVY |= {"framework.llm.openai.http_connection"}  # with aiohttp

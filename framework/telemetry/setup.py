@@ -22,6 +22,8 @@ from framework.types.errors import ConfigError
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
 
 log = logging.getLogger(__name__)
 
@@ -52,24 +54,18 @@ def export_traces(endpoint: str | None, headers: Mapping[str, str], service: str
         yield
         return
     try:
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
         from framework.telemetry.span_exporter import FastSpanExporter
     except ImportError as error:
         raise ConfigError(
             f"cannot export traces: a package is missing ({error}): run pip install 'agentsd[otlp]'"
         ) from None
     resource = process_resource(service)
-    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     exporter = FastSpanExporter(
         endpoint=None if endpoint is None else traces_url(endpoint),
         headers=dict(headers) or None,
         timeout=None if os.environ.get("OTEL_EXPORTER_OTLP_TIMEOUT") else _SEND_TIMEOUT_SECONDS,
     )
-    size = None if os.environ.get("OTEL_BSP_MAX_QUEUE_SIZE") else QUEUE_SPANS
-    batch = None if os.environ.get("OTEL_BSP_MAX_EXPORT_BATCH_SIZE") else BATCH_SPANS
-    provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=size, max_export_batch_size=batch))
+    provider = tracer_provider(exporter, resource)
     trace.set_tracer_provider(provider)
     with _export_metrics(resource):
         try:
@@ -84,6 +80,19 @@ def export_traces(endpoint: str | None, headers: Mapping[str, str], service: str
                 # without this it retries for half a minute
                 exporter.shutdown()  # type: ignore[no-untyped-call]  # untyped in the package
             provider.shutdown()
+
+
+def tracer_provider(exporter: SpanExporter, resource: Resource | None = None) -> TracerProvider:
+    """Return a provider that exports in batches; the OTEL_BSP_* variables take precedence over its queue's defaults."""
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    from framework.telemetry.tracer import FastTracerProvider
+
+    provider = FastTracerProvider(resource=resource, shutdown_on_exit=False)
+    size = None if os.environ.get("OTEL_BSP_MAX_QUEUE_SIZE") else QUEUE_SPANS
+    batch = None if os.environ.get("OTEL_BSP_MAX_EXPORT_BATCH_SIZE") else BATCH_SPANS
+    provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=size, max_export_batch_size=batch))
+    return provider
 
 
 def _is_listening(address: str) -> bool:

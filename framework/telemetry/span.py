@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Self, cast
 
 from opentelemetry import trace
 from opentelemetry.context import Context, attach, detach
@@ -19,6 +19,13 @@ from framework.types.trace import AttributeValue, SpanEvent, SpanLink, SpanRecor
 
 OptionalAttributes = Mapping[str, AttributeValue | None]
 """Attributes; those that are None are not recorded."""
+
+
+def without_none(attributes: OptionalAttributes) -> Mapping[str, AttributeValue]:
+    """Return the attributes that are not None."""
+    if None in attributes.values():
+        return {key: value for key, value in attributes.items() if value is not None}
+    return cast("Mapping[str, AttributeValue]", attributes)
 
 
 class NullContext:
@@ -159,14 +166,14 @@ class RecordedSpan(TraceSpan):
         self.set_attributes({name: value})
 
     def set_attributes(self, attributes: OptionalAttributes) -> None:
-        present = {key: value for key, value in attributes.items() if value is not None}
+        present = without_none(attributes)
         if self._host:
             self._host.set_attributes(present)
         if self._log is not None:
             self._attributes.update(present)
 
     def add_event(self, name: str, attributes: OptionalAttributes | None = None) -> None:
-        present = {key: value for key, value in (attributes or {}).items() if value is not None}
+        present = without_none(attributes or {})
         if self._host:
             self._host.add_event(name, present)
         if self._log is not None:

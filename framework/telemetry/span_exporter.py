@@ -8,9 +8,9 @@ others (with events, links, an error or unusual values) to OpenTelemetry's encod
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FunctionType
-from typing import Any, cast
+from typing import Any
 
 from opentelemetry.exporter.otlp.proto.common import trace_encoder
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -20,26 +20,50 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import StatusCode
 
-KnownAttributes = dict[tuple[str, type, Any], bytes]
-"""Encoded attributes by name, type and value. The type is part of the key because `1 == True`."""
-
 _INT_BITS = 63
 _KNOWN_BYTES = 256
 """Longer attributes are not remembered: content rarely repeats, and would be in memory twice."""
-_LOCAL_FLAGS = struct.pack("<I", 0x100)
-"""The flags of a span whose parent is in this process: the bit that says whether it is remote is known, and not set."""
+_UNIQUE = frozenset({str, int})
+"""Types of values that equal no value of another type."""
+_STATUS_AND_FLAGS = b"\x7a\x00\x85\x01" + struct.pack("<I", 0x100)
+"""No status, and the flags of a span whose parent is local: the bit `remote` is known, and not set."""
+_KIND_AND_TIMES = struct.Struct("<BBBQBQ").pack
 _ONE_BYTE = tuple(bytes((number,)) for number in range(0x80))
 """Numbers that are encoded in one byte."""
-_UNSET_STATUS = b"\x7a\x00"
-_FLAGS_FIELD = b"\x85\x01"
 
 
 class _UnusualValueError(Exception):
     """An attribute value that OpenTelemetry's encoder has to encode."""
 
 
-def encode_request(spans: Sequence[ReadableSpan]) -> ExportTraceServiceRequest:
-    """Return the message that OpenTelemetry's `encode_spans` returns for these spans."""
+class KnownAttributes(dict[tuple[str, Any], bytes]):
+    """Encoded attributes by name and value; a missing one is encoded.
+
+    Only texts and integers are remembered. Others must not be looked up: they can equal an integer (`1 == True`), or
+    cannot be hashed.
+    """
+
+    def __missing__(self, attribute: tuple[str, Any]) -> bytes:
+        name, value = attribute
+        encoded = _field(b"\x4a", _field(b"\x0a", name.encode()) + _field(b"\x12", _value(value)))
+        if type(value) in _UNIQUE and len(encoded) <= _KNOWN_BYTES:
+            self[attribute] = encoded
+        return encoded
+
+
+class EncodedRequest(bytes):
+    """An encoded request that can be used like the message it contains."""
+
+    def SerializePartialToString(self) -> bytes:  # noqa: N802 - the name of protobuf
+        """Return the encoded message."""
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(ExportTraceServiceRequest.FromString(self), name)
+
+
+def encode_request(spans: Sequence[ReadableSpan]) -> EncodedRequest:
+    """Return the encoding of the message that OpenTelemetry's `encode_spans` returns for these spans."""
     groups: dict[Resource, dict[InstrumentationScope | None, list[ReadableSpan]]] = {}
     by_identity: dict[tuple[int, int], list[ReadableSpan]] = {}  # the hash of a resource serializes it
     for span in spans:
@@ -49,14 +73,37 @@ def encode_request(spans: Sequence[ReadableSpan]) -> ExportTraceServiceRequest:
             by_identity[identity] = scopes.setdefault(span.instrumentation_scope, [])
         by_identity[identity].append(span)
     members = [group for scopes in groups.values() for group in scopes.values()]
+    remaining = iter(members)
     request = trace_encoder.encode_spans([group[0] for group in members])  # for the resources and scopes
-    messages = [scope for resource in request.resource_spans for scope in resource.scope_spans]
-    known: KnownAttributes = {}
-    for message, group in zip(messages, members, strict=True):
-        del message.spans[:]
-        encoded = (encode_ordinary(span, known) or _encode_unusual(span) for span in group)
-        message.MergeFromString(b"".join(_field(b"\x12", span) for span in encoded))
-    return request
+    known = KnownAttributes()
+    return EncodedRequest(
+        b"".join(
+            _enclosing(
+                b"\x0a",
+                resource,
+                "scope_spans",
+                b"".join(
+                    _enclosing(b"\x12", scope, "spans", b"".join(_encode_group(next(remaining), known)))
+                    for scope in resource.scope_spans
+                ),
+            )
+            for resource in request.resource_spans
+        )
+    )
+
+
+def _enclosing(tag: bytes, message: Any, repeated: str, content: bytes) -> bytes:
+    """Return a message as a field, with `content` instead of its field `repeated`, the second of three."""
+    message = type(message).FromString(message.SerializeToString())
+    message.ClearField(repeated)
+    after = type(message)(schema_url=message.schema_url).SerializeToString()
+    message.ClearField("schema_url")
+    return _field(tag, message.SerializeToString() + content + after)
+
+
+def _encode_group(spans: Sequence[ReadableSpan], known: KnownAttributes) -> Iterator[bytes]:
+    for span in spans:
+        yield _field(b"\x12", encode_ordinary(span, known) or _encode_unusual(span))
 
 
 def encode_ordinary(span: ReadableSpan, known: KnownAttributes) -> bytes | None:
@@ -66,22 +113,19 @@ def encode_ordinary(span: ReadableSpan, known: KnownAttributes) -> bytes | None:
         span: an ended span.
         known: attributes that have been encoded already; short new ones are added.
     """
-    context, parent = span.context, span.parent
-    if (
-        context is None
-        or context.trace_state
-        or (parent is not None and parent.is_remote)
-        or span.status.status_code is not StatusCode.UNSET
-        or span.events
-        or span.links
-        or span.dropped_attributes
-        or span.dropped_events
-        or span.dropped_links
-        or span.start_time is None
-        or span.end_time is None
-    ):
+    if type(span) is not ReadableSpan:  # its properties can return something else than its fields
         return None
     try:
+        fields = vars(span)
+        attributes, context, parent = fields["_attributes"], fields["_context"], fields["_parent"]
+        if (
+            fields["_status"].status_code is not StatusCode.UNSET
+            or not (_is_empty(fields["_events"]) and _is_empty(fields["_links"]))
+            or getattr(attributes, "dropped", False)
+            or context.trace_state
+            or (parent is not None and parent.is_remote)
+        ):
+            return None
         return b"".join(
             (
                 b"\x0a\x10",
@@ -89,17 +133,21 @@ def encode_ordinary(span: ReadableSpan, known: KnownAttributes) -> bytes | None:
                 b"\x12\x08",
                 context.span_id.to_bytes(8, "big"),
                 b"" if parent is None else b"\x22\x08" + parent.span_id.to_bytes(8, "big"),
-                _field(b"\x2a", span.name.encode()),
-                bytes((0x30, span.kind.value + 1)),
-                struct.pack("<BQBQ", 0x39, span.start_time, 0x41, span.end_time),
-                *_attributes(span, known),
-                _UNSET_STATUS,
-                _FLAGS_FIELD,
-                _LOCAL_FLAGS,
+                _field(b"\x2a", fields["_name"].encode()),
+                _KIND_AND_TIMES(
+                    0x30, fields["_kind"].value + 1, 0x39, fields["_start_time"], 0x41, fields["_end_time"]
+                ),
+                *(_attributes(attributes.copy(), known) if attributes else ()),
+                _STATUS_AND_FLAGS,
             )
         )
-    except (_UnusualValueError, UnicodeEncodeError, struct.error):
+    except (_UnusualValueError, KeyError, AttributeError, UnicodeEncodeError, struct.error):
         return None
+
+
+def _is_empty(values: Any) -> bool:
+    """Return whether a list of events or links is empty, and none has been dropped from it."""
+    return values == () or not (values or getattr(values, "dropped", 0))
 
 
 def _encode_unusual(span: ReadableSpan) -> bytes:
@@ -107,25 +155,10 @@ def _encode_unusual(span: ReadableSpan) -> bytes:
     return bytes(message.SerializeToString())
 
 
-def _attributes(span: ReadableSpan, known: KnownAttributes) -> list[bytes]:
-    encoded = []
-    for name, value in cast("dict[str, Any]", span.attributes).copy().items():  # items() of a copy takes a tenth
-        kind = type(value)
-        if kind is not str and kind is not int and kind is not bool:
-            encoded.append(_attribute(name, value))
-            continue
-        key = name, kind, value
-        attribute = known.get(key)
-        if attribute is None:
-            attribute = _attribute(name, value)
-            if len(attribute) <= _KNOWN_BYTES:
-                known[key] = attribute
-        encoded.append(attribute)
-    return encoded
-
-
-def _attribute(name: str, value: Any) -> bytes:
-    return _field(b"\x4a", _field(b"\x0a", name.encode()) + _field(b"\x12", _value(value)))
+def _attributes(attributes: dict[str, Any], known: KnownAttributes) -> Iterable[bytes]:
+    if _UNIQUE.issuperset(map(type, attributes.values())):
+        return map(known.__getitem__, attributes.items())
+    return [known[item] if type(item[1]) in _UNIQUE else known.__missing__(item) for item in attributes.items()]
 
 
 def _value(value: Any) -> bytes:
@@ -147,7 +180,9 @@ def _value(value: Any) -> bytes:
 def _field(tag: bytes, content: bytes) -> bytes:
     """Return a length-delimited field."""
     size = len(content)
-    return tag + (_ONE_BYTE[size] if size < 0x80 else _varint(size)) + content
+    if size < 0x80:
+        return tag + _ONE_BYTE[size] + content
+    return tag + (bytes((size & 0x7F | 0x80, size >> 7)) if size < 0x4000 else _varint(size)) + content
 
 
 def _varint(number: int) -> bytes:

@@ -16,8 +16,15 @@ from opentelemetry.context import Context
 from opentelemetry.trace import ProxyTracerProvider, SpanContext, SpanKind, TraceFlags, Tracer
 
 from framework.telemetry import names
-from framework.telemetry.span import NOOP_SPAN, OptionalAttributes, RecordedSpan, TraceSpan, innermost_span
-from framework.types.trace import SpanRecord
+from framework.telemetry.span import (
+    NOOP_SPAN,
+    OptionalAttributes,
+    RecordedSpan,
+    TraceSpan,
+    innermost_span,
+    without_none,
+)
+from framework.types.trace import AttributeValue, SpanRecord
 
 OpenInferenceKind = Literal["LLM", "TOOL", "AGENT", "CHAIN"]
 
@@ -33,7 +40,7 @@ class Spans:
             keep: add ended spans to `finished_spans`, for a store.
             traced: whether to record spans at all.
         """
-        self._shared = {key: value for key, value in shared.items() if value is not None}
+        self._shared = without_none(shared)
         provider = trace.get_tracer_provider()
         self._tracer: Tracer | None = (
             None if isinstance(provider, ProxyTracerProvider) else provider.get_tracer(names.TRACER)
@@ -66,8 +73,9 @@ class Spans:
         """
         if not self.recording:
             return NOOP_SPAN
-        present = {key: value for key, value in (attributes or {}).items() if value is not None}
-        merged = {**self._shared, names.OPENINFERENCE_KIND: kind, **present}
+        merged: dict[str, AttributeValue] = {**self._shared, names.OPENINFERENCE_KIND: kind}
+        if attributes:
+            merged.update(without_none(attributes))
         parent = None if root else innermost_span()
         host = None
         if self._tracer:

@@ -21,7 +21,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
 from framework import Runtime, tool
-from framework.telemetry.span_exporter import FastSpanExporter, encode_ordinary, encode_request
+from framework.telemetry.span_exporter import FastSpanExporter, KnownAttributes, encode_ordinary, encode_request
 from framework.testing import ScriptedModel, calls
 from tests.support.cases import cases
 from tests.support.otlp_sink import sink
@@ -136,7 +136,7 @@ def test_the_spans_of_a_run_are_ordinary(tmp_path: Path, spans: InMemorySpanExpo
     asyncio.run(main())
     finished = spans.get_finished_spans()
     assert len(finished) == 8
-    assert not [span.name for span in finished if encode_ordinary(span, {}) is None]
+    assert not [span.name for span in finished if encode_ordinary(span, KnownAttributes()) is None]
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])

@@ -101,8 +101,7 @@ class _CallTrace(ModelTrace):
             return
         self._span.set_attributes(
             {
-                **(model_attributes(info) if fallback else {}),
-                names.REQUEST_MODEL: self._info.wire_name if self._info else None,
+                **(self._served_by(info) if fallback else {}),
                 names.MODEL_FALLBACK: fallback or None,
                 names.RESPONSE_MODEL: reply.model or (info.wire_name if fallback else None),
                 names.RESPONSE_ID: reply.response_id or None,
@@ -112,6 +111,10 @@ class _CallTrace(ModelTrace):
         )
         if self._span.is_recording() and (content := self._caller.content):
             self._span.set_attributes(content.reply(reply.message, reply.finish_reason))
+
+    def _served_by(self, info: ModelInfo) -> dict[str, Any]:
+        """Return the attributes of the fallback that replied; the requested model remains the first one."""
+        return {**model_attributes(info), names.REQUEST_MODEL: self._info.wire_name if self._info else None}
 
     def add_attempt(self, attempt: _EndedAttempt, usage: Usage | None) -> None:
         """Record an attempt that ended, in success or failure."""
