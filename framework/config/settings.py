@@ -8,9 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_core import ErrorDetails
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from framework.config.api_keys import ApiKeyEntry, check_unique
 from framework.config.run_limits import MaxRunning
@@ -229,16 +238,10 @@ class WorkSettings(Frozen):
     """Numbers of runs in progress from which further ones wait, in all processes of the store together."""
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """All settings of a process. Invalid files and variables raise ConfigError."""
 
-    model_config = SettingsConfigDict(
-        env_prefix=ENV_PREFIX,
-        env_nested_delimiter="__",
-        extra="forbid",
-        frozen=True,
-        hide_input_in_errors=True,
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, validate_default=True)
 
     version: Annotated[int, Field(ge=1, le=1), BeforeValidator(check_version)] = 1
     """Version of this file format."""
@@ -261,17 +264,13 @@ class Settings(BaseSettings):
     server: ServerSettings = ServerSettings()
     work: WorkSettings = WorkSettings()
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003 - the signature is pydantic-settings'
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is pydantic-settings'
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is pydantic-settings'
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Give the environment precedence over the file, whose keys are passed as arguments."""
-        return env_settings, init_settings
+    def __init__(self, /, **values: Any) -> None:
+        """Validate values, in which environment variables have precedence; raise ValidationError or ConfigError."""
+        if any(name.upper().startswith(ENV_PREFIX) for name in os.environ if name != API_KEY_VARIABLE):
+            from framework.config.env_settings import override_from_environment
+
+            values = override_from_environment(type(self), ENV_PREFIX, values)
+        super().__init__(**values)
 
     @classmethod
     def load(cls, root: Path) -> Settings:
@@ -299,18 +298,10 @@ class Settings(BaseSettings):
     @classmethod
     def _validate(cls, document: Document, source: bytes) -> Settings:
         try:
-            # pydantic-settings treats arguments with a leading underscore as its own options, such as `_env_file`
-            settings = cls(**{key: value for key, value in document.data.items() if not key.startswith("_")})
+            return cls(**document.data)
         except ValidationError as error:
-            problems = [*_underscore_problems(document)]
-            for detail in error.errors(include_url=False):
-                problems.extend(_problems(detail, document))
-            _raise_config_error(problems, source)
-        except SettingsError as error:
-            raise ConfigError(f"invalid environment variable: {error}") from None
-        if problems := [*_underscore_problems(document)]:
-            _raise_config_error(problems, source)
-        return settings
+            details = error.errors(include_url=False)
+            _raise_config_error([problem for detail in details for problem in _problems(detail, document)], source)
 
 
 def _raise_config_error(problems: Iterable[Problem], source: bytes) -> NoReturn:
@@ -318,12 +309,6 @@ def _raise_config_error(problems: Iterable[Problem], source: bytes) -> NoReturn:
     masked = mask_problems(sort_problems(problems), source)
     from_file = any(problem.path == SETTINGS_FILE for problem in masked)
     raise ConfigError(f"{SETTINGS_FILE} is invalid" if from_file else "invalid environment variable", masked)
-
-
-def _underscore_problems(document: Document) -> Iterator[Problem]:
-    for key in document.data:
-        if key.startswith("_"):
-            yield document.problem((key,), f"unknown key {key!r}", at_key=True)
 
 
 def _problems(detail: ErrorDetails, document: Document) -> Iterator[Problem]:
