@@ -43,6 +43,7 @@ HEAVY = {
 HEAVY |= {"framework.types.bounded_body", "framework.llm.reconnection"}  # with httpx2
 HEAVY |= {"framework.tools.mcp.client", "framework.tools.mcp.connection"}  # with the MCP SDK, an extra
 HEAVY |= {"framework.store.sql.store"}  # with SQLAlchemy, for projects with a database
+HEAVY |= {"sqlalchemy.dialects.postgresql"}  # for a store in PostgreSQL
 HEAVY |= {"framework.engine.work.procrastinate"}  # with Procrastinate, an extra
 HEAVY |= {"framework.server.process"}  # with FastAPI and uvicorn, an extra
 HEAVY |= {"framework.server.agui.run"}  # with the types of AG-UI, 0.1 s

@@ -34,6 +34,7 @@ In reading order; each module imports only from those below it:
     migrations          The migrations between the versions of the tables.
     schema              The tables and indexes of a store.
     texts               Texts as columns contain them, and the ids of conversations with their tenant.
+    upserts             INSERT statements with ON CONFLICT, for SQLite or PostgreSQL.
     state_rows          Splits a run's state into rows, so that a step writes only what has changed.
     prepared_statement  SQL statements that are compiled once, for the queries of every step.
 """

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from framework.store.sql.database import Database
 from framework.store.sql.prepared_statement import PreparedStatement
 from framework.store.sql.schema import budget_counters
 from framework.store.sql.texts import conversation_key
+from framework.store.sql.upserts import insert_into
 from framework.types.budget import BudgetUse, CounterKey
 
 _KEY = [column.name for column in budget_counters.primary_key]
@@ -21,7 +21,7 @@ class CounterStatements:
     """The prepared statements of counters, compiled once per database."""
 
     def __init__(self, database: Database) -> None:
-        insert = (sqlite.insert if database.is_sqlite else postgresql.insert)(budget_counters)
+        insert = insert_into(budget_counters, database.dialect)
         sums = {name: budget_counters.c[name] + insert.excluded[name] for name in ("tokens", "cost_usd")}
         upsert = insert.on_conflict_do_update(index_elements=_KEY, set_=sums)
         select = sa.select(*_USE).where(*(budget_counters.c[name] == sa.bindparam(name) for name in _KEY))

@@ -6,9 +6,9 @@ import time
 from collections.abc import Collection, Mapping
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from framework.store.sql.schema import media, run_media, runs
+from framework.store.sql.upserts import insert_into
 
 UNUSED_SECONDS = 3600.0
 """A file that no run refers to is deleted this long after it was saved: its run may be about to begin."""
@@ -16,11 +16,11 @@ UNUSED_SECONDS = 3600.0
 
 def insert_media(connection: sa.Connection, run_id: str, files: Mapping[str, bytes]) -> None:
     """Save files by digest, and that the run refers to them."""
-    insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
     for digest, body in sorted(files.items()):  # in one order, so that two transactions do not wait for each other
-        row = insert(media).values(digest=digest, body=body, used_at=time.time())
+        row = insert_into(media, connection.dialect).values(digest=digest, body=body, used_at=time.time())
         connection.execute(row.on_conflict_do_update(index_elements=["digest"], set_={"used_at": row.excluded.used_at}))
-        connection.execute(insert(run_media).values(run_id=run_id, digest=digest).on_conflict_do_nothing())
+        link = insert_into(run_media, connection.dialect).values(run_id=run_id, digest=digest)
+        connection.execute(link.on_conflict_do_nothing())
 
 
 def select_media(connection: sa.Connection, digests: Collection[str]) -> dict[str, bytes]:

@@ -17,6 +17,7 @@ from framework.store.sql.schema import (
     INDEXES_OF_VERSION_5,
     INDEXES_OF_VERSION_7,
     budget_counters,
+    complete_for_postgresql,
     conversations,
     has_status,
     idempotency_keys,
@@ -147,7 +148,9 @@ def upgrade(connection: sa.Connection) -> int:
     Raises:
         StoreTooNew: the schema version is newer than this code supports.
     """
-    if connection.dialect.name == "postgresql":  # two processes that start concurrently must not both create tables
+    if connection.dialect.name == "postgresql":
+        complete_for_postgresql()
+        # Two processes that start concurrently must not both create tables.
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
     versions.create(connection, checkfirst=True)
     version: int = connection.execute(sa.select(sa.func.coalesce(sa.func.max(versions.c.version), 0))).scalar_one()

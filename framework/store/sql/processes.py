@@ -10,13 +10,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from framework.store.sql.connections import Work
 from framework.store.sql.database import Database
 from framework.store.sql.leases import RunLeases
 from framework.store.sql.schema import is_claimed_or_running, processes, runs
 from framework.store.sql.texts import storable
+from framework.store.sql.upserts import insert_into
 from framework.store.work import ProcessInfo
 
 T = TypeVar("T")
@@ -81,7 +81,6 @@ class ProcessLease:
         return all(abs(clock - then) < self.seconds / 3 for clock, then in zip(now, self._renewed, strict=True))
 
     def _renew(self, connection: sa.Connection) -> None:
-        insert = sqlite.insert if self._database.is_sqlite else postgresql.insert
         lease = {
             "seen_at": self._database.now,
             "lease_until": self._database.now + self.seconds,
@@ -90,7 +89,8 @@ class ProcessLease:
         if self._renewed is None:
             delete_old(connection, self._database)
         row = {"id": self._leases.name, "name": storable(self.name), "started_at": self._database.now, **lease}
-        connection.execute(insert(processes).values(row).on_conflict_do_update(index_elements=["id"], set_=lease))
+        insert = insert_into(processes, connection.dialect).values(row)
+        connection.execute(insert.on_conflict_do_update(index_elements=["id"], set_=lease))
 
 
 def is_leased(database: Database) -> sa.ColumnElement[bool]:

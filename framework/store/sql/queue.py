@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from framework.store.queue_rules import IDEMPOTENCY_SECONDS, check_queue, check_same_request
 from framework.store.sql.conversations import delete_expired
@@ -26,6 +25,7 @@ from framework.store.sql.schema import (
     runs,
 )
 from framework.store.sql.texts import conversation_key, storable, to_sql_text
+from framework.store.sql.upserts import insert_into
 from framework.store.work import EVERYTHING, WorkScope
 from framework.types.digest import content_digest
 from framework.types.errors import RunTaken
@@ -62,9 +62,9 @@ def insert_queued(
 
 def _lock_conversation(connection: sa.Connection, key: str, request: RunRequest) -> str | None:
     """Insert the conversation if it is new, lock it until the transaction ends, and return its open run."""
-    now, insert = time.time(), sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+    now = time.time()
     owner = {"user_id": to_sql_text(request.user), "tenant": to_sql_text(request.tenant)}
-    row = insert(conversations).values(id=key, created_at=now, updated_at=now, **owner)
+    row = insert_into(conversations, connection.dialect).values(id=key, created_at=now, updated_at=now, **owner)
     upsert = row.on_conflict_do_update(index_elements=["id"], set_={"turns": conversations.c.turns})
     open_run: str | None = connection.execute(upsert.returning(conversations.c.open_run)).scalar_one()
     return open_run
@@ -76,12 +76,12 @@ def insert_key(connection: sa.Connection, idempotency: IdempotencyKey, run_id: s
     Raises:
         IdempotencyConflict: the key was used for a different request.
     """
-    now, insert = time.time(), sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+    now = time.time()
     columns = idempotency_keys.c
     row = {"digest": idempotency.digest, "run_id": run_id, "created_at": now}
     key = content_digest(f"{len(idempotency.scope)}:{idempotency.scope}{idempotency.key}")
     is_expired = columns.created_at <= now - IDEMPOTENCY_SECONDS
-    upsert = insert(idempotency_keys).values(key=key, **row)
+    upsert = insert_into(idempotency_keys, connection.dialect).values(key=key, **row)
     upsert = upsert.on_conflict_do_update(index_elements=["key"], set_=row, where=is_expired)
     if connection.execute(upsert.returning(columns.run_id)).one_or_none() is not None:
         return run_id

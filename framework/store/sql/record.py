@@ -11,7 +11,6 @@ from typing import Any
 
 import sqlalchemy as sa
 from pydantic_core import PydanticSerializationError
-from sqlalchemy.dialects import postgresql, sqlite
 
 from framework.store.protocol import ANSWERED_STATUSES
 from framework.store.signals import Signal
@@ -31,6 +30,7 @@ from framework.store.sql.schema import spans as spans_table
 from framework.store.sql.signals import notification, payload
 from framework.store.sql.slots import free_slots
 from framework.store.sql.state_rows import StateDiff, StateRow, is_progress
+from framework.store.sql.upserts import insert_into
 from framework.types.budget import BudgetUse
 from framework.types.errors import RunTaken, StoreError
 from framework.types.events import Event, wire_json
@@ -51,7 +51,6 @@ class Statements:
 
     def __init__(self, database: Database, offers: RunOffers) -> None:
         self.offers = offers
-        insert = sqlite.insert if database.is_sqlite else postgresql.insert
         sent = () if database.is_sqlite else (notification("news"),)
         step = sa.update(runs).where(*_HELD_BY_ME).returning(runs.c.cancel_requested, *sent)
         progress = {"version": sa.bindparam("is"), **_named("state", "steps", "tokens", "trace_id", "updated_at")}
@@ -67,7 +66,7 @@ class Statements:
             return PreparedStatement(statement, database.dialect, columns)
 
         def upsert(table: sa.Table) -> PreparedStatement:
-            add, key = insert(table), [column.name for column in table.primary_key]
+            add, key = insert_into(table, database.dialect), [column.name for column in table.primary_key]
             return prepared(add.on_conflict_do_update(index_elements=key, set_={"body": add.excluded.body}), table)
 
         self.step = prepared(step.values(**progress))

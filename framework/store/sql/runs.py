@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 import sqlalchemy as sa
 from pydantic import TypeAdapter, ValidationError
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
 from framework.store.protocol import ANSWERED_STATUSES, OPEN_STATUSES, PREVIEW_CHARS, Blueprint, Conversation
@@ -32,6 +30,8 @@ from framework.store.sql.schema import (
 )
 from framework.store.sql.state_rows import RowKind, assemble_state
 from framework.store.sql.texts import conversation_key, to_sql_text
+from framework.store.sql.upserts import insert_into
+from framework.types.dataclass import dataclass
 from framework.types.errors import RunNotFound, RunTaken, StoreError
 from framework.types.state import Decision, MadeDecision, RunState
 
@@ -85,9 +85,8 @@ def claim_conversation(
     """
     now, key = time.time(), conversation_key(conversation.id, conversation.tenant)
     if not conversation.turns:
-        insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
         owner = {"user_id": to_sql_text(state.user), "tenant": to_sql_text(conversation.tenant)}
-        new = insert(conversations).values(id=key, created_at=now, updated_at=now, **owner)
+        new = insert_into(conversations, connection.dialect).values(id=key, created_at=now, updated_at=now, **owner)
         connection.execute(new.on_conflict_do_nothing(index_elements=["id"]))
     row = {"key": key, "turns_before": conversation.turns, "run": state.run_id, "now": now}
     claimed = connection.execute(_CLAIM if is_queued else _CLAIM_UNQUEUED, row).scalar_one_or_none()
@@ -133,9 +132,10 @@ def run_columns(state: RunState) -> dict[str, Any]:
 
 def insert_blueprint(connection: sa.Connection, blueprint: Blueprint) -> None:
     """Save a blueprint, or refresh its time if it exists, so that it is not deleted as unused."""
-    insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
     files = orjson.dumps(dict(blueprint.files)).decode()
-    row = insert(blueprints).values(digest=blueprint.digest, files=files, created_at=time.time())
+    row = insert_into(blueprints, connection.dialect).values(
+        digest=blueprint.digest, files=files, created_at=time.time()
+    )
     upsert = row.on_conflict_do_update(index_elements=["digest"], set_={"created_at": row.excluded.created_at})
     connection.execute(upsert)
 

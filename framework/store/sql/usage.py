@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import JSONB
 
 from framework.store.period import Period
 from framework.store.protocol import ANSWERED_STATUSES, RunQuery
@@ -27,6 +26,7 @@ from framework.store.usage import (
     nearest_ranks,
     usage_report,
 )
+from framework.types.dataclass import dataclass
 
 _GROUPS = {
     "agent": runs.c.agent,
@@ -88,6 +88,8 @@ def _source(by: Grouping, dialect: str) -> _Source:
     if dialect == "sqlite":
         each = sa.func.json_each(uses).table_valued("key", "value", name="used")
     else:
+        from sqlalchemy.dialects.postgresql import JSONB
+
         each = sa.func.jsonb_each(sa.cast(uses, JSONB)).table_valued("key", "value", name="used")
 
     def own(run_value: Any, kind: Any, *path: str) -> sa.ColumnElement[Any]:
