@@ -6,6 +6,7 @@ import os
 import ssl
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from framework.types.certificates import trusted_certificates
@@ -22,6 +23,14 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_context_is_shared() -> None:
     assert trusted_certificates() is trusted_certificates()
+
+
+def test_the_context_trusts_what_a_client_of_httpx_trusts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    ours, theirs = trusted_certificates(), httpx2.create_ssl_context()
+    assert ours.get_ca_certs(binary_form=True) == theirs.get_ca_certs(binary_form=True)
+    assert (ours.verify_mode, ours.check_hostname) == (theirs.verify_mode, theirs.check_hostname)
 
 
 def test_the_context_trusts_the_file_of_the_environment(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
