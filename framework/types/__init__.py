@@ -34,6 +34,7 @@ In reading order; each module imports only from those below it:
     digest              Digests of content: arguments, plans, tool definitions and files.
     frozen              The base class of immutable data, and durations.
     imports             Imports that keep the garbage collector away from the objects they create.
+    lazy_pattern        Regular expressions that are compiled when they are first used.
     linear_pattern      Regular expressions from configuration files, matched in linear time.
     media_format        Media types by content, whether files are complete, and estimates of their tokens.
     private_folder      The `.agentsd` folder for a project's data, accessible to its user only.

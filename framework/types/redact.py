@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from framework.types.lazy_pattern import LazyPattern
 from framework.types.problem import Problem
 
 MASK = "***"
@@ -23,7 +24,7 @@ _NAME = rf"""(?:
     | (?:x-(?:amz|goog)-)signature | sharedaccess(?:signature|key)
     | 密码 | 口令 | 密钥 | 令牌 | 私钥
 )"""
-_SHAPES = re.compile(
+_SHAPES = LazyPattern(
     r"""
     (?<![A-Za-z0-9])(?:
         (?:sk|pk|rk)[-_][A-Za-z0-9_-]{8,}                      # OpenAI, Anthropic, Stripe and many others
@@ -61,7 +62,7 @@ _SHAPE_HINTS = (
 """Each match of `_SHAPES` contains one of these."""
 _NOT_MASKED = r"(?!\*\*\*|\$\{)"
 """Excludes values that are masked already, and references to variables."""
-_NAMED = re.compile(
+_NAMED = LazyPattern(
     rf"""
     (?P<kept>
         (?:(?<![A-Za-z0-9])|(?-i:(?<=[a-z])(?=[A-Z])))
@@ -78,11 +79,11 @@ _NAME_HINTS = (
     *("key", "token", "secret", "pass", "pwd", "credential", "authorization", "sig"),
     *("密码", "口令", "密钥", "令牌", "私钥"),
 )
-_COOKIE = re.compile(
+_COOKIE = LazyPattern(
     rf"""(?P<kept>(?<![a-z0-9])(?:set-)?cookie\\?["']?\s{{0,8}}[:=]\s{{0,8}}+(?:\\?["'])?+){_NOT_MASKED}[^"'\r\n\\]+""",
     re.IGNORECASE,
 )
-_SCHEME = re.compile(
+_SCHEME = LazyPattern(
     rf"""
     (?P<kept>
         (?<![a-z0-9])bearer\s{{1,8}}
@@ -92,14 +93,14 @@ _SCHEME = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-_OPTION = re.compile(
+_OPTION = LazyPattern(
     rf"""
     (?P<kept>(?<![\w-])--(?:[a-z0-9]{{1,16}}-)?(?:passw(?:or)?d|passphrase|token|secret|api-?key)\s{{1,8}}+["']?+)
     (?!-){_NOT_MASKED}[^\s"']{{3,}}
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-_ELEMENT = re.compile(rf"(?P<kept><(?:{_NAME})>){_NOT_MASKED}[^<\s][^<]{{2,}}", re.VERBOSE | re.IGNORECASE)
+_ELEMENT = LazyPattern(rf"(?P<kept><(?:{_NAME})>){_NOT_MASKED}[^<\s][^<]{{2,}}", re.VERBOSE | re.IGNORECASE)
 _NAMED_PLACES = (
     (_COOKIE, ("cookie",)),
     (_NAMED, _NAME_HINTS),
@@ -108,7 +109,7 @@ _NAMED_PLACES = (
     (_ELEMENT, ("</",)),
 )
 """Patterns of a secret after its name, which is kept, with hints in lower case; each match contains a hint."""
-_SECRET_NAME = re.compile(
+_SECRET_NAME = LazyPattern(
     rf"(?:^|[_-])(?:{_NAME})$|authorization$|^(?:set-)?cookie$|^x-amz-credential$", re.IGNORECASE | re.VERBOSE
 )
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -119,8 +120,8 @@ def redact(text: str) -> str:
     lower = text.lower()
     for pattern, hints in _NAMED_PLACES:
         if any(hint in lower for hint in hints):
-            text = pattern.sub(_keep_name, text)
-    return _SHAPES.sub(MASK, text) if any(hint in text for hint in _SHAPE_HINTS) else text
+            text = pattern.compiled.sub(_keep_name, text)
+    return _SHAPES.compiled.sub(MASK, text) if any(hint in text for hint in _SHAPE_HINTS) else text
 
 
 def redact_data(value: Any) -> Any:
@@ -141,7 +142,7 @@ def redact_problem(problem: Problem) -> Problem:
 
 
 def _is_secret(name: object) -> bool:
-    return isinstance(name, str) and _SECRET_NAME.search(_WORDS.sub("_", name)) is not None
+    return isinstance(name, str) and _SECRET_NAME.compiled.search(_WORDS.sub("_", name)) is not None
 
 
 def _keep_name(match: re.Match[str]) -> str:
