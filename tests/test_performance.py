@@ -21,7 +21,7 @@ import asyncio, sys
 from framework import Runtime
 
 async def main():
-    async with Runtime.open(sys.argv[1], watch=False) as runtime:
+    async with Runtime.open(sys.argv[1], watch=False, store=[*sys.argv[2:], None][0]) as runtime:
         result = await runtime.run("What is 12 * 7?")
     print(result.status, result.output)
 
@@ -41,6 +41,7 @@ UNUSED = (
         "sqlalchemy",
         "rich",
         "click",
+        "pydantic_settings",
         "opentelemetry.sdk",
     ),
 )
@@ -53,9 +54,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("offline"), files)
 
 
-def modules_after_a_run(project: Path, output: str) -> set[str]:
+def modules_after_a_run(project: Path, output: str, *store: str) -> set[str]:
     """Run an agent in a new process. Return the modules, and their packages, that the process has imported."""
-    command = [sys.executable, "-c", RUN, str(project)]
+    command = [sys.executable, "-c", RUN, str(project), *store]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     answer, names = done.stdout.splitlines()
     assert answer == f"completed {output}"
@@ -104,6 +105,12 @@ def test_a_run_on_a_server_with_openais_api_imports_neither_sdks_nor_what_it_doe
 ) -> None:
     assert {"aiohttp", "framework.llm.openai.client"} <= loaded_with_openai, "the process has run"
     assert package not in loaded_with_openai
+
+
+def test_a_run_with_a_file_as_its_store_imports_nothing_of_postgresql(project: Path, tmp_path: Path) -> None:
+    loaded = modules_after_a_run(project, "84", f"sqlite:///{tmp_path / 'state.db'}")
+    assert "sqlalchemy.dialects.sqlite" in loaded, "the process has a store"
+    assert {name for name in loaded if "postgres" in name or "psycopg" in name} == set()
 
 
 def test_a_hundred_concurrent_runs_end_with_their_own_answers(project: Path) -> None:
