@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -31,7 +32,6 @@ from framework.store.sql.schema import (
 from framework.store.sql.state_rows import RowKind, assemble_state
 from framework.store.sql.texts import conversation_key, to_sql_text
 from framework.store.sql.upserts import insert_into
-from framework.types.dataclass import dataclass
 from framework.types.errors import RunNotFound, RunTaken, StoreError
 from framework.types.state import Decision, MadeDecision, RunState
 

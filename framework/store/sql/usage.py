@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -26,7 +26,6 @@ from framework.store.usage import (
     nearest_ranks,
     usage_report,
 )
-from framework.types.dataclass import dataclass
 
 _GROUPS = {
     "agent": runs.c.agent,
