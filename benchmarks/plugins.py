@@ -160,4 +160,4 @@ def tables(*, quick: bool) -> Iterator[Table]:
     """Measure loads, then leases and what reloads leave."""
     yield loading(rounds=3 if quick else 7)
     with TemporaryDirectory() as folder:
-        yield asyncio.run(reloading(Path(folder), 10 if quick else 25))
+        yield asyncio.run(reloading(Path(folder), 10 if quick else 15))
