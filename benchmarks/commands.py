@@ -23,7 +23,7 @@ IN_PROJECT = (
 )
 """Commands that read the project, or a store without runs."""
 ALONE = ("--version", "--help", "schema", "completion bash", "keys new --name me")
-HELP = ("init", "new", "test", "chat", "serve", "worker", "mcp", "config")
+HELP = ("init", "new", "test", "chat", "serve", "worker", "mcp", "config", "runs decide")
 """Commands that write files, need a server, take long or do not end: only their imports are measured, by their help."""
 
 
@@ -34,7 +34,7 @@ def tables(*, quick: bool) -> Iterator[Table]:
         copy_starter(starter)
         words = {name: [*name.split(), "-C", str(starter)] for name in IN_PROJECT}
         words |= {name: name.split() for name in ALONE}
-        words |= {f"{name} --help": [name, "--help"] for name in HELP}
+        words |= {f"{name} --help": [*name.split(), "--help"] for name in HELP}
         commands = {f"agentsd {name}": ["-m", "framework.cli.main", *given] for name, given in words.items()}
         walls = timed({FLOOR_NAME: ["-c", FLOOR], **commands}, 1 if quick else 3)
     rows = [Row(name, min(times), paired(times, walls[FLOOR_NAME])) for name, times in walls.items()]

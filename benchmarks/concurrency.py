@@ -288,7 +288,8 @@ def describe(turns: Sequence[Turn]) -> str:
 def tables(*, quick: bool) -> Iterator[Table]:
     """Compare all peers at several numbers of conversations."""
     loops = [BARE, BY_HAND, AGENTSD, TUNED]
-    every, most, few = [*loops, *([UVLOOP] if find_spec("uvloop") else []), RAW], [*loops, RAW], [BARE, TUNED, RAW]
+    every = [*loops, *([UVLOOP] if find_spec("uvloop") else []), RAW]
+    most, few = [BARE, BY_HAND, TUNED, RAW], [BARE, TUNED, RAW]
     sizes = {100: (1, every)} if quick else {100: (2, every), 500: (1, most), 1000: (1, few)}
     with serving(STEPS, LATENCY) as url, started(every, url) as connections:
         for connection in connections.values():

@@ -93,7 +93,6 @@ def tables(*, quick: bool) -> Iterator[Table]:
             FLOOR_NAME: ["-c", FLOOR],
             "empty interpreter": ["-c", "pass"],
             "agentsd --help": ["-m", "framework.cli.main", "--help"],
-            "agentsd runs decide --help": ["-m", "framework.cli.main", "runs", "decide", "--help"],
             COMPLETES: ["-c", "from framework.cli.entry import main; main()"],
             "agentsd check, starter": ["-m", "framework.cli.main", "check", str(starter)],
             RUN_NAME: ["-m", "framework.cli.main", "run", str(agent), "What is 12 * 7?"],

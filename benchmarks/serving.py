@@ -156,13 +156,14 @@ async def first_events(server: Server, seconds: float) -> list[float]:
 
 def tables(*, quick: bool) -> Iterator[Table]:
     """Measure the CPU of a chat, streams at once, and first events."""
-    chats, streams, seconds = (50, 100, 2.0) if quick else (150, STREAMS, 4.0)
+    chats, streams, seconds = (50, 100, 2.0) if quick else (80, STREAMS, 4.0)
     with serving("memory:") as server, serving("sqlite:///state.db") as on_sqlite:
         base, cpu = asyncio.run(cpu_of_chats(server, chats)), asyncio.run(cpu_of_chats(on_sqlite, chats))
         rows = [Row("memory", base, 1), Row("SQLite", cpu, cpu / base)]
         yield Table("CPU of a chat over HTTP (one tool call, offline model)", "ms", rows)
         errors, cpu = asyncio.run(streams_at_once(server, streams))
         yield Table(f"{streams} streams at once", "ms", [Row("CPU of each", cpu, cpu / base, f"{errors} errors")])
+    with serving("memory:") as server:
         firsts = [1000 * one for one in asyncio.run(first_events(server, seconds))]
     middle, p95 = median(firsts), quantiles(firsts, n=20)[-1]
     arrivals = f"{UNDER_WAY} chats under way, {ARRIVALS_PER_SECOND} new a second"
