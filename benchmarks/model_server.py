@@ -40,7 +40,10 @@ async def serve(reader, writer):
         while True:
             head = await reader.readuntil(b"\\r\\n\\r\\n")
             lines = (line.split(b":") for line in head.lower().split(b"\\r\\n"))
-            size = next(int(line[1]) for line in lines if line[0] == b"content-length")
+            size = next((int(line[1]) for line in lines if line[0] == b"content-length"), None)
+            if size is None:  # a question about the server, which reports nothing of itself
+                writer.write(b"HTTP/1.1 404 Not Found\\r\\ncontent-length: 0\\r\\n\\r\\n")
+                continue
             request = await reader.readexactly(size)
             body = answer(request)
             await asyncio.sleep(float(sys.argv[2]))
