@@ -170,6 +170,7 @@ class ConnectionThreads:
         try:
             connection = holder.open(self.engine)
             if not transaction:
+                transactions_of(connection).wait()
                 return work(connection)
             transactions_of(connection).begin()
             return holder.transact(connection, work)

@@ -23,6 +23,10 @@ class Transactions(Protocol):
         """Begin a transaction, unless one has begun; raises StoreError or an error of the driver."""
         ...
 
+    def wait(self) -> None:
+        """Let statements outside of transactions wait for locks."""
+        ...
+
 
 class PostgresTransactions:
     """Begins transactions of psycopg, which sends BEGIN with the first statement."""
@@ -35,6 +39,9 @@ class PostgresTransactions:
         """Execute the first statement, if there is one."""
         if self._first is not None and not self._driver.info.transaction_status:
             self._driver.execute(self._first)
+
+    def wait(self) -> None:
+        """Do nothing: statements wait."""
 
 
 class SqliteTransactions:
@@ -58,8 +65,12 @@ class SqliteTransactions:
         if self._driver.in_transaction:
             return
         self._checkpointed_at = self._file.checkpointed_at()
-        self._set_waits(waits=True)
+        self.wait()
         self._driver.execute(self._begin)
+
+    def wait(self) -> None:
+        """Let statements wait for locks, and checkpoint the log if that is long."""
+        self._set_waits(waits=True)
 
     def begin_now(self) -> bool:
         """Begin a transaction that waits neither for a lock, which raises an error, nor for the disk.

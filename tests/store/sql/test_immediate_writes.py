@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,6 +79,25 @@ def test_a_locked_file_is_left_to_the_thread_which_writes_everything(tmp_path: P
         state.messages.append(said("two"))
         assert record.write_now(state)
         assert await texts(store, state) == ["go", "one", "two"]
+
+    with_run(tmp_path, main)
+
+
+def test_only_immediate_writes_do_not_wait_for_locks(tmp_path: Path) -> None:
+    def busy_ms(driver: Any) -> int:
+        (found,) = driver.execute("PRAGMA busy_timeout").fetchone()
+        return int(found)
+
+    async def main(store: SqlStore, record: SqlRecord, state: RunState) -> None:
+        (holder,) = store._database._writer._holders
+        assert holder.connection is not None
+        driver = holder.connection.connection.dbapi_connection
+        assert record.write_now(state)
+        assert busy_ms(driver) == 0
+        assert await store._database.maintain(busy_ms) == 10_000
+        assert record.write_now(state)
+        await record.write(state)
+        assert busy_ms(driver) == 10_000
 
     with_run(tmp_path, main)
 
