@@ -76,12 +76,12 @@ class Scanner:
                 read[name] = entry
             else:
                 opened[name] = self._source(name, file, read)
-        self._read, self._known = read, {}
         listed = (*self._last.files, *self._last.cases) if self._last else ()
         removed = {name: None for name in listed if name not in read and name not in opened}
         found = ((name, source) for name, source in sorted(opened.items(), key=itemgetter(0)) if not is_case_file(name))
         problems = [source for _, source in found if isinstance(source, Problem)]
         self._last = self._updated(removed | opened, problems)
+        self._read, self._known = read, {}
         return self._last
 
     def scan_files(self, paths: Iterable[str]) -> Snapshot | None:
@@ -96,14 +96,20 @@ class Scanner:
         if self._single or self._last is None:
             return None
         sources: dict[str, _Source] = {}
+        read: dict[str, tuple[Fingerprint, bytes]] = {}
         for path in paths:
             name = path.removeprefix(self._prefix)
-            if name == path or not self._scan_file(name, path, sources):
-                return None
+            if name == path or not self._scan_file(name, path, sources, read):
+                return None  # nothing is recorded: the complete scan opens these files again
         before, self._last = self._last, self._updated(sources, self._last.problems)
+        for name in sources:
+            self._read.pop(name, None)
+        self._read |= read
         return None if self._last is before else self._last
 
-    def _scan_file(self, name: str, path: str, sources: dict[str, _Source]) -> bool:
+    def _scan_file(
+        self, name: str, path: str, sources: dict[str, _Source], read: dict[str, tuple[Fingerprint, bytes]]
+    ) -> bool:
         """Read one file, unless nothing depends on it. Return False if only a complete scan shows what changed."""
         last = self._last
         folder, *parts = name.split("/")
@@ -114,7 +120,6 @@ class Scanner:
             status = os.lstat(path)
         except FileNotFoundError:
             if is_known:
-                self._read.pop(name, None)
                 sources[name] = None
             return is_known or not any(known.startswith(name + "/") for known in last.files)
         except OSError:
@@ -122,8 +127,7 @@ class Scanner:
         if not stat.S_ISREG(status.st_mode) or not (is_known or self._is_in_real_folders(name)):
             return False
         if is_known or is_read_below(parts, PROJECT_FOLDERS[folder]):
-            self._read.pop(name, None)
-            sources[name] = self._source(name, (path, status, False), self._read)
+            sources[name] = self._source(name, (path, status, False), read)
         return not isinstance(sources.get(name), Problem)
 
     def _is_in_real_folders(self, name: str) -> bool:

@@ -138,6 +138,7 @@ def test_what_an_event_cannot_tell_needs_a_complete_scan(tmp_path: Path) -> None
     known = dict(scanner.scan().files)
     assert sorted(known) == [A, "agents.d/linked/c.yaml", "agents.d/team/b.yaml", "agents.d/team/d.yaml"]
     write(tmp_path, {A: "new", "agents.d/round/e.yaml": "e", "agents.d/folder/f.yaml": "f"})
+    settled(tmp_path / A)
     for path in (
         "agents.d/folder",
         "agents.d/linked",
@@ -147,6 +148,7 @@ def test_what_an_event_cannot_tell_needs_a_complete_scan(tmp_path: Path) -> None
     ):
         assert scanner.scan_files([str(tmp_path / A), str(tmp_path / path)]) is None, path
     assert scanner.scan_files([str(tmp_path / A), "/elsewhere/agents.d/a.yaml"]) is None
+    assert scanner.scan().files[A] == b"new", "a file that was read in vain is read again"
     (tmp_path / "agents.d/team").rename(tmp_path / "agents.d/moved")
     assert scanner.scan_files([str(tmp_path / "agents.d/team")]) is None
     assert dict(scanner.scan().files) == dict(take_snapshot(tmp_path).files)
