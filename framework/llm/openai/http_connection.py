@@ -62,9 +62,16 @@ class HttpConnection:
         url: the URL of the API.
         headers: the header of each request, besides what all of them have.
         timeout: seconds without a byte.
+
+    Raises:
+        ValueError: a header contains a line break or another character that is not printable.
+        OSError: the certificates that the environment names cannot be read.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str], timeout: float) -> None:
+        for name, value in headers.items():
+            if not value.isprintable():
+                raise ValueError(f"{name} contains a line break or another character that is not printable")
         self._url = url
         common = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": USER_AGENT}
         self._headers = CIMultiDict(common)

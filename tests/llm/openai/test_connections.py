@@ -307,6 +307,16 @@ def test_aiohttp_errors_become_httpx_errors(url: str, kind: type[Exception]) -> 
         asyncio.run(run())
 
 
+@pytest.mark.parametrize("key", ["line\nbreak", "null\x00", "tab\there"])
+def test_a_key_that_no_header_can_contain_is_reported_without_it(key: str) -> None:
+    model = OpenAIModel("openai", "m", api_key=key, base_url="http://127.0.0.1:1/v1")
+
+    with pytest.raises(ModelError, match="Authorization contains a line break or another character") as caught:
+        asyncio.run(deltas(model, request()))
+
+    assert key not in caught.value.message
+
+
 @BOTH_WAYS
 def test_later_requests_repeat_what_the_sdk_prepared(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_ORG_ID", "org-1")
