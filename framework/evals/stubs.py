@@ -73,7 +73,7 @@ def stub_unless_safe(tool: Tool, answers: Answers | None) -> Tool:
     is_safe = tool.risk == "low" and tool.idempotent and tool.source in _LOCAL_SOURCES
     if is_safe and answers is None:
         return tool
-    values = {field.name: getattr(tool, field.name) for field in fields(Tool)}
+    values = {field.name: getattr(tool, field.name) for field in fields(Tool) if field.init}
     return StubTool(**values | {"rate": None, "needs": {}}, answers=_in_sequence(answers or (_NOT_EXECUTED,)))
 
 
