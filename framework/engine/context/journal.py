@@ -65,7 +65,7 @@ class Journal:
         self.lease_lost = False
         """Whether the lease could not be renewed: another process may hold the run."""
         self._state, self._record, self._hub, self._durable = state, record, hub, durable
-        self._immediate = record if isinstance(record, ImmediateRecord) else None
+        self._immediate = record if durable and isinstance(record, ImmediateRecord) else None
         self._take_spans = take_spans
         self._on_cancel: Callable[[], object] = lambda: None
         self._outbox: list[Event] = []

@@ -51,7 +51,7 @@ async def _warn_of_missing_tools(run: RunContext) -> None:
         for reason in external.missing_for(run.agent.spec.skill_policy.allow):
             await run.warn("tool_server", f"the agent runs without the tools of a server: {reason}")
     for tool in run.agent.toolset.offered.values():
-        if missing := tool.missing_packages:
+        if tool.needs and (missing := tool.missing_packages):
             await run.warn("missing_package", missing)
 
 
