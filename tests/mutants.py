@@ -40,7 +40,7 @@ MUTANTS = (
     Mutant(BUDGET, "self.state.corrections >= self.", "self.state.corrections > self.", BUDGET_TEST),
     Mutant(BUDGET, "used >= allowed:", "used > allowed:", BUDGET_TEST),
     Mutant(BUDGET, "used + expected > limit:", "used > limit:", "engine/model_call/test_turn"),
-    Mutant(BUDGET, "budget = budget.parent", "budget = None", BUDGET_TEST),
+    Mutant(BUDGET, "return self, *self.above", "return (self,)", BUDGET_TEST),
     Mutant(BUDGET, "used >= _WARNING_SHARE * limit", "used > limit", BUDGET_TEST),
     Mutant(
         CALL,
