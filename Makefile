@@ -43,7 +43,7 @@ test-long: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed $(LAN
 
 # `make test` runs them on openai 3.3, the oldest supported version and the one that pip selects together with Instructor.
 OPENAI_TESTS := tests/llm/openai/test_client.py tests/llm/openai/test_responses.py \
-	tests/llm/openai/test_responses_runs.py tests/llm/openai/test_transport.py tests/llm/openai/test_wire_runs.py \
+	tests/llm/openai/test_responses_runs.py tests/llm/openai/test_connections.py tests/llm/openai/test_wire_runs.py \
 	tests/llm/test_request_cache.py tests/llm/test_instructor_client.py tests/llm/test_contract.py tests/llm/test_hazards.py \
 	tests/server/openai/test_openai_sdk.py tests/server/openai/test_formats.py
 
