@@ -6,6 +6,7 @@ import gc
 import math
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import TypeVar
 
 import pytest
@@ -19,6 +20,8 @@ ATTEMPTS = 3
 """Pairs of measurements: noise of a busy machine passes, quadratic growth fails each time."""
 NOTICEABLE = 0.004
 """Shortest measured CPU time, in seconds; shorter ones are noise."""
+_REFERENCE_SECONDS = 0.05
+"""CPU time of a million additions on the machine for which the shortest times were chosen."""
 
 
 def assert_linear(
@@ -41,7 +44,11 @@ def assert_linear(
 def assert_alike(
     work: Callable[[T], object], small: T, large: T, *, noticeable: float = NOTICEABLE, label: str = ""
 ) -> None:
-    """Check that `large` needs less than `MOST_GROWTH` times the CPU time, unless below `noticeable` seconds."""
+    """Check that `large` needs less than `MOST_GROWTH` times the CPU time, unless below `noticeable` seconds.
+
+    On a slower machine, work with a fixed bound takes longer, so `noticeable` is longer, too.
+    """
+    noticeable *= slowness()
     if _cpu_seconds(work, large) <= noticeable:
         return
     growth, seconds = math.inf, 0.0
@@ -57,6 +64,14 @@ def assert_alike(
 def repeated(piece: str, size: int, *, end: str = "") -> str:
     """Return `piece` repeated up to `size` characters, followed by `end`."""
     return (piece * (size // len(piece) + 1))[:size] + end
+
+
+@cache
+def slowness() -> float:
+    """Return how many times longer this machine takes than the one for which the shortest times were chosen, or 1."""
+    return max(
+        1.0, _cpu_seconds(lambda numbers: sum(number + 1 for number in numbers), range(1_000_000)) / _REFERENCE_SECONDS
+    )
 
 
 def _cpu_seconds(work: Callable[[T], object], given: T, *, times: int = 1) -> float:
