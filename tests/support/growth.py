@@ -6,7 +6,6 @@ import gc
 import math
 import time
 from collections.abc import Callable
-from functools import cache
 from typing import TypeVar
 
 import pytest
@@ -46,14 +45,14 @@ def assert_alike(
 ) -> None:
     """Check that `large` needs less than `MOST_GROWTH` times the CPU time, unless below `noticeable` seconds.
 
-    On a slower machine, work with a fixed bound takes longer, so `noticeable` is longer, too.
+    While the machine is slow, work with a fixed bound takes longer, so `noticeable` is longer, too.
     """
-    noticeable *= slowness()
     if _cpu_seconds(work, large) <= noticeable:
         return
     growth, seconds = math.inf, 0.0
     for _ in range(ATTEMPTS):
-        before = max(_cpu_seconds(work, small, times=3), noticeable / MOST_GROWTH)
+        least = noticeable * slowness()
+        before = max(_cpu_seconds(work, small, times=3), least / MOST_GROWTH)
         seconds = _cpu_seconds(work, large, times=3)
         growth = min(growth, seconds / before)
         if growth < MOST_GROWTH:
@@ -66,12 +65,10 @@ def repeated(piece: str, size: int, *, end: str = "") -> str:
     return (piece * (size // len(piece) + 1))[:size] + end
 
 
-@cache
 def slowness() -> float:
-    """Return how many times longer this machine takes than the one for which the shortest times were chosen, or 1."""
-    return max(
-        1.0, _cpu_seconds(lambda numbers: sum(number + 1 for number in numbers), range(1_000_000)) / _REFERENCE_SECONDS
-    )
+    """Return how many times longer work takes now than where the shortest times were chosen, at least 1."""
+    seconds = _cpu_seconds(lambda numbers: sum(number + 1 for number in numbers), range(1_000_000))
+    return max(1.0, seconds / _REFERENCE_SECONDS)
 
 
 def _cpu_seconds(work: Callable[[T], object], given: T, *, times: int = 1) -> float:
