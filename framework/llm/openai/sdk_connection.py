@@ -135,12 +135,13 @@ class SdkConnection:
         """
         options: RequestOptions = {**self._options, "follow_redirects": False}
         try:
-            if body is None:
-                response = await self._sdk.get(url, cast_to=httpx2.Response, options=options)
-            else:
-                response = await self._sdk.post(url, body=body, cast_to=httpx2.Response, options=options)
-        except APIStatusError as error:
-            if error.status_code >= 500:  # it may be loading its model
+            with _server_errors():
+                if body is None:
+                    response = await self._sdk.get(url, cast_to=httpx2.Response, options=options)
+                else:
+                    response = await self._sdk.post(url, body=body, cast_to=httpx2.Response, options=options)
+        except ServerError as error:
+            if error.status is None or error.status >= 500:  # it may be loading its model
                 raise
             return None
         return parse_properties(await response.aread(), response.headers)
