@@ -32,8 +32,11 @@ class Globs:
 
     def matching(self, names: Collection[str]) -> set[str]:
         """Return the names that at least one of the globs matches."""
-        exact, prefixes, suffixes = self._exact, self._prefixes, self._suffixes
-        found = {name for name in names if name in exact or name.startswith(prefixes) or name.endswith(suffixes)}
+        found = set(self._exact.intersection(names)) if self._exact else set[str]()
+        if prefixes := self._prefixes:
+            found.update([name for name in names if name.startswith(prefixes)])
+        if suffixes := self._suffixes:
+            found.update([name for name in names if name.endswith(suffixes)])
         for infix in self._infixes:
             found.update([name for name in names if infix in name])
         for glob in self._others:

@@ -76,19 +76,16 @@ class Toolset:
             blocked: names of tools that are not offered, regardless of the rules.
         """
         wanted = Globs((*policy.allow, *(rule.tool for rule in policy.ask))).matching(tools.keys())
-        denied = Globs(rule.tool for rule in policy.deny if not rule.when).matching(tools.keys())
+        offered = {name: tool for name, tool in tools.items() if name in wanted or tool.source == "agent"}
+        denied = Globs(rule.tool for rule in policy.deny if not rule.when).matching(offered.keys())
         risks = RISKS[: RISKS.index(risk_level) + 1]
         self._policy, self._source = policy, source
         self._rules: dict[str, ToolRules] = {}
         """Cache of `rules_for`."""
         self.tools, self.blocked = tools, frozenset(blocked) if blocked else _NO_NAMES
+        withheld = denied | self.blocked
         self.offered: Mapping[str, Tool] = {
-            name: tool
-            for name, tool in tools.items()
-            if (name in wanted or tool.source == "agent")
-            and name not in denied
-            and name not in self.blocked
-            and tool.risk in risks
+            name: tool for name, tool in offered.items() if tool.risk in risks and name not in withheld
         }
         self._definitions: tuple[ToolDefinition, ...] | None = None
         self.scope = ""
