@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from itertools import takewhile
+from operator import is_
 from typing import Any, Generic, TypeVar
 
 import orjson
@@ -42,11 +44,9 @@ class EncodedMessages:
         Messages are compared by identity. `encode` returns the JSON of the message at a position, and may add messages
         after it, separated by commas.
         """
-        unchanged = 0
-        for cached, message in zip(self._messages, messages, strict=False):
-            if cached is not message:
-                break
-            unchanged += 1
+        unchanged = len(self._messages)
+        if len(messages) < unchanged or not all(map(is_, self._messages, messages)):
+            unchanged = sum(1 for _ in takewhile(bool, map(is_, self._messages, messages)))
         del self._messages[unchanged:], self._chunks[unchanged:]
         for position in range(unchanged, len(messages)):
             self._messages.append(messages[position])

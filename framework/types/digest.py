@@ -12,6 +12,7 @@ from typing import Any
 
 _BYTES = 32
 _LEGACY_BYTES = 8
+_CANONICAL = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=str)
 
 
 def content_digest(text: str) -> str:
@@ -36,7 +37,7 @@ def matches_digest(recorded: str, text: str) -> bool:
 
 def canonical_call(tool: str, arguments: dict[str, Any]) -> str:
     """Return a tool call as JSON with sorted keys, the text that its digest is computed from."""
-    return json.dumps([tool, arguments], sort_keys=True, ensure_ascii=False, default=str)
+    return _CANONICAL.encode([tool, arguments])
 
 
 def call_digest(tool: str, arguments: dict[str, Any]) -> str:

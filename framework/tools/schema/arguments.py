@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
 
+_FINITE = json.JSONEncoder(allow_nan=False)
 _MAX_SCHEMA_CHARS = 64 * 1024
 _MAX_SCHEMA_DEPTH = 32
 _MAX_ERRORS = 10_000
@@ -221,6 +222,6 @@ def _inside(value: Any) -> list[Any]:
 
 def _json(arguments: Mapping[str, Any]) -> str:
     try:
-        return json.dumps(dict(arguments), allow_nan=False)
+        return _FINITE.encode(dict(arguments))
     except (ValueError, TypeError, RecursionError) as error:
         raise ArgumentsError(f"the arguments are not JSON data: {error}") from None
