@@ -60,7 +60,7 @@ function changed(element, state, content) {
 /** @param {Turn} turn */
 function whoLine({ model }) {
   if (!model.agent) return null;
-  const about = [model.reason && t("chosen by {reason}", { reason: model.reason }), model.executor];
+  const about = [model.reason && t("chosen: {reason}", { reason: model.reason }), model.executor];
   const words = [...about, `g${model.generation}`].filter(Boolean).join(" · ");
   return [h("span.avatar.k-model", icon("agents", { size: 14 })), h("b", model.agent), h("span.cut", visible(words))];
 }

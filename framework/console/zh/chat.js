@@ -45,7 +45,7 @@ export default {
   Delete: "删除",
   "{n} tokens": "{n} 词元",
   "{n} new below": "下方有 {n} 条新内容",
-  "chosen by {reason}": "选择依据：{reason}",
+  "chosen: {reason}": "选择依据：{reason}",
   "show {n} earlier calls": "显示之前的 {n} 次调用",
   "step {id}": "步骤 {id}",
   Thinking: "思考中",
