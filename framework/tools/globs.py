@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from fnmatch import fnmatchcase
 
-_SPECIAL = frozenset("*?[")
-
 
 class Globs:
     """A set of globs, each equal to `fnmatch.fnmatchcase`: `*`, `?` and `[…]` over the whole name.
@@ -17,11 +15,11 @@ class Globs:
     __slots__ = ("_exact", "_infixes", "_others", "_prefixes", "_suffixes")
 
     def __init__(self, globs: Iterable[str]) -> None:
-        exact, prefixes, suffixes, infixes, others = list[str](), list[str](), list[str](), list[str](), list[str]()
+        kinds: tuple[list[str], ...] = [], [], [], [], []
+        exact, prefixes, suffixes, infixes, others = kinds
         for glob in globs:
-            begins, ends = glob.startswith("*"), glob.endswith("*")
-            literal = glob[begins : len(glob) - ends] if len(glob) > 1 else glob.removesuffix("*")
-            if not _SPECIAL.isdisjoint(literal):
+            begins, ends, literal = glob.startswith("*"), glob.endswith("*"), glob.strip("*")
+            if "*" in literal or "?" in literal or "[" in literal:
                 others.append(glob)
             elif ends:
                 (infixes if begins and literal else prefixes).append(literal)
@@ -32,13 +30,17 @@ class Globs:
 
     def matching(self, names: Collection[str]) -> set[str]:
         """Return the names that at least one of the globs matches."""
-        found = set(self._exact.intersection(names)) if self._exact else set[str]()
+        found: set[str] = set(self._exact.intersection(names)) if self._exact else set()
         if prefixes := self._prefixes:
             found.update([name for name in names if name.startswith(prefixes)])
         if suffixes := self._suffixes:
             found.update([name for name in names if name.endswith(suffixes)])
-        for infix in self._infixes:
-            found.update([name for name in names if infix in name])
-        for glob in self._others:
-            found.update([name for name in names if fnmatchcase(name, glob)])
+        if self._infixes or self._others:
+            left = [name for name in names if name not in found] if found else names
+            everything = "\n".join(left)  # what it does not contain, no name does
+            for infix in self._infixes:
+                if infix in everything:
+                    found.update([name for name in left if infix in name])
+            for glob in self._others:
+                found.update([name for name in left if fnmatchcase(name, glob)])
         return found
