@@ -6,15 +6,16 @@ import argparse
 import os
 import platform
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
-from importlib import import_module
 from importlib.metadata import version
+from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from benchmarks.harness import NotMeasured, Table, load, promise, ratios, save, show
+from benchmarks.harness import Table, load, measure, promise, ratios, save
 
 SUITE = (
     "filtering",
@@ -43,23 +44,24 @@ LIBRARIES = ("openai", "pydantic", "aiohttp", "opentelemetry-sdk")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the chosen benchmarks one after another."""
+    """Run the chosen benchmarks one after another, each in a process of its own.
+
+    In one process, each garbage collection would also traverse what the benchmarks before have imported and left.
+    """
     options = _options(arguments)
     before = load(options.compare)[0] if options.compare else {}
-    print(f"Python {platform.python_version()} on {platform.machine()}; compare ratios, not values")
+    print(f"Python {platform.python_version()} on {platform.machine()}; compare ratios, not values", flush=True)
     results: dict[str, list[Table]] = {}
     seconds = dict[str, float]()
-    for name in options.only or SUITE:
-        started, results[name] = perf_counter(), []
-        earlier = ratios(before.get(name, ()))
-        try:
-            for table in import_module(f"benchmarks.{name}").tables(quick=options.quick):
-                show(table, earlier)
-                results[name].append(table)
-        except NotMeasured as missing:
-            print(f"\n{name} is not measured: {missing}")
-        seconds[name] = round(perf_counter() - started, 1)
-        print(f"[{name}: {seconds[name]:.0f} s]", flush=True)
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["benchmarks.loop"])  # which imports the runtime, once for all of them
+    with ProcessPoolExecutor(1, context, max_tasks_per_child=1) as processes:
+        for name in options.only or SUITE:
+            started = perf_counter()
+            earlier = ratios(before.get(name, ()))
+            results[name] = processes.submit(measure, name, earlier, quick=options.quick).result()
+            seconds[name] = round(perf_counter() - started, 1)
+            print(f"[{name}: {seconds[name]:.0f} s]", flush=True)
     rows = [(name, row) for name, found in results.items() for table in found for row in table.rows]
     missed = "".join(f"\n  {name}: {row.name}: {promise(row)}" for name, row in rows if row.kept is False)
     print(f"\npromises that were missed: {missed or 'none'}\n[all: {sum(seconds.values()):.0f} s]")

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
 from resource import RUSAGE_SELF, getpagesize, getrusage
 from statistics import median
@@ -109,6 +110,18 @@ class LoopDelays:
         self._handle.cancel()
 
 
+def measure(name: str, earlier: Mapping[tuple[str, str], float], *, quick: bool) -> list[Table]:
+    """Run a benchmark and return its tables; show each as soon as it is measured, beside earlier ratios."""
+    measured: list[Table] = []
+    try:
+        for table in import_module(f"benchmarks.{name}").tables(quick=quick):
+            show(table, earlier)
+            measured.append(table)
+    except NotMeasured as missing:
+        print(f"\n{name} is not measured: {missing}", flush=True)
+    return measured
+
+
 def save(path: Path, results: Results, facts: Mapping[str, Any]) -> None:
     """Write results, and facts about where they were measured, as JSON."""
     tables = {name: [asdict(table) for table in found] for name, found in results.items()}
@@ -142,6 +155,7 @@ def show(table: Table, before: Mapping[tuple[str, str], float]) -> None:
         print("  ".join(part for part in told if part))
     if table.note:
         print(table.note)
+    sys.stdout.flush()
 
 
 def figure(value: float) -> str:

@@ -60,14 +60,14 @@ def test_saved_results_are_loaded_unchanged(tmp_path: Path) -> None:
     assert load(tmp_path / "results.json") == ({"work": [TABLE]}, facts())
 
 
-def test_results_are_compared_with_earlier_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_are_compared_with_earlier_ones(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "results.json"
     main(["--only", "plans", "--quick", "--json", str(path)])
-    (one, *_), _ = load(path)[0]["plans"], capsys.readouterr()
+    (one, *_), _ = load(path)[0]["plans"], capfd.readouterr()
     slower = [Row(row.name, row.value, row.ratio and row.ratio * 2) for row in one.rows]
     save(path, {"plans": [Table(one.title, one.unit, slower)]}, facts())
     main(["--only", "plans", "--quick", "--compare", str(path)])
-    shown = capsys.readouterr().out
+    shown = capfd.readouterr().out
     assert shown.count("-50%") == len(one.rows)
 
 
