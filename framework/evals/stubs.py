@@ -6,7 +6,7 @@ is a stub that returns the case's `results`, or a fixed sentence. Rules and limi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from copy import copy
 from dataclasses import dataclass, fields, replace
@@ -33,7 +33,12 @@ class StubTool(Tool):
 
     answers: Iterator[str | Failure]
 
-    async def invoke(self, bound: Mapping[str, Any], context: ToolContext, threads: Executor | None) -> Any:  # noqa: ARG002 - the signature is Tool's
+    async def invoke(  # the signature is Tool's
+        self,
+        bound: Mapping[str, Any],  # noqa: ARG002
+        context: Callable[[], ToolContext],  # noqa: ARG002
+        threads: Executor | None,  # noqa: ARG002
+    ) -> Any:
         """Return the next answer; raise ToolError if it is a failure."""
         answer = next(self.answers)
         if isinstance(answer, Failure):

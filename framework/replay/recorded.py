@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, fields
 from typing import Any
@@ -164,8 +164,13 @@ class Recording:
 class _Recorded(Tool):
     recording: Recording
 
-    async def invoke(self, bound: Mapping[str, Any], context: ToolContext, threads: Executor | None) -> Any:  # noqa: ARG002 - the signature is Tool's
-        match self.recording.result(context.call_id):
+    async def invoke(  # the signature is Tool's
+        self,
+        bound: Mapping[str, Any],  # noqa: ARG002
+        context: Callable[[], ToolContext],
+        threads: Executor | None,  # noqa: ARG002
+    ) -> Any:
+        match self.recording.result(context().call_id):
             case Confirmation() as question:
                 raise Paused([question])
             case ToolResult(status="success", output=output):

@@ -188,8 +188,15 @@ class Tool:
         """Validate arguments strictly. Raise ArgumentsError with one line per invalid field."""
         return self.arguments.bind(arguments)
 
-    async def invoke(self, bound: Mapping[str, Any], context: ToolContext, threads: Executor | None) -> Any:
+    async def invoke(
+        self, bound: Mapping[str, Any], context: Callable[[], ToolContext], threads: Executor | None
+    ) -> Any:
         """Call the function: a coroutine function in the event loop, any other in a thread.
+
+        Args:
+            bound: the arguments, as `bind` returns them.
+            context: returns the value of `context_parameter`; called only if the function has one.
+            threads: runs a function that is not a coroutine function.
 
         Raises:
             ReturnError: the returned value does not match the annotation.
@@ -197,7 +204,7 @@ class Tool:
         """
         if missing := self.missing_packages:
             raise ToolError(f"{missing} (the operator must run it)")
-        kwargs = {**bound, self.context_parameter: context} if self.context_parameter else dict(bound)
+        kwargs = {**bound, self.context_parameter: context()} if self.context_parameter else dict(bound)
         if not self.needs_thread:
             return self._checked(await self.function(**kwargs))
         call = contextvars.copy_context().run

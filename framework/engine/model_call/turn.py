@@ -146,9 +146,10 @@ def _plan_text(run: RunContext) -> str:
 
 
 def _todo_text(run: RunContext) -> str:
-    if TODO not in run.agent.toolset.offered:
+    stored = run.services.root.session.get(TODO)
+    if not stored or TODO not in run.agent.toolset.offered:
         return ""
-    items = read_items(run.services.root.session.get(TODO))
+    items = read_items(stored)
     if all(item.status == "done" for item in items):
         return ""
     lines = (f"{TODO_MARKS[item.status]} {one_line(item.task, _MAX_REMINDER_CHARS)}" for item in items)

@@ -7,6 +7,7 @@ that was in progress is repeated only if its tool is idempotent; otherwise a per
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import is_
 from typing import Any
 
 from framework.engine.context.concurrency import Confirmations
@@ -63,7 +64,8 @@ def normalize_message(message: Message, state: RunState, toolset: Toolset) -> Me
         used.add(fresh)
         unique.append(call if call.id == fresh else call.model_copy(update={"id": fresh}))
     content = fix_surrogates(message.content)
-    if content == message.content and not unique:
+    is_same = len(unique) == len(message.tool_calls) and all(map(is_, unique, message.tool_calls))
+    if is_same and content == message.content:
         return message
     return message.model_copy(update={"content": content, "tool_calls": tuple(unique)})
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from itertools import count
 from time import perf_counter
 from typing import Any
@@ -104,7 +105,8 @@ async def _invoke(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, 
             _thread(run, tool) as thread,
             asyncio.timeout(min(limits, default=None)) as deadline,
         ):
-            output, files = split_output(await tool.invoke(bound, build_tool_context(run, call), thread))
+            context = partial(build_tool_context, run, call)
+            output, files = split_output(await tool.invoke(bound, context, thread))
     except ToolError as error:
         return ToolResult(status="error", error=error.message, metadata={"error_type": error.code})
     except TimeoutError as error:

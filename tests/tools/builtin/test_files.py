@@ -388,5 +388,5 @@ def test_the_tools_run_in_a_thread_with_their_context_filled_in(base: Path) -> N
             assert (tool.risk, tool.idempotent, tool.source) == ("low", True, "builtin")
             assert "context" not in tool.definition.parameters["properties"]
             assert all(spec["description"] for spec in tool.definition.parameters["properties"].values())
-            assert asyncio.run(tool.invoke(tool.bind(arguments), context(base), threads))
+            assert asyncio.run(tool.invoke(tool.bind(arguments), lambda: context(base), threads))
     assert echo("as it is") == "as it is"

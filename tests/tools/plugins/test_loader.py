@@ -62,7 +62,7 @@ def call(plugin: Plugin, name: str, **arguments: Any) -> Any:
     tool = next(tool for tool in plugin.tools if tool.name == name)
     context = ToolContext(run_id="r", call_id="c", agent="a", base_path=Path())
     with ThreadPoolExecutor(1) as threads:
-        return asyncio.run(tool.invoke(tool.bind(arguments), context, threads))
+        return asyncio.run(tool.invoke(tool.bind(arguments), lambda: context, threads))
 
 
 def loaded_modules() -> set[str]:

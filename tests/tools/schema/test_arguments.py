@@ -134,7 +134,7 @@ def test_an_external_tool_receives_arguments_of_any_name() -> None:
     context = ToolContext("r1", "c1", "a", Path())
     with ThreadPoolExecutor(1) as threads:
         bound = tool.bind({"self": 1, "class": 2})
-        assert asyncio.run(tool.invoke(bound, context, threads)) == "done"
+        assert asyncio.run(tool.invoke(bound, lambda: context, threads)) == "done"
     assert seen == [({"self": 1, "class": 2}, "r1")]
 
 
