@@ -16,6 +16,7 @@ from sqlalchemy.schema import CreateColumn
 from framework.store.sql.schema import (
     INDEXES_OF_VERSION_5,
     INDEXES_OF_VERSION_7,
+    INDEXES_OF_VERSION_8,
     budget_counters,
     complete_for_postgresql,
     conversations,
@@ -86,6 +87,11 @@ def _version_7(connection: sa.Connection) -> None:
     connection.execute(sa.update(runs).where(has_status("queued"), is_next()).values(ready=True))
 
 
+def _version_8(connection: sa.Connection) -> None:
+    for index in INDEXES_OF_VERSION_8:
+        index.create(connection, checkfirst=True)
+
+
 def _has_column(connection: sa.Connection, table: sa.Table, name: str) -> bool:
     return name in {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
 
@@ -132,11 +138,12 @@ MIGRATIONS: Mapping[int, Migration] = {
     5: _version_5,
     6: _version_6,
     7: _version_7,
+    8: _version_8,
 }
 """Migrates a database from the version before to this one. All run in one transaction."""
 SCHEMA_VERSION = max(MIGRATIONS)
 """The version of the tables that this code uses."""
-_MIN_VERSIONS: Mapping[int, int] = {number: number for number in range(1, 8)}
+_MIN_VERSIONS: Mapping[int, int] = {number: number for number in range(1, 8)} | {8: 7}
 """The oldest schema version of code that may use a database of this version."""
 
 

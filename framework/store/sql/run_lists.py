@@ -22,6 +22,10 @@ from framework.types.status import Status
 _LISTED = [column for column in runs.c if column.name not in ("head", "state", "request", *UNMEASURED)]
 
 _MAX_ORPHANS = 10_000
+_UNINDEXED_NUMBER = runs.c.no + sa.literal_column("0")
+"""The order of a conversation's runs. PostgreSQL expects many runs for the range of keys that conversations of tenants
+have; to find the first ones, it would then read all runs in the order of the index of their numbers.
+"""
 
 
 def list_runs(connection: sa.Connection, database: Database, leases: RunLeases, query: RunQuery) -> list[RunInfo]:
@@ -30,7 +34,8 @@ def list_runs(connection: sa.Connection, database: Database, leases: RunLeases, 
     figures = (figure(name, dialect).label(name) for name in ("cost_usd", "elapsed_ms"))
     columns = (*_LISTED, *figures, processes.c.lease_boot, is_leased(database))
     select = sa.select(*columns).outerjoin_from(runs, processes, runs.c.process == processes.c.id)
-    select = select.order_by(runs.c.no.desc() if query.newest_first else runs.c.no)
+    order = runs.c.no if query.conversation_id is None else _UNINDEXED_NUMBER
+    select = select.order_by(order.desc() if query.newest_first else order)
     select = select.where(*conditions(query, dialect))
     if query.before is not None:
         position = sa.select(runs.c.no).where(runs.c.id == to_sql_text(query.before), *_owner_conditions(query))
@@ -115,7 +120,7 @@ def _conditions(query: RunQuery, dialect: str) -> Iterator[sa.ColumnElement[bool
     if query.conversation_id is not None and query.tenant is None:
         key = conversation_key(query.conversation_id, None)
         of_tenant = has_tenants_id(runs.c.conversation_id, query.conversation_id, dialect)
-        yield sa.or_(runs.c.conversation_id == key, of_tenant)
+        yield sa.or_(runs.c.conversation_id == key, sa.and_(runs.c.tenant.is_not(None), of_tenant))
     elif query.conversation_id is not None:
         keys = (conversation_key(query.conversation_id, tenant) for tenant in (query.tenant, None))
         yield runs.c.conversation_id.in_(list(keys))

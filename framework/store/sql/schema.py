@@ -310,9 +310,18 @@ INDEXES_OF_VERSION_7 = (
 There is none on a column that each step changes: a step would then update all indexes of its row in PostgreSQL.
 """
 
+INDEXES_OF_VERSION_8 = (
+    _partial_index(
+        "ix_agentsd_runs_of_tenants_conversations",
+        runs.c.conversation_id,
+        where=runs.c.tenant.is_not(None),
+        operators={"conversation_id": "text_pattern_ops"},
+    ),
+)
+
 
 def complete_for_postgresql() -> None:
     """Give the indexes their options for PostgreSQL. SQLAlchemy loads its dialect for them, 40 ms that SQLite saves."""
-    for index in (*INDEXES_OF_VERSION_5, *INDEXES_OF_VERSION_7):
+    for index in (*INDEXES_OF_VERSION_5, *INDEXES_OF_VERSION_7, *INDEXES_OF_VERSION_8):
         for name, value in index.info.items():
             index.dialect_kwargs[f"postgresql_{name}"] = value

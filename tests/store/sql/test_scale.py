@@ -29,6 +29,7 @@ LOOKS: dict[str, Callable[[SqlStore], Awaitable[object]]] = {
     "orphans": lambda store: store.runs(RunQuery(orphaned=True, limit=10)),
     "expired": lambda store: store.runs(RunQuery(expired_at=time.time(), limit=10)),
     "sweep": lambda store: store.sweep(10),
+    "conversation": lambda store: store.runs(RunQuery(conversation_id="own7", newest_first=True, limit=10)),
     "renew": lambda store: store.renew([]),
 }
 
