@@ -11,6 +11,9 @@ from framework.llm.openai_format import REASONING_FIELDS, content_text
 from framework.llm.reply_check import FinishReasons, merge_finish_reason
 from framework.types.text import fix_surrogates
 
+_TEXTS = frozenset(("content", "refusal", *REASONING_FIELDS))
+"""Fields of a delta that contain a piece of text. Nearly every delta has one of them only."""
+
 
 class StreamAssembler:
     """Accumulates a streamed response: accepts chunks, returns deltas. Chunks are untrusted: each field is checked."""
@@ -42,9 +45,7 @@ class StreamAssembler:
         fragments = as_list(delta.get("tool_calls"))
         for fragment in fragments:
             self._add_call_fragment(as_dict(fragment))
-        self._add_text("refusal", delta)
-        reasoning = max((self._add_text(field, delta) for field in REASONING_FIELDS), key=len)
-        text = self._add_text("content", delta)
+        text, reasoning = self._add_texts(delta)
         return (
             Delta(text=fix_surrogates(text), reasoning=fix_surrogates(reasoning))
             if text or reasoning or fragments
@@ -65,11 +66,18 @@ class StreamAssembler:
         texts = {field: "".join(fragments) for field, fragments in self._texts.items()}
         return {**texts, "tool_calls": self._calls}
 
-    def _add_text(self, field: str, delta: Mapping[str, Any]) -> str:
-        text = content_text(delta.get(field))
-        if text:
-            self._texts.setdefault(field, []).append(text)
-        return text
+    def _add_texts(self, delta: Mapping[str, Any]) -> tuple[str, str]:
+        """Add the pieces of text in a delta; return that of the content, and the longest one of reasoning."""
+        text = reasoning = ""
+        for field, content in delta.items():
+            if field not in _TEXTS or not (piece := content_text(content)):
+                continue
+            self._texts.setdefault(field, []).append(piece)
+            if field == "content":
+                text = piece
+            elif field in REASONING_FIELDS:
+                reasoning = max(reasoning, piece, key=len)
+        return text, reasoning
 
     def _add_call_fragment(self, fragment: Mapping[str, Any]) -> None:
         call = self._call_for(fragment)

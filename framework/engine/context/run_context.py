@@ -114,7 +114,8 @@ class RunContext(ABC):
     @property
     def is_guarded(self) -> bool:
         """Whether `after_run` hooks check the output, so that no part of it is emitted before."""
-        return any(True for _ in self.hooks("after_run"))
+        current = self.services.current_agent(self.agent.name)
+        return bool(self.agent.hooks.get("after_run") or (current and current.hooks.get("after_run")))
 
     def decision(self, confirmation_id: str) -> Decision | None:
         """Return a person's decision on a confirmation, or None if it is pending."""
