@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -60,15 +62,15 @@ def test_saved_results_are_loaded_unchanged(tmp_path: Path) -> None:
     assert load(tmp_path / "results.json") == ({"work": [TABLE]}, facts())
 
 
-def test_results_are_compared_with_earlier_ones(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_results_are_compared_with_earlier_ones(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
-    main(["--only", "plans", "--quick", "--json", str(path)])
-    (one, *_), _ = load(path)[0]["plans"], capfd.readouterr()
+    command = [sys.executable, "-m", "benchmarks", "--only", "plans", "--quick"]
+    subprocess.run([*command, "--json", path], cwd=ROOT, check=True)
+    one, *_ = load(path)[0]["plans"]
     slower = [Row(row.name, row.value, row.ratio and row.ratio * 2) for row in one.rows]
     save(path, {"plans": [Table(one.title, one.unit, slower)]}, facts())
-    main(["--only", "plans", "--quick", "--compare", str(path)])
-    shown = capfd.readouterr().out
-    assert shown.count("-50%") == len(one.rows)
+    shown = subprocess.run([*command, "--compare", path], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert shown.stdout.count("-50%") == len(one.rows)
 
 
 def test_only_what_is_between_the_markers_of_a_page_is_replaced() -> None:

@@ -59,8 +59,8 @@ class Policy:
             *views: the call's arguments: as the model wrote them, and as converted by the tool's types. Each is
                 evaluated.
         """
-        verdicts = [verdict for arguments in views for verdict in self._verdicts(tool, arguments)]
-        return verdicts[0] if len(verdicts) == 1 else max(verdicts, key=lambda verdict: _STRICTNESS[verdict.kind])
+        verdicts = (verdict for arguments in views for verdict in self._verdicts(tool, arguments))
+        return max(verdicts, key=lambda verdict: _STRICTNESS[verdict.kind])
 
     def denied_files(self) -> tuple[str, ...]:
         """Return the patterns of files denied to all tools of this run: from pinned and live files, of callers too."""
