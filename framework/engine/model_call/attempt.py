@@ -106,7 +106,7 @@ class _Attempt:
     async def _read(self, first: asyncio.Timeout | None, idle: asyncio.Timeout, end: float | None) -> ModelReply:
         """Read the answer. The first piece ends the timeout `first`; each piece extends `idle`, at most to `end`."""
         idle_limit = self.caller.budget.limits.model_timeout if self._is_streamed else None
-        deltas, now = self.client.stream(self.request), asyncio.get_running_loop().time
+        deltas = self.client.stream(self.request)
         try:
             async for delta in deltas:
                 if delta.reply is not None:
@@ -118,7 +118,7 @@ class _Attempt:
                 if self.request.stream:
                     self._show(delta)
                 if idle_limit is not None:
-                    _extend(idle, now(), idle_limit, end)
+                    _extend(idle, idle_limit, end)
         finally:
             # Left to the garbage collector, the connection would stay open and the provider would keep generating.
             if isinstance(deltas, AsyncGenerator):
@@ -175,12 +175,12 @@ class _Attempt:
         return with_cost(usage, self.info.capabilities)
 
 
-def _extend(idle: asyncio.Timeout, now: float, seconds: float, end: float | None) -> None:
+def _extend(idle: asyncio.Timeout, seconds: float, end: float | None) -> None:
     """Let a timeout expire these seconds from now, at the latest at `end`; a difference of a hundredth is ignored.
 
     Tokens arrive faster than that, and a timer for each would take a seventh of the time that a token takes.
     """
-    planned = idle.when()
+    now, planned = asyncio.get_running_loop().time(), idle.when()
     if planned is None or now + seconds - planned > seconds / 100:
         idle.reschedule(_due(now, seconds, end))
 
