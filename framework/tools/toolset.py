@@ -75,17 +75,17 @@ class Toolset:
             source: file that contains the policy.
             blocked: names of tools that are not offered, regardless of the rules.
         """
-        offered = Globs((*policy.allow, *(rule.tool for rule in policy.ask))).matching(tools.keys())
-        offered.update([name for name, tool in tools.items() if tool.source == "agent"])
-        offered -= Globs(rule.tool for rule in policy.deny if not rule.when).matching(offered)
-        offered.difference_update(blocked)
+        names = Globs((*policy.allow, *(rule.tool for rule in policy.ask))).matching(tools.keys())
+        names.update([name for name, tool in tools.items() if tool.source == "agent"])
+        names -= Globs(rule.tool for rule in policy.deny if not rule.when).matching(names)
+        names.difference_update(blocked)
         risks = RISKS[: RISKS.index(risk_level) + 1]
         self._policy, self._source = policy, source
         self._rules: dict[str, ToolRules] = {}
         """Cache of `rules_for`."""
         self.tools, self.blocked = tools, frozenset(blocked) if blocked else _NO_NAMES
         self.offered: Mapping[str, Tool] = {
-            name: tool for name, tool in tools.items() if name in offered and tool.risk in risks
+            name: tool for name, tool in tools.items() if name in names and tool.risk in risks
         }
         self._definitions: tuple[ToolDefinition, ...] | None = None
         self.scope = ""

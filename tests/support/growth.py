@@ -60,11 +60,6 @@ def assert_alike(
     pytest.fail(f"{label}: the larger input takes {growth:.0f} times as long ({seconds:.3f} s)")
 
 
-def assert_quick(seconds: float, limit: float) -> None:
-    """Check that work took less than `limit` seconds of CPU time; while the machine is slow, the limit is longer."""
-    assert seconds < limit or seconds < limit * slowness()
-
-
 def repeated(piece: str, size: int, *, end: str = "") -> str:
     """Return `piece` repeated up to `size` characters, followed by `end`."""
     return (piece * (size // len(piece) + 1))[:size] + end

@@ -114,7 +114,7 @@ class RunContext(ABC):
     @property
     def is_guarded(self) -> bool:
         """Whether `after_run` hooks check the output, so that no part of it is emitted before."""
-        current = self.services.current_agent(self.agent.name)
+        current = self.services.current_agent(self.agent.name)  # asked for each token, so `hooks` would take too long
         return bool(self.agent.hooks.get("after_run") or (current and current.hooks.get("after_run")))
 
     def decision(self, confirmation_id: str) -> Decision | None:

@@ -22,7 +22,7 @@ from framework.config.yaml.document import (
 )
 from framework.types.problem import Problem
 from tests.support.cases import cases
-from tests.support.growth import assert_quick
+from tests.support.growth import slowness
 
 TYPICAL = """\
 version: 1
@@ -227,7 +227,8 @@ def test_tabs_between_words_are_allowed() -> None:
 def test_hostile_input_is_rejected_quickly_with_a_short_message(text: str | bytes) -> None:
     started = time.process_time()
     problem = refused(text)
-    assert_quick(time.process_time() - started, 0.5)
+    seconds = time.process_time() - started
+    assert seconds < 0.3 or seconds < 0.3 * slowness()
     assert len(str(problem)) < 1000
     assert problem.line is not None or len(text) > 1 << 20
 

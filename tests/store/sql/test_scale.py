@@ -17,6 +17,7 @@ from framework.store.conversation_lists import ConversationQuery
 from framework.store.protocol import Pruned, RunQuery
 from framework.store.sql.schema import conversations, processes, runs
 from framework.store.sql.store import SqlStore
+from framework.store.sql.texts import conversation_key
 from tests.support.cases import FACTOR
 from tests.support.queues import request
 
@@ -30,6 +31,7 @@ LOOKS: dict[str, Callable[[SqlStore], Awaitable[object]]] = {
     "expired": lambda store: store.runs(RunQuery(expired_at=time.time(), limit=10)),
     "sweep": lambda store: store.sweep(10),
     "conversation": lambda store: store.runs(RunQuery(conversation_id="own7", newest_first=True, limit=10)),
+    "conversation of a tenant": lambda store: store.runs(RunQuery(conversation_id="theirs7", limit=10)),
     "renew": lambda store: store.renew([]),
 }
 
@@ -58,11 +60,12 @@ def fill(connection: sa.Connection, number: int) -> None:
         "owner": lambda n: f"{holders[n % 20]}.{n}",
         "process": lambda n: holders[n % 20],
     }
+    theirs = {"conversation_id": lambda n: conversation_key(f"theirs{n}", "t"), "tenant": lambda _: "t"}
     for table in (
         rows("running", number, "running", **held),
         rows("queued", number, "queued", **waits),
         rows("paused", number, "paused", expires_at=lambda _: later),
-        rows("ended", number, "completed"),
+        rows("ended", number, "completed", **theirs),
     ):
         connection.execute(sa.insert(runs), table)
 

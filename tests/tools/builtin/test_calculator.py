@@ -18,7 +18,6 @@ from framework.tools.builtin.arithmetic import evaluate_expression
 from framework.tools.builtin.calculator import calculator
 from framework.types.errors import ToolError
 from tests.support.cases import cases
-from tests.support.growth import assert_quick
 
 Calculation = tuple[str, Fraction]
 
@@ -178,7 +177,7 @@ def test_an_expensive_expression_is_rejected_immediately(expression: str) -> Non
     with pytest.raises(ToolError):
         calculator(expression)
 
-    assert_quick(time.process_time() - started, 1)
+    assert time.process_time() - started < 1
 
 
 def test_the_tool_accepts_one_string_and_is_idempotent() -> None:
@@ -275,4 +274,4 @@ def test_any_text_returns_a_number_or_raises_a_tool_error(text: str) -> None:
     with suppress(ToolError):
         assert json.dumps(calculator(text))
 
-    assert_quick(time.process_time() - started, 1)
+    assert time.process_time() - started < 1

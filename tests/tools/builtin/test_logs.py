@@ -15,7 +15,6 @@ from framework.tools.builtin.logs import log_transform
 from framework.tools.tool import ToolContext
 from framework.types.errors import ToolError
 from tests.support.cases import cases
-from tests.support.growth import assert_quick
 
 PLAIN = """\
 2026-11-21 09:59:00,120 DEBUG start
@@ -213,7 +212,7 @@ def test_no_line_takes_long(context: ToolContext, line: str) -> None:
 
     log_transform(path, context=context)
 
-    assert_quick(time.process_time() - started, 2)
+    assert time.process_time() - started < 2
 
 
 @cases(100)
