@@ -82,7 +82,7 @@ chat-pictures: $(VENV)/.installed  ## draw chats in terminals of 80 and 120 colu
 screenshots: $(VENV)/.installed-test  ## every page of the console as a picture, in build/screenshots
 	@$(BIN)/python -m examples.console_screenshots
 
-bench: $(VENV)/.installed-test  ## benchmarks, beside baselines that run in turn; about three minutes
+bench: $(VENV)/.installed-test  ## benchmarks, beside baselines that run in turn; about four minutes
 	@mkdir -p build/bench
 	@$(BIN)/python -m benchmarks --json build/bench/suite.json
 
