@@ -56,9 +56,10 @@ class ImmediateRecord(RunRecord, Protocol):
         events: Sequence[Event] = (),
         spans: Sequence[SpanRecord] = (),
         *,
+        last: bool = False,
         uses: Sequence[BudgetUse] = (),
     ) -> bool:
-        """Save like `write`, unless that would have to wait. Not for the last write.
+        """Save like `write`, unless that would have to wait.
 
         Returns:
             Whether the state was saved. If not, nothing was: call `write` with the same events, spans and uses.

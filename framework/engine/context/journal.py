@@ -91,8 +91,7 @@ class Journal:
         """Raise CancelledError before a step if the run is suspended, or StoreError if a write has failed."""
         if self.is_closing or self.lease_lost:
             raise asyncio.CancelledError
-        if self._failure is not None:
-            raise self._failure
+        self._raise_failure()
 
     def call_on_cancel(self, callback: Callable[[], object]) -> None:
         """Set the callback that cancels the run; it is called once, because tools may still be cleaning up."""
@@ -147,9 +146,11 @@ class Journal:
         if self._durable:
             self._requested += 1
             requested = self._requested
-            if self._is_immediate and self._writing is None:
+            if self._immediate is not None and self._writing is None:
                 await self._let_others_request()
             await self._wait_until_written(requested)
+            if self.cancel_requested:
+                await asyncio.sleep(0)  # no step follows: an immediate write has not waited for the cancellation
         elif self._state.uncounted:
             await self._record.write(self._state, uses=self._take_uses())
 
@@ -164,7 +165,10 @@ class Journal:
             return
         self._outbox.extend(events)
         self._requested += 1  # before any await: a write that begins now includes the end, and must be the last one
-        await _wait_shielded(asyncio.ensure_future(self._wait_until_written(self._requested)))
+        if self._writing is None and self._begin_write() is None:
+            self._raise_failure()
+        else:
+            await _wait_shielded(asyncio.ensure_future(self._wait_until_written(self._requested)))
 
     async def release(self) -> None:
         """Persist the state and release the lease, so that any process can resume the run."""
@@ -194,10 +198,13 @@ class Journal:
     async def _wait_until_written(self, target: int) -> None:
         """Wait until the write with this number is done."""
         while self._written < target:
-            if self._failure is not None:
-                raise self._failure
+            self._raise_failure()
             if (writing := self._writing or self._begin_write()) is not None:
                 await asyncio.shield(writing)
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
     def _write_soon(self) -> None:
         if self._timer is None and self._writing is None:
@@ -208,28 +215,18 @@ class Journal:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._is_immediate and self._write_now():
+        if self._immediate is not None and self._write_now(self._immediate):
             return None
         self._writing = asyncio.ensure_future(self._write())
         return self._writing
 
-    @property
-    def _is_immediate(self) -> bool:
-        """Whether the next write may be done at once.
-
-        The last one takes longer. During the first one, a cancellation arrives that was requested while the run began.
-        """
-        return self._immediate is not None and self._written > 0 and not self._is_ending
-
-    def _write_now(self) -> bool:
+    def _write_now(self, record: ImmediateRecord) -> bool:
         """Write, unless that would have to wait. A failure is raised by the next `save` or `check`."""
         if self._failure is not None:
             return True
-        record = self._immediate
-        assert record is not None
         covered, events, spans, uses = self._take()
         try:
-            if not record.write_now(self._state, events, spans, uses=uses):
+            if not record.write_now(self._state, events, spans, last=self._is_ending, uses=uses):
                 self._outbox, self._spans, self._state.uncounted = events, spans, [*uses]
                 return False
             self._written = covered

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -43,9 +44,11 @@ class RunStream:
 
     def cancel(self) -> None:
         """Cancel the run; its result has the status `cancelled`."""
-        asyncio.get_running_loop().call_soon(
-            self._task.cancel
-        )  # later: a task that has not begun could not record its end
+        coroutine = self._task.get_coro()
+        if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+            asyncio.get_running_loop().call_soon(self._task.cancel)  # a task that has not begun cannot record its end
+        else:
+            self._task.cancel()
 
     def end(self) -> asyncio.Task[RunResult]:
         """Return the task that ends when the run's end or pause is persisted."""

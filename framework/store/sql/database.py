@@ -89,7 +89,7 @@ class Database:
             raise
         return database
 
-    async def write(self, work: Work[T], committed: Work[T | None] | None = None) -> T:
+    async def write(self, work: Work[T], committed: Work[T | None] | None = None, *, is_small: bool = False) -> T:
         """Execute work in a transaction and return its result. Raises StoreError if it was rolled back.
 
         If the caller is cancelled during the work, the cancellation is delivered after the work has finished, so that
@@ -99,7 +99,10 @@ class Database:
             work: the function to execute. It is repeated after a lost connection.
             committed: called before a repetition. Returns the result of the work if the first attempt was committed
                 after all, else None. Omit it for idempotent work.
+            is_small: do the work at once, as `write_now` does, if that is possible.
         """
+        if is_small and (result := self.write_now(work)) is not None:
+            return result
         return await self._do(self._writer, work, _unless_committed(committed, work), self._retry_seconds)
 
     def write_now(self, work: Work[T]) -> T | None:

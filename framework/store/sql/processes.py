@@ -37,17 +37,25 @@ class ProcessLease:
         """When the lease was last renewed: on the monotonic clock, which may stop in a suspended machine, and in Unix
         time, which may be set."""
 
-    async def write(self, work: Work[T], committed: Work[T | None] | None = None, *, renew: bool = False) -> T:
+    async def write(
+        self,
+        work: Work[T],
+        committed: Work[T | None] | None = None,
+        *,
+        renew: bool = False,
+        is_small: bool = False,
+    ) -> T:
         """Execute work that takes runs, in a transaction in which the lease is renewed if it is older than a third.
 
         Args:
             work: the function to execute, as for `Database.write`.
             committed: as for `Database.write`.
             renew: renew the lease in any case.
+            is_small: as for `Database.write`.
         """
         now = time.monotonic(), time.time()
         if not renew and self._is_fresh(now):
-            return await self._database.write(work, committed)
+            return await self._database.write(work, committed, is_small=is_small)
 
         def renewing(connection: sa.Connection) -> T:
             self._renew(connection)  # first, so that processes lock rows in the same order

@@ -37,8 +37,8 @@ from framework.types.events import Event, wire_json
 from framework.types.state import RunState
 from framework.types.trace import SpanRecord
 
-_MAX_IMMEDIATE_CHARS = 64_000
-"""Writes with more text are done in a thread."""
+MAX_IMMEDIATE_CHARS = 64_000
+"""Writes with more text, and the last one of a run with more, which compresses it, are done in a thread."""
 _HELD_BY_ME = (
     runs.c.id == sa.bindparam("run"),
     runs.c.version == sa.bindparam("was"),
@@ -139,12 +139,15 @@ class SqlRecord:
         lease: RunLease,
         held: HeldRow,
         is_followed: Callable[[str], bool],
+        stored_chars: float,
     ) -> None:
         self.cancel_requested = held.cancel_requested
         self._database, self._statements, self._lease = database, statements, lease
         self._run_id, self._version, self._diff = state.run_id, held.version, diff
         self._conversation, self._is_queued, self._is_followed = held.conversation, held.is_queued, is_followed
         self._slots = held.slots
+        self._stored_chars = stored_chars
+        """Number of characters of the run's rows; infinite if it is not known."""
         self._unsaved = RowBatch()
         """Rows of an immediate write that was not possible, which the next write contains."""
 
@@ -161,10 +164,10 @@ class SqlRecord:
 
         After a failure the record must not be used any more: any process may take over the run immediately.
         """
-        with self._failing(last=last):
-            work = self._work(state, self._batch(state, events, spans, uses), last=last)
-            cancelled = await self._database.write(work, self._committed)
-            self._saved(state, cancelled=cancelled)
+        with self._failing():
+            batch = self._batch(state, events, spans, uses)
+            cancelled = await self._database.write(self._work(state, batch, last=last), self._committed)
+            self._saved(state, batch, cancelled=cancelled, last=last)
 
     def write_now(
         self,
@@ -172,27 +175,28 @@ class SqlRecord:
         events: Sequence[Event] = (),
         spans: Sequence[SpanRecord] = (),
         *,
+        last: bool = False,
         uses: Sequence[BudgetUse] = (),
     ) -> bool:
-        """Write like `write`, unless that would have to wait, or there is much to write."""
-        with self._failing(last=False):
+        """Write like `write`, unless that would have to wait, or there is much to write or to compress."""
+        with self._failing():
             batch = self._batch(state, events, spans, uses)
             cancelled = None
-            if batch.size <= _MAX_IMMEDIATE_CHARS:
-                cancelled = self._database.write_now(self._work(state, batch, last=False))
+            if batch.size + (self._stored_chars if last else 0) <= MAX_IMMEDIATE_CHARS:
+                cancelled = self._database.write_now(self._work(state, batch, last=last))
             if cancelled is None:
                 self._unsaved = batch
                 return False
-            self._saved(state, cancelled=cancelled)
+            self._saved(state, batch, cancelled=cancelled, last=last)
             return True
 
     @contextmanager
-    def _failing(self, *, last: bool) -> Iterator[None]:
-        """Release the lease after the last write, or after one that fails."""
+    def _failing(self) -> Iterator[None]:
+        """Release the lease after a write that fails."""
         is_held = False
         try:
             yield
-            is_held = not last
+            is_held = True
         except RunTaken:
             raise
         except StoreError as error:
@@ -258,10 +262,13 @@ class SqlRecord:
         if self._conversation is not None and state.status != "paused":
             self._close_turn(connection, self._conversation, state, now)
 
-    def _saved(self, state: RunState, *, cancelled: bool) -> None:
+    def _saved(self, state: RunState, batch: RowBatch, *, cancelled: bool, last: bool) -> None:
         self.cancel_requested = cancelled
         self._version += 1
+        self._stored_chars += batch.size
         state.version = self._version
+        if last:
+            self._lease.end()
 
     def _news(self, batch: RowBatch) -> str | None:
         """Return the notification of new events; None if there are none, or nobody follows the run."""

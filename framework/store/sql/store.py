@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -30,7 +31,7 @@ from framework.store.sql.owners import find_owner
 from framework.store.sql.processes import ProcessLease, held_runs, is_held_under
 from framework.store.sql.pruning import prune
 from framework.store.sql.reader import SqlReader
-from framework.store.sql.record import RowBatch, SqlRecord, Statements
+from framework.store.sql.record import MAX_IMMEDIATE_CHARS, RowBatch, SqlRecord, Statements
 from framework.store.sql.schema import has_status, runs
 from framework.store.sql.signals import SqlSignals
 from framework.store.sql.slots import take_slots
@@ -141,7 +142,7 @@ class SqlStore(SqlReader, SqlSignals):
             return held
 
         try:
-            record = await self._hold(state, diff, lease, work, has_status("running"), limits)
+            record = await self._hold(state, diff, lease, work, has_status("running"), limits, batch.size)
         except RunBlocked:
             await self._claims.block(state.run_id, limits)
             raise
@@ -344,10 +345,12 @@ class SqlStore(SqlReader, SqlSignals):
         work: Work[sql_runs.HeldRow],
         has_changed: sa.ColumnElement[bool],
         limits: RunLimits,
+        chars: float = math.inf,
     ) -> SqlRecord:
         """Execute a transaction that makes this process the holder of a run, and return the run's record.
 
         After a lost connection, the transaction was committed if the run is held under the lease and `has_changed`.
+        `chars` is the number of characters of the run's rows, if it is known.
         """
 
         def committed(connection: sa.Connection) -> sql_runs.HeldRow | None:
@@ -359,9 +362,11 @@ class SqlStore(SqlReader, SqlSignals):
             take_slots(connection, self._offers, limits, self._leases.name, state.run_id)
             return work(connection)
 
-        held = replace(await self._process.write(limited if limits else work, committed), slots=frozenset(limits))
+        is_small = chars <= MAX_IMMEDIATE_CHARS
+        held = await self._process.write(limited if limits else work, committed, is_small=is_small)
+        held = replace(held, slots=frozenset(limits))
         state.version = held.version
-        return SqlRecord(self._database, self._statements, state, diff, lease, held, self.is_followed)
+        return SqlRecord(self._database, self._statements, state, diff, lease, held, self.is_followed, chars)
 
     def _takeover(self, state: RunState, made: Mapping[str, Decision], by: Deciders) -> Takeover:
         bodies = {key: decision.model_dump_json() for key, decision in made.items()}

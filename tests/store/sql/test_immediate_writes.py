@@ -12,14 +12,19 @@ from typing import Any
 
 import pytest
 
+from framework import Runtime, tool
 from framework.engine.context.event_hub import EventHub
 from framework.engine.context.journal import Journal, next_event
+from framework.llm.client import ModelRequest
+from framework.llm.scripted import Turn
 from framework.store.sql.record import SqlRecord
 from framework.store.sql.store import SqlStore
+from framework.testing import ScriptedModel, calls
 from framework.types.errors import RunTaken, StoreError
 from framework.types.events import Warned
 from framework.types.messages import Message
 from framework.types.state import RunState
+from tests.support.projects import agent, write
 
 PAGES = 2000
 """Pages of the log from which on a commit checkpoints it."""
@@ -106,7 +111,7 @@ def test_a_journal_emits_events_once_also_if_the_file_was_locked(tmp_path: Path)
     async def main(store: SqlStore, record: SqlRecord, state: RunState) -> None:
         hub = EventHub(state.run_id)
         reader, journal = hub.reader(), Journal(state, record, hub, durable=True)
-        await journal.save()  # the first write is one of the thread
+        await journal.save()
         with closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             journal.append(next_event(state, Warned, code="a", message=""))
@@ -173,6 +178,60 @@ def test_a_large_write_is_left_to_the_thread(tmp_path: Path) -> None:
         assert [len(text) for text in await texts(store, state)] == [2, 100_000]
 
     with_run(tmp_path, main)
+
+
+def test_the_end_of_a_small_run_is_stored_at_once(tmp_path: Path) -> None:
+    async def main(store: SqlStore, record: SqlRecord, state: RunState) -> None:
+        state.messages.append(said("done"))
+        state.status = "completed"
+        assert record.write_now(state, [next_event(state, Warned, code="x", message="")], last=True)
+        assert (await store.load_run(state.run_id)).messages == state.messages
+        with closing(sqlite3.connect(tmp_path / "state.db")) as other:
+            assert other.execute("SELECT status, owner FROM agentsd_runs").fetchone() == ("completed", None)
+            assert other.execute("SELECT count(*) FROM agentsd_packed").fetchone() == (1,)
+        assert not store._leases.alive()
+
+    with_run(tmp_path, main)
+
+
+def test_the_end_of_a_large_run_is_left_to_the_thread_which_compresses_it(tmp_path: Path) -> None:
+    async def main(store: SqlStore, record: SqlRecord, state: RunState) -> None:
+        for _ in range(2):
+            state.messages.append(said("x" * 40_000))
+            assert record.write_now(state)
+        state.status = "completed"
+        assert not record.write_now(state, last=True)
+        assert store._leases.alive(), "nothing was written, so the run is still held"
+        await record.write(state, last=True)
+        assert not store._leases.alive()
+        assert (await store.load_run(state.run_id)).status == "completed"
+
+    with_run(tmp_path, main)
+
+
+def test_a_cancellation_that_an_immediate_write_finds_ends_the_run_before_its_tool(tmp_path: Path) -> None:
+    paid: list[str] = []
+
+    @tool(risk="low")
+    async def pay() -> str:
+        """Pay."""
+        paid.append("paid")
+        return "paid"
+
+    def cancelled_elsewhere(request: ModelRequest) -> Turn:
+        with closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as other:
+            other.execute("UPDATE agentsd_runs SET cancel_requested = 1 WHERE status = 'running'")
+        return calls(("pay", {}))
+
+    async def main() -> None:
+        root = write(tmp_path, {"agents.d/one.yaml": agent("one", skill_policy="{allow: [pay]}")})
+        models = {"scripted": ScriptedModel(script=cancelled_elsewhere)}
+        async with Runtime.open(root, tools=[pay], models=models, store="sqlite:///state.db", watch=False) as runtime:
+            for _ in range(2):  # the first one also prepares the lease of the process
+                assert (await runtime.run("go")).status == "cancelled"
+        assert not paid
+
+    asyncio.run(main())
 
 
 def test_the_thread_checkpoints_and_begins_the_log_anew(tmp_path: Path) -> None:
