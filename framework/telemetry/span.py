@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import Literal, Self, cast
+from typing import Literal, NamedTuple, Self, cast
 
 from opentelemetry import trace
 from opentelemetry.context import Context, attach, detach
@@ -91,6 +91,21 @@ class TraceSpan(NullContext):
 NOOP_SPAN = TraceSpan()
 
 
+class SpanIds(NamedTuple):
+    """What identifies a span, as in W3C trace context."""
+
+    trace_id: str
+    """32 hexadecimal digits."""
+    span_id: str
+    """16 hexadecimal digits."""
+    flags: int
+
+    @classmethod
+    def of(cls, context: SpanContext) -> SpanIds:
+        """Return the ids of a span of OpenTelemetry."""
+        return cls(f"{context.trace_id:032x}", f"{context.span_id:016x}", int(context.trace_flags) & 1)
+
+
 class RecordedSpan(TraceSpan):
     """A span that is recorded by the host's provider, in a run's stored trace, or in both."""
 
@@ -107,21 +122,21 @@ class RecordedSpan(TraceSpan):
         "_name",
         "_parent_id",
         "_started",
-        "context",
+        "ids",
     )
 
     def __init__(
         self,
         name: str,
         host: Span | None,
-        context: SpanContext,
+        ids: SpanIds,
         parent: RecordedSpan | None,
         log: list[SpanRecord] | None,
     ) -> None:
         self._name, self._host, self._log = name, host, log
         self._error: str | None = None
-        self.context = context
-        self._parent_id = parent.context.span_id if parent else None
+        self.ids = ids
+        self._parent_id = parent.ids.span_id if parent else None
         self._entered: Token[RecordedSpan | None] | None = None
         self._attached: Token[Context] | None = None
 
@@ -131,8 +146,8 @@ class RecordedSpan(TraceSpan):
         """Start the record for the stored trace."""
         self._attributes, self._kind = attributes, kind
         self._started = at or time.time_ns()
-        self._events: list[SpanEvent] = []
-        self._links: list[SpanLink] = []
+        self._events: tuple[SpanEvent, ...] = ()
+        self._links: tuple[SpanLink, ...] = ()
 
     def __enter__(self) -> Self:
         self._entered = _current.set(self)
@@ -177,7 +192,7 @@ class RecordedSpan(TraceSpan):
         if self._host:
             self._host.add_event(name, present)
         if self._log is not None:
-            self._events.append(SpanEvent(name, time.time_ns(), present))
+            self._events += (SpanEvent(name, time.time_ns(), present),)
 
     def add_link(self, traceparent: str, kind: str) -> None:
         link = parse_link(traceparent, kind, names.LINK_TYPE)
@@ -187,7 +202,7 @@ class RecordedSpan(TraceSpan):
             target = SpanContext(int(link.trace_id, 16), int(link.span_id, 16), True, TraceFlags(TraceFlags.SAMPLED))
             self._host.add_link(target, link.attributes)
         if self._log is not None:
-            self._links.append(link)
+            self._links += (link,)
 
     def fail(self, error_type: str) -> None:
         if self._error:
@@ -207,26 +222,25 @@ class RecordedSpan(TraceSpan):
 
     @property
     def trace_id(self) -> str | None:
-        return f"{self.context.trace_id:032x}"
+        return self.ids.trace_id
 
     @property
     def traceparent(self) -> str:
-        flags = int(self.context.trace_flags)
-        return f"00-{self.context.trace_id:032x}-{self.context.span_id:016x}-{flags & 1:02x}"
+        return f"00-{self.ids.trace_id}-{self.ids.span_id}-{self.ids.flags:02x}"
 
     def _record(self, end_ns: int) -> SpanRecord:
         return SpanRecord(
             name=self._name,
-            trace_id=f"{self.context.trace_id:032x}",
-            span_id=f"{self.context.span_id:016x}",
-            parent_id=None if self._parent_id is None else f"{self._parent_id:016x}",
+            trace_id=self.ids.trace_id,
+            span_id=self.ids.span_id,
+            parent_id=self._parent_id,
             kind=self._kind,
             start_ns=self._started,
             end_ns=end_ns,
             attributes=self._attributes,
             error=self._error,
-            events=tuple(self._events),
-            links=tuple(self._links),
+            events=self._events,
+            links=self._links,
         )
 
 

@@ -13,13 +13,14 @@ from typing import Literal
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import ProxyTracerProvider, SpanContext, SpanKind, TraceFlags, Tracer
+from opentelemetry.trace import ProxyTracerProvider, SpanKind, TraceFlags, Tracer
 
 from framework.telemetry import names
 from framework.telemetry.span import (
     NOOP_SPAN,
     OptionalAttributes,
     RecordedSpan,
+    SpanIds,
     TraceSpan,
     innermost_span,
     without_none,
@@ -88,8 +89,8 @@ class Spans:
                 record_exception=False,
                 set_status_on_exception=False,
             )
-        context = host.get_span_context() if host else _child_context(parent, root=root)
-        span = RecordedSpan(name, host, context, parent, self.finished_spans if self._keep else None)
+        ids = SpanIds.of(host.get_span_context()) if host else _new_ids(parent, root=root)
+        span = RecordedSpan(name, host, ids, parent, self.finished_spans if self._keep else None)
         if self._keep:
             span.start_record(merged, "client" if client or kind == "LLM" else "internal", started_ns)
         return span
@@ -102,8 +103,11 @@ class Spans:
         return drained
 
 
-def _child_context(parent: RecordedSpan | None, *, root: bool) -> SpanContext:
+def _new_ids(parent: RecordedSpan | None, *, root: bool) -> SpanIds:
     """Create ids for a span that is only stored. It continues the trace of the current span, if there is one."""
-    active = parent.context if parent else trace.get_current_span().get_span_context()
+    span_id = f"{random.getrandbits(64):016x}"
+    if parent is not None:
+        return SpanIds(parent.ids.trace_id, span_id, TraceFlags.SAMPLED)
+    active = trace.get_current_span().get_span_context()
     trace_id = active.trace_id if active.is_valid and not root else random.getrandbits(128)
-    return SpanContext(trace_id, random.getrandbits(64), False, TraceFlags(TraceFlags.SAMPLED))
+    return SpanIds(f"{trace_id:032x}", span_id, TraceFlags.SAMPLED)

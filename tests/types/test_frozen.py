@@ -1,4 +1,4 @@
-"""Copies of frozen data are those that pydantic makes."""
+"""Copies and comparisons of frozen data are those that pydantic makes."""
 
 from __future__ import annotations
 
@@ -84,3 +84,32 @@ def test_a_copy_without_changes_shares_nothing_that_can_change() -> None:
     original = Plain(name="a")
     assert original.model_copy().__dict__ is not original.__dict__
     assert original.model_copy().model_fields_set is not original.model_fields_set
+
+
+@cases(200)
+@given(
+    kinds=st.tuples(*[st.sampled_from([Plain, Private, Open])] * 2),
+    fields=st.tuples(*[st.fixed_dictionaries({"name": st.sampled_from("ab")}, optional=OTHERS)] * 2),
+    extra=st.tuples(*[st.sampled_from([{}, {"more": 1}])] * 2),
+    titled=st.tuples(st.booleans(), st.booleans()),
+    seen=st.tuples(*[st.integers(0, 1)] * 2),
+)
+def test_two_are_equal_if_pydantic_says_so(
+    kinds: tuple[type[Plain], type[Plain]],
+    fields: tuple[dict[str, Any], dict[str, Any]],
+    extra: tuple[dict[str, int], dict[str, int]],
+    titled: tuple[bool, bool],
+    seen: tuple[int, int],
+) -> None:
+    one, other = (
+        kind(**(values | more if kind is Open else values))
+        for kind, values, more in zip(kinds, fields, extra, strict=True)
+    )
+    for model, is_titled, number in zip((one, other), titled, seen, strict=True):
+        if is_titled:
+            assert model.title
+        if isinstance(model, Private):
+            model._seen = number
+    assert (one == other) is BaseModel.__eq__(one, other)
+    assert (one == fields[0]) is False
+    assert one == one.model_copy()
