@@ -74,6 +74,9 @@ class Journal:
         self._requested = self._written = 0
         self._writing: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        """Writes what was requested before it. A write at once leaves it: most steps would create and cancel one."""
+        self._timed = 0
+        """Number of the last request when the timer was set."""
         self._failure: BaseException | None = None
         self._is_ending = self._is_releasing = False
 
@@ -208,13 +211,21 @@ class Journal:
 
     def _write_soon(self) -> None:
         if self._timer is None and self._writing is None:
-            self._timer = asyncio.get_running_loop().call_later(_FLUSH_DELAY, self._begin_write)
+            self._timed = self._requested
+            self._timer = asyncio.get_running_loop().call_later(_FLUSH_DELAY, self._on_timer)
+
+    def _on_timer(self) -> None:
+        """Write, unless that was done since. If only later requests are left, wait for the step's own write again."""
+        self._timer = None
+        if self._writing is not None or self._failure is not None:
+            return  # the end of that write begins the next one
+        if self._written < self._timed:
+            self._begin_write()
+        elif self._written < self._requested:
+            self._write_soon()
 
     def _begin_write(self) -> asyncio.Task[None] | None:
         """Write at once if that is possible; otherwise return the task that writes."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         if self._immediate is not None and self._write_now(self._immediate):
             return None
         self._writing = asyncio.ensure_future(self._write())
@@ -234,7 +245,7 @@ class Journal:
                 self._hub.put(event)
         except BaseException as failure:  # noqa: BLE001 - the next save raises it; no step runs unrecorded
             self._failure = failure
-        if record.cancel_requested:
+        if self._record.cancel_requested:
             self.request_cancel()
         return True
 
@@ -257,8 +268,6 @@ class Journal:
                 self._hub.put(event)
         except BaseException as failure:  # noqa: BLE001 - the next save raises it; no step runs unrecorded
             self._failure = failure
-            if self._timer is not None:
-                self._timer.cancel()
         finally:
             self._writing = None
         if self._record.cancel_requested:
