@@ -17,7 +17,7 @@ from benchmarks.harness import LoopDelays, Row, Table
 from benchmarks.loop import LOOPER, STEPS, note, script
 from framework import Runtime, tool
 from framework.llm.client import ModelRequest
-from framework.store.run_record import ImmediateRecord
+from framework.store.sql.record import SqlRecord
 from framework.store.sql.store import SqlStore
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.events import Event, ToolFinished, ToolStarted
@@ -74,20 +74,20 @@ async def writes(root: Path, rounds: int) -> Table:
         state = RunState(agent="looper", messages=[Message(role="user", content="go")])
         state.messages += [Message(role="assistant", content="x" * 600) for _ in range(before)]
         record = await store.begin(state, None, None)
-        assert isinstance(record, ImmediateRecord)
+        assert isinstance(record, SqlRecord)
         durations = [await _two_writes(record, state, n) for n in range(rounds)]
         await store.close()
         rows.append(Row.limited(f"{before} earlier messages", median(durations), LIMIT_MS))
     return Table("Both writes of a step on a SQLite file, median", "ms", rows)
 
 
-async def _write(record: ImmediateRecord, state: RunState, event: Event) -> None:
+async def _write(record: SqlRecord, state: RunState, event: Event) -> None:
     """Write as a run does: at once if nothing has to wait."""
     if not record.write_now(state, [event]):
         await record.write(state, [event])
 
 
-async def _two_writes(record: ImmediateRecord, state: RunState, n: int) -> float:
+async def _two_writes(record: SqlRecord, state: RunState, n: int) -> float:
     call = ToolCall(id=f"c{n}", tool="note", arguments={"n": n})
     head = {"run_id": state.run_id, "generation": 1, "id": call.id, "tool": call.tool}
     started = perf_counter()

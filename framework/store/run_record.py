@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from framework.types.budget import BudgetUse
 from framework.types.events import Event
@@ -46,10 +47,10 @@ class RunRecord(Protocol):
         ...
 
 
-@runtime_checkable
-class ImmediateRecord(RunRecord, Protocol):
+class ImmediateRecord(ABC):
     """A record whose small writes can be done at once, which costs less than waiting for them."""
 
+    @abstractmethod
     def write_now(
         self,
         state: RunState,
@@ -68,4 +69,3 @@ class ImmediateRecord(RunRecord, Protocol):
             RunTaken: another process has taken over the run; nothing was written.
             StoreError: the write failed.
         """
-        ...

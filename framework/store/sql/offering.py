@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from framework.store.signals import Signal
 from framework.store.sql.database import Database
-from framework.store.sql.prepared_statement import PreparedStatement
+from framework.store.sql.prepared_statement import PreparedStatement, driver_cursor
 from framework.store.sql.schema import conversations, has_status, is_next, runs
 from framework.store.sql.signals import notify
 from framework.store.work import OfferedRun, Offers
@@ -69,7 +69,7 @@ class RunOffers:
     def make_next_ready(self, connection: sa.Connection, conversation: str) -> None:
         """Make the first queued run of a conversation ready, and offer it, if no run of that is open any more."""
         row = {"conversation": conversation, "offering": self._offers is not None}
-        if (offered := self._make_next_ready.execute(connection, row)) is not None:
+        if (offered := self._make_next_ready.execute(driver_cursor(connection), row)) is not None:
             self.offer(connection, [offered])
 
 

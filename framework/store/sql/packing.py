@@ -16,7 +16,7 @@ import orjson
 import sqlalchemy as sa
 
 from framework.store.sql.database import Database
-from framework.store.sql.prepared_statement import PreparedStatement
+from framework.store.sql.prepared_statement import PreparedInsert, PreparedStatement, driver_cursor
 from framework.store.sql.schema import events, packed, parts, spans
 from framework.store.sql.state_rows import RowKind
 
@@ -51,27 +51,46 @@ class Packer:
     """Packs the runs of one database."""
 
     def __init__(self, database: Database) -> None:
-        def prepared(statement: sa.Executable, columns: Sequence[str] | None = None) -> PreparedStatement:
-            return PreparedStatement(statement, database.dialect, columns)
+        def prepared(statement: sa.Executable) -> PreparedStatement:
+            return PreparedStatement(statement, database.dialect)
 
         self._rows = [prepared(rows) for rows in _ROWS]
         self._delete = [prepared(sa.delete(t).where(t.c.run_id == sa.bindparam("run"))) for t in _TABLES]
-        self._insert = prepared(sa.insert(packed), [column.name for column in packed.columns])
+        self._insert = PreparedInsert(sa.insert(packed), database.dialect)
 
-    def pack(self, connection: sa.Connection, run_id: str) -> None:
-        """Replace the rows of an ended run by one packed row, in the connection's transaction."""
-        row = {"run": run_id}
-        tables = [rows.fetch_all(connection, row) for rows in self._rows]
-        if not any(tables) or sum(len(body) for rows in tables for *_, body in rows) > MAX_PACKED_CHARS:
-            return
+    def pack(
+        self,
+        connection: sa.Connection,
+        run_id: str,
+        last_events: Sequence[tuple[int, str]] = (),
+        last_spans: Sequence[tuple[str]] = (),
+    ) -> bool:
+        """Replace the rows of an ended run by one packed row, in the connection's transaction.
+
+        Args:
+            connection: the connection.
+            run_id: the id of the run.
+            last_events: numbers and bodies of events that have no rows yet.
+            last_spans: bodies of spans that have no rows yet.
+
+        Returns:
+            Whether the run was packed; otherwise, the last events and spans need rows.
+        """
+        row, cursor = {"run": run_id}, driver_cursor(connection)
+        tables = [[*rows.fetch_all(cursor, row)] for rows in self._rows]
+        tables[1] += last_events
+        tables[2] += last_spans
+        if not any(tables) or sum(len(found[-1]) for rows in tables for found in rows) > MAX_PACKED_CHARS:
+            return False
         compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW, _MEMORY)
         body = (
             compressor.compress(orjson.dumps(dict(zip(("parts", "events", "spans"), tables, strict=True))))
             + compressor.flush()
         )
         for delete in self._delete:
-            delete.execute(connection, row)
-        self._insert.execute(connection, {"run_id": run_id, "body": body})
+            delete.execute(cursor, row)
+        self._insert.execute(cursor, [(run_id, body)])
+        return True
 
 
 def load_packed(connection: sa.Connection, run_id: str) -> PackedRun | None:

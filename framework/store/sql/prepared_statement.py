@@ -10,40 +10,36 @@ from typing import Any
 import sqlalchemy as sa
 
 
+def driver_cursor(connection: sa.Connection) -> Any:
+    """Return a new cursor of the driver, for prepared statements in the transaction of the connection."""
+    driver = connection.connection.dbapi_connection
+    assert driver is not None
+    return driver.cursor()
+
+
 class PreparedStatement:
     """A statement with named parameters. It is compiled when it is first executed, in a thread of the database."""
 
-    def __init__(self, statement: sa.Executable, dialect: sa.Dialect, columns: Sequence[str] | None = None) -> None:
-        """Prepare a statement. `columns` are the columns of an INSERT."""
-        self._statement, self._dialect, self._columns = statement, dialect, columns
+    def __init__(self, statement: sa.Executable, dialect: sa.Dialect) -> None:
+        self._statement, self._dialect = statement, dialect
 
     @cached_property
     def _compiled(self) -> _Compiled:
-        compiled = self._statement.compile(dialect=self._dialect, column_keys=self._columns)  # type: ignore[attr-defined]  # every statement here can be compiled
-        return _Compiled(str(compiled), {} if self._columns else dict(compiled.params), compiled.positiontup)
+        compiled = self._statement.compile(dialect=self._dialect)  # type: ignore[attr-defined]  # every statement here can be compiled
+        return _Compiled(str(compiled), dict(compiled.params), compiled.positiontup)
 
-    def execute(self, connection: sa.Connection, row: Mapping[str, Any]) -> Any:
+    def execute(self, cursor: Any, row: Mapping[str, Any]) -> Any:
         """Execute the statement and return its first row, or None."""
-        compiled, cursor = self._compiled, _cursor(connection)
+        compiled = self._compiled
         cursor.execute(compiled.text, compiled.parameters(row))
         return cursor.fetchone() if cursor.description else None
 
-    def fetch_all(self, connection: sa.Connection, row: Mapping[str, Any]) -> Sequence[Any]:
+    def fetch_all(self, cursor: Any, row: Mapping[str, Any]) -> Sequence[Any]:
         """Execute the statement and return all rows."""
-        compiled, cursor = self._compiled, _cursor(connection)
+        compiled = self._compiled
         cursor.execute(compiled.text, compiled.parameters(row))
         rows: Sequence[Any] = cursor.fetchall()
         return rows
-
-    def execute_many(self, connection: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Execute the statement once per row of parameters."""
-        if not rows:
-            return
-        compiled, cursor = self._compiled, _cursor(connection)
-        if len(rows) == 1:
-            cursor.execute(compiled.text, compiled.parameters(rows[0]))
-        else:
-            cursor.executemany(compiled.text, [compiled.parameters(row) for row in rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +51,31 @@ class _Compiled:
     """The parameters by position; None if the driver takes them by name."""
 
     def parameters(self, row: Mapping[str, Any]) -> Any:
-        values = {**self.fixed, **row} if self.fixed else row
+        values = {**self.fixed, **row}
         return values if self.order is None else [values[name] for name in self.order]
 
 
-def _cursor(connection: sa.Connection) -> Any:
-    driver = connection.connection.dbapi_connection
-    assert driver is not None
-    return driver.cursor()
+class PreparedInsert:
+    """An INSERT of whole rows: tuples of values in the order of the table's columns. It is compiled when first used."""
+
+    def __init__(self, insert: sa.Insert, dialect: sa.Dialect) -> None:
+        self._insert, self._dialect = insert, dialect
+        self._columns = [column.name for column in insert.table.columns]
+
+    @cached_property
+    def _compiled(self) -> tuple[str, bool]:
+        """The text, and whether the driver takes parameters by name."""
+        compiled = self._insert.compile(dialect=self._dialect, column_keys=self._columns)
+        assert compiled.positiontup in (None, self._columns)
+        return str(compiled), compiled.positiontup is None
+
+    def execute(self, cursor: Any, rows: Sequence[Sequence[Any]]) -> None:
+        """Insert the rows, if there are any."""
+        if not rows:
+            return
+        text, by_name = self._compiled
+        parameters: Sequence[Any] = [dict(zip(self._columns, row, strict=True)) for row in rows] if by_name else rows
+        if len(rows) == 1:
+            cursor.execute(text, parameters[0])
+        else:
+            cursor.executemany(text, parameters)

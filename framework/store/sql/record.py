@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import sqlalchemy as sa
 from pydantic_core import PydanticSerializationError
 
 from framework.store.protocol import ANSWERED_STATUSES
+from framework.store.run_record import ImmediateRecord
 from framework.store.signals import Signal
 from framework.store.span_rows import encode_spans
 from framework.store.sql.budgets import CounterStatements
@@ -22,9 +24,9 @@ from framework.store.sql.database import Database
 from framework.store.sql.leases import RunLease
 from framework.store.sql.offering import RELEASED, UNCOUNTED, RunOffers
 from framework.store.sql.packing import Packer
-from framework.store.sql.prepared_statement import PreparedStatement
+from framework.store.sql.prepared_statement import PreparedInsert, PreparedStatement, driver_cursor
 from framework.store.sql.run_figures import UNMEASURED, figure_columns
-from framework.store.sql.runs import HeldRow
+from framework.store.sql.runs import INSERT_HELD, HeldRow
 from framework.store.sql.schema import conversations, events, messages, parts, runs
 from framework.store.sql.schema import spans as spans_table
 from framework.store.sql.signals import notification, payload
@@ -61,14 +63,15 @@ class Statements:
         closed = {"open_run": None, **_named("updated_at", "expires_at")}
         save_summary = sa.update(conversations).where(conversations.c.id == sa.bindparam("conversation"))
 
-        def prepared(statement: sa.Executable, table: sa.Table | None = None) -> PreparedStatement:
-            columns = None if table is None else [column.name for column in table.columns]
-            return PreparedStatement(statement, database.dialect, columns)
+        def prepared(statement: sa.Executable) -> PreparedStatement:
+            return PreparedStatement(statement, database.dialect)
 
-        def upsert(table: sa.Table) -> PreparedStatement:
+        def upsert(table: sa.Table) -> PreparedInsert:
             add, key = insert_into(table, database.dialect), [column.name for column in table.primary_key]
-            return prepared(add.on_conflict_do_update(index_elements=key, set_={"body": add.excluded.body}), table)
+            replace = add.on_conflict_do_update(index_elements=key, set_={"body": add.excluded.body})
+            return PreparedInsert(replace, database.dialect)
 
+        self.begin = prepared(INSERT_HELD)
         self.step = prepared(step.values(**progress))
         self.progress = prepared(step.values(attempts=0, refusals=None, **progress))
         unoffered = {"attempts": 0, "refusals": None, "offered_at": None, "request": None}
@@ -76,7 +79,8 @@ class Statements:
         self.end = prepared(end)
         self.packer, self.counters = Packer(database), CounterStatements(database)
         self.message, self.part = upsert(messages), upsert(parts)
-        self.event, self.spans = prepared(sa.insert(events), events), prepared(sa.insert(spans_table), spans_table)
+        self.event = PreparedInsert(sa.insert(events), database.dialect)
+        self.spans = PreparedInsert(sa.insert(spans_table), database.dialect)
         self.close_turn = prepared(close_turn.values(**closed))
         self.close_answered_turn = prepared(close_turn.values(**closed, **_named("agent", "session")))
         summary: dict[str, Any] = {"summary": sa.bindparam("text"), "summary_upto": sa.bindparam("upto")}
@@ -87,47 +91,56 @@ def _named(*columns: str) -> dict[str, Any]:
     return {name: sa.bindparam(name) for name in columns}
 
 
-@dataclass(slots=True)
+@dataclass
 class RowBatch:
-    """The rows that one write inserts."""
+    """The rows that one write inserts, each with its values in the order of the table's columns; the last is `body`."""
 
-    messages: list[dict[str, Any]] = field(default_factory=list)
-    parts: list[dict[str, Any]] = field(default_factory=list)
-    events: list[dict[str, Any]] = field(default_factory=list)
+    messages: list[tuple[str, str, int, str]] = field(default_factory=list)
+    parts: list[tuple[str, str, str, int, str]] = field(default_factory=list)
+    events: list[tuple[str, int, float, str]] = field(default_factory=list)
     uses: Sequence[BudgetUse] = ()
     """Added to the counters of shared budgets."""
     spans: str | None = None
     """Spans as JSON."""
+    head: str = ""
     state: str = ""
     progress: bool = False
 
-    @property
+    @cached_property
     def size(self) -> int:
-        """Number of characters of the rows."""
-        rows = (*self.messages, *self.parts, *self.events)
-        return len(self.state) + len(self.spans or "") + sum(len(row["body"]) for row in rows)
+        """Number of characters of the rows, which are complete when it is first read."""
+        bodies = [row[-1] for rows in (self.messages, self.parts, self.events) for row in rows]
+        return len(self.state) + len(self.spans or "") + sum(map(len, bodies))
 
     def add(self, run_id: str, changes: Sequence[StateRow]) -> None:
         """Add changed rows of the run's state, sorted by table."""
         for part in changes:
+            path, kind, n, body = part
             self.progress = self.progress or is_progress(part)
-            if part.kind == "state" and not part.path:
-                self.state = part.body
-            elif part.kind == "message":
-                self.messages.append({"run_id": run_id, "path": part.path, "n": part.n, "body": part.body})
-            elif part.kind != "head" or part.path:
-                row = {"run_id": run_id, "path": part.path, "kind": part.kind, "n": part.n, "body": part.body}
-                self.parts.append(row)
+            if kind == "message":
+                self.messages.append((run_id, path, n, body))
+            elif kind == "state" and not path:
+                self.state = body
+            elif kind == "head" and not path:
+                self.head = body
+            else:
+                self.parts.append((run_id, path, kind, n, body))
 
     def insert(self, connection: sa.Connection, statements: Statements) -> None:
-        """Insert or update the rows."""
-        statements.message.execute_many(connection, self.messages)
-        statements.part.execute_many(connection, self.parts)
-        statements.event.execute_many(connection, self.events)
+        """Insert or update the rows of the state and of counters."""
+        cursor = driver_cursor(connection)
+        statements.message.execute(cursor, self.messages)
+        statements.part.execute(cursor, self.parts)
         statements.counters.add(connection, self.uses)
 
+    def insert_events(self, connection: sa.Connection, statements: Statements, run_id: str, version: int) -> None:
+        """Insert the events, and the spans under the version of the run that the write makes."""
+        cursor = driver_cursor(connection)
+        statements.event.execute(cursor, self.events)
+        statements.spans.execute(cursor, [(run_id, version, self.spans)] if self.spans else ())
 
-class SqlRecord:
+
+class SqlRecord(ImmediateRecord):
     """A run that this process holds under a lease."""
 
     def __init__(
@@ -146,6 +159,8 @@ class SqlRecord:
         self._run_id, self._version, self._diff = state.run_id, held.version, diff
         self._conversation, self._is_queued, self._is_followed = held.conversation, held.is_queued, is_followed
         self._slots = held.slots
+        self._is_reset = False
+        """Whether a step of this process has ended the counting of failed attempts."""
         self._stored_chars = stored_chars
         """Number of characters of the run's rows; infinite if it is not known."""
         self._unsaved = RowBatch()
@@ -179,10 +194,12 @@ class SqlRecord:
         uses: Sequence[BudgetUse] = (),
     ) -> bool:
         """Write like `write`, unless that would have to wait, or there is much to write or to compress."""
+        if not self._database.is_sqlite:
+            return False
         with self._failing():
             batch = self._batch(state, events, spans, uses)
             cancelled = None
-            if batch.size + (self._stored_chars if last else 0) <= MAX_IMMEDIATE_CHARS:
+            if (self._stored_chars if last else 0) + batch.size <= MAX_IMMEDIATE_CHARS:
                 cancelled = self._database.write_now(self._work(state, batch, last=last))
             if cancelled is None:
                 self._unsaved = batch
@@ -215,9 +232,7 @@ class SqlRecord:
         self._unsaved = RowBatch()
         try:
             batch.add(self._run_id, self._diff.changes(state))
-            batch.events = [
-                {"run_id": self._run_id, "seq": event.seq, "at": now, "body": wire_json(event)} for event in events
-            ]
+            batch.events = [(self._run_id, event.seq, now, wire_json(event)) for event in events]
         except (PydanticSerializationError, TypeError, ValueError) as error:
             raise StoreError(f"its state cannot be serialized as JSON: {type(error).__name__}") from None
         return batch
@@ -239,25 +254,28 @@ class SqlRecord:
         }
         if last:
             row |= _end_columns(state, now)
-        statement = self._statements.progress if batch.progress else self._statements.step
+        statement = self._statements.progress if batch.progress and not self._is_reset else self._statements.step
         statement = self._statements.end if last else statement
 
         def work(connection: sa.Connection) -> bool:
             cancelled = self._compare_and_set(connection, statement, row)
             batch.insert(connection, self._statements)
-            if batch.spans:
-                row_of_spans = {"run_id": self._run_id, "version": row["is"], "body": batch.spans}
-                self._statements.spans.execute(connection, row_of_spans)
+            if not (last and state.status != "paused" and self._pack(connection, batch)):
+                batch.insert_events(connection, self._statements, self._run_id, self._version + 1)
             if last:
                 self._end(connection, state, now)
             return cancelled
 
         return work
 
+    def _pack(self, connection: sa.Connection, batch: RowBatch) -> bool:
+        """Pack a run that has ended, with its last events and spans; return False if it is too large."""
+        events = [(seq, body) for _, seq, _, body in batch.events]
+        spans = [(batch.spans,)] if batch.spans else []
+        return self._statements.packer.pack(connection, self._run_id, events, spans)
+
     def _end(self, connection: sa.Connection, state: RunState, now: float) -> None:
-        """Pack a run that has ended, free its slots, and close its turn."""
-        if state.status != "paused":
-            self._statements.packer.pack(connection, self._run_id)
+        """Free the slots of a run that has ended or pauses, and close its turn."""
         free_slots(connection, self._statements.offers, self._slots, self._run_id)
         if self._conversation is not None and state.status != "paused":
             self._close_turn(connection, self._conversation, state, now)
@@ -266,6 +284,7 @@ class SqlRecord:
         self.cancel_requested = cancelled
         self._version += 1
         self._stored_chars += batch.size
+        self._is_reset = self._is_reset or batch.progress
         state.version = self._version
         if last:
             self._lease.end()
@@ -274,7 +293,7 @@ class SqlRecord:
         """Return the notification of new events; None if there are none, or nobody follows the run."""
         if not batch.events or not self._is_followed(self._run_id):
             return None
-        return payload(Signal("events", self._run_id, batch.events[-1]["seq"]))
+        return payload(Signal("events", self._run_id, batch.events[-1][1]))
 
     async def release(self) -> None:
         """Release the run in its last saved state, and offer it. Its slots are free for itself, so nobody is woken."""
@@ -294,7 +313,7 @@ class SqlRecord:
         Raises:
             RunTaken: another process has taken over the run.
         """
-        returned = statement.execute(connection, row)
+        returned = statement.execute(driver_cursor(connection), row)
         if returned is None:
             raise RunTaken(f"another process has taken over run {self._run_id}; this process stops working on it")
         return bool(returned[0])
@@ -318,20 +337,21 @@ class SqlRecord:
             delete_without_turns(connection, conversation)
             self._statements.offers.make_next_ready(connection, conversation)
             return
+        cursor = driver_cursor(connection)
         if (summary := state.summary) is not None:
             summary_row = {
                 "conversation": conversation,
                 "text": summary.model_dump_json(),
                 "upto": summary.upto,
             }
-            self._statements.save_summary.execute(connection, summary_row)
+            self._statements.save_summary.execute(cursor, summary_row)
         expires = None if state.conversation_ttl is None else now + state.conversation_ttl
         row = {"conversation": conversation, "run": self._run_id, "updated_at": now, "expires_at": expires}
         if state.status in ANSWERED_STATUSES:
             session = json.dumps(state.session)
-            self._statements.close_answered_turn.execute(connection, row | {"agent": state.agent, "session": session})
+            self._statements.close_answered_turn.execute(cursor, row | {"agent": state.agent, "session": session})
         else:
-            self._statements.close_turn.execute(connection, row)
+            self._statements.close_turn.execute(cursor, row)
         self._statements.offers.make_next_ready(connection, conversation)
 
 

@@ -18,6 +18,7 @@ from framework.store.protocol import ANSWERED_STATUSES, OPEN_STATUSES, PREVIEW_C
 from framework.store.queue_rules import overtaken
 from framework.store.sql.leases import RunLease
 from framework.store.sql.packing import PackedRun, load_packed
+from framework.store.sql.prepared_statement import PreparedStatement, driver_cursor
 from framework.store.sql.schema import (
     blueprints,
     conversations,
@@ -73,7 +74,14 @@ _CLAIM = (
 )
 _CLAIM_UNQUEUED = _CLAIM.where(~sa.exists().where(is_waiting(conversations.c.id)))
 """Built once, because every turn of a conversation executes one of them."""
-_INSERT = sa.insert(runs)
+# fmt: off
+_HELD_RUN = (
+    "id", "version", "created_at", "updated_at", "user_id", "tenant", "agent", "generation", "digest", "blueprint",
+    "message", "head", "state", "status", "owner", "process", "conversation_id", "turn",
+)
+# fmt: on
+INSERT_HELD = sa.insert(runs).inline().values({name: sa.bindparam(name) for name in _HELD_RUN})
+"""The statement of `insert_held`."""
 
 
 def claim_conversation(
@@ -97,23 +105,41 @@ def claim_conversation(
 
 def insert_run(connection: sa.Connection, state: RunState, row: Mapping[str, Any]) -> None:
     """Insert a run. `row` contains the columns that `run_columns` does not; raises RunTaken if the run is stored."""
-    values = {"id": state.run_id, "version": 1, "created_at": time.time(), **run_columns(state), **row}
-    is_plain = not any(isinstance(value, sa.ClauseElement) for value in values.values())
     try:
-        if is_plain:  # SQLAlchemy then finds the statement that it has compiled before
-            connection.execute(_INSERT, values)
-        else:
-            connection.execute(_INSERT.values(values))
+        connection.execute(sa.insert(runs).values({**_new_run(state), **row}))
     except IntegrityError:
-        raise RunTaken(f"run {state.run_id} is stored already, and this process has not claimed it") from None
+        raise _stored_already(state) from None
 
 
 def insert_held(
-    connection: sa.Connection, state: RunState, row: Mapping[str, Any], lease: RunLease, process: str
+    connection: sa.Connection,
+    insert: PreparedStatement,
+    state: RunState,
+    row: Mapping[str, Any],
+    lease: RunLease,
+    process: str,
 ) -> HeldRow:
-    """Insert a run that begins now, held by a process under `lease`."""
-    insert_run(connection, state, {**row, "status": "running", "owner": lease.name, "process": process})
-    return HeldRow(version=1, cancel_requested=False, conversation=row.get("conversation_id"))
+    """Insert a run that begins now, held by a process under `lease`; `insert` is `INSERT_HELD`. Raises as `insert_run`.
+
+    Every run without a queue begins with it, so it is passed to the driver directly.
+    """
+    conversation = row.get("conversation_id")
+    held = {"status": "running", "owner": lease.name, "process": process}
+    values = {"conversation_id": None, "turn": None, **_new_run(state), **row, **held}
+    driver: Any = connection.dialect.loaded_dbapi
+    try:
+        insert.execute(driver_cursor(connection), values)
+    except driver.IntegrityError:
+        raise _stored_already(state) from None
+    return HeldRow(version=1, cancel_requested=False, conversation=conversation)
+
+
+def _new_run(state: RunState) -> dict[str, Any]:
+    return {"id": state.run_id, "version": 1, "created_at": time.time(), **run_columns(state)}
+
+
+def _stored_already(state: RunState) -> RunTaken:
+    return RunTaken(f"run {state.run_id} is stored already, and this process has not claimed it")
 
 
 def run_columns(state: RunState) -> dict[str, Any]:

@@ -7,9 +7,9 @@ separate rows; the rest is one small `state` row. A row that is written again re
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import orjson
 from pydantic import BaseModel, TypeAdapter
@@ -46,8 +46,7 @@ _DECISIONS: TypeAdapter[dict[str, Decision]] = TypeAdapter(dict[str, Decision])
 _GROWING = frozenset({"history", "messages", "calls", "trace", "children", "plan", "session", "decisions", "version"})
 
 
-@dataclass(frozen=True, slots=True)
-class StateRow:
+class StateRow(NamedTuple):
     """One row of a run's state."""
 
     path: str
@@ -80,48 +79,37 @@ class StateDiff:
 
     def changes(self, state: RunState) -> list[StateRow]:
         """Return the rows that changed since the last call, including sub-runs. The root `state` row always counts."""
-        return list(self._changes(state))
-
-    def mark_written(self, state: RunState) -> None:
-        """Treat a state that was just loaded as written."""
-        for _ in self._changes(state):
-            pass
-
-    def _changes(self, state: RunState) -> Iterator[StateRow]:
         path = orjson.dumps(state.path).decode() if state.path else ""
+        rows: list[StateRow] = []
         written = self._written.get(state.path)
         if written is None:
             written = self._written[state.path] = _Written()
-            yield StateRow(path, "head", 0, head_json(state))
-        yield from _appended(path, "message", written.messages, state.messages)
-        yield from _appended(path, "trace", written.trace, state.trace)
+            rows.append(StateRow(path, "head", 0, _json(state, include=set(_HEAD))))
+        rows += _appended(path, "message", written.messages, state.messages)
+        rows += _appended(path, "trace", written.trace, state.trace)
         for n, (key, record) in enumerate(state.calls.items()):
             if written.calls.get(key) is not record:
                 written.calls[key] = record
-                yield StateRow(path, "call", n, _json(record))
+                rows.append(StateRow(path, "call", n, _json(record)))
         if state.plan is not written.plan:
             written.plan = state.plan
-            yield StateRow(path, "plan", 0, _json(state.plan) if state.plan else "null")
+            rows.append(StateRow(path, "plan", 0, _json(state.plan) if state.plan else "null"))
         if (state.session or written.session != "{}") and (session := json.dumps(state.session)) != written.session:
             written.session = session
-            yield StateRow(path, "session", 0, session)
+            rows.append(StateRow(path, "session", 0, session))
         if state.decisions and (decisions := _DECISIONS.dump_json(state.decisions)) != written.decisions:
             written.decisions = decisions
-            yield StateRow(path, "decisions", 0, decisions.decode())
+            rows.append(StateRow(path, "decisions", 0, decisions.decode()))
         rest = _json(state, exclude=_REST)
         if rest != written.state or not state.path:
             written.state = rest
-            yield StateRow(path, "state", 0, rest)
+            rows.append(StateRow(path, "state", 0, rest))
         for child in state.children.values():
-            yield from self._changes(child)
+            rows += self.changes(child)
+        return rows
 
 
 _REST = set(_HEAD | _GROWING)  # pydantic accepts no frozenset
-
-
-def head_json(state: RunState) -> str:
-    """Return the fields that never change during a run, as JSON."""
-    return _json(state, include=set(_HEAD))
 
 
 def history_rows(state: RunState) -> list[StateRow]:
@@ -183,14 +171,15 @@ def _json_object(members: Iterable[tuple[str, str]]) -> str:
     return "{" + ",".join(f"{orjson.dumps(key).decode()}:{body}" for key, body in members) + "}"
 
 
-def _appended(path: str, kind: RowKind, written: list[BaseModel], now: Sequence[BaseModel]) -> Iterator[StateRow]:
-    """Yield rows for items appended since the last write, and for the last written item if it was replaced."""
+def _appended(path: str, kind: RowKind, written: list[BaseModel], now: Sequence[BaseModel]) -> list[StateRow]:
+    """Return rows for items appended since the last write, and for the last written item if it was replaced."""
     start = len(written)
     if start and now[start - 1] is not written[-1]:
         start -= 1
-    for n in range(start, len(now)):
-        yield StateRow(path, kind, n, _json(now[n]))
+    if start == len(now):
+        return []
     written[start:] = now[start:]
+    return [StateRow(path, kind, n, _json(now[n])) for n in range(start, len(now))]
 
 
 def _json(model: BaseModel, **options: Any) -> str:

@@ -35,7 +35,7 @@ from framework.store.sql.record import MAX_IMMEDIATE_CHARS, RowBatch, SqlRecord,
 from framework.store.sql.schema import has_status, runs
 from framework.store.sql.signals import SqlSignals
 from framework.store.sql.slots import take_slots
-from framework.store.sql.state_rows import StateDiff, head_json, history_rows
+from framework.store.sql.state_rows import StateDiff, history_rows
 from framework.store.sql.sweep import Sweep
 from framework.store.sql.takeover import NewDecisions, Takeover, hand_on
 from framework.store.sql.texts import conversation_key, storable
@@ -54,6 +54,7 @@ from framework.types.errors import RunBlocked, RunNotFound, RunTaken, StoreError
 from framework.types.run_request import IdempotencyKey, RunRequest
 from framework.types.state import Decision, RunState
 
+_IS_RUNNING = has_status("running")
 MIN_IDLE_SECONDS = 1.0
 """Shortest time after which PostgreSQL ends a transaction of a process that stands still, in seconds."""
 
@@ -135,14 +136,15 @@ class SqlStore(SqlReader, SqlSignals):
             if blueprint is not None and is_new:
                 sql_runs.insert_blueprint(connection, blueprint)
             if claim is None:
-                held = sql_runs.insert_held(connection, state, row, lease, self._leases.name)
+                insert = self._statements.begin
+                held = sql_runs.insert_held(connection, insert, state, row, lease, self._leases.name)
             else:
                 held = sql_queue.begin_queued(connection, state, row, lease)
             batch.insert(connection, self._statements)
             return held
 
         try:
-            record = await self._hold(state, diff, lease, work, has_status("running"), limits, batch.size)
+            record = await self._hold(state, diff, lease, work, _IS_RUNNING, limits, batch.size)
         except RunBlocked:
             await self._claims.block(state.run_id, limits)
             raise
@@ -183,7 +185,7 @@ class SqlStore(SqlReader, SqlSignals):
         except BaseException:
             lease.end()
             raise
-        diff.mark_written(state)
+        diff.changes(state)  # it was just loaded, so it is written
         return record
 
     async def hand_over(self, state: RunState, decisions: Mapping[str, Decision], by: Deciders = NOBODY) -> None:
@@ -210,7 +212,7 @@ class SqlStore(SqlReader, SqlSignals):
         state, batch = request.queued_state(), RowBatch()
         with _serializing():
             batch.add(state.run_id, StateDiff().changes(state))
-            row = {"head": head_json(state), "state": batch.state}
+            row = {"head": batch.head, "state": batch.state}
             row["request"] = request.model_dump_json(exclude={"attempts"}, exclude_defaults=True)
 
         def work(connection: sa.Connection) -> str:
@@ -379,7 +381,7 @@ def _first_rows(state: RunState, diff: StateDiff, *, keeps_history: bool) -> tup
     with _serializing():
         batch.add(state.run_id, diff.changes(state))
         batch.add(state.run_id, history_rows(state) if keeps_history else [])
-        return batch, {"head": head_json(state), "state": batch.state}
+        return batch, {"head": batch.head, "state": batch.state}
 
 
 @contextmanager

@@ -76,7 +76,7 @@ def test_a_run_cancelled_during_its_first_write_has_ended(tmp_path: Path, store_
         async with Runtime.open(
             project(tmp_path, asks=False), tools=shop.tools(), models=models, store=store, watch=False
         ) as runtime:
-            with halted(store, "INSERT INTO agentsd_runs") as halt:
+            with halted(store, "UPDATE agentsd_conversations") as halt:
                 asked = asyncio.create_task(runtime.run("go", conversation="c"))
                 await halt.reached()
                 asked.cancel()
@@ -122,7 +122,7 @@ def test_a_closed_store_rejects_work_and_contains_earlier_writes(tmp_path: Path,
         async with Runtime.open(
             project(tmp_path, asks=True), tools=shop.tools(), models=models, store=store, watch=False
         ) as runtime:
-            with halted(store, "INSERT INTO agentsd_runs") as halt:
+            with halted(store, "UPDATE agentsd_conversations") as halt:
                 asked = asyncio.create_task(runtime.run("go", conversation="c"))
                 await halt.reached()
                 closing = asyncio.create_task(store.close())
