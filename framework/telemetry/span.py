@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import Literal, NamedTuple, Self, cast
+from typing import Literal, Self, cast
 
 from opentelemetry import trace
 from opentelemetry.context import Context, attach, detach
@@ -19,6 +19,8 @@ from framework.types.trace import AttributeValue, SpanEvent, SpanLink, SpanRecor
 
 OptionalAttributes = Mapping[str, AttributeValue | None]
 """Attributes; those that are None are not recorded."""
+SpanIds = tuple[str, str, int]
+"""Trace id and span id in hexadecimal, and the flags, as in W3C trace context."""
 
 
 def without_none(attributes: OptionalAttributes) -> Mapping[str, AttributeValue]:
@@ -91,21 +93,6 @@ class TraceSpan(NullContext):
 NOOP_SPAN = TraceSpan()
 
 
-class SpanIds(NamedTuple):
-    """What identifies a span, as in W3C trace context."""
-
-    trace_id: str
-    """32 hexadecimal digits."""
-    span_id: str
-    """16 hexadecimal digits."""
-    flags: int
-
-    @classmethod
-    def of(cls, context: SpanContext) -> SpanIds:
-        """Return the ids of a span of OpenTelemetry."""
-        return cls(f"{context.trace_id:032x}", f"{context.span_id:016x}", int(context.trace_flags) & 1)
-
-
 class RecordedSpan(TraceSpan):
     """A span that is recorded by the host's provider, in a run's stored trace, or in both."""
 
@@ -128,26 +115,35 @@ class RecordedSpan(TraceSpan):
     def __init__(
         self,
         name: str,
-        host: Span | None,
+        kind: Literal["internal", "client"],
+        attributes: dict[str, AttributeValue],
         ids: SpanIds,
         parent: RecordedSpan | None,
+        host: Span | None,
         log: list[SpanRecord] | None,
+        started_ns: int | None,
     ) -> None:
-        self._name, self._host, self._log = name, host, log
-        self._error: str | None = None
-        self.ids = ids
-        self._parent_id = parent.ids.span_id if parent else None
-        self._entered: Token[RecordedSpan | None] | None = None
-        self._attached: Token[Context] | None = None
+        """Initialize.
 
-    def start_record(
-        self, attributes: dict[str, AttributeValue], kind: Literal["internal", "client"], at: int | None
-    ) -> None:
-        """Start the record for the stored trace."""
-        self._attributes, self._kind = attributes, kind
-        self._started = at or time.time_ns()
+        Args:
+            name: the span's name.
+            kind: its kind, for the stored trace.
+            attributes: its attributes, which may be changed.
+            ids: its ids.
+            parent: the span above it.
+            host: the same span of the host's provider, if it records any.
+            log: gets the span's record when it ends, for the stored trace; None if it is not stored.
+            started_ns: the start in Unix nanoseconds; None for now.
+        """
+        self._name, self._kind, self._attributes, self._host, self._log = name, kind, attributes, host, log
+        self.ids = ids
+        self._parent_id = None if parent is None else parent.ids[1]
+        self._started = started_ns or time.time_ns()
+        self._error: str | None = None
         self._events: tuple[SpanEvent, ...] = ()
         self._links: tuple[SpanLink, ...] = ()
+        self._entered: Token[RecordedSpan | None] | None = None
+        self._attached: Token[Context] | None = None
 
     def __enter__(self) -> Self:
         self._entered = _current.set(self)
@@ -222,17 +218,18 @@ class RecordedSpan(TraceSpan):
 
     @property
     def trace_id(self) -> str | None:
-        return self.ids.trace_id
+        return self.ids[0]
 
     @property
     def traceparent(self) -> str:
-        return f"00-{self.ids.trace_id}-{self.ids.span_id}-{self.ids.flags:02x}"
+        trace_id, span_id, flags = self.ids
+        return f"00-{trace_id}-{span_id}-{flags:02x}"
 
     def _record(self, end_ns: int) -> SpanRecord:
         return SpanRecord(
             name=self._name,
-            trace_id=self.ids.trace_id,
-            span_id=self.ids.span_id,
+            trace_id=self.ids[0],
+            span_id=self.ids[1],
             parent_id=self._parent_id,
             kind=self._kind,
             start_ns=self._started,

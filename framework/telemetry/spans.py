@@ -13,7 +13,7 @@ from typing import Literal
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import ProxyTracerProvider, SpanKind, TraceFlags, Tracer
+from opentelemetry.trace import ProxyTracerProvider, SpanContext, SpanKind, TraceFlags, Tracer
 
 from framework.telemetry import names
 from framework.telemetry.span import (
@@ -77,23 +77,22 @@ class Spans:
         merged: dict[str, AttributeValue] = {**self._shared, names.OPENINFERENCE_KIND: kind}
         if attributes:
             merged.update(without_none(attributes))
+        is_client = client or kind == "LLM"
         parent = None if root else innermost_span()
         host = None
         if self._tracer:
             host = self._tracer.start_span(
                 name,
                 context=Context() if root else None,
-                kind=SpanKind.CLIENT if client or kind == "LLM" else SpanKind.INTERNAL,
+                kind=SpanKind.CLIENT if is_client else SpanKind.INTERNAL,
                 attributes=merged,
                 start_time=started_ns,
                 record_exception=False,
                 set_status_on_exception=False,
             )
-        ids = SpanIds.of(host.get_span_context()) if host else _new_ids(parent, root=root)
-        span = RecordedSpan(name, host, ids, parent, self.finished_spans if self._keep else None)
-        if self._keep:
-            span.start_record(merged, "client" if client or kind == "LLM" else "internal", started_ns)
-        return span
+        ids = _ids_of(host.get_span_context()) if host else _new_ids(parent, root=root)
+        log = self.finished_spans if self._keep else None
+        return RecordedSpan(name, "client" if is_client else "internal", merged, ids, parent, host, log, started_ns)
 
     def drain(self, least: int = 1) -> Sequence[SpanRecord]:
         """Return and remove the ended spans; return none while there are fewer than `least`."""
@@ -103,11 +102,16 @@ class Spans:
         return drained
 
 
+def _ids_of(context: SpanContext) -> SpanIds:
+    """Return trace id, span id and flags of a span of the host's provider."""
+    return f"{context.trace_id:032x}", f"{context.span_id:016x}", int(context.trace_flags) & 1
+
+
 def _new_ids(parent: RecordedSpan | None, *, root: bool) -> SpanIds:
     """Create ids for a span that is only stored. It continues the trace of the current span, if there is one."""
     span_id = f"{random.getrandbits(64):016x}"
     if parent is not None:
-        return SpanIds(parent.ids.trace_id, span_id, TraceFlags.SAMPLED)
+        return parent.ids[0], span_id, TraceFlags.SAMPLED
     active = trace.get_current_span().get_span_context()
     trace_id = active.trace_id if active.is_valid and not root else random.getrandbits(128)
-    return SpanIds(f"{trace_id:032x}", span_id, TraceFlags.SAMPLED)
+    return f"{trace_id:032x}", span_id, TraceFlags.SAMPLED

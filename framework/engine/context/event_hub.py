@@ -122,7 +122,7 @@ class EventHub:
         """
         if self.is_closed:
             return
-        if isinstance(event, (ContentReceived, Thought, Warned)) and event.message_id is not None:
+        if self._in_progress and isinstance(event, (ContentReceived, Thought, Warned)):
             message = self._in_progress.get(event.path)
             if message is not None and message.message_id == event.message_id:
                 del self._in_progress[event.path]
@@ -131,7 +131,8 @@ class EventHub:
         else:
             self._dropped = event.seq
         self._number = event.seq
-        self._append(_Item(event))
+        if self._readers:  # a later reader does not need it, or finds it in what is kept
+            self._append(_Item(event))
         self._wake()
 
     def add_text(self, kind: TextKind, text: str, *, generation: int, path: Path, message_id: str) -> None:
@@ -222,6 +223,8 @@ class EventHub:
         self._last = item
 
     def _wake(self) -> None:
+        if not self._waiting:
+            return
         for future in self._waiting:
             if not future.done():
                 future.set_result(None)

@@ -292,5 +292,4 @@ async def _wait_shielded(task: asyncio.Future[None]) -> None:
 def next_event(root: RunState, event: type[RunEvent], **payload: Any) -> Event:
     """Return the next event of a root run or one of its sub-runs, with its sequence number."""
     root.seq += 1
-    head = {"run_id": root.run_id, "seq": root.seq, "generation": root.generation}
-    return event(**head, **payload)  # type: ignore[return-value]  # every RunEvent is an Event
+    return event(run_id=root.run_id, seq=root.seq, generation=root.generation, **payload)  # type: ignore[return-value]  # every RunEvent is an Event

@@ -155,10 +155,11 @@ class RunContext(ABC):
 
     async def emit(self, event: type[RunEvent], **payload: Any) -> None:
         """Emit an event to all listeners, after it is persisted."""
-        if self.services.journal.has_no_readers:
-            self.services.root.seq += 1
-            return
-        self.services.journal.append(self.event(event, **payload))
+        journal, root = self.services.journal, self.services.root
+        if journal.has_no_readers:
+            root.seq += 1
+        else:
+            journal.append(next_event(root, event, path=self.state.path, **payload))
 
     async def warn(self, code: WarningCode, message: str, *, message_id: str | None = None) -> None:
         """Record a warning in the root run's state, log its code, and emit it.

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import sqlalchemy as sa
@@ -91,7 +90,7 @@ def _named(*columns: str) -> dict[str, Any]:
     return {name: sa.bindparam(name) for name in columns}
 
 
-@dataclass
+@dataclass(slots=True)
 class RowBatch:
     """The rows that one write inserts, each with its values in the order of the table's columns; the last is `body`."""
 
@@ -106,9 +105,9 @@ class RowBatch:
     state: str = ""
     progress: bool = False
 
-    @cached_property
+    @property
     def size(self) -> int:
-        """Number of characters of the rows, which are complete when it is first read."""
+        """Number of characters of the rows."""
         bodies = [row[-1] for rows in (self.messages, self.parts, self.events) for row in rows]
         return len(self.state) + len(self.spans or "") + sum(map(len, bodies))
 
@@ -182,7 +181,7 @@ class SqlRecord(ImmediateRecord):
         with self._failing():
             batch = self._batch(state, events, spans, uses)
             cancelled = await self._database.write(self._work(state, batch, last=last), self._committed)
-            self._saved(state, batch, cancelled=cancelled, last=last)
+            self._saved(state, batch, batch.size, cancelled=cancelled, last=last)
 
     def write_now(
         self,
@@ -198,13 +197,13 @@ class SqlRecord(ImmediateRecord):
             return False
         with self._failing():
             batch = self._batch(state, events, spans, uses)
-            cancelled = None
-            if (self._stored_chars if last else 0) + batch.size <= MAX_IMMEDIATE_CHARS:
+            cancelled, chars = None, batch.size
+            if (self._stored_chars if last else 0) + chars <= MAX_IMMEDIATE_CHARS:
                 cancelled = self._database.write_now(self._work(state, batch, last=last))
             if cancelled is None:
                 self._unsaved = batch
                 return False
-            self._saved(state, batch, cancelled=cancelled, last=last)
+            self._saved(state, batch, chars, cancelled=cancelled, last=last)
             return True
 
     @contextmanager
@@ -280,10 +279,10 @@ class SqlRecord(ImmediateRecord):
         if self._conversation is not None and state.status != "paused":
             self._close_turn(connection, self._conversation, state, now)
 
-    def _saved(self, state: RunState, batch: RowBatch, *, cancelled: bool, last: bool) -> None:
+    def _saved(self, state: RunState, batch: RowBatch, chars: int, *, cancelled: bool, last: bool) -> None:
         self.cancel_requested = cancelled
         self._version += 1
-        self._stored_chars += batch.size
+        self._stored_chars += chars
         self._is_reset = self._is_reset or batch.progress
         state.version = self._version
         if last:
