@@ -24,8 +24,10 @@ from benchmarks.peers.job import DURABLE_STEPS, DurablePeer
 from benchmarks.peers.process import PeerFailed, PeerProcess, started
 from examples.scale_demo.postgres import new_database, programs, server
 
-LIMITS = {"langchain": 0.25, "pydantic_ai": 1.0}
-"""What agentsd promises of its time on SQLite, relative to each peer."""
+UNTRACED = "agentsd_untraced"
+PEERS = ("langchain", "pydantic_ai")
+LIMITS = {(OURS, "langchain"): None, (UNTRACED, "langchain"): 0.25, (OURS, "pydantic_ai"): 1.0}
+"""What agentsd promises of its time on SQLite, beside a peer. LangGraph records no traces, so neither does agentsd."""
 COMMITS = {
     "SQLite": "When a commit waits for the disk: agentsd never (write-ahead log, synchronous=NORMAL), LangGraph always "
     "(write-ahead log, FULL), DBOS always (rollback journal, FULL). Each is the default.",
@@ -57,26 +59,29 @@ class Durations:
     failed: dict[str, str] = field(default_factory=dict)
 
     def add(self, name: str, process: PeerProcess, keys: Sequence[str]) -> None:
-        """Execute runs with these keys. A peer that fails is left out from then on."""
+        """Execute runs with these keys. Another peer that fails is left out from then on; raises PeerFailed for ours."""
         if name in self.failed:
             return
         try:
             seconds = process.ask({"run": keys})["seconds"]
         except PeerFailed as failure:
+            if name == OURS:
+                raise
             self.failed[name] = str(failure)
             self.turns.pop(name, None)
         else:
             self.turns.setdefault(name, []).append(median(seconds) * 1000)
 
-    def rows(self, limits: Mapping[str, float]) -> Iterator[Row]:
-        """Yield a row per peer with its ratio to agentsd, then what agentsd promises beside each."""
+    def rows(self, *, promised: bool) -> Iterator[Row]:
+        """Yield a row per peer with its ratio to agentsd, then agentsd beside each, with what is promised."""
         ours = self.turns[OURS]
         for name, turns in self.turns.items():
             steps = f"{1000 * DURABLE_STEPS / median(turns):,.0f} steps/s"
             yield Row(title(name), median(turns), paired(turns, ours), steps)
-        for name, turns in self.turns.items():
-            if name != OURS:
-                yield Row(f"agentsd beside {title(name)}", median(ours), paired(ours, turns), at_most=limits.get(name))
+        for (own, name), limit in LIMITS.items():
+            if own in self.turns and name in self.turns:
+                mine, ratio = median(self.turns[own]), paired(self.turns[own], self.turns[name])
+                yield Row(f"{title(own)} beside {title(name)}", mine, ratio, at_most=limit if promised else None)
 
 
 def title(name: str) -> str:
@@ -90,9 +95,9 @@ def worker(name: str, database: Database, log: Path, last: int = 0) -> AbstractC
 
 
 def speed(
-    backend: str, databases: Mapping[str, Database], log: Path, rounds: int, runs: int, limits: Mapping[str, float]
+    backend: str, databases: Mapping[str, Database], log: Path, rounds: int, runs: int, *, promised: bool
 ) -> Iterator[Table]:
-    """Measure runs one after another, and what they leave in the database."""
+    """Measure runs one after another, and what they leave in the database; `promised`: whether limits apply."""
     warm_up, durations = Durations(), Durations()
     with ExitStack() as stack:  # creates the tables; a process that ends closes its database, which is then measured
         for name, database in databases.items():
@@ -108,7 +113,7 @@ def speed(
     failed = "; ".join(f"{title(name)} failed: {reason}" for name, reason in measured.failed.items())
     steps = f"{DURABLE_STEPS} steps on {backend}"
     note = "\n".join(filter(None, (failed, COMMITS[backend])))
-    yield Table(f"A run of {steps}", "ms", list(measured.rows(limits)), note)
+    yield Table(f"A run of {steps}", "ms", list(measured.rows(promised=promised)), note)
     rows = [Row(title(name), size / 1000 / runs / (rounds + 1), size / stored[OURS]) for name, size in stored.items()]
     yield Table(f"Stored by a run of {steps}", "kB", rows)
 
@@ -205,16 +210,18 @@ def on_postgres(names: Sequence[str], url: str) -> dict[str, Database]:
 
 def tables(*, quick: bool) -> Iterator[Table]:
     """Measure on SQLite, then on a temporary PostgreSQL if it is installed. Raises NotMeasured without another peer."""
-    names = [OURS, *(name for name in LIMITS if is_installed(name))]
-    if len(names) == 1:
+    others = [name for name in PEERS if is_installed(name)]
+    if not others:
         raise NotMeasured("neither LangGraph nor pydantic-ai is installed: run `make bench-peers`")
     rounds, runs = (3, 3) if quick else (9, 4)
     with TemporaryDirectory(prefix="agentsd-bench-") as temporary:
         folder = Path(temporary)
         log = folder / "calls.log"
-        yield from speed("SQLite", on_sqlite(names, folder / "speed"), log, rounds, runs, LIMITS)
-        yield from killed(on_sqlite(names, folder / "kills"), folder, 2 if quick else 6)
+        all_names = [OURS, UNTRACED, *others]
+        yield from speed("SQLite", on_sqlite(all_names, folder / "speed"), log, rounds, runs, promised=True)
+        yield from killed(on_sqlite([OURS, *others], folder / "kills"), folder, 2 if quick else 6)
         if programs() is None:
             return
         with server(POSTGRES) as running:
-            yield from speed("PostgreSQL", on_postgres(names, running.url), log, rounds, runs, {})
+            databases = on_postgres(all_names, running.url)
+            yield from speed("PostgreSQL", databases, log, rounds, runs, promised=False)

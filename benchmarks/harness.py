@@ -125,6 +125,7 @@ def measure(name: str, earlier: Mapping[tuple[str, str], float], *, quick: bool)
 def save(path: Path, results: Results, facts: Mapping[str, Any]) -> None:
     """Write results, and facts about where they were measured, as JSON."""
     tables = {name: [asdict(table) for table in found] for name, found in results.items()}
+    path.parent.mkdir(parents=True, exist_ok=True)  # what took minutes to measure must not be lost
     path.write_text(json.dumps({**facts, "benchmarks": tables}, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 

@@ -58,8 +58,8 @@ def test_a_promise_is_shown_with_whether_it_is_kept(row: Row, shown: str) -> Non
 
 
 def test_saved_results_are_loaded_unchanged(tmp_path: Path) -> None:
-    save(tmp_path / "results.json", {"work": [TABLE]}, facts())
-    assert load(tmp_path / "results.json") == ({"work": [TABLE]}, facts())
+    save(tmp_path / "new/results.json", {"work": [TABLE]}, facts())
+    assert load(tmp_path / "new/results.json") == ({"work": [TABLE]}, facts())
 
 
 def test_results_are_compared_with_earlier_ones(tmp_path: Path) -> None:

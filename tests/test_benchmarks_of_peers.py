@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.durable import count, on_sqlite, resumed
+from benchmarks.durable import UNTRACED, count, on_sqlite, resumed
 from benchmarks.harness import NotMeasured, Table
 from benchmarks.model_server import serving
 from benchmarks.peers import environment, worker
@@ -21,7 +21,7 @@ from benchmarks.peers.measure import Measured, beside_the_best
 from benchmarks.peers.process import PeerFailed, started
 from benchmarks.peers.worker import Worker, answer, working
 
-PEERS = (environment.BASELINE, environment.OURS, *environment.FRAMEWORKS)
+PEERS = (environment.BASELINE, environment.OURS, UNTRACED, *environment.FRAMEWORKS)
 
 
 def done(seconds: float) -> Done:
@@ -32,7 +32,7 @@ def done(seconds: float) -> Done:
 def test_a_peer_can_be_read_without_its_framework_and_pins_its_packages(name: str) -> None:
     packages = environment.peer(name).PACKAGES
     assert all("==" in package for package in packages)
-    assert bool(packages) == (name != environment.OURS)
+    assert bool(packages) == (name not in (environment.OURS, UNTRACED))
 
 
 def test_a_peer_whose_packages_have_changed_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,10 +120,11 @@ def test_a_process_that_does_not_answer_is_ended(monkeypatch: pytest.MonkeyPatch
         assert process.has_ended
 
 
-def test_a_killed_run_is_resumed_by_another_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [environment.OURS, UNTRACED])
+def test_a_killed_run_is_resumed_by_another_process(name: str, tmp_path: Path) -> None:
     log = tmp_path / "calls.log"
-    (database,) = on_sqlite(["agentsd"], tmp_path / "databases").values()
-    assert resumed("agentsd", database, log, number=0, share=0.5) > 0
+    (database,) = on_sqlite([name], tmp_path / "databases").values()
+    assert resumed(name, database, log, number=0, share=0.5) > 0
     assert count(log) >= 2 * DURABLE_STEPS + 1
     assert database.size() > 0
 

@@ -56,8 +56,10 @@ async def opened(url: str, tools: Sequence[ToolFunction], history: History) -> A
 
 
 @asynccontextmanager
-async def durable(database: str, tool: ToolFunction, asked: Callable[[], object]) -> AsyncIterator[Durable]:
-    """Open a project with a store."""
+async def durable(
+    database: str, tool: ToolFunction, asked: Callable[[], object], settings: str = ""
+) -> AsyncIterator[Durable]:
+    """Open a project with a store; `settings` is the text of its `agentsd.yaml`."""
     from framework import Runtime
     from framework import tool as registered
     from framework.llm.client import ModelRequest
@@ -73,6 +75,8 @@ async def durable(database: str, tool: ToolFunction, asked: Callable[[], object]
         root = Path(folder)
         (root / "agents.d").mkdir()
         (root / "agents.d/worker.yaml").write_text(_AGENT % "scripted", "utf-8")
+        if settings:
+            (root / "agentsd.yaml").write_text(settings, "utf-8")
         models, tools = {"scripted": ScriptedModel(script=script)}, [registered(risk="low", idempotent=True)(tool)]
         async with Runtime.open(root, tools=tools, models=models, watch=False, store=database) as runtime:
 

@@ -18,7 +18,7 @@ from framework.cli.confirm import ask_for_decisions
 from framework.cli.session import answer, data_of, print_result, view_of_run
 from framework.cli.show import View
 from framework.cli.startup_problems import StartupProblems
-from framework.cli.waterfall import waterfall, widths_of
+from framework.cli.waterfall import requested_waterfall
 from framework.engine.context.stream import RunStream
 from framework.types.outcome import outcome_for
 from framework.types.state import Confirmation, Decision
@@ -64,6 +64,6 @@ class AnswerOutput:
             with redirect_stdout(self.output):
                 print_result(result, as_json=False)
         if self.trace:
-            for line in waterfall(await chat.runtime.store.spans(result.run_id), widths_of(sys.stderr)):
+            for line in requested_waterfall(await chat.runtime.store.spans(result.run_id), sys.stderr):
                 click.echo(line, err=True)
         return outcome_for(result.finish_reason).exit_code

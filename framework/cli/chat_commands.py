@@ -15,7 +15,7 @@ from framework.cli.options import parse_pairs
 from framework.cli.records import load_files, new_conversation, runs_of, store_as_turn
 from framework.cli.show import MARKS, as_visible_json, counted
 from framework.cli.table import show_table
-from framework.cli.waterfall import waterfall, widths_of
+from framework.cli.waterfall import requested_waterfall
 from framework.cli.wrapping import wrapped_line
 from framework.cli.writing import as_json_text, write_out
 from framework.config.agents.compile import Agent
@@ -149,7 +149,7 @@ class ChatCommands:
         if self._chat.last is None:
             _note("there is no run yet")
             return
-        for line in waterfall(await self._chat.runtime.store.spans(self._chat.last.run_id), widths_of(sys.stderr)):
+        for line in requested_waterfall(await self._chat.runtime.store.spans(self._chat.last.run_id), sys.stderr):
             click.echo(line, err=True)
 
     async def _cost(self, _: str) -> None:

@@ -23,7 +23,7 @@ from framework.cli.schema import refresh_schemas
 from framework.cli.screen import prints_on_stderr
 from framework.cli.session import JsonLines, answer, print_result, shown_from_now, view_of_run
 from framework.cli.startup_problems import StartupProblems
-from framework.cli.waterfall import waterfall, widths_of
+from framework.cli.waterfall import requested_waterfall
 from framework.config.settings import Settings
 from framework.engine.runtime.request import RunOptions
 from framework.engine.runtime.runtime import Runtime
@@ -74,7 +74,7 @@ def command(words: tuple[str, ...], project: str, as_json: bool, trace: bool, **
     with prints_on_stderr():
         result, spans = asyncio.run(_run(path, content, given, quiet=as_json or given["events"] is not None))
     code = outcome_for(result.finish_reason).exit_code if given["events"] else print_result(result, as_json=as_json)
-    for line in waterfall(spans, widths_of(sys.stderr)) if trace else ():
+    for line in requested_waterfall(spans, sys.stderr) if trace else ():
         click.echo(line, err=True)
     return code
 

@@ -50,6 +50,14 @@ def widths_of(stream: TextIO) -> Widths:
     return Widths(get_terminal_size().columns if stream.isatty() else None)
 
 
+def requested_waterfall(spans: Sequence[SpanRecord], stream: TextIO) -> Iterator[str]:
+    """Yield the waterfall of a run that was made just now, for a terminal or a file; or why there is none."""
+    if spans:
+        yield from waterfall(spans, widths_of(stream))
+    else:
+        yield "no trace is stored, because telemetry.store_traces is false in agentsd.yaml"
+
+
 def waterfall(spans: Sequence[SpanRecord], widths: Widths | None = None) -> Iterator[str]:
     """Yield one line per span: indented name, bar on the time line, duration and notes.
 

@@ -171,6 +171,8 @@ class TelemetrySettings(Frozen):
     """Prompts, arguments and results in traces: `none` (default), `redacted` or `full`. Agents can only restrict it."""
     inbound: Inbound = "link"
     """Trace context of HTTP requests: `link` runs to the caller's trace, use it as their `parent`, or `ignore` it."""
+    store_traces: bool = True
+    """Whether a store keeps the traces of runs. Exports, and the rest of a stored run, do not depend on it."""
     otlp_endpoint: str | None = None
     """OTLP/HTTP endpoint, such as `http://127.0.0.1:6006`. Default: from the `OTEL_*` variables."""
     otlp_headers: dict[str, SecretStr] = {}

@@ -52,3 +52,11 @@ def test_traces_of_resumed_runs_are_sent(tmp_path: Path) -> None:
         agentsd("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
     (root,) = [span for span in collector.spans if span.name == "invoke_workflow one"]
     assert {link.attributes[0].value.string_value for link in root.links} == {"resume"}
+
+
+def test_a_trace_that_is_not_stored_is_missed_with_the_reason(tmp_path: Path) -> None:
+    files = {"agentsd.yaml": "telemetry: {store_traces: false}\n", "agents.d/one.yaml": agent("one", model="offline")}
+    done = agentsd_in_process("run", "--trace", "echo hello", cwd=write(tmp_path, files))
+    assert done.stderr.endswith("no trace is stored, because telemetry.store_traces is false in agentsd.yaml\n")
+    run = json.loads(agentsd_in_process("runs", "show", "last", "--json", cwd=tmp_path).stdout)
+    assert (run["status"], run["spans"]) == ("completed", [])

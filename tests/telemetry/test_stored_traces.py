@@ -129,6 +129,36 @@ def test_a_store_that_keeps_no_traces_costs_and_records_nothing(tmp_path: Path, 
     asyncio.run(main())
 
 
+def test_a_store_keeps_no_traces_from_the_next_run_on_if_the_settings_say_so(
+    tmp_path: Path, no_provider: None
+) -> None:
+    async def main() -> None:
+        store = await SqlStore.open(URL, tmp_path)
+        models = {"scripted": ScriptedModel("one", "two", "three")}
+        async with Runtime.open(project(tmp_path), models=models, store=store, watch=False) as runtime:
+            traced = [await runtime.run("go")]
+            for wanted in ("false", "true"):
+                write(tmp_path, {"agentsd.yaml": f"telemetry: {{store_traces: {wanted}}}\n"})
+                await runtime.reload()
+                traced.append(await runtime.run("go"))
+            stored = [bool(await store.spans(result.run_id)) for result in traced]
+            assert stored == [result.trace_id is not None for result in traced] == [True, False, True]
+            assert [len(await store.events(result.run_id)) for result in traced] == [3, 3, 3]
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_trace_that_is_not_stored_is_exported(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+    async def main() -> None:
+        root = write(project(tmp_path), {"agentsd.yaml": "telemetry: {store_traces: false}\n"})
+        _, stored = await with_store(root, MemoryStore(keep_spans=True), react())
+        assert not stored
+        assert [span.name for span in spans.get_finished_spans()].count("execute_tool work") == 2
+
+    asyncio.run(main())
+
+
 def test_a_stored_trace_continues_the_callers_trace_without_exporting(tmp_path: Path, no_provider: None) -> None:
     """Without a provider, no trace ids are sent to tool servers either."""
     seen = []

@@ -35,6 +35,7 @@ RELOAD_EFFECTS: Mapping[str, ReloadEffect] = {
     "tools.base_path": "next-run",
     "budgets": "hot",
     "telemetry.content": "next-run",
+    "telemetry.store_traces": "next-run",
     "telemetry.inbound": "hot",
     "tools.unprotected": "hot",
     "tools.write_below": "hot",

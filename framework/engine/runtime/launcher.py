@@ -224,7 +224,8 @@ class Launcher:
     def _spans(self, prepared: PreparedRun) -> Spans:
         if not self._observed:
             return Spans({}, traced=False)
-        keep = self.store.keeps_spans and not isinstance(prepared.record, UnstoredRecord)
+        is_wanted = prepared.generation.settings.telemetry.store_traces
+        keep = is_wanted and self.store.keeps_spans and not isinstance(prepared.record, UnstoredRecord)
         return run_spans(prepared.state, prepared.generation, keep=keep)
 
     def _services(self, prepared: PreparedRun, hub: EventHub, journal: Journal, spans: Spans) -> Services:
