@@ -59,7 +59,7 @@ class Durations:
     failed: dict[str, str] = field(default_factory=dict)
 
     def add(self, name: str, process: PeerProcess, keys: Sequence[str]) -> None:
-        """Execute runs with these keys. Another peer that fails is left out from then on; raises PeerFailed for ours."""
+        """Execute runs with these keys. A peer that fails is left out from then on; raises PeerFailed for agentsd."""
         if name in self.failed:
             return
         try:

@@ -129,9 +129,7 @@ def test_a_store_that_keeps_no_traces_costs_and_records_nothing(tmp_path: Path, 
     asyncio.run(main())
 
 
-def test_a_store_keeps_no_traces_from_the_next_run_on_if_the_settings_say_so(
-    tmp_path: Path, no_provider: None
-) -> None:
+def test_a_store_keeps_no_traces_from_the_next_run_on_if_the_settings_say_so(tmp_path: Path, no_provider: None) -> None:
     async def main() -> None:
         store = await SqlStore.open(URL, tmp_path)
         models = {"scripted": ScriptedModel("one", "two", "three")}
