@@ -99,17 +99,18 @@ class RecordedSpan(TraceSpan):
     __slots__ = (
         "_attached",
         "_attributes",
+        "_context",
         "_entered",
         "_error",
         "_events",
         "_host",
+        "_ids",
         "_kind",
         "_links",
         "_log",
         "_name",
         "_parent_id",
         "_started",
-        "ids",
     )
 
     def __init__(
@@ -117,7 +118,7 @@ class RecordedSpan(TraceSpan):
         name: str,
         kind: Literal["internal", "client"],
         attributes: dict[str, AttributeValue],
-        ids: SpanIds,
+        ids: SpanIds | None,
         parent: RecordedSpan | None,
         host: Span | None,
         log: list[SpanRecord] | None,
@@ -129,15 +130,15 @@ class RecordedSpan(TraceSpan):
             name: the span's name.
             kind: its kind, for the stored trace.
             attributes: its attributes, which may be changed.
-            ids: its ids.
+            ids: its ids; None for those of `host`.
             parent: the span above it.
             host: the same span of the host's provider, if it records any.
             log: gets the span's record when it ends, for the stored trace; None if it is not stored.
             started_ns: the start in Unix nanoseconds; None for now.
         """
         self._name, self._kind, self._attributes, self._host, self._log = name, kind, attributes, host, log
-        self.ids = ids
-        self._parent_id = None if parent is None else parent.ids[1]
+        self._ids, self._context = ids, host.get_span_context() if host else None
+        self._parent_id = None if parent is None or log is None else parent.ids[1]
         self._started = started_ns or time.time_ns()
         self._error: str | None = None
         self._events: tuple[SpanEvent, ...] = ()
@@ -215,6 +216,16 @@ class RecordedSpan(TraceSpan):
         if self._log is not None:
             self._log.append(self._record(at_ns or time.time_ns()))
             self._log = None
+
+    @property
+    def ids(self) -> SpanIds:
+        """The ids of the span. Those of the host's span become texts when they are first used."""
+        if self._ids is None:
+            context = self._context
+            assert context
+            flags = int(context.trace_flags) & 1
+            self._ids = f"{context.trace_id:032x}", f"{context.span_id:016x}", flags
+        return self._ids
 
     @property
     def trace_id(self) -> str | None:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import ProxyTracerProvider, SpanContext, SpanKind, TraceFlags, Tracer
+from opentelemetry.trace import ProxyTracerProvider, SpanKind, TraceFlags, Tracer
 
 from framework.telemetry import names
 from framework.telemetry.span import (
@@ -90,7 +90,7 @@ class Spans:
                 record_exception=False,
                 set_status_on_exception=False,
             )
-        ids = _ids_of(host.get_span_context()) if host else _new_ids(parent, root=root)
+        ids = None if host else _new_ids(parent, root=root)
         log = self.finished_spans if self._keep else None
         return RecordedSpan(name, "client" if is_client else "internal", merged, ids, parent, host, log, started_ns)
 
@@ -100,11 +100,6 @@ class Spans:
             return ()
         drained, self.finished_spans[:] = self.finished_spans[:], []
         return drained
-
-
-def _ids_of(context: SpanContext) -> SpanIds:
-    """Return trace id, span id and flags of a span of the host's provider."""
-    return f"{context.trace_id:032x}", f"{context.span_id:016x}", int(context.trace_flags) & 1
 
 
 def _new_ids(parent: RecordedSpan | None, *, root: bool) -> SpanIds:
