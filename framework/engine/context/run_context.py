@@ -30,7 +30,7 @@ from framework.tools.base_folder import BaseFolder
 from framework.tools.extension import Extension
 from framework.types.digest import content_digest, legacy_digest
 from framework.types.errors import AgentsdError
-from framework.types.events import Event, RunEvent, Warned
+from framework.types.events import RunEvent, Warned
 from framework.types.messages import Message
 from framework.types.outcome import outcome_for
 from framework.types.redact import redact
@@ -189,10 +189,6 @@ class RunContext(ABC):
         """
         suffix = f"-{attempt}" if attempt > 1 else ""
         return ".".join(("msg", *self.state.path, str(self.state.steps))) + suffix
-
-    def event(self, event: type[RunEvent], **payload: Any) -> Event:
-        """Build the run's next event, with its sequence number."""
-        return next_event(self.services.root, event, path=self.state.path, **payload)
 
     async def save(self) -> None:
         """Persist the state of the whole run; raises StoreError."""

@@ -99,7 +99,7 @@ class Database:
             work: the function to execute. It is repeated after a lost connection.
             committed: called before a repetition. Returns the result of the work if the first attempt was committed
                 after all, else None. Omit it for idempotent work.
-            is_small: do the work at once, as `write_now` does, if that is possible.
+            is_small: do the work at once, as `write_now` does, if that is possible. Its result must not be None.
         """
         if is_small and (result := self.write_now(work)) is not None:
             return result
