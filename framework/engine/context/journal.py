@@ -245,8 +245,7 @@ class Journal:
                 self._hub.put(event)
         except BaseException as failure:  # noqa: BLE001 - the next save raises it; no step runs unrecorded
             self._failure = failure
-        if self._record.cancel_requested:
-            self.request_cancel()
+        self._pass_cancel_request_on()
         return True
 
     def _take(self) -> tuple[int, list[Event], Sequence[SpanRecord], Sequence[BudgetUse]]:
@@ -255,6 +254,10 @@ class Journal:
         events, self._outbox = self._outbox, []
         left, self._spans = self._spans, ()
         return self._requested, events, (*left, *self._take_spans(least=least)), self._take_uses()
+
+    def _pass_cancel_request_on(self) -> None:
+        if self._record.cancel_requested:
+            self.request_cancel()
 
     async def _write(self) -> None:
         if self._failure is not None:  # the failure has been raised to the run: write nothing after it
@@ -270,8 +273,7 @@ class Journal:
             self._failure = failure
         finally:
             self._writing = None
-        if self._record.cancel_requested:
-            self.request_cancel()
+        self._pass_cancel_request_on()
         if self._failure is None:
             if self._outbox:
                 self._begin_write()
