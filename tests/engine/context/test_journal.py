@@ -75,6 +75,7 @@ class Gate:
 
     def __init__(self) -> None:
         self.reached, self.go = asyncio.Event(), asyncio.Event()
+        self.begun = 0
 
     async def write(
         self,
@@ -85,6 +86,7 @@ class Gate:
         last: bool = False,
         uses: Sequence[BudgetUse] = (),
     ) -> None:
+        self.begun += 1
         self.reached.set()
         await self.go.wait()
 
@@ -107,6 +109,21 @@ def test_events_are_emitted_after_they_are_persisted() -> None:
         gate.go.set()
         await saving
         assert await reading == event
+
+    asyncio.run(main())
+
+
+def test_a_flush_that_is_due_during_a_write_waits_for_it() -> None:
+    async def main() -> None:
+        gate = Gate()
+        journal = Journal(RunState(agent="one"), gate, EventHub("r"), durable=True)
+        journal.schedule_flush()
+        saving = asyncio.create_task(journal.save())
+        await gate.reached.wait()
+        await asyncio.wait([saving], timeout=0.1)
+        assert gate.begun == 1, "writes of a run follow each other"
+        gate.go.set()
+        await saving
 
     asyncio.run(main())
 

@@ -26,6 +26,8 @@ from framework.types.messages import Message
 from framework.types.state import RunState
 from tests.support.projects import agent, write
 
+PATIENCE = 20
+"""Timeout in seconds of operations that should complete immediately."""
 PAGES = 2000
 """Pages of the log from which on a commit checkpoints it."""
 
@@ -138,6 +140,20 @@ def test_concurrent_saves_share_an_immediate_write(tmp_path: Path) -> None:
             for _ in range(5):
                 group.create_task(journal.save())
         assert state.version == before + 1
+
+    with_run(tmp_path, main)
+
+
+def test_a_flush_that_is_requested_after_a_write_is_written_too(tmp_path: Path) -> None:
+    async def main(store: SqlStore, record: SqlRecord, state: RunState) -> None:
+        journal = Journal(state, record, EventHub(state.run_id), durable=True)
+        journal.schedule_flush()
+        await journal.save()
+        state.messages.append(said("later"))
+        journal.schedule_flush()
+        async with asyncio.timeout(PATIENCE):
+            while len(await texts(store, state)) < 2:
+                pass
 
     with_run(tmp_path, main)
 
