@@ -109,7 +109,7 @@ class RowBatch:
     def size(self) -> int:
         """Number of characters of the rows."""
         bodies = [row[-1] for rows in (self.messages, self.parts, self.events) for row in rows]
-        return len(self.state) + len(self.spans or "") + sum(map(len, bodies))
+        return len(self.head) + len(self.state) + len(self.spans or "") + sum(map(len, bodies))
 
     def add(self, run_id: str, changes: Sequence[StateRow]) -> None:
         """Add changed rows of the run's state, sorted by table."""

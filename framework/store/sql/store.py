@@ -126,6 +126,7 @@ class SqlStore(SqlReader, SqlSignals):
         diff = StateDiff()
         batch, row = _first_rows(state, diff, keeps_history=conversation is None)
         is_new = blueprint is not None and self._needs_blueprint_write(blueprint)
+        chars = batch.size + (sum(map(len, blueprint.files.values())) if blueprint is not None and is_new else 0)
         claim = self._claims.lease(state.run_id)
         lease = claim or self._leases.new()
 
@@ -144,7 +145,7 @@ class SqlStore(SqlReader, SqlSignals):
             return held
 
         try:
-            record = await self._hold(state, diff, lease, work, _IS_RUNNING, limits, batch.size)
+            record = await self._hold(state, diff, lease, work, _IS_RUNNING, limits, chars)
         except RunBlocked:
             await self._claims.block(state.run_id, limits)
             raise
@@ -352,7 +353,7 @@ class SqlStore(SqlReader, SqlSignals):
         """Execute a transaction that makes this process the holder of a run, and return the run's record.
 
         After a lost connection, the transaction was committed if the run is held under the lease and `has_changed`.
-        `chars` is the number of characters of the run's rows, if it is known.
+        `chars` is the number of characters that are written, if it is known.
         """
 
         def committed(connection: sa.Connection) -> sql_runs.HeldRow | None:

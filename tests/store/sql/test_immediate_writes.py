@@ -17,6 +17,7 @@ from framework.engine.context.event_hub import EventHub
 from framework.engine.context.journal import Journal, next_event
 from framework.llm.client import ModelRequest
 from framework.llm.scripted import Turn
+from framework.store.protocol import Blueprint
 from framework.store.sql.record import SqlRecord
 from framework.store.sql.store import SqlStore
 from framework.testing import ScriptedModel, calls
@@ -192,6 +193,26 @@ def test_a_large_write_is_left_to_the_thread(tmp_path: Path) -> None:
         assert not record.write_now(state)
         await record.write(state)
         assert [len(text) for text in await texts(store, state)] == [2, 100_000]
+
+    with_run(tmp_path, main)
+
+
+def test_a_run_with_large_inputs_or_new_large_files_begins_in_the_thread(tmp_path: Path) -> None:
+    large = "x" * 100_000
+
+    async def main(store: SqlStore, record: SqlRecord, state: RunState) -> None:
+        writer = store._database._writer
+
+        async def lent_by(inputs: dict[str, str], files: dict[str, str]) -> int:
+            before = writer._lent
+            new = RunState(agent="one", inputs=inputs, messages=[Message(role="user", content="go")])
+            await store.begin(new, None, Blueprint(f"{len(files)}{len(inputs)}", files))
+            return writer._lent - before
+
+        assert await lent_by({}, {"a.yaml": "small"}) == 1
+        assert await lent_by({"text": large}, {"a.yaml": "small"}) <= 0
+        assert await lent_by({}, {"a.yaml": large, "b.yaml": ""}) <= 0
+        assert await lent_by({}, {"a.yaml": large, "b.yaml": ""}) == 1, "the files are stored already"
 
     with_run(tmp_path, main)
 
