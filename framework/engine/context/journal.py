@@ -74,7 +74,7 @@ class Journal:
         self._requested = self._written = 0
         self._writing: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        """Writes what was requested before it. A write at once leaves it: most steps would create and cancel one."""
+        """Writes what was requested before it was set. Writes done at once do not cancel it, to save one per step."""
         self._timed = 0
         """Number of the last request when the timer was set."""
         self._failure: BaseException | None = None

@@ -133,7 +133,7 @@ class RowBatch:
         statements.counters.add(connection, self.uses)
 
     def insert_events(self, connection: sa.Connection, statements: Statements, run_id: str, version: int) -> None:
-        """Insert the events, and the spans under the version of the run that the write makes."""
+        """Insert the events, and the spans with the version that the run has after this write."""
         cursor = driver_cursor(connection)
         statements.event.execute(cursor, self.events)
         statements.spans.execute(cursor, [(run_id, version, self.spans)] if self.spans else ())
@@ -158,8 +158,8 @@ class SqlRecord(ImmediateRecord):
         self._run_id, self._version, self._diff = state.run_id, held.version, diff
         self._conversation, self._is_queued, self._is_followed = held.conversation, held.is_queued, is_followed
         self._slots = held.slots
-        self._is_reset = False
-        """Whether a step of this process has ended the counting of failed attempts."""
+        self._attempts_are_reset = False
+        """Whether this record has set the run's failed attempts back to 0, so that later steps need not."""
         self._stored_chars = stored_chars
         """Number of characters of the run's rows; infinite if it is not known."""
         self._unsaved = RowBatch()
@@ -253,7 +253,9 @@ class SqlRecord(ImmediateRecord):
         }
         if last:
             row |= _end_columns(state, now)
-        statement = self._statements.progress if batch.progress and not self._is_reset else self._statements.step
+        statement = (
+            self._statements.progress if batch.progress and not self._attempts_are_reset else self._statements.step
+        )
         statement = self._statements.end if last else statement
 
         def work(connection: sa.Connection) -> bool:
@@ -283,7 +285,7 @@ class SqlRecord(ImmediateRecord):
         self.cancel_requested = cancelled
         self._version += 1
         self._stored_chars += chars
-        self._is_reset = self._is_reset or batch.progress
+        self._attempts_are_reset = self._attempts_are_reset or batch.progress
         state.version = self._version
         if last:
             self._lease.end()
