@@ -62,3 +62,12 @@ def test_others_write_a_row_that_a_suspended_process_has_locked(postgres: str, t
             await second.close()
 
     asyncio.run(opened())
+
+
+def test_a_migration_may_be_slower_than_the_transactions_of_a_short_lease(postgres: str, tmp_path: Path) -> None:
+    async def opened() -> None:
+        database = await Database.open(new_database(postgres), tmp_path, idle_seconds=0.001)
+        await database.close()
+
+    for _ in range(3):  # each has dozens of statements, and a millisecond between any two of them would be too long
+        asyncio.run(opened())
