@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from datetime import date
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, lru_cache
 from math import inf, nan
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args
@@ -207,6 +207,7 @@ class _Table(Frozen):
     section: tuple[_Section, ...]
 
 
+@lru_cache
 def listed_name(name: str) -> str:
     """Return the name that the table has for `provider/model`: models in clouds are listed below their own APIs."""
     provider, _, model = name.partition("/")

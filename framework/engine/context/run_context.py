@@ -223,6 +223,8 @@ class RunContext(ABC):
             return
         if perf_counter() - self._counted_at > CLOCK_DRIFT:
             self._count_time()
+        if self.budget.limits is self.state.limits:  # none was lowered
+            return
         left = self.budget.time_left()
         if left is None or self.deadline.expired():
             return

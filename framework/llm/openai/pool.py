@@ -49,8 +49,8 @@ class ReconnectingPool(aiohttp.TCPConnector):
         super().__init__(limit=MAX_CONNECTIONS, keepalive_timeout=_KEEP_ALIVE, ssl=trust or True)
         self._used: WeakSet[ResponseHandler] = WeakSet()
         """Connections that have carried a request."""
-        self._at_risk: WeakSet[aiohttp.ClientRequest] = WeakSet()
-        """Requests that were sent on a used connection."""
+        self._at_risk: set[aiohttp.ClientRequest] = set()
+        """Requests in progress that were sent on a used connection."""
 
     async def connect(
         self, req: aiohttp.ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
@@ -78,8 +78,10 @@ class ReconnectingPool(aiohttp.TCPConnector):
         except _LOST as error:
             if request not in self._at_risk or _has_begun(error):
                 raise
-        await request.close()  # waits for the task that was writing the body, so that it can be read again
-        return await handler(request)
+            await request.close()  # waits for the task that was writing the body, so that it can be read again
+            return await handler(request)
+        finally:
+            self._at_risk.discard(request)
 
 
 def _has_input(connection: Connection) -> bool:
