@@ -11,14 +11,25 @@ PATIENCE = 20
 
 
 def cut_signals(url: str, number: int = 1) -> None:
-    """Cut the connections that receive signals, and no other, as soon as there are exactly so many.
+    """Cut the connections that receive signals, and no other, as soon as there are exactly so many."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        for pid in _receivers(connection, number):
+            connection.execute("SELECT pg_terminate_backend(%s)", (pid,))
+
+
+def wait_until_none_receives(url: str) -> None:
+    """Wait until the server has closed all connections that receive signals."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        _receivers(connection, 0)
+
+
+def _receivers(connection: psycopg.Connection, number: int) -> list[int]:
+    """Return the processes of the server that send signals, as soon as there are exactly so many.
 
     The server still lists a connection for a moment after it was closed or cut.
     """
     chosen = "FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'agentsd signals'"
     limit = time.monotonic() + PATIENCE
-    with psycopg.connect(url, autocommit=True) as connection:
-        while len(found := connection.execute(f"SELECT pid {chosen}").fetchall()) != number:
-            assert time.monotonic() < limit, f"{len(found)} connections receive signals, not {number}"
-        for pid in found:
-            connection.execute("SELECT pg_terminate_backend(%s)", pid)
+    while len(found := connection.execute(f"SELECT pid {chosen}").fetchall()) != number:
+        assert time.monotonic() < limit, f"{len(found)} connections receive signals, not {number}"
+    return [pid for (pid,) in found]

@@ -155,10 +155,12 @@ class Database:
                 begun()
                 await _read_notifications(connection.pgconn, driver, received)
             finally:
-                with suppress(driver.Error, TimeoutError):  # a pooler passes the connection on
-                    async with asyncio.timeout(_UNLISTEN_SECONDS):
-                        await connection.execute(f"UNLISTEN {channel}")
-                await connection.close()
+                try:
+                    with suppress(driver.Error, TimeoutError):  # a pooler passes the connection on
+                        async with asyncio.timeout(_UNLISTEN_SECONDS):
+                            await connection.execute(f"UNLISTEN {channel}")
+                finally:
+                    await connection.close()
         except (driver.Error, OSError) as error:
             raise self._error(error) from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -91,11 +92,19 @@ def create_engine(url: sa.URL, *, begin: str, idle_seconds: float, snapshots: bo
 
 
 async def connect_to_listen(engine: sa.Engine) -> Any:
-    """Return a new asyncio connection of psycopg to the PostgreSQL database of an engine, in autocommit mode."""
+    """Return a new asyncio connection of psycopg to the PostgreSQL database of an engine, in autocommit mode.
+
+    If the caller is cancelled, no connection stays open.
+    """
     _, options = engine.dialect.create_connect_args(engine.url)
     options = {**_NETWORK, "application_name": _LISTENER, **options, "autocommit": True}
     driver: Any = engine.dialect.loaded_dbapi
-    return await driver.AsyncConnection.connect(**options)
+    try:
+        return await driver.AsyncConnection.connect(**options)
+    except asyncio.CancelledError as cancelled:
+        # A half-open connection is closed when it is freed. The frames of the driver, which a cancelled task keeps with
+        # its error, would hold it.
+        raise cancelled.with_traceback(None) from None
 
 
 def driver_options(url: sa.URL) -> dict[str, Any]:
