@@ -26,7 +26,7 @@ import httpx2
 import orjson
 from openai import AsyncOpenAI, DefaultAioHttpClient
 
-from benchmarks.harness import Row, Table, paired, resident_mb
+from benchmarks.harness import Row, Table, end_on_interrupt, paired, resident_mb
 from benchmarks.model_server import serving
 from benchmarks.wire import by_hand, note
 from framework import Runtime
@@ -180,6 +180,7 @@ PEERS: Mapping[str, Callable[[str], AbstractAsyncContextManager[Converse]]] = {
 
 def work(peer: str, url: str, parent: Connection) -> None:
     """Have as many conversations at once as the parent says, whenever it says so."""
+    end_on_interrupt()
     new_loop = import_module("uvloop").new_event_loop if peer == UVLOOP else None
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(_work(peer, url, parent))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -80,6 +81,11 @@ def _seconds(function: Callable[[], object], calls: int) -> float:
 def paired(values: Sequence[float], baseline: Sequence[float]) -> float:
     """Return the median of the ratios of values that were measured in turn, so that both had the same load."""
     return median(value / base for value, base in zip(values, baseline, strict=True))
+
+
+def end_on_interrupt() -> None:
+    """Let Ctrl-C end this process, which serves another one, without a traceback."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def resident_mb() -> float:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 SERVER = """
-import asyncio, json, sys
+import asyncio, json, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends without a traceback
 words = [" word"] * int(sys.argv[3]) + ["done"]
 def answer(body):
     # a request that offers the tool `final_answer` wants the answer as an argument of it

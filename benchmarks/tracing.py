@@ -17,7 +17,7 @@ from openai import AsyncOpenAI
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
-from benchmarks.harness import Row, Table, paired
+from benchmarks.harness import Row, Table, end_on_interrupt, paired
 from benchmarks.model_server import serving
 from benchmarks.wire import AGENT, by_hand, note
 from framework import Runtime
@@ -101,6 +101,8 @@ def collector() -> Iterator[str]:
 
 
 def _collect(address: Connection) -> None:
+    end_on_interrupt()
+
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 

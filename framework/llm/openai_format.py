@@ -38,6 +38,8 @@ _ROLES = {"system": "system", "developer": "system", "user": "user", "tool": "to
 
 def unique_calls(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
     """Return the calls of one reply without duplicates, which have the same id, tool and arguments."""
+    if len(calls) < 2:
+        return tuple(calls)
     unique: list[ToolCall] = []
     for call in calls:
         same_id = (other for other in unique if call.id and other.id == call.id)

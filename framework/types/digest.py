@@ -10,6 +10,8 @@ import json
 from hashlib import blake2b
 from typing import Any
 
+import orjson
+
 _BYTES = 32
 _LEGACY_BYTES = 8
 _CANONICAL = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=str)
@@ -43,6 +45,18 @@ def canonical_call(tool: str, arguments: dict[str, Any]) -> str:
 def call_digest(tool: str, arguments: dict[str, Any]) -> str:
     """Return the digest of a tool and its exact arguments. An approval applies to one digest."""
     return content_digest(canonical_call(tool, arguments))
+
+
+def repetition_key(tool: str, arguments: dict[str, Any]) -> str:
+    """Return the key that counts how often a run makes a call: 16 hexadecimal digits, equal for equal calls.
+
+    Two calls that share a key are counted as one, which can only bring the limit of repetitions nearer.
+    """
+    try:
+        text = orjson.dumps([tool, arguments], option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # such as an integer above 64 bits
+        return legacy_digest(canonical_call(tool, arguments))
+    return blake2b(text, digest_size=_LEGACY_BYTES).hexdigest()
 
 
 def _digest(text: str, size: int) -> str:

@@ -218,7 +218,7 @@ class RunState(BaseModel):
     warned: list[str] = Field(default_factory=list)
     """Limits for which a warning was emitted."""
     call_counts: dict[str, int] = Field(default_factory=dict)
-    """Number of calls by digest of tool and arguments."""
+    """Number of calls by `repetition_key` of tool and arguments."""
     elapsed_ms: float = 0.0
     """Active time in milliseconds, without the time spent waiting for a person."""
     session: dict[str, Any] = Field(default_factory=dict)

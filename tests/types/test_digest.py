@@ -8,13 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from framework import Approve, Edit, RunResult, Runtime, Tool, tool
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
-from framework.types.digest import call_digest, canonical_call, content_digest, legacy_digest, matches_digest
+from framework.types.digest import (
+    call_digest,
+    canonical_call,
+    content_digest,
+    legacy_digest,
+    matches_digest,
+    repetition_key,
+)
 from framework.types.events import Event
 from framework.types.plan import Plan, PlanDraft
 from framework.types.state import Confirmation, RunState
+from tests.support.cases import cases
 from tests.support.projects import agent, write
 
 DRAFT = {"goal": "g", "steps": [{"id": "a", "description": "pay", "tool": "pay", "parameters": {"amount": 5}}]}
@@ -88,6 +98,24 @@ def test_a_digest_of_an_earlier_version_is_recognized(text: str) -> None:
     assert matches_digest(legacy_digest(text), text)
     assert not matches_digest(content_digest(text)[:16], text), "a part of a digest is not a digest"
     assert not matches_digest(legacy_digest(text), text + "x")
+
+
+Json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+Arguments = st.dictionaries(st.text(max_size=3), Json, max_size=3)
+
+
+@cases(200)
+@given(one=Arguments, other=Arguments | st.sampled_from([{"n": 1}, {"n": True}, {"n": 1.0}, {"n": "1"}, {"n": 2**70}]))
+def test_calls_share_a_repetition_key_if_and_only_if_they_are_equal(one: Any, other: Any) -> None:
+    keys = [repetition_key("pay", arguments) for arguments in (one, other, dict(reversed(one.items())))]
+
+    assert (keys[0] == keys[1]) == (canonical_call("pay", one) == canonical_call("pay", other))
+    assert keys[0] == keys[2], "the order of arguments does not matter"
+    assert repetition_key("buy", one) != keys[0]
 
 
 def test_a_call_pending_since_an_earlier_version_is_executed_after_approval(tmp_path: Path) -> None:

@@ -101,6 +101,11 @@ class Budget:
         for budget in self.chain:
             budget.state.steps += 1
 
+    @property
+    def limits_tokens(self) -> bool:
+        """Whether a limit of this run or of a caller applies to tokens."""
+        return any(budget.limits.max_total_tokens is not None for budget in self.chain)
+
     def check_tokens(self, expected: int) -> None:
         """Raise LimitExceeded before a model call if it needs more tokens than remain; `expected` is an estimate."""
         for budget in self.chain:

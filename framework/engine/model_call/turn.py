@@ -213,11 +213,11 @@ async def _ensure_fits(run: RunContext, request: ModelRequest, info: ModelInfo) 
     Raises:
         LimitExceeded: the request does not fit into the context window, or needs more tokens than the run has left.
     """
-    if info.stand_in:  # its token counts are made up
+    window = info.capabilities.context_window
+    if info.stand_in or not (window or run.budget.limits_tokens):  # token counts of a stand-in are made up
         return
     expected = _expected_tokens(run, request)
     run.budget.check_tokens(expected)
-    window = info.capabilities.context_window
     if window is None:
         return
     needed = expected + (request.settings.max_tokens or 0)

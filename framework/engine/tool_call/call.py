@@ -23,7 +23,7 @@ from framework.tools.locations import canonical_arguments
 from framework.tools.schema.arguments import ArgumentsError
 from framework.tools.tool import Tool
 from framework.tools.toolset import Toolset
-from framework.types.digest import call_digest, canonical_call, content_digest, matches_digest
+from framework.types.digest import canonical_call, content_digest, matches_digest, repetition_key
 from framework.types.errors import ToolError
 from framework.types.events import ToolRequested
 from framework.types.messages import Message, ToolCall, ToolResult
@@ -100,7 +100,7 @@ def reserve_calls(run: RunContext, requested: Sequence[ToolCall], *, is_retry: b
     new = [call for call in requested if call.id not in run.state.calls]
     fitting = 0
     for call in new:
-        repeats = 1 if is_retry else run.budget.spend_repeat(call_digest(call.tool, call.arguments))
+        repeats = 1 if is_retry else run.budget.spend_repeat(repetition_key(call.tool, call.arguments))
         fits = run.budget.reserve_call()
         fitting += fits
         run.state.calls[call.id] = CallRecord(call=call, repeats=repeats, result=None if fits else _limit_reached())
