@@ -50,16 +50,14 @@ def repair_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) ->
 def _are_plain(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:
     """Return whether each argument has the one type that its property names, so that nothing needs repair.
 
-    It is true for most calls, and takes an eighth of the time of looking for repairs.
+    It is true for most calls, and known in a fraction of the time of looking for repairs.
     """
     properties = schema.get("properties")
     if schema.get("type") != "object" or not isinstance(properties, dict):
         return False
     for name, value in arguments.items():
         expected = properties.get(name)
-        if not isinstance(expected, dict) or (kind := expected.get("type")) is None:
-            return False
-        if _PLAIN_TYPES.get(type(value)) != kind:
+        if not isinstance(expected, dict) or expected.get("type") != _PLAIN_TYPES.get(type(value), ""):
             return False
     return True
 
