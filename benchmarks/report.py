@@ -16,6 +16,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+from benchmarks.__main__ import ON_REQUEST, SUITE
 from benchmarks.harness import Results, Row, Table, figure, load, promise, times
 from benchmarks.plots import Plot, draw
 
@@ -77,14 +78,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def merged(files: Sequence[Path]) -> tuple[Results, Mapping[str, Any]]:
-    """Return the results of several files, and the facts of all; later files have precedence."""
+    """Return the results of several files, in the order of the suite, and the facts of all; later files win."""
     results: dict[str, Sequence[Table]] = {}
     facts: dict[str, Any] = {"versions": {}}
     for path in files:
         found, about = load(path)
         results |= found
         facts |= {**about, "versions": facts["versions"] | about["versions"]}
-    return results, facts
+    return {name: results[name] for name in (*SUITE, *ON_REQUEST) if name in results}, facts
 
 
 def between(page: str, name: str, text: str) -> str:
