@@ -157,6 +157,11 @@ class Journal:
         elif self._state.uncounted:
             await self._record.write(self._state, uses=self._take_uses())
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether the run's end or pause is being written, or was."""
+        return self._is_ending
+
     async def end(self, events: Sequence[Event]) -> None:
         """Persist the final state with the last events, even if the task is cancelled during the write."""
         self._is_ending = True

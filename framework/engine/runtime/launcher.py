@@ -209,6 +209,12 @@ class Launcher:
         """Return whether the run is in progress in this process."""
         return run_id in self._running
 
+    async def wait_until_released(self, run_id: str) -> None:
+        """Wait if a run's end or pause is being written: readers of the store may know it, but it still counts here."""
+        active = self._running.get(run_id)
+        if active is not None and active.journal.is_ending:
+            await asyncio.wait([active.stream.end()])
+
     def cancel(self, run_id: str) -> bool:
         """Cancel a run that this process executes or begins. Return False if there is none, or its lease was lost."""
         if run_id in self._claims:

@@ -114,6 +114,7 @@ class RunResumer:
     ) -> None:
         """Save decisions, and let the run continue in any process that has a free place, which may be this one."""
         decisions = storable_decisions(decisions)
+        await self._launcher.wait_until_released(run_id)
         state = await self.load(run_id, caller)
         decided = decisions | await self._expired_confirmations(state, decisions)
         await self._store.hand_over(state, decided, dict.fromkeys(decisions, by or caller.user))
@@ -142,6 +143,7 @@ class RunResumer:
         with await self._catalog.reacquire_lease(
             self._launcher.pinned_generations.get(run_id, self._catalog.current)
         ) as leased:
+            await self._launcher.wait_until_released(run_id)
             state = await self.load(run_id, caller)
             decided = decisions | await self._expired_confirmations(state, decisions)
             generation = await self._original_generation(state, leased)
@@ -303,9 +305,8 @@ class RunResumer:
             return current
         blueprint = await self._store.blueprint(state.blueprint)
         if blueprint is None:
-            raise ConfigError(
-                f"cannot resume run {state.run_id}: the stored definition of agent {state.agent!r} is missing"
-            )
+            missing = f"the stored definition of agent {state.agent!r} is missing"
+            raise ConfigError(f"cannot resume run {state.run_id}: {missing}")
         agents = self._blueprints.agents(blueprint, current)
         return replace(current, number=state.generation, digest=state.digest, agents=agents)
 
@@ -321,9 +322,8 @@ class RunResumer:
         expiries = [one.expires_at for one in state.pending if one.expires_at is not None]
         if expiries:
             delay = (min(expiries) - datetime.now(UTC)).total_seconds()
-            self._timers[state.run_id] = asyncio.get_running_loop().call_later(
-                delay, self._continue_expired, state.run_id
-            )
+            call_later = asyncio.get_running_loop().call_later
+            self._timers[state.run_id] = call_later(delay, self._continue_expired, state.run_id)
 
     def _stop_timer(self, run_id: str) -> None:
         if timer := self._timers.pop(run_id, None):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -272,6 +273,33 @@ def test_a_decision_takes_effect_even_if_its_caller_leaves(tmp_path: Path, any_u
             assert (seen[-1].status, gate.paid) == ("completed", 1)
             with pytest.raises(RequestError, match="no decision is pending"):
                 await runtime.decide(paused.run_id, {paused.pending[0].id: Reject()})
+
+    asyncio.run(main())
+
+
+def test_a_run_whose_end_was_read_is_not_in_progress_any_more(tmp_path: Path, any_url: str | None) -> None:
+    """Readers of the store may know of an end or a pause before the process that wrote it has noticed."""
+
+    async def keep_busy() -> None:
+        while True:
+            time.sleep(0.001)  # noqa: ASYNC251 - a turn of the event loop takes longer than a read in a thread
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        script: list[Turn] = [calls(("pay", {})), "done"]
+        model, gate = ScriptedModel(*script * 5), Gate()
+        async with opened(project(tmp_path), any_url, model, tools=gate.tools()) as runtime:
+            busy = asyncio.create_task(keep_busy())
+            for _ in range(5):
+                submitted = await runtime.submit("pay")
+                (*_, paused) = await _collect(runtime.follow(submitted.run_id))
+                (question,) = await runtime.pending(submitted.run_id)
+                await runtime.decide(submitted.run_id, {question.id: Approve()})
+                (*_, ended) = await _collect(runtime.follow(submitted.run_id, paused.seq))
+                assert isinstance(ended, events.RunFinished)
+                with pytest.raises(RequestError, match="completed: no decision is pending"):
+                    await runtime.decide(submitted.run_id, {question.id: Reject()})
+            busy.cancel()
 
     asyncio.run(main())
 

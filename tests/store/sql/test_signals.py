@@ -124,7 +124,7 @@ def test_a_store_may_close_at_any_moment_after_it_began_to_listen(database: str)
                 for _ in range(turns):
                     await asyncio.sleep(0)
                     await asyncio.to_thread(int)
-            gc.collect()  # reports errors of tasks that nobody awaited
+        gc.collect()  # reports errors of tasks that nobody awaited
 
     asyncio.run(main())
     assert failed == []
