@@ -40,6 +40,7 @@ MUTANTS = (
     Mutant(BUDGET, "self.state.corrections >= self.", "self.state.corrections > self.", BUDGET_TEST),
     Mutant(BUDGET, "used >= allowed:", "used > allowed:", BUDGET_TEST),
     Mutant(BUDGET, "used + expected > limit:", "used > limit:", "engine/model_call/test_turn"),
+    Mutant(BUDGET, "any(budget.limits.max_total_tokens is not None", "any(False", "engine/model_call/test_turn"),
     Mutant(BUDGET, "return self, *self.above", "return (self,)", BUDGET_TEST),
     Mutant(BUDGET, "used >= _WARNING_SHARE * limit", "used > limit", BUDGET_TEST),
     Mutant(
@@ -186,6 +187,19 @@ MUTANTS = (
     Mutant(
         "engine/model_call/turn", "_CLOSING_TAG.sub('', text)", "text", "engine/model_call/test_caller_instructions"
     ),
+    Mutant(
+        "tools/schema/repairs",
+        'expected.get("type") != _PLAIN_TYPES.get(type(value), "")',
+        'expected.get("type") is None',
+        "tools/schema/test_repairs",
+    ),
+    Mutant(
+        "engine/runtime/launcher",
+        "            await asyncio.wait([active.stream.end()])",
+        "            pass",
+        FOLLOW_TEST,
+    ),
+    Mutant("store/sql/engines", "raise cancelled.with_traceback(None) from None", "raise", "store/sql/test_signals"),
 )
 
 
