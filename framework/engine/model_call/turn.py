@@ -214,7 +214,9 @@ async def _ensure_fits(run: RunContext, request: ModelRequest, info: ModelInfo) 
         LimitExceeded: the request does not fit into the context window, or needs more tokens than the run has left.
     """
     window = info.capabilities.context_window
-    if info.stand_in or not (window or run.budget.limits_tokens):  # token counts of a stand-in are made up
+    if window is None and not run.budget.limits_tokens:
+        return
+    if info.stand_in:  # its token counts are made up
         return
     expected = _expected_tokens(run, request)
     run.budget.check_tokens(expected)

@@ -210,7 +210,7 @@ class Launcher:
         return run_id in self._running
 
     async def wait_until_released(self, run_id: str) -> None:
-        """Wait if a run's end or pause is being written: readers of the store may know it, but it still counts here."""
+        """Wait until a run whose end or pause is being written is no longer in progress: its readers may know first."""
         active = self._running.get(run_id)
         if active is not None and active.journal.is_ending:
             await asyncio.wait([active.stream.end()])

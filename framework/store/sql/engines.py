@@ -102,8 +102,7 @@ async def connect_to_listen(engine: sa.Engine) -> Any:
     try:
         return await driver.AsyncConnection.connect(**options)
     except asyncio.CancelledError as cancelled:
-        # A half-open connection is closed when it is freed. The frames of the driver, which a cancelled task keeps with
-        # its error, would hold it.
+        # A half-open connection is closed when it is freed. The traceback, kept by the cancelled task, refers to it.
         raise cancelled.with_traceback(None) from None
 
 
