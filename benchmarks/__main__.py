@@ -16,7 +16,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from benchmarks.harness import Table, load, measure, promise, ratios, save
+from benchmarks.harness import Table, load, measure, promise, ratios, results_file, save
 
 SUITE = (
     "filtering",
@@ -88,7 +88,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", type=partial(_names, known), metavar="NAME,…", help=f"of {', '.join(known)}")
     parser.add_argument("--quick", action="store_true", help="fewer rounds and sizes")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to a file")
-    parser.add_argument("--compare", type=Path, metavar="FILE", help="also show the ratios of an earlier file")
+    parser.add_argument("--compare", type=results_file, metavar="FILE", help="also show the ratios of an earlier file")
     return parser.parse_args(arguments)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import signal
@@ -81,6 +82,14 @@ def _seconds(function: Callable[[], object], calls: int) -> float:
 def paired(values: Sequence[float], baseline: Sequence[float]) -> float:
     """Return the median of the ratios of values that were measured in turn, so that both had the same load."""
     return median(value / base for value, base in zip(values, baseline, strict=True))
+
+
+def results_file(text: str) -> Path:
+    """Return the path of results that were written before, as the type of a command line's argument."""
+    path = Path(text)
+    if not path.is_file():
+        raise argparse.ArgumentTypeError(f"there is no file {text}: `make bench` writes build/bench/suite.json")
+    return path
 
 
 def end_on_interrupt() -> None:

@@ -17,7 +17,7 @@ from textwrap import fill
 from typing import Any
 
 from benchmarks.__main__ import ON_REQUEST, SUITE
-from benchmarks.harness import Results, Row, Table, figure, load, promise, times
+from benchmarks.harness import Results, Row, Table, figure, load, promise, results_file, times
 from benchmarks.plots import Plot, draw
 
 HERE = Path(__file__).parent
@@ -62,7 +62,7 @@ PAGES = (
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the page, its plots, and with `--release` the ratios of a release."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=__doc__)
-    parser.add_argument("files", nargs="+", type=Path, help="what `python -m benchmarks --json` has written")
+    parser.add_argument("files", nargs="+", type=results_file, help="what `python -m benchmarks --json` has written")
     parser.add_argument("--release", metavar="NAME", help="also remember the promised ratios, under this name")
     options = parser.parse_args(arguments)
     results, facts = merged(options.files)

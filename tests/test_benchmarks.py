@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from benchmarks import report
 from benchmarks.__main__ import ON_REQUEST, SUITE, facts, main
 from benchmarks.harness import Row, Table, load, paired, promise, save
 from benchmarks.loop import LOOPER, STEPS, note, script
@@ -116,6 +118,15 @@ def test_an_unknown_benchmark_is_an_error_that_names_the_known_ones(capsys: pyte
     with pytest.raises(SystemExit):
         main(["--only", "wires"])
     assert "there is no benchmark wires; there are filtering, loop" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("command", "options"), [(main, ["--compare", "x.json"]), (report.main, ["x.json"])])
+def test_missing_results_are_an_error_that_says_what_writes_them(
+    capsys: pytest.CaptureFixture[str], command: Callable[[list[str]], None], options: list[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        command(options)
+    assert "there is no file x.json: `make bench` writes" in capsys.readouterr().err
 
 
 def test_a_run_without_tracing_code_completes(tmp_path: Path) -> None:
