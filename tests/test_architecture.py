@@ -156,12 +156,12 @@ def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def test_files_and_functions_stay_small() -> None:
-    long = [path for path in MODULES if path.read_text("utf-8").count("\n") > 400]
-    assert not long, "a file this long has more than one responsibility"
+    long = [path for path in MODULES if path.read_text("utf-8").count("\n") > 800]
+    assert not long, "nobody reads a file this long in one sitting"
     assert not [
         f"{path}:{function.lineno} {function.name} has {lines_of(function)} lines"
         for path, function in functions()
-        if lines_of(function) > 45
+        if lines_of(function) > 60
     ]
 
 
