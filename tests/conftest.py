@@ -33,6 +33,12 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Save how the run ended, for `.ci/test`, which repeats failed tests only if nothing worse happened."""
+    if not hasattr(session.config, "workerinput"):  # a worker of xdist knows only its own tests
+        session.config.cache.set("agentsd/exit_status", int(exitstatus))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def initial_log_levels() -> dict[str, int]:
     """Levels of the loggers whose level the `agentsd` command sets, before any test or fixture has called it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import subprocess
+import sys
 import tomllib
 from itertools import chain
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from framework.tools.contracts import Contracts
 from framework.tools.tool_source import external_tool
-from tests.support.commands import agentsd
+from tests.support.commands import ENVIRONMENT, agentsd
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write
 
@@ -28,6 +29,42 @@ def hashing() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "passes"),
+    [
+        ("assert False", "pass", True),
+        ("assert False", "assert False", False),
+        ("assert False", "os._exit(0)", False),
+        ("os._exit(0)", "pass", False),
+        ("os._exit(1)", "pass", False),
+        ("raise KeyboardInterrupt", "pass", False),
+        ("assert False", "pytest.skip()", True),
+    ],
+)
+def test_ci_repeats_failed_tests_once_and_names_them(tmp_path: Path, first: str, second: str, passes: bool) -> None:
+    (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_sessionfinish\n")
+    (tmp_path / "test_it.py").write_text(
+        "import os, pathlib, pytest\n"
+        "def test_steady(): pass\n"
+        "def test_twice():\n"
+        "    tried = pathlib.Path('tried')\n"
+        "    if not tried.exists():\n"
+        f"        tried.touch()\n        {first}\n"
+        f"    else:\n        {second}\n"
+    )
+    (tmp_path / "Makefile").write_text("test:\n\t@.venv/bin/python -m pytest -q\n")
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (tmp_path / ".venv/bin/python").chmod(0o755)
+    environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [ROOT / ".ci/test"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode == 0) == passes, done.stdout + done.stderr
+    repeated = passes and first == "assert False"
+    assert done.stdout.endswith("flaky:\ntest_it.py::test_twice\n") == repeated
 
 
 def normal(name: str) -> str:
