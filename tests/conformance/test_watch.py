@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -543,9 +544,12 @@ def descriptors() -> set[str]:
 def test_closing_idle_or_during_a_reload_is_quick_and_leaves_no_tasks(tmp_path: Path) -> None:
     write(tmp_path, {f"agents.d/{number}.yaml": one(f"n{number}") for number in range(20)})
 
-    async def open_and_close(number: int) -> float:
+    async def open_and_close(number: int) -> tuple[float, float]:
+        """Return how long both took, in seconds: on a slow machine both take longer."""
+        began = perf_counter()
         async with AsyncExitStack() as stack:
             runtime = await stack.enter_async_context(Runtime.open(tmp_path))
+            opening = perf_counter() - began
             live = runtime.catalog.current.number
             if number % 2:
                 write(tmp_path, {"agents.d/0.yaml": one("n0", f"Version {perf_counter()}.")})
@@ -555,13 +559,14 @@ def test_closing_idle_or_during_a_reload_is_quick_and_leaves_no_tasks(tmp_path: 
                 await asyncio.sleep(0)
             began = perf_counter()
             await stack.aclose()
-            return perf_counter() - began
+            return opening, perf_counter() - began
 
     async def scene(times: int) -> None:
         tasks = asyncio.all_tasks()
-        took = sorted([await open_and_close(number) for number in range(times)])
-        assert took[times // 2] <= 0.2
-        assert took[-1] <= PATIENCE, "even if the machine pauses"
+        took = [await open_and_close(number) for number in range(times)]
+        opening, closing = (median(durations) for durations in zip(*took, strict=True))
+        assert closing <= max(0.2, 2 * opening)
+        assert max(seconds for _, seconds in took) <= PATIENCE, "even if the machine pauses"
         assert asyncio.all_tasks() == tasks
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("agentsd-watch")]
 

@@ -51,7 +51,7 @@ def assert_alike(
         return
     growth, seconds = math.inf, 0.0
     for _ in range(ATTEMPTS):
-        least = noticeable * slowness()
+        least = noticeable * _slowness()
         before = max(_cpu_seconds(work, small, times=3), least / MOST_GROWTH)
         seconds = _cpu_seconds(work, large, times=3)
         growth = min(growth, seconds / before)
@@ -65,7 +65,7 @@ def repeated(piece: str, size: int, *, end: str = "") -> str:
     return (piece * (size // len(piece) + 1))[:size] + end
 
 
-def slowness() -> float:
+def _slowness() -> float:
     """Return how many times longer work takes now than where the shortest times were chosen, at least 1."""
     seconds = _cpu_seconds(lambda numbers: sum(number + 1 for number in numbers), range(1_000_000))
     return max(1.0, seconds / _REFERENCE_SECONDS)
