@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +42,8 @@ from framework.types.spec import AgentName, ContentMode
 from framework.types.text import did_you_mean
 from framework.types.trace import Inbound
 
+_log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 LogFormat = Literal["text", "json"]
@@ -47,7 +51,20 @@ LogFormat = Literal["text", "json"]
 SETTINGS_FILE = "agentsd.yaml"
 ENV_PREFIX = "AGENTSD_"
 API_KEY_VARIABLE = "AGENTSD_API_KEY"
-"""Variable with the key that commands send to a server; the only `AGENTSD_` variable that is not a setting."""
+"""Variable with the key that commands send to a server; the only `AGENTSD_` variable of ours that is not a setting."""
+_ADDRESS = r"=[0-9A-Fa-f.:]+"
+_SERVICE_LINK = re.compile(
+    rf"""
+    AGENTSD(?:_[A-Z0-9_]+)?_(?:
+        SERVICE_HOST{_ADDRESS}
+      | SERVICE_PORT(?:_[A-Z0-9_]+)?=[0-9]+
+      | PORT(?:_[0-9]+_(?:TCP|UDP|SCTP))?=(?:tcp|udp|sctp)://\S+
+      | PORT_[0-9]+_(?:TCP|UDP|SCTP)_(?:PROTO=(?:tcp|udp|sctp)|PORT=[0-9]+|ADDR{_ADDRESS})
+    )
+    """,
+    re.VERBOSE,
+)
+"""`NAME=value` as Kubernetes adds it to each pod for a Service whose name begins with `agentsd`."""
 EMPTY_SETTINGS = b"{}"
 """Content used in place of a missing file."""
 
@@ -344,5 +361,9 @@ def variable_name(loc: tuple[str | int, ...]) -> str:
 def _unknown_variables(environ: Mapping[str, str]) -> Iterator[Problem]:
     known = [variable_name((name,)) for name in Settings.model_fields]
     for name in sorted(environ):
-        if name.startswith(ENV_PREFIX) and name != API_KEY_VARIABLE and name.split("__")[0].upper() not in known:
+        if not name.startswith(ENV_PREFIX) or name == API_KEY_VARIABLE or name.split("__")[0].upper() in known:
+            continue
+        if _SERVICE_LINK.fullmatch(f"{name}={environ[name]}"):
+            _log.debug("%s is ignored: it is a Kubernetes service link (enableServiceLinks), not a setting", name)
+        else:
             yield Problem(path=name, message=f"unknown setting{did_you_mean(name.split('__')[0].upper(), known)}")

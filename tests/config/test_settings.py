@@ -148,6 +148,47 @@ def test_the_hint_for_an_unknown_variable_lists_the_sections_keys(
     assert only(refused(tmp_path)).hint == "did you mean 'default_agent'?"
 
 
+SERVICE_LINKS = {
+    "AGENTSD_SERVICE_HOST": "10.0.0.1",
+    "AGENTSD_SERVICE_PORT": "80",
+    "AGENTSD_SERVICE_PORT_HTTP": "80",
+    "AGENTSD_PORT": "tcp://10.0.0.1:80",
+    "AGENTSD_PORT_80_TCP": "tcp://10.0.0.1:80",
+    "AGENTSD_PORT_80_TCP_PROTO": "tcp",
+    "AGENTSD_PORT_80_TCP_PORT": "80",
+    "AGENTSD_PORT_80_TCP_ADDR": "fd00::1",
+    "AGENTSD_SERVER_SERVICE_HOST": "10.0.0.2",
+    "AGENTSD_SERVER_PORT": "udp://10.0.0.2:53",
+}
+"""Variables that Kubernetes adds to pods for Services named `agentsd` and `agentsd-server`."""
+
+
+@pytest.mark.parametrize("name", SERVICE_LINKS)
+def test_service_links_of_kubernetes_are_ignored_with_a_debug_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    monkeypatch.setenv(name, SERVICE_LINKS[name])
+    with caplog.at_level("DEBUG", "framework.config"):
+        assert load(tmp_path) == Settings()
+    assert [(line.levelname, line.message.split()[0]) for line in caplog.records] == [("DEBUG", name)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("AGENTSD_SERVER_PORT", "8080"),
+        ("AGENTSD_PORT", "8321"),
+        ("AGENTSD_SERVICE_HOST", "localhost"),
+        ("AGENTSD_SERVICE", "x"),
+    ],
+)
+def test_a_mistyped_setting_is_no_service_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert only(refused(tmp_path)).path == name
+
+
 def test_variables_without_the_prefix_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTS_MODEL", "x")
     monkeypatch.setenv("MODEL", "x")

@@ -8,6 +8,9 @@ import shlex
 import shutil
 import subprocess
 import sys
+from hashlib import sha256
+from importlib.metadata import version
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +58,9 @@ def test_an_edit_of_the_config_map_takes_effect_as_one_generation_without_a_rest
     (container,) = pod()["containers"]
     (folder := tmp_path / "project").mkdir()
     (folder / ".agentsd").touch()  # nothing can be written here, as the volume is read-only
-    environment = {entry["name"]: entry.get("value", KEY) for entry in container["env"]}
+    environment = {entry["name"]: entry.get("value", "x") for entry in container["env"]}
+    environment["SERVER_KEY_SHA256"] = sha256(KEY.encode()).hexdigest()
+    environment |= {"AGENTSD_SERVICE_HOST": "10.0.0.1", "AGENTSD_PORT": "tcp://10.0.0.1:80"}  # service links
     environment["AGENTSD_STORE__URL"] = f"sqlite:///{tmp_path}/state/state.db"
     data = dict(objects()["ConfigMap"]["data"])
     mount(folder, data, "1")
@@ -75,7 +80,8 @@ def test_an_edit_of_the_config_map_takes_effect_as_one_generation_without_a_rest
             event = next(events)
         assert (event["event"], event["generation"], event["problems"]) == ("config_reloaded", 2, [])
         assert server.get("/agent/agents")["agents"][0]["description"].startswith("Answers all questions")
-        data["agentsd.yaml"] = data["agentsd.yaml"].replace("${SERVER_KEY}", "another-key-for-tests")
+        other = sha256(b"another-key-for-tests").hexdigest()
+        data["agentsd.yaml"] = data["agentsd.yaml"].replace("${SERVER_KEY_SHA256}", other)
         with server.event_stream() as events:
             mount(folder, data, "3")
             assert list(events) == [], "its key was replaced"
@@ -88,6 +94,8 @@ def test_the_pod_has_no_rights_and_time_to_stop() -> None:
     spec, (container,) = pod(), pod()["containers"]
     assert spec["securityContext"]["runAsNonRoot"] is True
     assert spec["automountServiceAccountToken"] is False
+    assert spec["enableServiceLinks"] is False, "variables of the Service begin with AGENTSD_"
+    assert container["image"] == f"agentsd:{version('agentsd')}"
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -110,6 +118,24 @@ def test_the_objects_refer_to_each_other() -> None:
         volume["persistentVolumeClaim"]["claimName"] for volume in pod()["volumes"] if volume["name"] == "state"
     )
     assert claim == found["PersistentVolumeClaim"]["metadata"]["name"]
+
+
+def test_the_key_of_the_example_belongs_to_a_tenant() -> None:
+    entries = yaml.safe_load(objects()["ConfigMap"]["data"]["agentsd.yaml"])["server"]["api_keys"]
+    assert [(entry["tenant"], "admin" in entry["roles"]) for entry in entries] == [("acme", False)]
+
+
+def test_the_network_policy_applies_to_the_pod_and_allows_no_private_address() -> None:
+    policy, deployment = objects()["NetworkPolicy"]["spec"], objects()["Deployment"]["spec"]["template"]
+    assert policy["podSelector"]["matchLabels"] == deployment["metadata"]["labels"]
+    assert sorted(policy["policyTypes"]) == ["Egress", "Ingress"]
+    assert all(rule["from"] for rule in policy["ingress"])
+    blocks = [to["ipBlock"] for rule in policy["egress"] for to in rule["to"] if "ipBlock" in to]
+    for text in ("10.1.2.3", "100.64.0.1", "169.254.169.254", "172.31.0.1", "192.168.1.1", "127.0.0.1", "fd00::1"):
+        address = ip_address(text)
+        allowing = [block for block in blocks if address in ip_network(block["cidr"])]
+        assert allowing
+        assert all(any(address in ip_network(one) for one in block["except"]) for block in allowing), text
 
 
 # --- systemd
@@ -157,14 +183,23 @@ def test_the_image_has_no_root_no_secret_and_only_existing_files() -> None:
     assert started[:2] == ["agentsd", "serve"]
 
 
+def test_the_image_is_built_from_pinned_images() -> None:
+    bases = [text.split()[0] for name, text in container_lines() if name == "FROM"]
+    assert len(bases) == 2
+    assert all(re.search(r":\d+\.\d+\.\d+-[\w-]+@sha256:[0-9a-f]{64}$", base) for base in bases), bases
+
+
 def test_the_health_check_of_the_image_sees_whether_the_server_responds(tmp_path: Path) -> None:
     (text,) = (text for name, text in container_lines() if name == "HEALTHCHECK")
     check = json.loads(text[text.index("[") :])
+    (tmp_path / "urllib").mkdir()  # as a tool may write it; with its import, the check would execute it
+    (tmp_path / "urllib/__init__.py").write_text("raise SystemExit('executed')")
     with served(write(tmp_path, ONE)) as server:
-        words = [sys.executable, "-c", check[2].replace("8321", str(server.port))]
-        assert subprocess.run(words, check=False, env=ENVIRONMENT, timeout=PATIENCE).returncode == 0
+        words = [sys.executable, *check[1:-1], check[-1].replace("8321", str(server.port))]
+        options: Any = {"check": False, "env": ENVIRONMENT, "timeout": PATIENCE, "cwd": tmp_path}
+        assert subprocess.run(words, **options).returncode == 0
         server.stop()
-        gone = subprocess.run(words, check=False, env=ENVIRONMENT, timeout=PATIENCE, stderr=subprocess.DEVNULL)
+        gone = subprocess.run(words, stderr=subprocess.DEVNULL, **options)
         assert gone.returncode != 0
 
 
