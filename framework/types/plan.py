@@ -107,6 +107,8 @@ class ApprovalScope(Frozen):
     """Number of these steps without a tool."""
     done: int
     """Number of steps that were done at the approval."""
+    replans: int = 0
+    """Number of replans before the approval. With `plan.approval: always`, it does not cover later ones."""
 
 
 class Plan(Frozen):

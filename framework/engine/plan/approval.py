@@ -8,7 +8,8 @@
 | respond                 | the model makes another plan, which needs approval whatever it contains         |
 | reject                  | no step is executed                                                             |
 
-An approval covers later revisions within its scope: no other tool, no higher risk, no more steps.
+With `plan.approval: {from: RISK}`, an approval covers later revisions within its scope: no other tool, no higher risk,
+no more steps. With `always`, each new plan of the model is a new question; a retry that a person chose is not.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ _NO_STEPS_LEFT = "No steps are left in the plan; nothing was done."
 """Answer if a person removed all steps before any was executed."""
 _REPLACEMENT_REQUESTED = "you requested another plan"
 _BEYOND_SCOPE = "it goes beyond the plan that was approved"
+_EVERY_REVISION = "the model changed the plan after its approval, and the agent's file requires approval of every plan"
 
 
 async def request_approval(run: Run) -> str | None:
@@ -110,7 +112,9 @@ def _approval_reason(run: Run, plan: Plan) -> str:
     if plan.envelope is None:
         return _REQUIRED_BY_FILE
     violations = "; ".join(_scope_violations(run, plan, plan.envelope))
-    return f"{_BEYOND_SCOPE}: {violations}" if violations else ""
+    if violations:
+        return f"{_BEYOND_SCOPE}: {violations}"
+    return _EVERY_REVISION if approval == "always" and plan.replans != plan.envelope.replans else ""
 
 
 def _tools_to_consider(run: Run, step: PlanStep) -> list[Tool]:
@@ -145,6 +149,7 @@ def _scope_of(run: Run, plan: Plan) -> ApprovalScope:
         steps=len(remaining),
         free=sum(step.tool is None for step in remaining),
         done=sum(step.status == "done" for step in plan.steps),
+        replans=plan.replans,
     )
 
 

@@ -223,6 +223,48 @@ def test_an_edit_cannot_remove_or_repeat_finished_steps(tmp_path: Path) -> None:
 # --- what an approval covers later
 
 
+def test_with_always_each_new_plan_of_the_model_needs_approval(tmp_path: Path) -> None:
+    shop = Workshop("b")
+    root = always(tmp_path, skill_policy='{allow: ["*"]}')
+    turns: list[Turn] = [draft(step("b")), draft(step("b", parameters={"n": "mallory"})), "done"]
+    result, _, asked = decided(root, shop, turns, [Approve()])
+    assert shop.log == ["+b"], "the new arguments were not shown to a person"
+    (question,) = result.pending
+    assert (question.kind, question.reason) == (
+        "plan",
+        "the model changed the plan after its approval, and the agent's file requires approval of every plan",
+    )
+    assert asked == [("plan", "the agent's file requires approval of plans")]
+
+
+@cases(10)
+@given(failures=st.lists(st.integers(0, 2), min_size=1, max_size=2), steps=st.integers(1, 3))
+def test_with_always_no_revision_runs_before_its_own_approval(
+    tmp_path_factory: pytest.TempPathFactory, failures: list[int], steps: int
+) -> None:
+    """Each plan fails once and is replaced by one with fewer, as many or more steps; all arguments differ."""
+    names = [[f"r{revision}s{n}" for n in range(steps)] for revision in range(len(failures) + 1)]
+    shop = Workshop(*(plan[failed % steps] for plan, failed in zip(names, failures, strict=False)))
+    root = always(tmp_path_factory.mktemp("plan"), skill_policy='{allow: ["*"]}')
+    plans: list[Turn] = [draft(*(step(name) for name in plan)) for plan in names]
+    for approvals in range(len(plans)):
+        shop.log.clear()
+        result, _, _ = decided(root, shop, [*plans, "done"], [Approve()] * approvals)
+        assert [asked.kind for asked in result.pending] == ["plan"]
+        seen = {name for plan in names[:approvals] for name in plan}
+        assert {entry[1:] for entry in shop.log} <= seen
+
+
+def test_with_always_a_retry_that_the_user_chose_is_not_asked_about_again(tmp_path: Path) -> None:
+    shop = Workshop("b")
+    root = always(tmp_path, plan="{approval: always, on_failure: ask}", skill_policy='{allow: ["*"]}')
+    answers: Answers = [Approve(), Respond(text="retry"), Respond(text="skip")]
+    result, _, asked = decided(root, shop, [draft(step("b")), "done"], answers)
+    assert [kind for kind, _ in asked] == ["plan", "step", "step"]
+    assert shop.log == ["+b", "+b"]
+    assert result.status == "completed"
+
+
 @pytest.mark.parametrize(
     ("again", "beyond"),
     [
@@ -255,7 +297,8 @@ def test_a_new_revision_needs_approval_only_beyond_the_approved_scope(
 ) -> None:
     shop = Workshop("b")
     again = [{key: value for key, value in one.items() if key != "n"} for one in again]
-    root = always(tmp_path, runtime_policy="{risk_level: high}", skill_policy='{allow: ["*"]}')
+    keys = {"plan": "{approval: {from: low}}", "runtime_policy": "{risk_level: high}"}
+    root = always(tmp_path, **keys, skill_policy='{allow: ["*"]}')
     turns: list[Turn] = [draft(step("a"), step("b", "a"), step("c", "b")), draft(*again), draft(), "thought", "done"]
     result, _, _ = decided(root, shop, turns, [Approve()])
     if not beyond:  # the same step fails the same way again, and then nothing is planned in its place
@@ -274,7 +317,8 @@ def test_a_new_revision_needs_approval_only_beyond_the_approved_scope(
 def test_a_new_call_within_an_approved_plan_still_needs_confirmation_by_rules(tmp_path: Path) -> None:
     shop = Workshop("b")
     turns: list[Turn] = [draft(step("a"), step("b", "a")), draft(step("x", parameters={"n": "x"})), "done"]
-    result, _, asked = decided(always(tmp_path), shop, turns, [Approve(), Approve()])
+    root = always(tmp_path, plan="{approval: {from: low}}")
+    result, _, asked = decided(root, shop, turns, [Approve(), Approve()])
     assert [kind for kind, _ in asked] == ["plan", "tool"], "the new parameters were not shown to a human"
     assert result.status == "completed"
     assert "+x" in shop.log
@@ -307,7 +351,7 @@ def test_an_approval_does_not_cover_a_tool_that_changed_since_it_was_shown(tmp_p
 
 
 def test_an_approval_is_not_passed_on_to_a_changed_tool_by_replanning(tmp_path: Path) -> None:
-    root, shop = always(tmp_path, plan="{approval: always, max_parallel: 1}"), Changed()
+    root, shop = always(tmp_path, plan="{approval: {from: low}, max_parallel: 1}"), Changed()
 
     @tool(risk="low")
     async def ask(n: str, context: ToolContext) -> str:
