@@ -89,6 +89,7 @@ def _readable(html: str, url: str) -> str:
             [sys.executable, "-P", "-c", EXTRACT, url, HIDDEN, str(EXTRACT_SECONDS)],
             input=html.encode("utf-8", "replace"),
             capture_output=True,
+            env={name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ},  # no keys
             timeout=2 * EXTRACT_SECONDS,
             check=False,
         )

@@ -14,6 +14,7 @@ from framework.cli.options import project_path
 from framework.cli.schema import refresh_schemas
 from framework.cli.show import counted
 from framework.engine.runtime.runtime import Runtime
+from framework.tools.child_processes import forbid_inspection
 from framework.types.errors import AgentNotFound, ConfigError
 
 _NEEDED = "`agentsd mcp` needs the MCP SDK: pip install 'agentsd[mcp]'"
@@ -53,6 +54,7 @@ def command(path: str, agents: tuple[str, ...]) -> int:
             click.echo(_HINT, err=True)
 
     settings = location.settings()
+    forbid_inspection()
     with exporting(settings):
         asyncio.run(serve_stdio(location.root, settings, agents or None, announce))
     return 0

@@ -22,6 +22,7 @@ from framework.cli.show import counted
 from framework.config.settings import LogFormat, Settings
 from framework.engine.runtime.runtime import Runtime
 from framework.telemetry.prometheus import collect_metrics
+from framework.tools.child_processes import forbid_inspection
 from framework.types.errors import ConfigError
 
 MMAP_THRESHOLD = 128 * 1024
@@ -63,6 +64,7 @@ def _serve(root: Path, settings: Settings, log: ServerLog, *, works: bool) -> No
         if missing.name in {"fastapi", "rcssmin", "rjsmin", "uvicorn"}:
             raise ConfigError(NEEDED) from None
         raise
+    forbid_inspection()
     tune_memory()
     with exporting(settings), collect_metrics(settings.telemetry.service_name) as scrape:
         asyncio.run(serve(root, settings, partial(_announce, log), scrape, works=works))

@@ -19,6 +19,7 @@ from framework.engine.runtime.runtime import Runtime
 from framework.server.worker import run_worker
 from framework.store.url import shown_url
 from framework.store.work import WorkScope
+from framework.tools.child_processes import forbid_inspection
 from framework.types.errors import RequestError
 
 
@@ -55,6 +56,7 @@ def command(
         settings = location.settings()
         log.use(log_format or settings.log)
         capacity, scope = concurrency or settings.work.concurrency, _scope(agents, queues)
+        forbid_inspection()
         tune_memory()
         with exporting(settings):
             name = name or default_name()

@@ -288,3 +288,11 @@ def test_a_store_that_does_not_answer_in_time_is_not_ready(postgres: str, tmp_pa
         await store.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl is a part of Linux")
+def test_other_processes_cannot_read_the_memory_of_the_server(tmp_path: Path) -> None:
+    plugin = "import ctypes\n\ndef setup(context):\n    dumpable = ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)\n"
+    plugin += f"    open({str(tmp_path / 'dumpable')!r}, 'w').write(str(dumpable))\n"
+    with served(write(tmp_path, ONE | {"plugins/spy.py": plugin})):
+        assert (tmp_path / "dumpable").read_text() == "0"

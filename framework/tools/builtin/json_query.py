@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from framework.tools.builtin.files import format_size
+from framework.tools.child_processes import child_environment
 from framework.tools.files.protection import readable_parts
 from framework.tools.files.safe_open import open_file
 from framework.tools.tool import ToolContext, tool
@@ -60,6 +61,7 @@ def _evaluate(expression: str, data: str) -> dict[str, str]:
             [sys.executable, "-P", str(_WORKER)],
             input=request.encode(),
             capture_output=True,
+            env=child_environment("PYTHONPATH"),
             timeout=_MAX_SECONDS,
             check=False,
         )

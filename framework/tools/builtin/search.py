@@ -17,6 +17,7 @@ from pathlib import Path
 
 from framework.tools.base_folder import BaseFolder
 from framework.tools.builtin.files import is_binary
+from framework.tools.child_processes import child_environment
 from framework.tools.files.protection import readable_parts
 from framework.tools.files.safe_open import is_hidden, open_file, open_folder, printable
 from framework.tools.tool import ToolContext, tool
@@ -173,6 +174,7 @@ def _ripgrep(folder: Path, query: str, deadline: float) -> set[_Parts] | None:
             cwd=folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,
+            env=child_environment(),
             timeout=max(deadline - time.monotonic(), 0.1) / 2,
             check=False,
         )

@@ -23,6 +23,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp.types import jsonrpc_message_adapter
 
+from framework.tools.child_processes import child_environment, forbid_inspection
 from framework.tools.mcp import child_launcher
 from framework.types.bounded_body import BoundedStream
 from framework.types.certificates import trusted_certificates
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 _MAX_LINE_BYTES = 16 * 1024 * 1024
 _MAX_STRAY_LINES = 1000
 """Maximum number of lines that are not MCP. Some servers log to their standard output."""
-INHERITED_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
-"""Environment variables that a child process inherits. They contain no secrets."""
 _GRACE_SECONDS = 1.0
 """Time for a child process to exit after its input is closed, and again after SIGTERM, in seconds."""
 _MAX_ERROR_BYTES = 2000
@@ -166,8 +165,8 @@ async def stdio_transport(server: McpServer, on_disconnect: OnDisconnect) -> Asy
 
 async def _start(server: McpServer) -> _ServerProcess:
     loop = asyncio.get_running_loop()
-    inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
-    env = inherited | {name: value.get_secret_value() for name, value in server.env.items()}
+    forbid_inspection()
+    env = child_environment() | {name: value.get_secret_value() for name, value in server.env.items()}
     transport, protocol = await loop.subprocess_exec(
         lambda: SubprocessStreamProtocol(limit=_MAX_LINE_BYTES, loop=loop),
         *_launched(server.command, env),

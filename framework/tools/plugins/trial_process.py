@@ -15,6 +15,7 @@ import resource
 import sys
 import time
 
+from framework.tools.child_processes import forbid_inspection
 from framework.tools.plugins.loader import LOAD_SECONDS, PluginError, PluginHangsError, PluginLoader
 from framework.types.problem import Problem
 
@@ -39,6 +40,7 @@ class _StackDumper:
 
 def _main(report: int) -> None:
     """Load the plugin of the request on standard input."""
+    forbid_inspection()  # its environment is that of the server, keys included
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
     request = json.load(sys.stdin)
     files = {path: base64.b64decode(source) for path, source in request["files"].items()}

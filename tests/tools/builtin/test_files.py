@@ -356,8 +356,10 @@ def test_ripgrep_receives_the_query_as_a_value_and_its_output_is_checked(
     answer = "./matching.txt\\0./docs/notes.txt\\0./link.txt\\0../outside/secret.txt\\0"
     fake_ripgrep(
         programs,
-        f"pathlib.Path({str(programs / 'argv')!r}).write_text('|'.join(argv))\nsys.stdout.write('{answer}')",
+        f"import os\npathlib.Path({str(programs / 'argv')!r}).write_text('|'.join(argv))\n"
+        f"sys.stdout.write('{answer}' if 'OPENAI_API_KEY' not in os.environ else 'it has keys')",
     )
+    monkeypatch.setenv("OPENAI_API_KEY", "not for programs")
     monkeypatch.setenv("PATH", str(programs))
 
     found = search_files(query, context=context(base))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from framework.tools.builtin import json_query as json_query
 from framework.tools.builtin.json_query import json_transform
+from framework.tools.child_processes import INHERITED_VARIABLES
 from framework.tools.tool import ToolContext
 from framework.types.errors import ToolError
 from tests.support.cases import cases
@@ -59,6 +60,16 @@ def test_a_file_is_read_below_the_base_path_only(tmp_path: Path) -> None:
     for path, message in refused.items():
         with pytest.raises(ToolError, match=message):
             ask("@", None, path, tmp_path)
+
+
+def test_the_process_that_evaluates_has_no_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "python"
+    dump = "import json, os; print(json.dumps({'result': json.dumps(sorted(os.environ))}))"
+    program.write_text(f"#!{sys.executable}\n{dump}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("OPENAI_API_KEY", "not for workers")
+    monkeypatch.setattr(sys, "executable", str(program))
+    assert set(ask("@")) <= {*INHERITED_VARIABLES, "PYTHONPATH"}
 
 
 @pytest.mark.parametrize(

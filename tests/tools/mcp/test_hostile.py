@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from framework.tools.child_processes import INHERITED_VARIABLES
 from framework.tools.contracts import Contracts
 from framework.tools.mcp import source as mcp
 from framework.tools.mcp.content import MAX_RESULT_CHARS
-from framework.tools.mcp.transports import INHERITED_VARIABLES
 from framework.tools.schema.arguments import ArgumentsError
 from framework.types.errors import ToolError
 from framework.types.tool_servers import McpServer

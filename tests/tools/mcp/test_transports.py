@@ -40,6 +40,43 @@ asyncio.run(main())
 """
 
 
+SPY = """
+import os, sys
+found = ""
+for name in ("environ", "maps", "mem"):
+    try:
+        open(f"/proc/{os.getppid()}/{name}", "rb").read(1)
+        found += f" {name}"
+    except PermissionError:
+        pass
+    except OSError:  # address 0 of the memory
+        found += f" {name}"
+with open(sys.argv[1], "w") as report:
+    report.write(f"read:{found}")
+"""
+"""Tries to read its parent's environment and memory."""
+WITHOUT_RIGHTS = """
+import ctypes, os, sys
+for capability in (19, 21, 38):
+    ctypes.CDLL(None).prctl(24, capability)
+os.execv(sys.executable, [sys.executable, "-c", *sys.argv[1:]])
+"""
+"""Executes a script. Without SYS_PTRACE, SYS_ADMIN and PERFMON (PR_CAPBSET_DROP), root reads what a common user may."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is a part of Linux")
+def test_a_server_cannot_read_the_keys_of_its_parent(tmp_path: Path) -> None:
+    report = tmp_path / "report"
+    os.mkfifo(report)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OPENAI_API_KEY": "not for servers"}
+    spy = [sys.executable, "-c", SPY, str(report)]
+    with subprocess.Popen([sys.executable, "-c", WITHOUT_RIGHTS, HOST, *spy], env=environment) as host:
+        try:
+            assert report.read_text("utf-8") == "read:"
+        finally:
+            host.kill()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux does it")
 def test_a_server_that_ignores_everything_dies_with_a_killed_parent(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
