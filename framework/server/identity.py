@@ -51,6 +51,11 @@ class Identity:
         )
 
     @property
+    def owner(self) -> tuple[str, str | None, str | None]:
+        """Whose data this is: names are unique in `server.api_keys`, but an app may give one to all of its users."""
+        return (self.name, self.tenant, self.user)
+
+    @property
     def rights(self) -> tuple[object, ...]:
         """What it may see and do, without its name and limits."""
         return (self.tenant, self.user, self.agents, self.roles, self.single_user)

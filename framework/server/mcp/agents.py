@@ -62,7 +62,7 @@ _INSTRUCTIONS = (
 CallerOf = Callable[[Context], McpCaller]
 """Returns the client behind a request."""
 _CallKey = tuple[str, str]
-"""Session and request id of a call."""
+"""Id of a session, which the server has chosen and which belongs to one identity, and request id of a call in it."""
 
 
 class _NotifyingServer(Server[Any]):
@@ -84,7 +84,7 @@ class AgentServer:
         self._tools: tuple[int, dict[str, Tool]] = (0, {})
         """The tools of a generation, by its number."""
         self._runs: dict[_CallKey, asyncio.Future[OwnedRun]] = {}
-        """The run of each call in progress, once it is stored."""
+        """The run of each call that its client may cancel by a notification, once it is stored."""
         self._bus = InMemorySubscriptionBus()
         self._sessions: OrderedDict[str, ServerSession] = OrderedDict()
         """Sessions by id, which are notified of changes. Notifications to closed ones are dropped."""
@@ -142,20 +142,29 @@ class AgentServer:
     async def _run(
         self, context: Context, caller: McpCaller, params: CallToolRequestParams
     ) -> CallToolResult | InputRequiredResult:
-        key = (_session_of(context), str(context.request_id))
         call, is_answer = AgentCall(self._service, caller, context), params.request_state is not None
         stored = asyncio.ensure_future((self._load if is_answer else self._submit)(caller.identity, params))
-        self._runs[key] = stored
+        # Without a session, nothing separates the request ids of clients, which all count from 1.
+        lone = context.request if context.protocol_version in MODERN_PROTOCOL_VERSIONS else None
+        key = None if lone is not None else (_session_of(context), str(context.request_id))
+        if key is not None:
+            self._runs[key] = stored
         try:
             run = await asyncio.shield(stored)
             return await (call.resume(run, params) if is_answer else call.follow(run))
         except asyncio.CancelledError:
-            if context.request is not None and context.protocol_version in MODERN_PROTOCOL_VERSIONS:
-                self._in_background(self._cancel_if_left(context.request, key))
+            if lone is not None:
+                self._in_background(self._cancel_if_left(lone, stored))
             raise
         finally:
-            # Later, because the client's notification of a cancellation is handled after the cancellation itself.
-            asyncio.get_running_loop().call_later(_CANCEL_SECONDS, self._runs.pop, key, None)
+            if key is not None:
+                # Later, because the client's notification of a cancellation is handled after the cancellation itself.
+                asyncio.get_running_loop().call_later(_CANCEL_SECONDS, self._forget, key, stored)
+
+    def _forget(self, key: _CallKey, stored: asyncio.Future[OwnedRun]) -> None:
+        """Forget a call, unless a newer one of the same session has its id."""
+        if self._runs.get(key) is stored:
+            del self._runs[key]
 
     async def _submit(self, identity: Identity, params: CallToolRequestParams) -> OwnedRun:
         """Start the run of a call."""
@@ -179,20 +188,20 @@ class AgentServer:
             self._sessions.popitem(last=False)
 
     async def _on_cancelled(self, context: Context, params: CancelledNotificationParams) -> None:
-        await self._cancel((_session_of(context), str(params.request_id)))
+        if stored := self._runs.pop((_session_of(context), str(params.request_id)), None):
+            await self._cancel(stored)
 
-    async def _cancel_if_left(self, request: Request, key: _CallKey) -> None:
+    async def _cancel_if_left(self, request: Request, stored: asyncio.Future[OwnedRun]) -> None:
         """Cancel a call whose response the client has closed: HTTP clients since 2026-07-28 cancel in this way."""
         if await request.is_disconnected():
-            await self._cancel(key)
+            await self._cancel(stored)
 
-    async def _cancel(self, key: _CallKey) -> None:
+    async def _cancel(self, stored: asyncio.Future[OwnedRun]) -> None:
         """Cancel the run of a call that the client has cancelled."""
-        if stored := self._runs.pop(key, None):
-            try:
-                await self._service.cancel(await stored)
-            except AgentsdError as error:  # also of a call that could not start its run
-                log.info("cancelled call: %s", error.message)
+        try:
+            await self._service.cancel(await stored)
+        except AgentsdError as error:  # also of a call that could not start its run
+            log.info("cancelled call: %s", error.message)
 
     async def _notify(self) -> None:
         """Tell all clients that the list of tools may have changed."""

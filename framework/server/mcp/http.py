@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import ExitStack
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
@@ -80,6 +81,6 @@ class _McpResponse(Response):
             await send(message)
 
         # A session accepts only requests of the identity that began it.
-        user = AuthenticatedUser(AccessToken(token="", client_id=self._identity.name, scopes=[]))
+        user = AuthenticatedUser(AccessToken(token="", client_id=json.dumps(self._identity.owner), scopes=[]))
         with self._admitted:
             await self._sessions.handle_request({**scope, "user": user}, receive, send_with_headers)

@@ -22,8 +22,8 @@ _THREAD_BYTES = 64 * 1024
 """Size of a body from which its digest is computed in a thread, because the event loop would wait for it."""
 _IDENTIFYING = ("x-conversation-id", "x-openwebui-user-id")
 
-RequestKey = tuple[str, ...]
-"""What equal requests have in common: the key of the server, the route, headers and the digest of the body."""
+RequestKey = tuple[str | None, ...]
+"""What equal requests have in common: the owner, the route, headers and the digest of the body."""
 
 
 class RepeatedRequests:
@@ -37,7 +37,7 @@ class RepeatedRequests:
         body = await request.body()
         digest = await asyncio.to_thread(bytes_digest, body) if len(body) > _THREAD_BYTES else bytes_digest(body)
         headers = [request.headers.get(name, "") for name in _IDENTIFYING]
-        key = (identity.name, request.url.path, *headers, digest)
+        key = (*identity.owner, request.url.path, *headers, digest)
         if request.headers.get(_ATTEMPT, "0") == "0":
             self._runs.pop(key, None)  # the same words again: another run
         return key, self._runs.get(key)

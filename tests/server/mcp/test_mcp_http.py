@@ -31,6 +31,7 @@ ENTRIES = [
     key_entry("chatter", KEYS["chatter"], tenant="a"),
 ]
 MAIL = {"to": "ann", "count": 1, "tags": ["x"]}
+ONE_HOLD = calls(("hold", {}))
 each_era = pytest.mark.parametrize("era", ERAS)
 
 
@@ -266,6 +267,64 @@ def test_a_cancelled_call_cancels_its_run(tmp_path: Path, era: Era) -> None:
             await asyncio.wait([call])
             (run,) = await served.runs()
             assert (await served.runtime.result(run.run_id)).status == "cancelled"
+
+    asyncio.run(main())
+
+
+def modern_call(number: int, message: str, key: str = "") -> dict[str, Any]:
+    """Return the arguments of a request that calls the agent `main`, as clients without a session send it."""
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    params = {"name": "main", "arguments": {"message": message}, "_meta": meta}
+    headers = {
+        "accept": "application/json, text/event-stream",
+        "mcp-protocol-version": "2026-07-28",
+        "mcp-method": "tools/call",
+        "mcp-name": "main",
+        **({"authorization": f"Bearer {KEYS[key]}"} if key else {}),
+    }
+    return {"json": {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}, "headers": headers}
+
+
+@pytest.mark.parametrize("other", ["ann", "bob"])
+@pytest.mark.parametrize("newer_first", [False, True])
+def test_closing_a_call_cancels_no_other_with_the_same_number(tmp_path: Path, other: str, newer_first: bool) -> None:
+    """Clients without a session number their requests from 1, and know nothing of each other."""
+
+    async def main() -> None:
+        began, opened = asyncio.Queue[None](), asyncio.Event()
+
+        @tool(risk="low")
+        async def hold() -> str:
+            """Wait."""
+            began.put_nowait(None)
+            await opened.wait()
+            return "held"
+
+        write(tmp_path, {"agents.d/main.yaml": agent("main")})
+        write(tmp_path, {"agentsd.yaml": json.dumps({"server": {"api_keys": ENTRIES}})})
+        model = ScriptedModel(script=lambda asked: "Done." if asked.messages[-1].role == "tool" else ONE_HOLD)
+        async with (
+            serving(tmp_path, models={"scripted": model}, tools=[hold]) as served,
+            httpx2.AsyncClient(base_url=served.url, timeout=30, **LOOPBACK) as http,
+        ):
+            calling = []
+            for key, message in (("ann", "first"), (other, "second")):
+                calling.append(asyncio.ensure_future(http.post("/mcp", **modern_call(1, message, key))))
+                await began.get()
+            runs = {run.message: run.run_id for run in await served.runs()}
+            left, kept = ("second", "first") if newer_first else ("first", "second")
+            closed = calling.pop(1 if newer_first else 0)
+            closed.cancel()
+            await asyncio.wait([closed])
+            results = [asyncio.ensure_future(served.runtime.result(run_id)) for run_id in (runs[left], runs[kept])]
+            await asyncio.wait(results, return_when=asyncio.FIRST_COMPLETED)
+            opened.set()
+            assert [(await result).status for result in results] == ["cancelled", "completed"]
+            assert "Done." in (await calling[0]).text
 
     asyncio.run(main())
 

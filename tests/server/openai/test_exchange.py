@@ -10,9 +10,13 @@ from typing import Any
 
 import httpx2
 import pytest
+from fastapi import FastAPI
+from starlette.requests import HTTPConnection
 
-from framework import tool
+from framework import Runtime, tool
 from framework.config.api_keys import text_digest
+from framework.server import router
+from framework.server.identity import Identity
 from framework.server.request_handling import CHAT_BODY_BYTES
 from framework.store.memory import MemoryStore
 from framework.testing import ScriptedModel, Turn, calls
@@ -214,6 +218,31 @@ def test_a_server_that_stops_answers_so_that_clients_do_not_repeat_the_run(tmp_p
     assert (answer.status_code, answer.headers["x-should-retry"]) == (422, "false")
     assert answer.json()["error"]["code"] == "run_suspended"
     assert answer.headers["x-agentsd-run-id"] in answer.json()["error"]["message"]
+
+
+def test_a_repetition_joins_no_run_of_another_user(tmp_path: Path) -> None:
+    """An app may give all of its users one name."""
+
+    def identify(connection: HTTPConnection) -> Identity:
+        return Identity("app", tenant=connection.headers["x-tenant"], user="ann")
+
+    async def main() -> list[str]:
+        models = {"scripted": ScriptedModel("hello", "hello")}
+        async with Runtime.open(project(tmp_path), watch=False, models=models, tools=[now]) as runtime:
+            app = FastAPI()
+            app.include_router(router(runtime, identify=identify))
+            transport = httpx2.ASGITransport(app, client=("192.0.2.7", 1))
+            async with httpx2.AsyncClient(transport=transport, base_url="http://test/v1") as http:
+                asked = [("a", "0"), ("a", "1"), ("b", "1")]
+                return [
+                    (await http.post(CHAT, json=HI, headers={"x-tenant": tenant, "x-stainless-retry-count": attempt}))
+                    .headers["x-agentsd-run-id"]
+                    for tenant, attempt in asked
+                ]  # fmt: skip
+
+    first, repeated, other = asyncio.run(main())
+    assert first == repeated
+    assert other != first
 
 
 class FailingStore(MemoryStore):
