@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from http import HTTPStatus
 from json import JSONDecodeError
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -32,7 +33,7 @@ from framework.server.schemas import redacted_json
 from framework.telemetry.inbound import apply_inbound
 from framework.telemetry.redact import places
 from framework.types.errors import AgentsdError, QueueFull, RequestError
-from framework.types.strict_json import MAX_OBJECT_VALUES, has_more_values, read_json
+from framework.types.strict_json import check_json_size, read_json
 from framework.types.trace import Inbound
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ _THREAD_BYTES = 32 * 1024
 _RETRY_SECONDS = 5
 """`Retry-After` of errors that name no time."""
 _NOT_JSON = "invalid request: the body is not JSON"
+T = TypeVar("T")
 _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
@@ -139,15 +141,29 @@ class _StrictRequest(Request):
 
     async def json(self) -> Any:
         """Return the body as JSON data; raises RequestError if it is not strict JSON in UTF-8."""
-        body = await self.body()
-        return await asyncio.to_thread(_parse, body) if len(body) > _THREAD_BYTES else _parse(body)
+        return await _parsed(await self.body(), read_json)
 
 
-def _parse(body: bytes) -> Any:
+async def counted_body(request: Request, max_values: int) -> bytes:
+    """Return the body of a request that a library parses; raises RequestError if it has more values, or 100 levels.
+
+    Zero bytes, which JSON in UTF-8 never contains, are refused: they would let the library guess another encoding.
+    """
+    body = await request.body()
+    if b"\0" in body:
+        raise RequestError("invalid request: the body is not UTF-8, or contains a zero byte")
+    await _parsed(body, partial(check_json_size, max_values=max_values))
+    return body
+
+
+async def _parsed(body: bytes, parse: Callable[[str], T]) -> T:
+    """Return what `parse` returns for a body, without delaying other requests; raises RequestError."""
+    return await asyncio.to_thread(_parse, body, parse) if len(body) > _THREAD_BYTES else _parse(body, parse)
+
+
+def _parse(body: bytes, parse: Callable[[str], T]) -> T:
     try:
-        value = read_json(body.decode())
-        if len(body) > MAX_OBJECT_VALUES and has_more_values(value, MAX_OBJECT_VALUES):
-            raise ValueError(f"it has more than {MAX_OBJECT_VALUES} values")
+        return parse(body.decode())
     except UnicodeDecodeError as error:
         raise RequestError(f"invalid request: the body is not UTF-8, at byte {error.start}") from None
     except UnicodeEncodeError:
@@ -156,7 +172,6 @@ def _parse(body: bytes) -> Any:
         raise RequestError(f"{_NOT_JSON}: {error.msg}, at character {error.pos}") from None
     except ValueError as error:
         raise RequestError(f"{_NOT_JSON}: {error}") from None
-    return value
 
 
 def _limit_body(request: Request, max_bytes: int) -> Receive:

@@ -82,7 +82,7 @@ def _read(file: str) -> object:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise RequestError(f"{file} is larger than {MAX_BYTES // 1024 // 1024} MB")
-        return read_json(path.read_text("utf-8"))
+        return read_json(path.read_text("utf-8"), max_values=MAX_BYTES)
     except OSError as error:
         raise RequestError(f"{file} cannot be read: {error.strerror}") from None
     except ValueError as error:

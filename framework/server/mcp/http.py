@@ -52,11 +52,11 @@ class McpEndpoint:
         finally:
             self._server.close()
 
-    async def response(self, identity: Identity) -> Response:
-        """Return the response to a request of an identity; raises RequestError if it has too many open."""
+    async def response(self, identity: Identity, body: bytes) -> Response:
+        """Return the response to a request of an identity with this body; raises RequestError if too many are open."""
         with self._service.limits.admit_stream(identity) as admitted:
             await self._started.wait()
-            return _McpResponse(self._sessions, identity, admitted.pop_all())
+            return _McpResponse(self._sessions, identity, body, admitted.pop_all())
 
 
 def _caller(context: Context) -> McpCaller:
@@ -67,9 +67,13 @@ def _caller(context: Context) -> McpCaller:
 class _McpResponse(Response):
     """Lets the MCP server answer a request."""
 
-    def __init__(self, sessions: StreamableHTTPSessionManager, identity: Identity, admitted: ExitStack) -> None:
+    def __init__(
+        self, sessions: StreamableHTTPSessionManager, identity: Identity, body: bytes, admitted: ExitStack
+    ) -> None:
         super().__init__()
         self._sessions, self._identity, self._admitted = sessions, identity, admitted
+        self._body: bytes | None = body
+        """What the MCP server has not received yet."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response, with the headers of all responses."""
@@ -80,7 +84,13 @@ class _McpResponse(Response):
                 headers["cache-control"], headers["x-content-type-options"] = "no-store", "nosniff"
             await send(message)
 
+        async def receive_again() -> Message:
+            if self._body is None:
+                return await receive()
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+
         # A session accepts only requests of the identity that began it.
         user = AuthenticatedUser(AccessToken(token="", client_id=json.dumps(self._identity.owner), scopes=[]))
         with self._admitted:
-            await self._sessions.handle_request({**scope, "user": user}, receive, send_with_headers)
+            await self._sessions.handle_request({**scope, "user": user}, receive_again, send_with_headers)

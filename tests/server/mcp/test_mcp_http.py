@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -397,6 +398,23 @@ def test_the_access_rules_of_the_server_apply(tmp_path: Path) -> None:
             assert (await http.put("/mcp")).status_code == 405
         async with post(tmp_path, ScriptedModel(), keys=True) as there, http_of(there) as http:
             assert (await http.post("/mcp", json=body)).status_code == 401
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("headers", [modern_call(1, "")["headers"], {"accept": "application/json, text/event-stream"}])
+@pytest.mark.parametrize(
+    "body",
+    ["[" + "[]," * 1_300_000 + "[]]", "[" * 3_000_000, json.dumps([{}] * 100_000).encode("utf-16").decode("latin-1")],
+)
+def test_a_body_with_too_many_values_is_never_parsed(tmp_path: Path, body: bytes, headers: dict[str, str]) -> None:
+    async def main() -> None:
+        async with post(tmp_path, ScriptedModel()) as there, http_of(there) as http:
+            await http.get("/mcp", headers=headers)  # loads the SDK
+            begun = time.process_time()
+            refused = await http.post("/mcp", content=body, headers=headers)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (400, "bad_request")
+            assert time.process_time() - begun < 0.5  # of which most is sending and receiving it
 
     asyncio.run(main())
 
