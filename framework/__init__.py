@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from framework.tools.toolset import filter_tools
     from framework.types import events
     from framework.types.errors import (
+        AgentBroken,
         AgentNotFound,
         AgentsdError,
         ConfigError,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from framework.types.state import Approve, Edit, Reject, Respond, RunResult
 
 __all__ = [
+    "AgentBroken",
     "AgentNotFound",
     "AgentsdError",
     "Approve",

@@ -10,7 +10,7 @@ import framework
 def test_the_public_names() -> None:
     assert sorted(framework.__all__) == framework.__all__
     assert set(framework.__all__) == {
-        "AgentNotFound", "AgentsdError", "Approve", "ConfigError", "ConversationBusy",
+        "AgentBroken", "AgentNotFound", "AgentsdError", "Approve", "ConfigError", "ConversationBusy",
         "ConversationNotFound", "DecisionRefused", "Edit",
         "File", "HttpClient", "IdempotencyConflict", "IdempotencyKey", "LimitExceeded", "ModelError", "PluginContext",
         "PolicyDenied", "QueueFull", "Refused", "Reject", "RequestError", "Respond", "Run", "RunBusy", "RunNotFound",

@@ -10,7 +10,7 @@ import yaml
 
 from framework.cli.location import locate
 from framework.cli.options import PROJECT_OPTION
-from framework.cli.project import find_agent, read_project
+from framework.cli.project import read_project
 from framework.cli.table import show_table
 from framework.engine.routing.rules import NO_AGENTS
 from framework.engine.runtime.agent_summary import summarize_agents
@@ -48,7 +48,7 @@ def list_agents(project: str, as_json: bool) -> int:
 def show(agent: str, project: str, as_json: bool) -> int:
     """Show AGENT with every key and its value in effect, defaults included."""
     read = asyncio.run(read_project(locate(project)))
-    found = find_agent(read.catalog.current, agent)
+    found = read.catalog.current.agent(agent)
     spec = found.spec.model_dump(mode="json", by_alias=True)
     if as_json:
         click.echo(json.dumps({"path": found.path, "digest": found.digest, "spec": spec}, ensure_ascii=False, indent=2))

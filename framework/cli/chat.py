@@ -41,7 +41,7 @@ from framework.engine.runtime.runtime import Runtime
 from framework.llm.provider_table import import_sdks
 from framework.server.opening import model_names
 from framework.store.protocol import RunInfo
-from framework.types.errors import AgentsdError, ConfigError, RequestError
+from framework.types.errors import AgentBroken, AgentsdError, ConfigError, RequestError
 from framework.types.file import File
 from framework.types.outcome import EXIT_APPROVAL
 from framework.types.state import RunState
@@ -84,24 +84,29 @@ def command(path: str, trace: bool, as_json: bool, **given: Any) -> int:
 async def _chat(location: Location, given: Mapping[str, Any], answers: AnswerOutput) -> int:
     async with Runtime.open(location.root, store=store_url(location), single_user=True) as runtime:
         answers.problems.show(runtime.catalog.current.startup_problems)
-        agents = runtime.catalog.current.agents
-        if not agents:
-            raise RequestError(NO_AGENTS)
-        chat = ChatState(runtime, **{**given, "conversation": given["conversation"] or new_conversation()})
-        chat.select(chat.agent or location.agent(runtime.catalog.current))
-        listed = f"agents: {', '.join(sorted(agents))} · /help shows what you can type"
-        click.secho(wrapped_line(listed, hanging=0), dim=True, err=True)
-        runtime.catalog.subscribe(answers.notices.report)
-        reader = _reader(chat, location)
-        preparing = None if isinstance(reader, LineReader) else asyncio.create_task(_prepare(chat))
-        try:
-            await _show_earlier_turns(chat, answers)
-            return await _talk(chat, reader, answers)
-        finally:
-            if preparing is not None:
-                await preparing
-            if (await chat.stored()).turns:
-                click.secho(f"continue it: agentsd chat --conversation {quote(chat.conversation)}", dim=True, err=True)
+        with answers.problems.shown_once():
+            return await _converse(runtime, location, given, answers)
+
+
+async def _converse(runtime: Runtime, location: Location, given: Mapping[str, Any], answers: AnswerOutput) -> int:
+    agents = runtime.catalog.current.agents
+    if not agents:
+        raise ConfigError("no valid agent") if runtime.catalog.current.errors else RequestError(NO_AGENTS)
+    chat = ChatState(runtime, **{**given, "conversation": given["conversation"] or new_conversation()})
+    chat.select(chat.agent or location.agent(runtime.catalog.current))
+    listed = f"agents: {', '.join(sorted(agents))} · /help shows what you can type"
+    click.secho(wrapped_line(listed, hanging=0), dim=True, err=True)
+    runtime.catalog.subscribe(answers.notices.report)
+    reader = _reader(chat, location)
+    preparing = None if isinstance(reader, LineReader) else asyncio.create_task(_prepare(chat))
+    try:
+        await _show_earlier_turns(chat, answers)
+        return await _talk(chat, reader, answers)
+    finally:
+        if preparing is not None:
+            await preparing
+        if (await chat.stored()).turns:
+            click.secho(f"continue it: agentsd chat --conversation {quote(chat.conversation)}", dim=True, err=True)
 
 
 async def _prepare(chat: ChatState) -> None:
@@ -133,8 +138,11 @@ async def _talk(chat: ChatState, reader: MessageReader, answers: AnswerOutput) -
                     continue
                 await _ask_for_inputs(chat, reader)
                 code = await _answer(chat, message, reader, answers)
-            except ConfigError:
-                raise
+            except ConfigError as error:
+                if not isinstance(error, AgentBroken) or not is_terminal():
+                    raise
+                say(str(error), fg="red", err=True)  # the user corrects the file, and repeats the message
+                continue
             except AgentsdError as error:
                 say(str(error), fg="red", err=True)
                 continue

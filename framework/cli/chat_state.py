@@ -10,7 +10,6 @@ from framework.engine.runtime.conversation import load_conversation
 from framework.engine.runtime.request import RUNTIME_CALLER, RunOptions
 from framework.engine.runtime.runtime import Runtime
 from framework.store.protocol import Conversation
-from framework.types.errors import AgentNotFound
 from framework.types.state import RunResult
 
 
@@ -57,8 +56,7 @@ class ChatState:
         return found or (next(iter(agents.values())) if len(agents) == 1 else None)
 
     def select(self, name: str | None) -> None:
-        """Select the agent of the next messages; raises AgentNotFound."""
-        generation = self.runtime.catalog.current
-        if name is not None and name not in generation.agents:
-            raise AgentNotFound(name, sorted(generation.agents), generation.errors)
+        """Select the agent of the next messages; raises AgentNotFound or AgentBroken."""
+        if name is not None:
+            self.runtime.catalog.current.agent(name)
         self.agent = name

@@ -11,7 +11,7 @@ import click
 
 from framework.cli.location import arguments_of, locate
 from framework.cli.options import INPUT_OPTION, LOCALE_OPTION, PROJECT_OPTION, parse_pairs
-from framework.cli.project import find_agent, find_tool, read_project
+from framework.cli.project import find_tool, read_project
 from framework.cli.show import counted, wrapped
 from framework.cli.wrapping import wrapped_line
 from framework.config.agents.compile import Agent
@@ -51,7 +51,7 @@ def command(
     Exit codes: with TOOL, 0 allowed, 3 needs approval, 1 denied; else 0.
     """
     read = asyncio.run(read_project(locate(project), connect=connect))
-    chosen = find_agent(read.catalog.current, agent)
+    chosen = read.catalog.current.agent(agent)
     if tool is None:
         prompt = _prompt(chosen, read.settings, given["locale"], given["inputs"])
         data = _agent_data(chosen, read.catalog.current, prompt)

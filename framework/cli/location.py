@@ -12,7 +12,7 @@ import click
 from framework.cli.screen import escape_controls, say
 from framework.config.files.snapshot import AGENTS
 from framework.config.settings import ReloadSettings, Settings
-from framework.types.errors import RequestError
+from framework.types.errors import ConfigError, RequestError
 from framework.types.problem import Problem
 
 if TYPE_CHECKING:  # half a second of imports that commands on the store alone do not need
@@ -37,11 +37,13 @@ class Location:
         return Settings.load(self.folder)
 
     def agent(self, generation: Generation) -> str | None:
-        """Return the name of the agent that the selected file defines; raises RequestError if it defines none."""
+        """Return the name of the agent that the selected file defines; raises ConfigError or RequestError."""
         if self.file is None:
             return None
         found = next((agent.name for agent in generation.agents.values() if agent.path == self.file), None)
         if found is None:
+            if problems := [problem for problem in generation.errors if problem.path == self.file]:
+                raise ConfigError(f"{self.file} defines no valid agent", problems)
             raise RequestError(f"{self.file} defines no valid agent: see `agentsd check {self.root / self.file}`")
         return found
 

@@ -15,7 +15,7 @@ from framework.cli.schema import refresh_schemas
 from framework.cli.show import counted
 from framework.engine.runtime.runtime import Runtime
 from framework.tools.child_processes import forbid_inspection
-from framework.types.errors import AgentNotFound, ConfigError
+from framework.types.errors import ConfigError
 
 _NEEDED = "`agentsd mcp` needs the MCP SDK: pip install 'agentsd[mcp]'"
 _HINT = "it speaks MCP with a program, not with people: add `agentsd mcp` to a client, see docs/serving.md"
@@ -46,8 +46,7 @@ def command(path: str, agents: tuple[str, ...]) -> int:
         refresh_schemas(runtime)
         current = runtime.catalog.current
         for name in agents:
-            if name not in current.agents:
-                raise AgentNotFound(name, sorted(current.agents), current.errors)
+            current.agent(name)
         offered = counted(len(agents) or len(current.agents), "agent")
         click.echo(f"agentsd offers {offered} over MCP (generation {current.number})", err=True)
         if sys.stdin.isatty():

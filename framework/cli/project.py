@@ -1,4 +1,4 @@
-"""Reads the project that a command works on, and finds its agents and tools."""
+"""Reads the project that a command works on, and finds its tools."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from collections.abc import Mapping
 
 from framework.cli.location import Location, lenient_settings
 from framework.cli.screen import prints_on_stderr
-from framework.config.agents.compile import Agent
-from framework.config.generations.generation import Generation
 from framework.engine.runtime.project import Project
 from framework.tools.tool import Tool
-from framework.types.errors import AgentNotFound, RequestError
+from framework.types.errors import RequestError
 from framework.types.text import did_you_mean
 
 
@@ -25,13 +23,6 @@ async def read_project(location: Location, *, connect: bool = False) -> Project:
         project = await Project.read(location.root, lenient_settings(location), connect=connect)
         await project.catalog.close()
     return project
-
-
-def find_agent(generation: Generation, name: str) -> Agent:
-    """Return an agent by name; raises AgentNotFound."""
-    if name not in generation.agents:
-        raise AgentNotFound(name, sorted(generation.agents), generation.errors)
-    return generation.agents[name]
 
 
 def find_tool(tools: Mapping[str, Tool], name: str) -> Tool:

@@ -100,13 +100,14 @@ async def _answer(
         problems = StartupProblems()
         if not quiet and generation.agents:
             problems.show(generation.startup_problems)
-        options = RunOptions(
-            agent=given["agent"] or location.agent(generation),
-            conversation=given["conversation"],
-            model=given["model"],
-            inputs=parse_pairs(given["inputs"]),
-            limits=parse_pairs(given["limits"]),
-            locale=given["locale"],
-        )
-        result = await answer(runtime, runtime.stream(message, **options), view, hides=problems.repeats)
+        with problems.shown_once():
+            options = RunOptions(
+                agent=given["agent"] or location.agent(generation),
+                conversation=given["conversation"],
+                model=given["model"],
+                inputs=parse_pairs(given["inputs"]),
+                limits=parse_pairs(given["limits"]),
+                locale=given["locale"],
+            )
+            result = await answer(runtime, runtime.stream(message, **options), view, hides=problems.repeats)
         return result, await runtime.store.spans(result.run_id)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from framework.cli.location import show_problem
+from framework.types.errors import ConfigError
 from framework.types.events import Event, Warned
 from framework.types.problem import Problem
 
@@ -22,6 +24,16 @@ class StartupProblems:
         for problem in problems:
             show_problem(problem)
             self._shown.add(problem.message)
+
+    @contextmanager
+    def shown_once(self) -> Iterator[None]:
+        """Remove the problems from a ConfigError if all of them have been printed."""
+        try:
+            yield
+        except ConfigError as error:
+            if error.problems and all(problem.message in self._shown for problem in error.problems):
+                raise ConfigError(error.message) from None
+            raise
 
     def repeats(self, event: Event) -> bool:
         """Return whether an event warns of unavailable tools as a problem or another run did."""

@@ -23,7 +23,7 @@ from framework.engine.runtime.runtime import Runtime
 from framework.evals.rates import SuccessRate, rates
 from framework.evals.runner import Attempt, CaseRunner
 from framework.evals.suite import PlacedCase, Suite, read_suite
-from framework.types.errors import AgentNotFound, RequestError
+from framework.types.errors import RequestError
 from framework.types.outcome import EXIT_NEGATIVE
 from framework.types.problem import Problem
 from framework.types.text import did_you_mean
@@ -140,8 +140,8 @@ def _one_of(wanted: str | None, of_file: str | None) -> str | None:
 
 def _chosen(suite: Suite, generation: Generation, location: Location, wanted: _Filter) -> Iterator[PlacedCase]:
     agent = wanted.agent
-    if agent is not None and agent not in generation.agents:
-        raise AgentNotFound(agent, list(generation.agents), generation.errors)
+    if agent is not None:
+        generation.agent(agent)
     file = location.file
     if file is not None and not file.endswith(TEST_SUFFIXES):
         agent, file = _one_of(agent, location.agent(generation)), None

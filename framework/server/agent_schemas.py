@@ -21,7 +21,7 @@ from framework.engine.runtime.agent_policy import AgentPolicy, agent_policy, ren
 from framework.engine.runtime.agent_summary import AgentSummary
 from framework.server.schemas import ResponseModel, redact_changes, redact_problems
 from framework.types.change import Change
-from framework.types.errors import AgentNotFound, RequestError
+from framework.types.errors import AgentBroken, RequestError
 from framework.types.problem import Problem
 from framework.types.redact import redact_problem
 from framework.types.spec import InputSpec, ModelSettings, RuntimePolicy, TemplateRef
@@ -114,8 +114,10 @@ class AgentRouting(ResponseModel):
     def of(cls, agent: Agent, generation: Generation) -> AgentRouting:
         """Return the routing of an agent."""
         rules, settings, is_default = agent.spec.routing, generation.settings.routing, False
-        with suppress(AgentNotFound, RequestError):
-            is_default = default_route(generation.agents, settings.default_agent).agent.name == agent.name
+        with suppress(AgentBroken, RequestError):
+            is_default = (
+                default_route(generation.agents, settings.default_agent, generation.broken).agent.name == agent.name
+            )
         return cls(**rules.model_dump(), model=settings.model, is_default=is_default)
 
 

@@ -76,7 +76,7 @@ class RunService:
         """
         _check_place(identity, place)
         user = _user_of(identity, options.get("user"))
-        agent = agent_for(identity, options.get("agent"), self.runtime.catalog.current.agents)
+        agent = agent_for(identity, options.get("agent"), self.runtime.catalog.current.names)
         if (conversation := options.get("conversation")) is not None:
             await check_conversation_for(self.runtime, identity, conversation)
         own: RunOptions = {"agent": agent, "user": user, "tenant": identity.tenant}

@@ -14,7 +14,7 @@ from framework.server.stopping import Stopping
 from framework.store.url import MEMORY_URL
 from framework.store.work import WorkScope
 from framework.telemetry.server_metrics import ServerMetrics
-from framework.types.errors import AgentNotFound, ConfigError
+from framework.types.errors import ConfigError
 
 
 async def run_worker(
@@ -68,9 +68,8 @@ async def run_worker(
 
 
 def _checked(runtime: Runtime, scope: WorkScope) -> Runtime:
-    """Return the runtime; raises AgentNotFound if the scope names an agent that it does not have."""
+    """Return the runtime; raises AgentNotFound or AgentBroken if the scope names an agent that it does not have."""
     current = runtime.catalog.current
     for name in sorted(scope.agents or ()):
-        if name not in current.agents:
-            raise AgentNotFound(name, sorted(current.agents), current.errors)
+        current.agent(name)
     return runtime

@@ -2,6 +2,7 @@
 
     AgentsdError
     ├── ConfigError            the author of a file; contains the Problems
+    │   └── AgentBroken        the agent that a message is for is invalid
     ├── RequestError           the caller
     │   ├── AgentNotFound      no agent with this name; lists the agents
     │   ├── RunNotFound        no run with this id
@@ -69,6 +70,23 @@ class ConfigError(AgentsdError):
 
     def __str__(self) -> str:
         return "\n".join([self.message, *(str(problem) for problem in self.problems)])
+
+
+class AgentBroken(ConfigError):
+    """The agent that would get the message has errors in its file, so no agent gets it. Correct the file.
+
+    Args:
+        message: names the agent, and why the message is for it.
+        names: the agents at fault.
+        problems: the errors in their files.
+    """
+
+    code = "agent_broken"
+    http_status = 503
+
+    def __init__(self, message: str, names: Sequence[str], problems: Sequence[Problem]) -> None:
+        super().__init__(message, problems)
+        self.names = tuple(names)
 
 
 class RequestError(AgentsdError):

@@ -10,7 +10,7 @@ import click
 
 from framework.cli.location import Location, locate
 from framework.cli.options import PROJECT_OPTION
-from framework.cli.project import find_agent, read_project
+from framework.cli.project import read_project
 from framework.cli.records import new_conversation, open_project_store, store_as_turn
 from framework.engine.runtime.request import Caller
 from framework.llm.message_formats import FORMS, Form, imported_with_files
@@ -51,7 +51,7 @@ def command(
 
 async def _import(location: Location, file: str, conversation: str, agent: str, owner: Caller, form: Form) -> None:
     project = await read_project(location)
-    known = find_agent(project.catalog.current, agent)
+    known = project.catalog.current.agent(agent)
     read, files = imported_with_files(_read(file), form, known.toolset.definitions, what=file)
     messages = [message for message in read if message.role != "system"]
     if not messages or messages[0].role != "user":

@@ -6,9 +6,11 @@ does not reach the next one. Here, all stages check the valid parts of the file.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, takewhile
+from pathlib import PurePosixPath
 from typing import Any
 
 from pydantic import ValidationError
@@ -22,8 +24,9 @@ from framework.config.agents.prices import PriceList, budget_price_problems, pri
 from framework.config.templates.prompt_check import prompt_problems
 from framework.config.yaml.document import Document, read_unique_keys
 from framework.config.yaml.partial import merge_valid
+from framework.types.errors import AgentBroken
 from framework.types.problem import Problem
-from framework.types.spec import AgentSpec, Hooks, InputSpec
+from framework.types.spec import AGENT_NAME, AgentSpec, Hooks, InputSpec, Routing
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,83 @@ def read_valid_parts(path: str, source: bytes) -> RejectedAgent | None:
     base = AgentSpec.model_validate(minimal).model_dump(mode="json", by_alias=True)
     spec = AgentSpec.model_validate(merge_valid(AgentSpec, base, fields)[0])
     return RejectedAgent(spec, document.without_data(), is_named=fields.get("name") == spec.name)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenAgent:
+    """An agent that has never been valid in this process: its messages must not be given to another one."""
+
+    path: str
+    name: str
+    """The name in the file, or that of the file."""
+    description: str
+    routing: Routing | None
+    """Its rules; None if they cannot be read, so that any message may be for it."""
+    problems: tuple[Problem, ...]
+
+
+def broken_agent(
+    path: str, source: bytes | None, valid: RejectedAgent | None, problems: Iterable[Problem]
+) -> BrokenAgent:
+    """Return what is known about an agent whose file is rejected.
+
+    Args:
+        path: the file.
+        source: its content, if it does not parse.
+        valid: its valid parts; everything, if the file parses.
+        problems: its errors.
+    """
+    if source is None and valid is not None:
+        spec = valid.spec
+        return BrokenAgent(path, spec.name, spec.description, spec.routing, tuple(problems))
+    document = read_unique_keys(path, source) if source else None
+    keys = document.data if document else _readable_keys(path, source or b"")
+    known = AgentSpec.model_fields.keys() >= keys.keys() if document else b"routing" not in (source or b"routing")
+    name, description = keys.get("name"), keys.get("description", "")
+    own_name = isinstance(name, str) and re.fullmatch(AGENT_NAME, name)
+    return BrokenAgent(
+        path,
+        str(name) if own_name else PurePosixPath(path).stem,
+        description if isinstance(description, str) else "",
+        _routing(keys, is_complete=known),
+        tuple(problems),
+    )
+
+
+def _readable_keys(path: str, source: bytes) -> dict[str, Any]:
+    """Return the keys of a file that is not YAML as a whole by which a message is routed, each read by itself."""
+    lines, found = source.decode("utf-8", "replace").splitlines(keepends=True), dict[str, Any]()
+    for key in ("name", "description", "routing"):
+        after = iter(lines)
+        if first := next((line for line in after if line.startswith(f"{key}:")), None):
+            block = [first, *takewhile(lambda line: line[0] in " \t\r\n#", after)]
+            document = read_unique_keys(path, "".join(block).encode())
+            found |= document.data if document else {}
+    return found
+
+
+def _routing(keys: Mapping[str, Any], *, is_complete: bool) -> Routing | None:
+    """Return the rules among the keys of a file; None if they are invalid or may be elsewhere in the file."""
+    misplaced = Routing.model_fields.keys() - AgentSpec.model_fields.keys()
+    if not misplaced.isdisjoint(keys) or ("routing" not in keys and not is_complete):
+        return None
+    try:
+        return Routing.model_validate(keys.get("routing", {}))
+    except ValidationError:
+        return None
+
+
+def find_broken(name: str, broken: Sequence[BrokenAgent]) -> BrokenAgent | None:
+    """Return the broken agent with a name, or None."""
+    return next((agent for agent in broken if agent.name == name), None)
+
+
+def require_valid(name: str, broken: Sequence[BrokenAgent], reason: str = "") -> None:
+    """Raise AgentBroken if the agent that a message is for, for this reason, is broken."""
+    if agent := find_broken(name, broken):
+        why = f"would get this message ({reason}), but its file" if reason else "cannot be used: its file"
+        message = f"agent {name!r} {why} has errors; correct them, or name another agent"
+        raise AgentBroken(message, [name], agent.problems)
 
 
 def hidden_problems(

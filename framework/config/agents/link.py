@@ -11,7 +11,13 @@ from dataclasses import replace
 from functools import partial
 
 from framework.config.agents.compile import Agent, CompileContext, compile_agent, cycle_problems
-from framework.config.agents.findings import RejectedAgent, hidden_problems, read_valid_parts
+from framework.config.agents.findings import (
+    BrokenAgent,
+    RejectedAgent,
+    broken_agent,
+    hidden_problems,
+    read_valid_parts,
+)
 from framework.config.agents.link_context import LinkContext, ParsedAgent
 from framework.config.agents.model_settings import model_setting_problems
 from framework.config.agents.prices import budget_price_problems, price_problems
@@ -127,6 +133,15 @@ class Linker:
         errors = [problem for problems in self._rejected.values() for problem in problems]
         warnings = [warning for warnings in self._file_warnings().values() for warning in warnings]
         return [*errors, *self._name_warnings, *self._stale_warnings, *warnings]
+
+    @property
+    def broken(self) -> list[BrokenAgent]:
+        """The agents whose files are rejected and have no last good version."""
+        return [
+            broken_agent(path, self._unparsed.get(path), self._rejected_agents.get(path), problems)
+            for path, problems in self._rejected.items()
+            if path not in self._fallbacks
+        ]
 
     def _file_warnings(self) -> dict[str, tuple[Problem, ...]]:
         """Return the warnings about each file that is in effect, except for those that other files cause."""

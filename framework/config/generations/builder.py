@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 from framework.config.agents.budgets import Budgets, define_budgets, with_used_budgets
 from framework.config.agents.compile import Agent
 from framework.config.agents.external_tools import ExternalTools
+from framework.config.agents.findings import BrokenAgent
 from framework.config.agents.link import Linker
 from framework.config.agents.link_context import LinkContext, ParsedAgent
 from framework.config.agents.models import missing_sdk_warnings, missing_sdks, named_models, setting_problems
@@ -146,11 +147,11 @@ class GenerationBuilder:
         prompts = self._prompts(snapshot.files_in(PROMPTS), problems)
         budgets = define_budgets(settings, source, previous.budgets)
         self._update_link_context(settings, toolbox, prompts, budgets)
-        linked, link_problems = self._link(snapshot, previous)
+        linked, linker = self._link(snapshot, previous)
         agents = linked.agents
         problems += find_problems(SETTINGS_FILE, lambda: unused_limit_warnings(settings, source, agents, self._models))
         sdk_warnings = find_problems(SETTINGS_FILE, lambda: self._sdk_warnings(linked, settings, source))
-        problems += [*sdk_warnings, *toolbox.problems, *prompts.problems(), *link_problems]
+        problems += [*sdk_warnings, *toolbox.problems, *prompts.problems(), *linker.problems]
         return Generation(
             previous.number + 1,
             snapshot.digest,
@@ -166,17 +167,18 @@ class GenerationBuilder:
             settings=settings,
             external=external,
             missing_sdks=tuple(sdk_warnings),
+            broken=_broken_since_start(linker.broken, previous),
             budgets=with_used_budgets(budgets, previous.budgets, (agent.spec for agent in agents.values())),
         )
 
-    def _link(self, snapshot: Snapshot, previous: Generation) -> tuple[Linked, list[Problem]]:
+    def _link(self, snapshot: Snapshot, previous: Generation) -> tuple[Linked, Linker]:
         files = self._parse_all(snapshot.files_in(AGENTS))
         linker = Linker(self._link_context, files.valid, previous.agents, previous.linked)
         for path, error in files.invalid.items():
             linker.reject(path, error.problems, files.sources[path])
         for path, problem in _unreadable_agents(snapshot, previous).items():
             linker.reject(path, [problem])
-        return linker.link(), linker.problems
+        return linker.link(), linker
 
     def _sdk_warnings(self, linked: Linked, settings: Settings, source: bytes) -> Iterator[Problem]:
         files = linked.parsed.values()
@@ -259,6 +261,12 @@ def _rejected(
     """Return the previous generation with the digest of these files and a `rejection`. It is never published."""
     number, rejection = previous.number + 1, tuple(problems)
     return replace(previous, number=number, digest=snapshot.digest, external=external, rejection=rejection)
+
+
+def _broken_since_start(found: Iterable[BrokenAgent], previous: Generation) -> tuple[BrokenAgent, ...]:
+    """Return the agents that no generation had. A file that is added later takes effect when it is valid."""
+    known = {text for agent in previous.broken for text in (agent.path, agent.name)}
+    return tuple(agent for agent in found if previous.number == 0 or not known.isdisjoint((agent.path, agent.name)))
 
 
 def _shared_files(snapshot: Snapshot, previous: Generation) -> Mapping[str, bytes]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from framework.config.agents.budgets import Budgets
 from framework.config.agents.compile import Agent
 from framework.config.agents.external_tools import ExternalTools
+from framework.config.agents.findings import BrokenAgent, require_valid
 from framework.config.agents.settled import Linked
 from framework.config.files.snapshot import Cases
 from framework.config.settings import Settings
 from framework.config.yaml.parse import sort_problems
 from framework.tools.plugins.loader import Plugin
 from framework.tools.tool import Tool
+from framework.types.errors import AgentNotFound
 from framework.types.problem import Problem
 
 
@@ -37,6 +39,8 @@ class Generation:
     """The settings of the runs that start with it."""
     budgets: Budgets = field(default_factory=dict)
     """The shared budgets of the settings, and removed ones that the last good version of an agent still names."""
+    broken: tuple[BrokenAgent, ...] = ()
+    """The agents that have been invalid since the process began: their messages are not given to others."""
     rejection: tuple[Problem, ...] = ()
     """Errors that prevent the whole generation from being published; empty if it may be."""
     traceparent: str = ""
@@ -56,6 +60,18 @@ class Generation:
     def errors(self) -> tuple[Problem, ...]:
         """The problems that make a file invalid."""
         return tuple(problem for problem in self.problems if problem.severity == "error")
+
+    @property
+    def names(self) -> Set[str]:
+        """The names of the agents, broken ones included."""
+        return self.agents.keys() | {agent.name for agent in self.broken}
+
+    def agent(self, name: str) -> Agent:
+        """Return an agent by name; raises AgentBroken or AgentNotFound."""
+        if name not in self.agents:
+            require_valid(name, self.broken)
+            raise AgentNotFound(name, sorted(self.agents), self.errors)
+        return self.agents[name]
 
     @property
     def startup_problems(self) -> tuple[Problem, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from time import time_ns
@@ -13,6 +13,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from framework.config.agents.compile import Agent
+from framework.config.agents.findings import BrokenAgent, require_valid
 from framework.config.settings import Settings
 from framework.engine.context.budget import Budget
 from framework.engine.context.event_hub import TextKind
@@ -24,9 +25,9 @@ from framework.llm.client import ModelInfo, ModelRequest, SendRequest
 from framework.telemetry.content import Content
 from framework.telemetry.metrics import RunMetrics
 from framework.telemetry.spans import Spans
-from framework.types.errors import ConfigError, LimitExceeded, ModelError, RequestError
+from framework.types.errors import AgentBroken, ConfigError, LimitExceeded, ModelError, RequestError
 from framework.types.messages import Message
-from framework.types.spec import Limits
+from framework.types.spec import Limits, Routing
 from framework.types.state import RunState
 from framework.types.text import did_you_mean, shorten
 from framework.types.warnings import MAX_WARNINGS_PER_CODE, WARNINGS, RunWarning, WarningCode
@@ -67,6 +68,7 @@ async def route_by_model(
     limits: Limits,
     clients: ModelClients,
     meters: RunMetrics | None,
+    broken: Sequence[BrokenAgent] = (),
 ) -> Route:
     """Let `routing.model` choose the agent for a message, before its run exists.
 
@@ -79,9 +81,11 @@ async def route_by_model(
         limits: limits of the run to be, which apply to this call, too.
         clients: the model clients of the process.
         meters: counts the call, if metrics are on. The span is added when the run begins.
+        broken: the agents that are invalid. The model may choose one, as if it were valid.
 
     Raises:
         AgentNotFound: the default agent does not exist.
+        AgentBroken: the model chose a broken agent.
         RequestError: the model failed, and there is no default agent.
     """
     agent = _router(agents[min(agents)], settings.routing.model)
@@ -91,20 +95,24 @@ async def route_by_model(
     spans = Spans({}, traced=False)
     caller = ModelCaller(agent, settings, clients, budget, spans, meters, Content(), context)
     try:
-        route = await _chosen_route(caller, message, agents)
+        route = await _chosen_route(caller, message, agents, broken)
+    except AgentBroken:
+        raise
     except (ModelError, ConfigError, LimitExceeded) as error:
         log.warning("routing.model: %s", error.message)
         failure = f"the model did not choose ({error.message})"
-        route = default_route(agents, settings.routing.default_agent)
+        route = default_route(agents, settings.routing.default_agent, broken)
         route = replace(route, reason=f"{route.reason}; {failure}")
         context.warnings.append(RunWarning(code="routing", message=failure))
     else:
         if route.confidence < _MIN_CONFIDENCE:
-            route = _confident_route(route, agents, settings.routing.default_agent)
+            route = _confident_route(route, agents, settings.routing.default_agent, broken)
     return replace(route, usage=state.usage, model_uses=state.model_uses, warnings=tuple(context.warnings))
 
 
-async def choose_agent(message: str, agents: Mapping[str, Agent], info: ModelInfo, call: SendRequest) -> RouteChoice:
+async def choose_agent(
+    message: str, agents: Mapping[str, Agent], info: ModelInfo, call: SendRequest, broken: Sequence[BrokenAgent] = ()
+) -> RouteChoice:
     """Let a model choose among agents.
 
     Args:
@@ -112,15 +120,19 @@ async def choose_agent(message: str, agents: Mapping[str, Agent], info: ModelInf
         agents: the agents to choose from.
         info: the model that is called.
         call: sends a request to it.
+        broken: the agents that are invalid, which it may choose as well.
 
     Raises:
         ModelError: the call failed, or the model chose an unknown agent.
     """
-    listed = sorted(agents.values(), key=lambda agent: (-agent.spec.routing.priority, agent.name))[:_MAX_AGENTS]
-    system = Message(role="system", content="\n".join((_INSTRUCTION, *map(_description, listed))))
+    candidates = [(agent.spec.routing, agent.name, agent.spec.description) for agent in agents.values()]
+    candidates += [(agent.routing, agent.name, agent.description) for agent in broken if agent.routing is not None]
+    listed = sorted(candidates, key=lambda candidate: (-candidate[0].priority, candidate[1]))[:_MAX_AGENTS]
+    system = Message(role="system", content="\n".join((_INSTRUCTION, *(_description(*one) for one in listed))))
     request = ModelRequest((system, Message(role="user", content=message)), output=RouteChoice)
     choice = await typed_reply(info, call, request, RouteChoice)
     if choice.agent not in agents:
+        require_valid(choice.agent, broken, choice.reason or "chosen by the model")
         known = did_you_mean(choice.agent, sorted(agents))
         raise ModelError(f"it chose {choice.agent!r}, which is not an agent{known}")
     return choice
@@ -136,21 +148,26 @@ def _router(agent: Agent, model: str | None) -> Agent:
     return replace(agent, spec=agent.spec.model_copy(update=own))
 
 
-async def _chosen_route(caller: ModelCaller, message: str, agents: Mapping[str, Agent]) -> Route:
+async def _chosen_route(
+    caller: ModelCaller, message: str, agents: Mapping[str, Agent], broken: Sequence[BrokenAgent]
+) -> Route:
     began = time_ns()
     await caller.probe()
     primary = caller.primary()
-    choice = await choose_agent(message, agents, primary.info, partial(complete_with_retries, caller, primary=primary))
-    call = RoutingCall(primary.info, caller.budget.state.usage, began, time_ns())
+    call = partial(complete_with_retries, caller, primary=primary)
+    choice = await choose_agent(message, agents, primary.info, call, broken)
+    routing_call = RoutingCall(primary.info, caller.budget.state.usage, began, time_ns())
     agent = agents[choice.agent]
     executor = choice.executor if agent.spec.executor == AUTO else ""
-    return Route(agent, "model", choice.reason or "chosen by the model", choice.confidence, executor, call)
+    return Route(agent, "model", choice.reason or "chosen by the model", choice.confidence, executor, routing_call)
 
 
-def _confident_route(unsure: Route, agents: Mapping[str, Agent], default: str | None) -> Route:
+def _confident_route(
+    unsure: Route, agents: Mapping[str, Agent], default: str | None, broken: Sequence[BrokenAgent]
+) -> Route:
     """Return the default route instead of one that the model is unsure of, if there is a default."""
     try:
-        route = default_route(agents, default)
+        route = default_route(agents, default, broken)
     except RequestError:
         return unsure
     return replace(
@@ -163,14 +180,10 @@ def _confident_route(unsure: Route, agents: Mapping[str, Agent], default: str | 
     )
 
 
-def _description(agent: Agent) -> str:
-    examples = "; ".join(_examples(agent))
-    text = f"{agent.spec.description}{f' For instance: {examples}' if examples else ''}"
-    return f"- {agent.name}: {shorten(text, _MAX_CHARS)}"
-
-
-def _examples(agent: Agent) -> Iterator[str]:
-    yield from (f'"{example}"' for example in agent.spec.routing.examples[:_MAX_EXAMPLES])
+def _description(routing: Routing, name: str, description: str) -> str:
+    examples = "; ".join(f'"{example}"' for example in routing.examples[:_MAX_EXAMPLES])
+    text = f"{description}{f' For instance: {examples}' if examples else ''}"
+    return f"- {name}: {shorten(text, _MAX_CHARS)}"
 
 
 class _RoutingContext:

@@ -6,13 +6,14 @@ They apply in this order; `routing.model`, if set, comes before the default. Eac
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from framework.config.agents.compile import Agent
+from framework.config.agents.findings import BrokenAgent, find_broken, require_valid
 from framework.llm.client import ModelInfo
-from framework.types.errors import AgentNotFound, RequestError
+from framework.types.errors import AgentBroken, AgentNotFound, RequestError
 from framework.types.messages import ModelUse, Usage
 from framework.types.spec import Routing
 from framework.types.warnings import RunWarning
@@ -64,6 +65,7 @@ def choose_route(
     explicit: str | None = None,
     last: str | None = None,
     default: str | None = None,
+    broken: Sequence[BrokenAgent] = (),
 ) -> Route:
     """Choose an agent.
 
@@ -73,48 +75,65 @@ def choose_route(
         explicit: the agent that the caller names.
         last: the agent that answered last in this conversation.
         default: `routing.default_agent`.
+        broken: the agents that are invalid. A message for one of them is given to no other agent.
 
     Raises:
         AgentNotFound: the explicit or the default agent does not exist.
+        AgentBroken: the message is for a broken agent, or may be.
         RequestError: no rule matches, and there is no default agent.
     """
-    return known_route(message, agents, explicit=explicit, last=last) or default_route(agents, default)
+    known = known_route(message, agents, explicit=explicit, last=last, broken=broken)
+    return known or default_route(agents, default, broken)
 
 
 def known_route(
-    message: str, agents: Mapping[str, Agent], *, explicit: str | None = None, last: str | None = None
+    message: str,
+    agents: Mapping[str, Agent],
+    *,
+    explicit: str | None = None,
+    last: str | None = None,
+    broken: Sequence[BrokenAgent] = (),
 ) -> Route | None:
     """Choose an agent by name, conversation or rules; return None if no rule applies.
 
     Raises:
         AgentNotFound: the explicit agent does not exist.
+        AgentBroken: the message is for a broken agent, or may be, because its rules cannot be read.
     """
     if explicit is not None:
-        return Route(_named(explicit, agents), "explicit", "named by the caller")
-    if last is not None and last in agents:
-        return Route(agents[last], "conversation", "answered last in this conversation")
-    return _by_rules(message, agents)
+        return Route(_named(explicit, agents, broken), "explicit", "named by the caller")
+    if last is not None and (last in agents or find_broken(last, broken)):
+        reason = "answered last in this conversation"
+        return Route(_named(last, agents, broken, reason), "conversation", reason)
+    if route := _by_rules(message, agents, broken):
+        return route
+    if unreadable := next((agent for agent in broken if agent.routing is None), None):
+        reason = f"the routing rules in {unreadable.path} cannot be read, and no other agent's rules match this message"
+        raise AgentBroken(f"{reason}: correct the file, or name an agent", [unreadable.name], unreadable.problems)
+    return None
 
 
-def _named(name: str, agents: Mapping[str, Agent]) -> Agent:
-    try:
-        return agents[name]
-    except KeyError:
-        raise AgentNotFound(name, list(agents)) from None
+def _named(name: str, agents: Mapping[str, Agent], broken: Sequence[BrokenAgent], reason: str = "") -> Agent:
+    if name not in agents:
+        require_valid(name, broken, reason)
+        raise AgentNotFound(name, list(agents))
+    return agents[name]
 
 
-def _by_rules(message: str, agents: Mapping[str, Agent]) -> Route | None:
+def _by_rules(message: str, agents: Mapping[str, Agent], broken: Sequence[BrokenAgent]) -> Route | None:
     """Return the match with the highest priority; among equals, the one with more hits, then the first by name."""
+    rules = {agent.name: agent.routing for agent in broken if agent.routing is not None}
+    rules |= {name: agent.spec.routing for name, agent in agents.items()}
     matches = []
-    for name in sorted(agents):
-        hits = _hits(message, agents[name].spec.routing)
+    for name in sorted(rules):
+        hits = _hits(message, rules[name])
         if hits:
-            matches.append((-agents[name].spec.routing.priority, -len(hits), name, hits))
+            matches.append((-rules[name].priority, -len(hits), name, hits))
     if not matches:
         return None
     _, _, name, hits = min(matches)
     ties = [match for match in matches if match[:2] == min(matches)[:2]]
-    return Route(agents[name], "rule", hits[0], round(1 / len(ties), 2))
+    return Route(_named(name, agents, broken, hits[0]), "rule", hits[0], round(1 / len(ties), 2))
 
 
 def _hits(message: str, rules: Routing) -> list[str]:
@@ -134,17 +153,28 @@ def _contains(text: str, word: str) -> bool:
     return re.search(rf"(?<!{letter}){re.escape(word)}(?!{letter})", text) is not None
 
 
-def default_route(agents: Mapping[str, Agent], default: str | None) -> Route:
-    """Return the route to the default agent; raises AgentNotFound, or RequestError if there is no default."""
+def default_route(agents: Mapping[str, Agent], default: str | None, broken: Sequence[BrokenAgent] = ()) -> Route:
+    """Return the route to the default agent.
+
+    Raises:
+        AgentNotFound: the default agent does not exist.
+        AgentBroken: it is broken, or there would be a choice if the broken agents were valid.
+        RequestError: there is no default agent.
+    """
     if default is not None:
-        return Route(_named(default, agents), "default", "routing.default_agent")
-    if len(agents) == 1:
+        return Route(_named(default, agents, broken, "routing.default_agent"), "default", "routing.default_agent")
+    if len(agents) == 1 and not broken:
         (only,) = agents.values()
         return Route(only, "default", "the only agent")
-    if _FALLBACK_AGENT in agents:
-        reason = f"no rule matches; {_FALLBACK_AGENT!r} is the fallback agent"
-        return Route(agents[_FALLBACK_AGENT], "default", reason, 0.5)
+    reason = f"no rule matches; {_FALLBACK_AGENT!r} is the fallback agent"
+    if _FALLBACK_AGENT in agents or find_broken(_FALLBACK_AGENT, broken):
+        return Route(_named(_FALLBACK_AGENT, agents, broken, reason), "default", reason, 0.5)
     if not agents:
         raise RequestError(NO_AGENTS)
     names = ", ".join(sorted(agents))
+    if broken:
+        invalid = ", ".join(sorted({agent.name for agent in broken}))
+        message = f"no agent's rules match this message, and the files of some agents have errors ({invalid})"
+        problems = [problem for agent in broken for problem in agent.problems]
+        raise AgentBroken(f"{message}; correct them, or name one of: {names}", invalid.split(", "), problems)
     raise RequestError(f"no agent's rules match this message; name one of: {names}, or set routing.default_agent")

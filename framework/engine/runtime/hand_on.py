@@ -11,7 +11,7 @@ from framework.config.agents.compile import missing_tools
 from framework.config.generations.generation import Generation
 from framework.engine.runtime.presence import Presence
 from framework.store.protocol import Store
-from framework.types.errors import AgentNotFound, AgentsdError, ConfigError
+from framework.types.errors import AgentBroken, AgentNotFound, AgentsdError, ConfigError
 from framework.types.fleet import ProcessDetails
 from framework.types.state import CallRecord, RunState
 
@@ -88,6 +88,9 @@ class HandOn:
         """
         if isinstance(error, AgentNotFound):
             return f"has no agent {error.name!r}" if await self._others_have(error.name) else None
+        if isinstance(error, AgentBroken):
+            has_other = [name for name in error.names if await self._others_have(name)]
+            return f"cannot begin it: {error.message}" if has_other else None
         if isinstance(error, ConfigError) and await self._others_have(agent):
             return f"cannot begin it: {error.message}"
         return None

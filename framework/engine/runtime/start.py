@@ -82,7 +82,7 @@ class RunStarter:
         """
         if model := options.get("model"):
             self._models.require_known(generation.settings, model)
-        if options.get("agent") or len(generation.agents) < 2:
+        if options.get("agent") or len(generation.agents) + len(generation.broken) < 2 or not generation.agents:
             agent = select_agent(message.description, generation, explicit=options.get("agent")).agent
             initial_state(message, agent, generation, options)
         else:
@@ -160,13 +160,14 @@ class RunStarter:
     async def _choose_route(self, message: str, generation: Generation, options: RunOptions, last: str | None) -> Route:
         """Choose the agent: by name, conversation or rules, else by `routing.model` if one is set, else the default."""
         settings, agents, explicit = generation.settings.routing, generation.agents, options.get("agent")
-        if settings.model is None or explicit is not None or len(agents) < 2:
+        broken = generation.broken
+        if settings.model is None or explicit is not None or not agents or len(agents) + len(broken) < 2:
             return select_agent(message, generation, explicit=explicit, last=last)
-        if known := known_route(message, agents, last=last):
+        if known := known_route(message, agents, last=last, broken=broken):
             return known
         limits = unrouted_limits(options)
         return await route_by_model(
-            message, agents, generation.settings, limits, self._models, self._meters.if_enabled()
+            message, agents, generation.settings, limits, self._models, self._meters.if_enabled(), broken
         )
 
     async def _conversation(self, options: RunOptions, *, is_queued: bool) -> Conversation | None:
@@ -221,13 +222,13 @@ def select_agent(message: str, generation: Generation, *, explicit: str | None, 
 
     Raises:
         AgentNotFound: no agent is named `explicit`. The error lists the problems in the files.
-        ConfigError: every agent file has errors.
+        ConfigError: every agent file has errors, or that of the agent that the message is for (AgentBroken).
         RequestError: no agent matches the message.
     """
     if not generation.agents and generation.errors:
         raise ConfigError("no valid agent", generation.errors)
-    default = generation.settings.routing.default_agent
+    default, broken = generation.settings.routing.default_agent, generation.broken
     try:
-        return choose_route(message, generation.agents, explicit=explicit, last=last, default=default)
+        return choose_route(message, generation.agents, explicit=explicit, last=last, default=default, broken=broken)
     except AgentNotFound as missing:
         raise AgentNotFound(missing.name, missing.known, generation.errors) from None

@@ -43,7 +43,7 @@ async def respond(request: Request, service: RunService, agent: str) -> EventStr
         raise RequestError("invalid request: the body must be a JSON object (application/json)")
     identity, data = identity_of(request), await request.json()
     asked, forwarded = await asyncio.to_thread(read_agui_request, data)  # may contain megabytes
-    known = service.runtime.catalog.current.agents
+    known = service.runtime.catalog.current.names
     chosen = agent_for(identity, agent_named(agent, known), known)
     earlier: Sequence[Event] = ()
     with service.limits.admit_stream(identity) as admitted:

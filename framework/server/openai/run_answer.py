@@ -60,7 +60,7 @@ class RunAnswers:
             ModelNotFound: no such agent exists for the identity.
             RequestError: the client names none, and its key may use several, but not all.
         """
-        known = self._catalog.current.agents
+        known = self._catalog.current.names
         try:
             chosen = agent_for(identity, agent_named(model, known), known)
             if chosen is not None:
