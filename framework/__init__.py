@@ -10,77 +10,132 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from framework.config.generations.generation import Generation
+    from framework.engine.context.stream import RunStream
     from framework.engine.run import Run
     from framework.engine.runtime.queue import Submitted
+    from framework.engine.runtime.request import RunOptions
     from framework.engine.runtime.runtime import Runtime
+    from framework.engine.work.source import WorkSource
+    from framework.llm.capabilities import Prices
+    from framework.store.protocol import RunInfo, Store
     from framework.tools.extension import executor, hook
     from framework.tools.http.client import HttpClient
     from framework.tools.plugins.lifecycle import PluginContext
     from framework.tools.tool import Tool, ToolContext, tool
     from framework.tools.toolset import filter_tools
     from framework.types import events
+    from framework.types.budget import BudgetStatus, ReachedBudget
     from framework.types.errors import (
         AgentBroken,
         AgentNotFound,
         AgentsdError,
+        ApprovalRequired,
         ConfigError,
         ConversationBusy,
         ConversationNotFound,
         DecisionRefused,
+        GenerationNotFound,
         IdempotencyConflict,
         LimitExceeded,
         ModelError,
+        ModelRefused,
         PolicyDenied,
         QueueFull,
         Refused,
         RequestError,
+        RunBlocked,
         RunBusy,
         RunNotFound,
         RunSuspended,
+        RunTaken,
+        StepFailed,
         StoreError,
+        StoreTooNew,
         ToolError,
     )
     from framework.types.file import File
-    from framework.types.messages import ToolCall, ToolResult
+    from framework.types.media import MediaPart
+    from framework.types.messages import Message, ToolCall, ToolResult, Usage
+    from framework.types.plan import Plan, PlanStep
+    from framework.types.preflight import Preflight
+    from framework.types.problem import Problem
+    from framework.types.report import Action, CallSummary, ErrorInfo, LimitUse, ToolStat, TraceEntry
     from framework.types.run_request import IdempotencyKey
-    from framework.types.state import Approve, Edit, Reject, Respond, RunResult
+    from framework.types.state import Approve, Confirmation, Decision, Edit, MadeDecision, Reject, Respond, RunResult
+    from framework.types.todo import TodoItem
+    from framework.types.warnings import RunWarning
 
 __all__ = [
+    "Action",
     "AgentBroken",
     "AgentNotFound",
     "AgentsdError",
+    "ApprovalRequired",
     "Approve",
+    "BudgetStatus",
+    "CallSummary",
     "ConfigError",
+    "Confirmation",
     "ConversationBusy",
     "ConversationNotFound",
+    "Decision",
     "DecisionRefused",
     "Edit",
+    "ErrorInfo",
     "File",
+    "Generation",
+    "GenerationNotFound",
     "HttpClient",
     "IdempotencyConflict",
     "IdempotencyKey",
     "LimitExceeded",
+    "LimitUse",
+    "MadeDecision",
+    "MediaPart",
+    "Message",
     "ModelError",
+    "ModelRefused",
+    "Plan",
+    "PlanStep",
     "PluginContext",
     "PolicyDenied",
+    "Preflight",
+    "Prices",
+    "Problem",
     "QueueFull",
+    "ReachedBudget",
     "Refused",
     "Reject",
     "RequestError",
     "Respond",
     "Run",
+    "RunBlocked",
     "RunBusy",
+    "RunInfo",
     "RunNotFound",
+    "RunOptions",
     "RunResult",
+    "RunStream",
     "RunSuspended",
+    "RunTaken",
+    "RunWarning",
     "Runtime",
+    "StepFailed",
+    "Store",
     "StoreError",
+    "StoreTooNew",
     "Submitted",
+    "TodoItem",
     "Tool",
     "ToolCall",
     "ToolContext",
     "ToolError",
     "ToolResult",
+    "ToolStat",
+    "TraceEntry",
+    "Usage",
+    "WorkSource",
     "events",
     "executor",
     "filter_tools",
@@ -89,27 +144,55 @@ __all__ = [
 ]
 
 _MODULES = {
-    "PluginContext": "framework.tools.plugins.lifecycle",
-    "Run": "framework.engine.run",
-    "Runtime": "framework.engine.runtime.runtime",
-    "Submitted": "framework.engine.runtime.queue",
+    "Action": "framework.types.report",
+    "Approve": "framework.types.state",
+    "BudgetStatus": "framework.types.budget",
+    "CallSummary": "framework.types.report",
+    "Confirmation": "framework.types.state",
+    "Decision": "framework.types.state",
+    "Edit": "framework.types.state",
+    "ErrorInfo": "framework.types.report",
+    "File": "framework.types.file",
+    "Generation": "framework.config.generations.generation",
     "HttpClient": "framework.tools.http.client",
+    "IdempotencyKey": "framework.types.run_request",
+    "LimitUse": "framework.types.report",
+    "MadeDecision": "framework.types.state",
+    "MediaPart": "framework.types.media",
+    "Message": "framework.types.messages",
+    "Plan": "framework.types.plan",
+    "PlanStep": "framework.types.plan",
+    "PluginContext": "framework.tools.plugins.lifecycle",
+    "Preflight": "framework.types.preflight",
+    "Prices": "framework.llm.capabilities",
+    "Problem": "framework.types.problem",
+    "ReachedBudget": "framework.types.budget",
+    "Reject": "framework.types.state",
+    "Respond": "framework.types.state",
+    "Run": "framework.engine.run",
+    "RunInfo": "framework.store.protocol",
+    "RunOptions": "framework.engine.runtime.request",
+    "RunResult": "framework.types.state",
+    "RunStream": "framework.engine.context.stream",
+    "RunWarning": "framework.types.warnings",
+    "Runtime": "framework.engine.runtime.runtime",
+    "Store": "framework.store.protocol",
+    "Submitted": "framework.engine.runtime.queue",
+    "TodoItem": "framework.types.todo",
     "Tool": "framework.tools.tool",
     "ToolCall": "framework.types.messages",
     "ToolContext": "framework.tools.tool",
     "ToolResult": "framework.types.messages",
-    "tool": "framework.tools.tool",
+    "ToolStat": "framework.types.report",
+    "TraceEntry": "framework.types.report",
+    "Usage": "framework.types.messages",
+    "WorkSource": "framework.engine.work.source",
     "executor": "framework.tools.extension",
     "filter_tools": "framework.tools.toolset",
     "hook": "framework.tools.extension",
-    "Approve": "framework.types.state",
-    "Edit": "framework.types.state",
-    "File": "framework.types.file",
-    "IdempotencyKey": "framework.types.run_request",
-    "Reject": "framework.types.state",
-    "Respond": "framework.types.state",
-    "RunResult": "framework.types.state",
+    "tool": "framework.tools.tool",
 }
+"""Modules of the names that are not errors."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,4 @@
-"""Fixtures for tests of agents with pytest.
-
-To use them, write `pytest_plugins = ["framework.pytest_fixtures"]` in `conftest.py`.
-"""
+"""Fixtures for tests of agents with pytest, which loads them through the package's entry point."""
 
 from __future__ import annotations
 

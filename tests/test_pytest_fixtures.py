@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.projects import write
 
-CONFTEST = 'pytest_plugins = ["framework.pytest_fixtures"]\n'
+CONFTESTS = {"installed": "", "named": 'pytest_plugins = ["framework.pytest_fixtures"]\n'}
+"""The entry point of the package brings the fixtures; a conftest.py may also name the module."""
 TESTS = '''
 import asyncio
 
@@ -44,8 +47,9 @@ def test_short(agent_project, scripted_model, json_store):
 '''
 
 
-def test_the_fixtures_work_and_a_mistake_in_a_script_fails_the_test(tmp_path: Path) -> None:
-    write(tmp_path, {"conftest.py": CONFTEST, "test_agents.py": TESTS})
+@pytest.mark.parametrize("conftest", CONFTESTS)
+def test_the_fixtures_work_and_a_mistake_in_a_script_fails_the_test(tmp_path: Path, conftest: str) -> None:
+    write(tmp_path, {"conftest.py": CONFTESTS[conftest], "test_agents.py": TESTS})
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "."]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert "2 passed, 1 error" in done.stdout, done.stdout

@@ -12,7 +12,15 @@ from examples.reference.files import agent_page, settings_page
 from examples.reference.http import http_page
 from examples.reference.outcomes import outcomes_page
 from examples.reference.policy import policy_page
-from examples.reference.python import module_page, names_page, plugins_page, public_modules, runs_page, runtime_page
+from examples.reference.python import (
+    module_page,
+    names_page,
+    plugins_page,
+    public_modules,
+    results_page,
+    runs_page,
+    runtime_page,
+)
 from examples.reference.stream import events_page
 from examples.reference.telemetry import telemetry_page
 from examples.reference.templates import templates_page
@@ -35,6 +43,7 @@ PAGES: Mapping[str, Callable[[], Iterator[str]]] = {
     "python-runtime": runtime_page,
     "python-runs": runs_page,
     "python-names": names_page,
+    "python-results": results_page,
     "python-plugins": plugins_page,
     "http": http_page,
     **{f"python-{name.rsplit('.', 1)[-1]}": partial(module_page, name) for name in MODULES},

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel
 
 import framework
 from examples.reference.markdown import WIDTH, code, docstring, first_paragraph, prose, table, written_types
 from framework.config.schema import field_docs
+from framework.types.frozen import Frozen
 
 MODULES = Path(framework.__file__).parent.parent / "docs/embedding.md"
 """The page whose table lists the public modules."""
@@ -33,24 +34,42 @@ RUN_METHODS = (
     *("orphans", "resume_orphans", "expire"),
 )
 """Methods of the runtime for stored runs."""
-CREATED_BY_THE_RUNTIME = ("Tool", "ToolContext", "Run", "PluginContext")
+INTERFACES = ("Store", "WorkSource", "Generation")
+"""Names to annotate with, whose methods only the runtime calls."""
+DECISIONS = get_args(get_args(framework.Decision)[0])
+CREATED_BY_THE_RUNTIME = ("Tool", "ToolContext", "Run", "PluginContext", *INTERFACES, "RunStream", "RunInfo")
 """Classes that no program creates: their pages leave out how."""
 
 
 def names_page() -> Iterator[str]:
-    """Yield the lines of the page on what `framework` exports, apart from the runtime and what plugins use."""
+    """Yield the lines of the page on what `framework` exports, apart from those with a page of their own."""
     yield "# Names of framework\n"
     yield _OPENING.format(what="`framework`")
     yield "[Runtime](python-runtime.md), [what plugins use](python-plugins.md) and [events](events.md) have"
-    yield "pages of their own; [errors and outcomes](outcomes.md) has the codes of errors.\n"
+    yield "pages of their own, and so have [types of results](python-results.md);"
+    yield "[errors and outcomes](outcomes.md) has the codes of errors.\n"
     found = {name: getattr(framework, name) for name in framework.__all__}
     errors = {name: kind for name, kind in found.items() if inspect.isclass(kind) and issubclass(kind, Exception)}
     for name, value in found.items():
-        if name not in {*errors, *PLUGIN_NAMES, "Runtime", "events"}:
+        if name not in {*errors, *PLUGIN_NAMES, "Runtime", "events"} and not _is_of_results(value):
             yield from _entry(f"framework.{name}", value)
     yield "## Errors\n"
     meanings = [(code(name), first_paragraph(kind.__doc__)) for name, kind in errors.items()]
     yield from table(("class", "meaning"), meanings)
+
+
+def results_page() -> Iterator[str]:
+    """Yield the lines of the page on the data that a result contains: the fields of `RunResult` and their types."""
+    yield "# Types of results\n"
+    yield _OPENING.format(what="`framework` that results consist of")
+    yield "[Results as JSON](../results.md) explains the fields.\n"
+    for name in framework.__all__:
+        if _is_of_results(found := getattr(framework, name)) and name not in PLUGIN_NAMES:
+            yield from _entry(f"framework.{name}", found)
+
+
+def _is_of_results(found: object) -> bool:
+    return inspect.isclass(found) and issubclass(found, BaseModel) and found not in DECISIONS
 
 
 def plugins_page() -> Iterator[str]:
@@ -107,6 +126,9 @@ def public_names(module: ModuleType) -> list[str]:
 
 def _entry(path: str, found: Any) -> Iterator[str]:
     yield f"## {path}\n"
+    if get_origin(found) is Annotated:
+        yield f"One of {', '.join(code(kind.__name__) for kind in get_args(get_args(found)[0]))}.\n"
+        return
     name = path.rsplit(".", 1)[-1]
     if name not in CREATED_BY_THE_RUNTIME and (signature := _signature(name, found)):
         yield f"```py\n{signature}\n```\n"
@@ -116,7 +138,7 @@ def _entry(path: str, found: Any) -> Iterator[str]:
         rows = [(code(name), code(types[name]), docs.get(name, "")) for name in found.model_fields]
         yield from table(("field", "type", "meaning"), rows)
         yield ""
-    if inspect.isclass(found) and not issubclass(found, BaseException):
+    if inspect.isclass(found) and not issubclass(found, (BaseException, Frozen)) and name not in INTERFACES:
         yield from _methods(path, found, lambda _: True)
 
 

@@ -79,7 +79,7 @@ class ScriptedModel:
         if isinstance(turn, Message):
             return turn
         if isinstance(turn, BaseModel):
-            return Message(role="assistant", content=turn.model_dump_json())
+            return Message(role="assistant", content=turn.model_dump_json(by_alias=True))
         if isinstance(turn, str):
             return Message(role="assistant", content=turn)
         if isinstance(turn, tuple) and all(isinstance(call, ToolCall) for call in turn):

@@ -59,6 +59,9 @@ class ErrorInfo(Frozen):
     retryable: bool = False
     """Whether the same request may succeed later."""
 
+    def __str__(self) -> str:
+        return self.message
+
 
 class LimitUse(Frozen):
     """The limit that stopped a run."""

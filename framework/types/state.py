@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Generic, Literal
 from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import TypeVar
 
 from framework.types.budget import BudgetUse
 from framework.types.confirmation_kinds import ConfirmationKind
@@ -256,7 +257,11 @@ class RunState(BaseModel):
         return self.messages[-1].tool_calls
 
 
-class RunResult(Frozen):
+OutputT = TypeVar("OutputT", default=Any)
+"""Type of a result's `parsed`: the caller's `output_type`."""
+
+
+class RunResult(Frozen, Generic[OutputT]):
     """The result of a run, as returned to the caller."""
 
     run_id: str
@@ -266,7 +271,10 @@ class RunResult(Frozen):
     output: str
     """Text of the answer."""
     data: Any = None
-    """Structured output, if `output_schema` or `output_type` is set."""
+    """Structured output as JSON data, if `output_schema` or `output_type` is set."""
+    parsed: OutputT | None = Field(default=None, exclude=True, repr=False)
+    """Structured output as an instance of `output_type`; None without one, and for results that were read from the
+    store. Not part of the JSON form."""
     plan: Plan | None = None
     """Plan of the run with the status and result of each step, if there is one."""
     messages: tuple[Message, ...]

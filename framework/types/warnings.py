@@ -70,3 +70,6 @@ class RunWarning(Frozen):
     message: str
     path: tuple[str, ...] = ()
     """Keys of the sub-runs that lead to where it happened; empty for the run itself."""
+
+    def __str__(self) -> str:
+        return self.message

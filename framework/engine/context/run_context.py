@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import Any, Literal
 
+from pydantic import BaseModel
+
 from framework.config.agents.compile import Agent
 from framework.config.templates.prompts import PromptError
 from framework.engine.context.budget import Budget
@@ -65,6 +67,7 @@ class RunContext(ABC):
         """Deadline of the run while it is in progress."""
         self._counted_at = 0.0
         """When the active time was last added to the state, by `perf_counter`."""
+        self._answer: BaseModel | None = None
         self.rendered: dict[Literal["preamble", "summary"], tuple[Message, ...]] = {}
         """Messages that are equal in every request of this run, rendered for the first one."""
 
@@ -197,6 +200,15 @@ class RunContext(ABC):
     def record(self, messages: Iterable[Message]) -> None:
         """Append messages that no model turn produced."""
         self.state.messages.extend(messages)
+
+    def keep_answer(self, answer: BaseModel) -> None:
+        """Keep the answer as an instance of the caller's type, until the result is built."""
+        self._answer = answer
+
+    @property
+    def typed_answer(self) -> BaseModel | None:
+        """The answer as an instance of the caller's type; None without one, or if hooks changed the output."""
+        return self._answer if self.services.output_type and self.state.data is not None else None
 
     def end(self, finish_reason: str, output: str = "", error: BaseException | None = None) -> None:
         """Set in the state how the run ends."""

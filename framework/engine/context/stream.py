@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Generic
 
 from framework.engine.context.event_hub import EventReader, Path, TextKind
 from framework.types.events import ContentReceived, Event, Thought, Warned
-from framework.types.state import RunResult
+from framework.types.state import OutputT, RunResult
 
 
-class RunStream:
+class RunStream(Generic[OutputT]):
     """A run in progress: iterate over its events, then await its `result()`."""
 
-    def __init__(self, run_id: str, task: asyncio.Task[RunResult], reader: EventReader | None = None) -> None:
+    def __init__(self, run_id: str, task: asyncio.Task[RunResult[OutputT]], reader: EventReader | None = None) -> None:
         self.run_id = run_id
         self._task, self._reader = task, reader
         self._once = TextOnce()
@@ -28,7 +28,7 @@ class RunStream:
                     yield unseen
         self._is_awaited = True  # read to the end, so leaving does not cancel the run
 
-    async def result(self) -> RunResult:
+    async def result(self) -> RunResult[OutputT]:
         """Wait for the run to end, and return its result. Unread events are discarded.
 
         Raises:
@@ -50,7 +50,7 @@ class RunStream:
         else:
             self._task.cancel()
 
-    def end(self) -> asyncio.Task[RunResult]:
+    def end(self) -> asyncio.Task[RunResult[OutputT]]:
         """Return the task that ends when the run's end or pause is persisted."""
         return self._task
 

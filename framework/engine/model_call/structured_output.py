@@ -80,7 +80,8 @@ async def final_data(run: RunContext, text: str, ask: AskTyped) -> Any:
     except ValidationError:
         instruction = Message(role="system", content=_INSTRUCTION.format(name=output.__name__))
         answer = await ask(output, instruction)
-    return answer.model_dump(mode="json")
+    run.keep_answer(answer)
+    return answer.model_dump(mode="json", by_alias=True)  # so that it fits the schema that was requested
 
 
 def _output_type(run: RunContext) -> type[BaseModel] | None:

@@ -34,8 +34,8 @@ _MAX_INSTRUCTIONS_CHARS = 100_000
 """Length limit of a caller's instructions."""
 
 
-class RunOptions(TypedDict, total=False):
-    """Options of a run, in addition to its message. All are optional; None means not given."""
+class CommonOptions(TypedDict, total=False):
+    """Options of a run, apart from the type of its answer. All are optional; None means not given."""
 
     agent: str | None
     """Name of the agent. Without it, the router chooses."""
@@ -69,10 +69,15 @@ class RunOptions(TypedDict, total=False):
     """Tenant of the run and of its conversation."""
     metadata: Mapping[str, Any] | None
     """The caller's own data, passed to tools unchanged."""
-    output_type: type[BaseModel] | None
-    """Type of the answer's data. Default: the agent's `output_schema`."""
     output_schema: Mapping[str, Any] | None
     """JSON Schema of an object: the answer's data. Excludes `output_type`. Default: the agent's `output_schema`."""
+
+
+class RunOptions(CommonOptions, total=False):
+    """Options of a run, in addition to its message. All are optional; None means not given."""
+
+    output_type: type[BaseModel] | None
+    """Type of the answer's data. Default: the agent's `output_schema`."""
 
 
 _TYPES: Mapping[str, tuple[type, ...]] = {

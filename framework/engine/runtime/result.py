@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from time import time
 from typing import NoReturn
 
+from pydantic import BaseModel
+
 from framework.engine.context.journal import next_event
 from framework.engine.context.run_context import RunContext
 from framework.engine.run import Run
@@ -37,7 +39,7 @@ async def finish_run(run: Run, pending: tuple[Confirmation, ...], trace: RunTrac
     state.paused_at = time() if pending else None
     trace.finish()
     await run.services.journal.end([*closing_events(state, run.output_message_id)])
-    result = build_result(state)
+    result = build_result(state, run.typed_answer)
     _log_result(result)
     return result
 
@@ -97,14 +99,15 @@ def closing_events(state: RunState, message_id: str | None = None) -> Iterator[E
     )
 
 
-def build_result(state: RunState) -> RunResult:
-    """Build the result of a run from its state."""
+def build_result(state: RunState, answer: BaseModel | None = None) -> RunResult:
+    """Build the result of a run from its state, and from its answer as an instance of the caller's type."""
     return RunResult(
         run_id=state.run_id,
         status=state.status,
         finish_reason=state.finish_reason,
         output=state.output,
         data=state.data,
+        parsed=answer,
         plan=state.plan,
         messages=(*state.history, *state.messages),
         steps=state.steps,

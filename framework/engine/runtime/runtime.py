@@ -21,7 +21,7 @@ from framework.engine.runtime.model_only import ask_model_only
 from framework.engine.runtime.parts import build_parts
 from framework.engine.runtime.project import Project, check_arguments, project_folder
 from framework.engine.runtime.queue import Submitted
-from framework.engine.runtime.request import Caller, RunOptions, check_request
+from framework.engine.runtime.request import Caller, CommonOptions, RunOptions, check_request
 from framework.engine.runtime.result import limit_error
 from framework.engine.runtime.single_call import call_one_tool
 from framework.engine.runtime.user_input import UserMessage
@@ -34,13 +34,13 @@ from framework.store.url import open_store
 from framework.tools.plugins.lifecycle import PluginLifecycle
 from framework.tools.tool import Tool
 from framework.types.budget import BudgetStatus, budget_statuses
-from framework.types.errors import RequestError
+from framework.types.errors import ConfigError, RequestError
 from framework.types.events import Event
 from framework.types.file import File
 from framework.types.media import MediaPart
 from framework.types.messages import ToolResult
 from framework.types.run_request import IdempotencyKey, QueuePlace
-from framework.types.state import Confirmation, Decision, RunResult
+from framework.types.state import Confirmation, Decision, OutputT, RunResult
 from framework.types.todo import TodoItem
 
 _GRACE_SECONDS = 2.0
@@ -94,6 +94,7 @@ class Runtime:
         grace: float = _GRACE_SECONDS,
         single_user: bool = False,
         work: WorkSource | None = None,
+        strict: bool = False,
     ) -> AsyncIterator[Runtime]:
         """Load a project folder, or a single agent file, and watch it while the context is open.
 
@@ -111,10 +112,12 @@ class Runtime:
             single_user: let calls without `user` and `tenant` access the data of every user and tenant. By default
                 they access only data that has neither.
             work: what delivers queued and interrupted runs. Default: this process looks for them itself.
+            strict: raise ConfigError if a file is invalid, instead of serving the other agents.
 
         Raises:
             RequestError: an argument has the wrong type, or `root` does not exist.
-            ConfigError: the settings are invalid. Broken agents do not raise: see `catalog.current.problems`.
+            ConfigError: the settings are invalid; with `strict`, any file. Without it, broken agents do not raise: see
+                `catalog.current.problems`.
             StoreError: the store cannot be opened.
         """
         check_arguments(root, settings, models, store)
@@ -123,6 +126,9 @@ class Runtime:
         project = await Project.read(
             root, settings, tools=tools, models=clients.keys(), gate=gate, lifecycle=PluginLifecycle(deps), connect=True
         )
+        if strict and (errors := project.catalog.current.errors):
+            await project.catalog.close()
+            raise ConfigError("strict: every file must be valid", errors)
         owns_store = isinstance(store, str)
         lease = project.settings.store.lease
         store = await open_store(store, project.root, lease) if isinstance(store, str) else store or MemoryStore()
@@ -152,20 +158,26 @@ class Runtime:
             await runtime._close(0)
 
     async def run(
-        self, message: UserMessage | None = None, *, raise_on_limit: bool = False, **options: Unpack[RunOptions]
-    ) -> RunResult:
+        self,
+        message: UserMessage | None = None,
+        *,
+        raise_on_limit: bool = False,
+        output_type: type[OutputT] | None = None,
+        **options: Unpack[CommonOptions],
+    ) -> RunResult[OutputT]:
         """Run an agent until it ends, pauses or reaches a limit.
 
         Args:
             message: the user's message: a text, or a list of texts and `File`s. Default: the last message of `history`.
             raise_on_limit: raise LimitExceeded when a limit stops the run.
+            output_type: a Pydantic model class, whose instance the result has in `parsed`.
             options: see `RunOptions`.
 
         Raises:
             RequestError: an option is unknown or invalid, or the run cannot start (AgentNotFound, ConversationBusy).
             LimitExceeded: a limit stopped the run and `raise_on_limit` is set. The error carries the result.
         """
-        async with self._start(message, options, listening=False) as stream:
+        async with self._start(message, options, output_type, listening=False) as stream:
             result = await stream.result()
         if raise_on_limit and result.stopped_by:
             raise limit_error(result)
@@ -173,10 +185,14 @@ class Runtime:
 
     @asynccontextmanager
     async def stream(
-        self, message: UserMessage | None = None, **options: Unpack[RunOptions]
-    ) -> AsyncIterator[RunStream]:
+        self,
+        message: UserMessage | None = None,
+        *,
+        output_type: type[OutputT] | None = None,
+        **options: Unpack[CommonOptions],
+    ) -> AsyncIterator[RunStream[OutputT]]:
         """Start a run and yield a stream of its events. Leaving the context early cancels the run. See `run`."""
-        async with self._start(message, options, listening=True) as stream:
+        async with self._start(message, options, output_type, listening=True) as stream:
             yield stream
 
     async def submit(
@@ -246,13 +262,21 @@ class Runtime:
         return await self._followers.result(run_id, self._caller(user, tenant))
 
     @classmethod
-    def run_sync(cls, root: str | Path, message: UserMessage | None = None, **options: Unpack[RunOptions]) -> RunResult:
+    def run_sync(
+        cls,
+        root: str | Path,
+        message: UserMessage | None = None,
+        *,
+        raise_on_limit: bool = False,
+        output_type: type[OutputT] | None = None,
+        **options: Unpack[CommonOptions],
+    ) -> RunResult[OutputT]:
         """Open a runtime, run once, and close it. For programs without an event loop. See `run`."""
-        check_request(message, options)  # fails before the project is loaded
+        check_request(message, {**options, "output_type": output_type})  # fails before the project is loaded
 
-        async def once() -> RunResult:
+        async def once() -> RunResult[OutputT]:
             async with cls.open(root, watch=False) as runtime:
-                return await runtime.run(message, **options)
+                return await runtime.run(message, raise_on_limit=raise_on_limit, output_type=output_type, **options)
 
         return asyncio.run(once())
 
@@ -385,7 +409,10 @@ class Runtime:
         return await self.catalog.wait_generation(number)
 
     @asynccontextmanager
-    async def _start(self, message: object, options: Mapping[str, Any], *, listening: bool) -> AsyncIterator[RunStream]:
+    async def _start(
+        self, message: object, options: Mapping[str, Any], output_type: type[OutputT] | None, *, listening: bool
+    ) -> AsyncIterator[RunStream[OutputT]]:
+        options = {**options, "output_type": output_type}
         with self.catalog.lease() as generation:
             prepared = await self._starter.begin(*check_request(message, options), generation)
             async with self._launcher.launch(prepared, listening=listening) as stream:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_type
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
-from framework import Approve, RequestError, RunResult, Runtime, tool
+from framework import Approve, ConfigError, LimitExceeded, RequestError, RunResult, Runtime, tool
 from framework.engine.runtime.request import RunOptions, check_request
 from framework.llm.message_formats import exported
 from framework.testing import ScriptedModel, calls
@@ -31,6 +32,12 @@ async def now() -> str:
 
 class Answer(BaseModel):
     text: str
+
+
+class Trip(BaseModel):
+    """An answer whose fields have other names and types in JSON."""
+
+    day: date = Field(alias="departureDay")
 
 
 def project(root: Path) -> Path:
@@ -323,3 +330,44 @@ def test_lower_limits_only_lower_those_of_the_agent(
             assert (await runtime.store.load_run(raised.run_id)).limits.max_steps == 7
 
     asyncio.run(main())
+
+
+def test_an_answer_is_an_instance_of_the_caller_s_type(tmp_path: Path) -> None:
+    async def main() -> None:
+        trip = Trip(departureDay=date(2026, 5, 1))
+        model = ScriptedModel(trip, trip, "text")
+        async with Runtime.open(project(tmp_path), models={"scripted": model}, watch=False) as runtime:
+            result = await runtime.run("go", output_type=Trip)
+            assert_type(result.parsed, Trip | None)
+            assert (result.parsed, result.data) == (trip, {"departureDay": "2026-05-01"})
+            assert "parsed" not in result.model_dump(mode="json")
+            async with runtime.stream("go", output_type=Trip) as stream:
+                assert_type(await stream.result(), RunResult[Trip])
+                assert (await stream.result()).parsed == trip
+            plain = await runtime.run("go")
+            assert_type(plain, RunResult[Any])
+            assert plain.parsed is None
+            assert (await runtime.result(result.run_id)).parsed is None  # read from the store, which has JSON only
+
+    asyncio.run(main())
+
+
+def test_a_run_without_a_loop_can_raise_at_a_limit_as_documented(tmp_path: Path) -> None:
+    root = write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
+
+    with pytest.raises(LimitExceeded, match="max_steps"):
+        Runtime.run_sync(root, "calculate 17 * 3", raise_on_limit=True, limits={"max_steps": 1})
+
+
+def test_a_strict_runtime_does_not_open_with_a_broken_agent(tmp_path: Path) -> None:
+    root = write(tmp_path, {"agents.d/good.yaml": agent("good"), "agents.d/bad.yaml": agent("bad", budgetz="3")})
+
+    async def names(*, strict: bool) -> list[str]:
+        models = {"scripted": ScriptedModel()}
+        async with Runtime.open(root, models=models, watch=False, strict=strict) as runtime:
+            return [*runtime.catalog.current.agents]
+
+    assert asyncio.run(names(strict=False)) == ["good"]
+    with pytest.raises(ConfigError, match=r"bad\.yaml:\d+:1: unknown key 'budgetz'") as refused:
+        asyncio.run(names(strict=True))
+    assert [problem.path for problem in refused.value.problems] == ["agents.d/bad.yaml"]
