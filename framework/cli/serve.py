@@ -31,6 +31,11 @@ _M_MMAP_THRESHOLD = -3  # in <malloc.h>
 NEEDED = "`agentsd serve` needs FastAPI, uvicorn, rcssmin and rjsmin: pip install 'agentsd[serve]'"
 
 
+EMPTY_OPTION = click.option(
+    "--allow-empty", is_flag=True, help="Start without any valid agent, and take those that are added or corrected."
+)
+
+
 @click.command("serve")
 @project_path
 @click.option("--host", metavar="HOST", help="Address to listen at. Default: server.host.")
@@ -41,23 +46,30 @@ NEEDED = "`agentsd serve` needs FastAPI, uvicorn, rcssmin and rjsmin: pip instal
     help="Port to listen at; 0: any free one. Default: server.port.",
 )
 @click.option("--no-work", is_flag=True, help="Accept, decide and follow runs only: `agentsd worker` executes them.")
+@EMPTY_OPTION
 @LOG_OPTION
-def command(path: str, log_format: LogFormat | None, no_work: bool, **given: Any) -> int:
+def command(path: str, log_format: LogFormat | None, no_work: bool, allow_empty: bool, **given: Any) -> int:
     """Serve the project at PATH (default: this folder) over HTTP. Edits of its files take effect while it runs.
 
     SIGTERM or Ctrl-C ends it after the open requests.
-    Exit codes: 0 ended normally, 1 cannot listen at the address, 78 invalid files or settings.
+    Exit codes: 0 ended normally, 1 cannot listen at the address, 78 invalid files or settings, or no valid agent.
     """
     with server_log(log_format) as log:
         location = locate(path)
         settings = location.settings()
         log.use(log_format or settings.log)
         listen = settings.server.model_copy(update={name: value for name, value in given.items() if value is not None})
-        _serve(location.root, settings.model_copy(update={"server": listen}), log, works=not no_work)
+        _serve(
+            location.root,
+            settings.model_copy(update={"server": listen}),
+            log,
+            works=not no_work,
+            allow_empty=allow_empty,
+        )
     return 0
 
 
-def _serve(root: Path, settings: Settings, log: ServerLog, *, works: bool) -> None:
+def _serve(root: Path, settings: Settings, log: ServerLog, **options: bool) -> None:
     try:
         from framework.server.process import serve
     except ModuleNotFoundError as missing:
@@ -67,7 +79,7 @@ def _serve(root: Path, settings: Settings, log: ServerLog, *, works: bool) -> No
     forbid_inspection()
     tune_memory()
     with exporting(settings), collect_metrics(settings.telemetry.service_name) as scrape:
-        asyncio.run(serve(root, settings, partial(_announce, log), scrape, works=works))
+        asyncio.run(serve(root, settings, partial(_announce, log), scrape, **options))
 
 
 def tune_memory() -> None:

@@ -10,7 +10,7 @@ import click
 from framework.cli.exporting import exporting
 from framework.cli.location import locate
 from framework.cli.options import project_path
-from framework.cli.serve import tune_memory
+from framework.cli.serve import EMPTY_OPTION, tune_memory
 from framework.cli.server_log import LOG_OPTION, ServerLog, server_log
 from framework.cli.show import counted
 from framework.config.settings import LogFormat, Settings
@@ -36,6 +36,7 @@ from framework.types.errors import RequestError
 @click.option(
     "--name", metavar="NAME", help="Name of this worker in the log and in lists. Default: the host and the process id."
 )
+@EMPTY_OPTION
 @LOG_OPTION
 def command(
     path: str,
@@ -44,12 +45,13 @@ def command(
     queues: str | None,
     name: str | None,
     log_format: LogFormat | None,
+    allow_empty: bool,
 ) -> int:
     """Execute the runs that wait in the store of the project at PATH (default: this folder).
 
     Any number of workers may use one store: PostgreSQL, or a SQLite file on this machine. `agentsd serve --no-work`
     accepts their runs. SIGTERM or Ctrl-C releases the runs in progress, which other workers continue.
-    Exit codes: 0 ended normally, 1 the store cannot be opened, 78 invalid files or settings.
+    Exit codes: 0 ended normally, 1 the store cannot be opened, 78 invalid files or settings, or no valid agent.
     """
     with server_log(log_format) as log:
         location = locate(path)
@@ -61,7 +63,8 @@ def command(
         with exporting(settings):
             name = name or default_name()
             started = partial(_announce, log, settings, name)
-            stopped = asyncio.run(run_worker(location.root, settings, capacity, scope, started, name))
+            working = run_worker(location.root, settings, capacity, scope, started, name, allow_empty=allow_empty)
+            stopped = asyncio.run(working)
         runs = f"; {counted(stopped, 'run')} in progress" if stopped else ""
         log.announce(f"agentsd worker {name} has stopped{runs}")
     return 0

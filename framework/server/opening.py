@@ -12,6 +12,7 @@ from pathlib import Path
 from framework.config.agents.models import named_models
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
+from framework.engine.routing.rules import NO_AGENTS
 from framework.engine.runtime.presence import Presence, ProcessKind
 from framework.engine.runtime.project import project_folder
 from framework.engine.runtime.runtime import Runtime
@@ -20,7 +21,7 @@ from framework.llm.provider_table import import_sdks
 from framework.store.protocol import Store
 from framework.store.url import open_store
 from framework.store.work import EVERYTHING, WorkScope
-from framework.types.errors import StoreError, StoreTooNew
+from framework.types.errors import ConfigError, StoreError, StoreTooNew
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ async def open_working(
     kind: ProcessKind,
     name: str | None = None,
     retry_seconds: float = 0,
+    allow_empty: bool = False,
 ) -> AsyncIterator[Runtime]:
     """Open a project with the store and the work source of its settings, and report this process to the others.
 
@@ -50,9 +52,10 @@ async def open_working(
         kind: the command that this process executes.
         name: its name in reports. Default: host and process id.
         retry_seconds: how long to wait for a store that is unreachable.
+        allow_empty: open a project without any valid agent, too.
 
     Raises:
-        ConfigError: the settings or files are invalid, or the work source does not fit the store.
+        ConfigError: the settings or files are invalid, no agent is valid, or the work source does not fit the store.
         StoreError: the store cannot be opened.
     """
     folder = project_folder(root)
@@ -63,6 +66,8 @@ async def open_working(
             open_work(settings, folder, capacity, scope) as work,
             Runtime.open(root, store=store, work=work) as runtime,
         ):
+            if not (allow_empty or runtime.catalog.current.agents):
+                raise _without_agents(runtime.catalog.current)
             if capacity:  # before it claims runs, which would wait for the import
                 await asyncio.to_thread(import_sdks, model_names(runtime.catalog.current))
             presence = runtime.presence
@@ -72,6 +77,12 @@ async def open_working(
         if presence is not None:
             await presence.close()  # after the runtime, whose runs are in progress until then
         await store.close()
+
+
+def _without_agents(generation: Generation) -> ConfigError:
+    """Return the error of a start without agents: a supervisor starts the process again, or reports it."""
+    cause = "no valid agent" if generation.errors else NO_AGENTS
+    return ConfigError(f"{cause}; --allow-empty starts without one", generation.errors)
 
 
 def model_names(generation: Generation) -> set[str]:

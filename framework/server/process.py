@@ -30,7 +30,13 @@ _OnStarted = Callable[[str, Runtime], None]
 
 
 async def serve(
-    root: str | Path, settings: Settings, started: _OnStarted, scrape: Scrape | None = None, *, works: bool = True
+    root: str | Path,
+    settings: Settings,
+    started: _OnStarted,
+    scrape: Scrape | None = None,
+    *,
+    works: bool = True,
+    allow_empty: bool = False,
 ) -> None:
     """Serve a project until SIGTERM or SIGINT. Then finish the requests in progress and tear down the plugins.
 
@@ -40,9 +46,11 @@ async def serve(
         started: called with the server's URL and the runtime once the server accepts requests.
         scrape: returns the metrics of this process for `/metrics`.
         works: execute runs too. Otherwise workers do, and this process accepts, decides, cancels and follows runs.
+        allow_empty: serve a project without any valid agent, too.
 
     Raises:
-        ConfigError: the settings or files are invalid, or the address is reachable from other machines without keys.
+        ConfigError: the settings or files are invalid, no agent is valid, or other machines can reach the address
+            without keys.
         CannotListen: the address is in use or not permitted.
         StoreError: the store cannot be opened.
     """
@@ -54,7 +62,12 @@ async def serve(
         try:
             async with (
                 open_working(
-                    root, settings, capacity, kind="serve", retry_seconds=0 if works else START_RETRY_SECONDS
+                    root,
+                    settings,
+                    capacity,
+                    kind="serve",
+                    retry_seconds=0 if works else START_RETRY_SECONDS,
+                    allow_empty=allow_empty,
                 ) as runtime,
                 housekeeping(runtime, metrics, settings.store.retention) as stop_housekeeping,
             ):

@@ -24,6 +24,8 @@ async def run_worker(
     scope: WorkScope,
     started: Callable[[Runtime], object],
     name: str | None = None,
+    *,
+    allow_empty: bool = False,
 ) -> int:
     """Execute runs until SIGTERM or SIGINT. Then release them to other processes, and return how many there were.
 
@@ -36,9 +38,10 @@ async def run_worker(
         scope: the runs to execute.
         started: called with the runtime once runs are executed.
         name: name of this process in lists. Default: host and process id.
+        allow_empty: work for a project without any valid agent, too.
 
     Raises:
-        ConfigError: the settings or files are invalid, or other processes cannot see the store.
+        ConfigError: the settings or files are invalid, no agent is valid, or other processes cannot see the store.
         AgentNotFound: the scope names an agent that the project does not have.
         StoreError: the store cannot be opened.
     """
@@ -52,7 +55,14 @@ async def run_worker(
         try:
             async with (
                 open_working(
-                    root, settings, capacity, scope, kind="worker", name=name, retry_seconds=START_RETRY_SECONDS
+                    root,
+                    settings,
+                    capacity,
+                    scope,
+                    kind="worker",
+                    name=name,
+                    retry_seconds=START_RETRY_SECONDS,
+                    allow_empty=allow_empty,
                 ) as runtime,
                 housekeeping(_checked(runtime, scope), ServerMetrics(), settings.store.retention) as stop_housekeeping,
             ):

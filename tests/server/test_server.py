@@ -291,15 +291,38 @@ def test_the_number_of_streams_is_limited_and_a_closed_one_is_free_again(still: 
         pass
 
 
+@pytest.mark.parametrize("command", ["serve", "worker"])
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({ONE: "version: 1\nname: one\n"}, "no valid agent; --allow-empty starts without one\nagents.d/one.yaml:1:1: "),
+        ({}, "there are no agents: put one under agents.d/, or run `agentsd init`; --allow-empty"),
+    ],
+    ids=["invalid", "none"],
+)
+def test_without_a_valid_agent_a_start_exits_with_78(
+    tmp_path: Path, command: str, files: dict[str, str], message: str
+) -> None:
+    port = ("--port", "0") if command == "serve" else ()
+    done = agentsd(command, *port, cwd=write(tmp_path, files))
+
+    assert done.returncode == 78
+    assert f"error: {message}" in done.stderr
+
+
 def test_without_a_valid_agent_the_server_is_not_ready_and_returns_the_reason(tmp_path: Path) -> None:
     write(tmp_path, {ONE: "version: 1\nname: one\n"})
-    with served(tmp_path) as server:
+    with served(tmp_path, "--allow-empty") as server:
         assert server.get("/health")
         response = server.request("GET", "/ready")
         assert response.status_code == 503
         assert "the key 'description' is missing" in str(response.json()["problems"])
         edit(server, tmp_path, one())
         assert server.get("/ready")["ready"] is True
+        with server.event_stream() as events:
+            (tmp_path / ONE).unlink()
+            assert next(events)["removed"] == ["one"]
+        assert server.request("GET", "/ready").json()["not_ready"] == ["agents"]
 
 
 # --- shutdown
