@@ -15,7 +15,7 @@ from framework.cli.live_area import LiveArea, prints_above
 from framework.cli.markdown import THEME, MarkdownBlocks, rendered, without_padding
 from framework.cli.run_status import RunStatus
 from framework.cli.tree import RunTree
-from framework.types.events import ContentReceived, Event, RunFinished, Thought, ToolRequested, Warned
+from framework.types.events import ContentReceived, Event, StreamEnd, Thought, ToolRequested, Warned
 
 FRAME_SECONDS = 0.04
 """Least time between two drawings. The first text after a pause is drawn at once."""
@@ -64,7 +64,7 @@ class RunView:
         match event:
             case ContentReceived(path=()) if self._shows_answer:
                 self._receive(event)
-            case RunFinished():
+            case StreamEnd():
                 self._finish(event)
             case Thought() if event.seq and event.message_id == self._message and not event.path:
                 self._settle_text()  # what follows the reasoning was received as content
@@ -105,7 +105,7 @@ class RunView:
         self._received += event.text
         self._held += self._text.feed(event.text)
 
-    def _finish(self, event: RunFinished) -> None:
+    def _finish(self, event: StreamEnd) -> None:
         """Show the answer, unless it has been received: a hook may have changed it."""
         self._settle_text()
         if self._shows_answer and event.output and event.output != self._received:

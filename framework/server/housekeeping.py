@@ -83,13 +83,8 @@ async def _guarded(metrics: ServerMetrics, job: _Job) -> None:
 
 async def _sweep(runtime: Runtime) -> None:
     """Find runs that nobody offered, or whose process has ended, as many as this process can execute."""
-    if not runtime.places.free:
-        return
-    await runtime.store.sweep(runtime.places.free, runtime.settings.work.max_running.allowed)
-    if not runtime.work.is_shared:
-        if resumed := await runtime.resume_orphans():
-            log.info("resumed orphaned runs: %s", ", ".join(resumed))
-        await runtime.expire()
+    if resumed := await runtime.sweep():
+        log.info("resumed orphaned runs: %s", ", ".join(resumed))
 
 
 async def _expire(runtime: Runtime) -> None:

@@ -115,7 +115,7 @@ class RunService:
         """Save decisions, and continue the run in the background; raises the errors of `Runtime.decide`."""
         self.limits.check_rate(identity)
         by = identity.user or identity.name
-        await self.runtime.decide(run.run_id, decisions, user=run.user, tenant=run.tenant, by=by)
+        await self.runtime.decide(run.run_id, decisions, user=run.user, tenant=run.tenant, by=by, execute=True)
 
     async def cancel(self, run: OwnedRun) -> None:
         """Cancel a run; nothing happens if it has ended."""

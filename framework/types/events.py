@@ -2,7 +2,8 @@
 
 Each event of a run contains the run's id, a sequence number, the generation, and `path`, the sub-runs that lead to
 where it happened. Deltas of a text (`Thought`, `ContentReceived`) have no number (`seq` is 0) and may be merged; the
-numbered event of the same message contains the whole text. Every stream ends with exactly one `RunFinished`.
+numbered event of the same message contains the whole text. Every stream ends with
+exactly one `StreamEnd`: `RunFinished`, or `RunPaused`.
 """
 
 from __future__ import annotations
@@ -211,11 +212,11 @@ class RunFailed(RunEvent):
     """Whether the same request may succeed later."""
 
 
-class RunFinished(RunEvent):
-    """The run finished or paused. The last event of every stream."""
+class StreamEnd(RunEvent):
+    """The last event of every stream, `done` on the wire: `RunPaused` if its status is `paused`, else `RunFinished`."""
 
     status: Status
-    """Final status."""
+    """Final status; `paused` while a person must decide."""
     finish_reason: str
     """`final`, `confirmation`, `cancelled`, the key of a limit, or the code of an error."""
     output: str
@@ -232,6 +233,18 @@ class RunFinished(RunEvent):
     """Id of the trace, if one was recorded."""
     digest: str = ""
     """Digest of the generation's files: the same in every process. Empty in events of older versions."""
+
+
+class RunFinished(StreamEnd):
+    """The run has ended."""
+
+    status: Literal["completed", "stopped", "cancelled", "failed"]
+
+
+class RunPaused(StreamEnd):
+    """The run waits for a decision, and continues after it. Its stream ends, unless its reader waits for that."""
+
+    status: Literal["paused"] = "paused"
 
 
 class ConfigReloaded(Frozen):
@@ -265,7 +278,7 @@ class ConfigRejected(Frozen):
 
 Event = (
     Routed | Thought | ContentReceived | ToolRequested | ToolStarted | ToolFinished | Warned | PlanProposed
-    | PlanStepChanged | TodoChanged | ConfirmationRequested | RunFailed | RunFinished
+    | PlanStepChanged | TodoChanged | ConfirmationRequested | RunFailed | RunFinished | RunPaused
 )  # fmt: skip
 
 WIRE_NAMES: dict[type[Frozen], str] = {
@@ -281,6 +294,7 @@ WIRE_NAMES: dict[type[Frozen], str] = {
     TodoChanged: "todo",
     ConfirmationRequested: "confirm_required",
     RunFailed: "error",
+    RunPaused: "done",
     RunFinished: "done",
     ConfigReloaded: "config_reloaded",
     ConfigRejected: "config_rejected",
@@ -304,7 +318,7 @@ def read_event(data: Mapping[str, Any]) -> Event:
         ValueError: the data is not an event of a run.
     """
     name = data.get("event")
-    kind = ToolRequested if name == "tool_call" and data.get("status") == "pending" else _RUN_EVENTS.get(str(name))
+    kind = _BY_STATUS.get((name, data.get("status"))) or _RUN_EVENTS.get(str(name))
     if kind is None:
         raise ValueError(f"not an event of a run: {name!r}; known: {', '.join(sorted(_RUN_EVENTS))}")
     known = {key: data[key] for key in kind.model_fields if key in data}
@@ -312,3 +326,7 @@ def read_event(data: Mapping[str, Any]) -> Event:
 
 
 _RUN_EVENTS = {name: kind for kind, name in WIRE_NAMES.items() if issubclass(kind, RunEvent)}
+_BY_STATUS: dict[tuple[object, object], type[RunEvent]] = {
+    ("tool_call", "pending"): ToolRequested,
+    ("done", "paused"): RunPaused,
+}

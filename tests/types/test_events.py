@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, get_args
 
 import pytest
+from pydantic import ValidationError
 
 from framework.types import events
 from framework.types.messages import Usage
@@ -42,7 +43,8 @@ EVENTS: tuple[events.Event, ...] = (
         expires_at=NOW,
     ),
     events.RunFailed(**HEAD, code="model_error", message="gone", retryable=True),
-    events.RunFinished(**HEAD, status="paused", finish_reason="confirmation", output="", usage=Usage(total_tokens=3)),
+    events.RunPaused(**HEAD, finish_reason="confirmation", output="", usage=Usage(total_tokens=3)),
+    events.RunFinished(**HEAD, status="completed", finish_reason="final", output="done"),
 )
 
 
@@ -54,6 +56,15 @@ def test_there_is_an_example_of_every_event() -> None:
 def test_an_event_is_read_as_it_was_written(event: events.Event) -> None:
     read = events.read_event(json.loads(json.dumps(events.wire(event))))
     assert (type(read), read) == (type(event), event)
+
+
+def test_a_pause_is_the_end_of_a_stream_but_not_of_a_run() -> None:
+    pause = events.RunPaused(**HEAD, finish_reason="confirmation", output="")
+    assert (events.wire(pause)["event"], events.wire(pause)["status"]) == ("done", "paused")
+    assert isinstance(pause, events.StreamEnd)
+    assert not isinstance(pause, events.RunFinished)
+    with pytest.raises(ValidationError):
+        events.RunFinished.model_validate({**pause.model_dump(), "status": "paused"})
 
 
 def test_keys_of_a_newer_version_are_ignored() -> None:

@@ -14,7 +14,7 @@ from framework.engine.runtime.result import build_result
 from framework.engine.runtime.resume import RunResumer
 from framework.store.protocol import OPEN_STATUSES
 from framework.types.errors import RunSuspended, StoreError
-from framework.types.events import ContentReceived, Event, RunFinished, Thought, Warned, read_event
+from framework.types.events import ContentReceived, Event, RunPaused, StreamEnd, Thought, Warned, read_event
 from framework.types.state import RunResult
 from framework.types.status import Status
 
@@ -114,7 +114,7 @@ class _Follower:
                 while (live := await self._next(reader)) is not None:
                     async for event in self._in_order(live):
                         yield event
-                    if isinstance(live, RunFinished) and not (through_pauses and live.status == "paused"):
+                    if isinstance(live, StreamEnd) and not (through_pauses and isinstance(live, RunPaused)):
                         return
                 is_behind, self._is_live = True, False
                 if hub.is_closed:
@@ -200,7 +200,7 @@ class _Follower:
     def _passed(self, event: Event) -> Event:
         """Return a numbered event, which the caller now has."""
         self._last = event.seq
-        self._status = event.status if isinstance(event, RunFinished) else "running"
+        self._status = event.status if isinstance(event, StreamEnd) else "running"
         return event
 
     async def _is_over(self, *, through_pauses: bool) -> bool:

@@ -104,10 +104,9 @@ class HandOn:
             current: the live generation.
 
         Raises:
-            CannotExecute: a tool is missing, or the agent is, and another process has it.
+            CannotExecute: a tool is missing, or the agent is, and another process has it. Also in a program that
+                hands on nothing: the run stays as it is, for a process that has the tool.
         """
-        if not self.is_possible:
-            return
         if missing := next(_missing_tools(state, original), None):
             raise CannotExecute(f'has no tool "{missing}"{_file_of(missing)}')
         if state.agent not in current.agents and await self._others_have(state.agent):

@@ -98,6 +98,8 @@ class Launcher:
         self.meters = RunMetrics()
         self._threads = ToolThreads(self.meters.count_abandoned_threads)
         self._running: dict[str, _ActiveRun] = {}
+        self.works = False
+        """Whether this process executes runs: it has started one, or looks for those that wait."""
         self._reserved = (*store.files, *database_paths(project.settings.store.url.get_secret_value(), project.root))
         self._hubs = WeakValueDictionary[str, EventHub]()
         self._closing = self._closed = False
@@ -165,7 +167,7 @@ class Launcher:
         journal = Journal(prepared.state, prepared.record, hub, durable=self.store.durable, take_spans=spans.drain)
         services = self._services(prepared, hub, journal, spans)
         run = Run(prepared.state, prepared.agent, services, drive)
-        self.begun += prepared.route is not None
+        self.begun, self.works = self.begun + (prepared.route is not None), True
         if not self.store.durable:
             self.pinned_generations[run_id] = prepared.generation
         task = asyncio.create_task(self._run_and_release(run, prepared.route), name=run_id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import Context
@@ -39,6 +40,9 @@ from framework.types.run_request import IdempotencyKey, QueuePlace, RunRequest
 from framework.types.state import RunResult
 
 log = logging.getLogger(__name__)
+
+LOOK_AGAIN_SECONDS = 1.0
+"""Shortest interval at which a program that executes runs looks for those that no process holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,8 @@ class RunQueue:
         self._is_woken = self._is_closing = False
         self._has_claimed = False
         """Whether this process claims runs by itself, so that it also wants to know when others make one ready."""
+        self._swept_at = -LOOK_AGAIN_SECONDS
+        """When this process last looked for runs that no process holds, on the loop's clock."""
         places.call_on_free(work.wake)
         launcher.signals.add(self._receive)
 
@@ -173,11 +179,31 @@ class RunQueue:
         for claim in claims:
             await claim.settled.wait()
 
+    async def sweep(self) -> Sequence[str]:
+        """Continue, in the background, runs that no process holds, and those with an expired confirmation.
+
+        Returns the ids of the interrupted ones.
+        """
+        if not self._places.free:
+            return ()
+        await self._store.sweep(self._places.free, self._catalog.current.settings.work.max_running.allowed)
+        if self._work.is_shared:  # it offers them
+            return ()
+        resumed = await self._resumer.resume_orphans()
+        await self._resumer.expire(time.time())
+        return resumed
+
     async def _claim_woken(self) -> None:
         await self._claim()
+        now = asyncio.get_running_loop().time()
+        is_program = self.must_look and not self._hand_on.is_possible  # the housekeeping of a server sweeps itself
+        if is_program and now - self._swept_at >= LOOK_AGAIN_SECONDS:
+            self._swept_at = now
+            await self.sweep()
 
     async def _claim(self) -> Sequence[str]:
         self._is_woken, self._has_claimed = False, True
+        self._launcher.works = self._launcher.works or self._work.capacity > 0
         self._launcher.call_on_end(self._on_end)
         await self._launcher.signals.open()
         with self._places.all_free() as number:

@@ -15,7 +15,7 @@ from framework.engine.context.run_context import RunContext
 from framework.engine.run import Run
 from framework.engine.run_trace import RunTrace
 from framework.types.errors import LimitExceeded, RunSuspended
-from framework.types.events import ConfirmationRequested, Event, RunFailed, RunFinished
+from framework.types.events import ConfirmationRequested, Event, RunFailed, RunFinished, RunPaused
 from framework.types.report import CallSummary, ToolStat, TraceEntry
 from framework.types.state import Confirmation, RunResult, RunState
 
@@ -77,7 +77,7 @@ def _with_expiry(run: RunContext, confirmation: Confirmation) -> Confirmation:
 
 
 def closing_events(state: RunState, message_id: str | None = None) -> Iterator[Event]:
-    """Yield the last events of a root run: pending confirmations, the failure if any, and `RunFinished`."""
+    """Yield the last events of a root run: pending confirmations, the failure if any, and the end of the stream."""
     for confirmation in state.pending:
         yield next_event(
             state, ConfirmationRequested, **{name: getattr(confirmation, name) for name in _CONFIRMATION_FIELDS}
@@ -86,7 +86,7 @@ def closing_events(state: RunState, message_id: str | None = None) -> Iterator[E
         yield next_event(state, RunFailed, **state.error.model_dump())
     yield next_event(
         state,
-        RunFinished,
+        RunPaused if state.status == "paused" else RunFinished,
         status=state.status,
         finish_reason=state.finish_reason,
         output=state.output,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -18,7 +19,7 @@ from framework.engine.context.journal import Journal
 from framework.engine.context.stream import RunStream
 from framework.engine.routing.rules import choose_route
 from framework.engine.runtime.background import BackgroundWork
-from framework.engine.runtime.hand_on import HandOn
+from framework.engine.runtime.hand_on import CannotExecute, HandOn
 from framework.engine.runtime.launcher import Launcher, PreparedRun
 from framework.engine.runtime.max_running import limits_of
 from framework.engine.runtime.places import Places
@@ -41,6 +42,8 @@ from framework.types.redact import redact
 from framework.types.report import ErrorInfo
 from framework.types.state import EXPIRED, Confirmation, Decision, RunState
 from framework.types.status import Status
+
+log = logging.getLogger(__name__)
 
 MAX_HANDED_OVER = 100
 """Number of runs with expired confirmations that one call of `expire` leaves to other processes."""
@@ -96,12 +99,18 @@ class RunResumer:
             yield stream
 
     async def decide(
-        self, run_id: str, decisions: Mapping[str, Decision], caller: Caller, by: str | None = None
+        self,
+        run_id: str,
+        decisions: Mapping[str, Decision],
+        caller: Caller,
+        by: str | None = None,
+        *,
+        execute: bool | None = None,
     ) -> None:
-        """Save decisions, and resume the run in the background; see `Runtime.decide`."""
+        """Save decisions, and resume the run in the background, here or elsewhere; see `Runtime.decide`."""
         await self._places.known()
-        if self._leaves_runs or not self._places.take():
-            await self._hand_over(run_id, decisions, caller, by)
+        if not self._executes(execute) or not self._places.take():
+            await self._hand_over(run_id, decisions, caller, by, execute=execute)
             return
         resumed = asyncio.get_running_loop().create_future()
         resumed.add_done_callback(lambda future: future.cancelled() or future.exception())  # the caller may have left
@@ -109,8 +118,20 @@ class RunResumer:
         self._background.start(f"run {run_id}", resuming)
         await asyncio.shield(resumed)
 
+    def _executes(self, execute: bool | None = None) -> bool:
+        """Return whether this process continues the runs that it releases: by default, if it executes runs at all."""
+        if self._leaves_runs or not self._store.durable:  # no other process sees a store in memory
+            return not self._leaves_runs
+        return self._launcher.works if execute is None else execute
+
     async def _hand_over(
-        self, run_id: str, decisions: Mapping[str, Decision], caller: Caller, by: str | None = None
+        self,
+        run_id: str,
+        decisions: Mapping[str, Decision],
+        caller: Caller,
+        by: str | None = None,
+        *,
+        execute: bool | None = None,
     ) -> None:
         """Save decisions, and let the run continue in any process that has a free place, which may be this one."""
         decisions = storable_decisions(decisions)
@@ -119,8 +140,10 @@ class RunResumer:
         decided = decisions | await self._expired_confirmations(state, decisions)
         await self._store.hand_over(state, decided, dict.fromkeys(decisions, by or caller.user))
         self._stop_timer(run_id)
-        if not self._leaves_runs:
+        if self._executes(execute):
             self._background.start(f"run {run_id}", self._continue_when_free(run_id))
+        elif not self._leaves_runs:
+            log.info("run %s is left to the processes that execute runs: this one has started none", run_id)
 
     @asynccontextmanager
     async def _decided(
@@ -225,7 +248,7 @@ class RunResumer:
 
     async def expire(self, now: float) -> list[str]:
         """Continue, in the background, runs with a confirmation that expired by `now`; returns their ids."""
-        limit = MAX_HANDED_OVER if self._leaves_runs else self._places.free
+        limit = self._places.free if self._executes() else MAX_HANDED_OVER
         infos = await self._store.runs(RunQuery(expired_at=now, limit=limit)) if limit else ()
         for info in infos:
             self._continue_expired(info.run_id)
@@ -331,10 +354,10 @@ class RunResumer:
 
     def _continue_expired(self, run_id: str) -> None:
         self._timers.pop(run_id, None)
-        if self._leaves_runs:
-            continuing = self._hand_over(run_id, {}, RUNTIME_CALLER)
-        else:
+        if self._executes():
             continuing = self._continue_when_free(run_id)
+        else:
+            continuing = self._hand_over(run_id, {}, RUNTIME_CALLER)
         self._background.start(f"run {run_id}", continuing)
 
     async def _continue_when_free(self, run_id: str) -> None:
@@ -350,6 +373,10 @@ class RunResumer:
             try:
                 await self._resume(run_id, {}, RUNTIME_CALLER)
             except ConfigError as error:
+                if isinstance(error, CannotExecute) and not self._hand_on.is_possible:
+                    raise ConfigError(
+                        f"this process {error.message}: a process that has it can continue the run"
+                    ) from None
                 if not self._hand_on.is_possible:
                     raise
                 await self._leave(run_id, error.message)

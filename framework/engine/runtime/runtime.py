@@ -25,12 +25,13 @@ from framework.engine.runtime.request import Caller, CommonOptions, RunOptions, 
 from framework.engine.runtime.result import limit_error
 from framework.engine.runtime.single_call import call_one_tool
 from framework.engine.runtime.user_input import UserMessage
+from framework.engine.work.embedded import EmbeddedSource
 from framework.engine.work.source import WorkSource
 from framework.evals.gate import case_gate
 from framework.llm.client import ModelClient
 from framework.store.memory import MemoryStore
 from framework.store.protocol import RunInfo, Store
-from framework.store.url import open_store
+from framework.store.url import MEMORY_URL, open_store
 from framework.tools.plugins.lifecycle import PluginLifecycle
 from framework.tools.tool import Tool
 from framework.types.budget import BudgetStatus, budget_statuses
@@ -95,6 +96,7 @@ class Runtime:
         single_user: bool = False,
         work: WorkSource | None = None,
         strict: bool = False,
+        execute: bool = True,
     ) -> AsyncIterator[Runtime]:
         """Load a project folder, or a single agent file, and watch it while the context is open.
 
@@ -111,7 +113,9 @@ class Runtime:
                 ended by then can be resumed.
             single_user: let calls without `user` and `tenant` access the data of every user and tenant. By default
                 they access only data that has neither.
-            work: what delivers queued and interrupted runs. Default: this process looks for them itself.
+            work: what delivers queued and interrupted runs. Default: this process looks for them itself, once it has
+                submitted a run or called `start_queued`.
+            execute: execute the runs that are submitted and decided here. False: save them for other processes.
             strict: raise ConfigError if a file is invalid, instead of serving the other agents.
 
         Raises:
@@ -121,6 +125,8 @@ class Runtime:
             StoreError: the store cannot be opened.
         """
         check_arguments(root, settings, models, store)
+        if not execute:
+            work = _no_work(work, store)
         clients = dict(models or {})
         gate = case_gate(partial(cls.over, project_folder(root), deps))
         project = await Project.read(
@@ -320,9 +326,22 @@ class Runtime:
         user: str | None = None,
         tenant: str | None = None,
         by: str | None = None,
+        execute: bool | None = None,
     ) -> None:
-        """Save decisions, made by `by` (default: the user), and resume the run in the background. See `resume`."""
-        await self._resumer.decide(run_id, decisions, self._caller(user, tenant), by)
+        """Save decisions, and let the run continue in the background: here, or in another process. See `resume`.
+
+        Args:
+            run_id: the id of the run.
+            decisions: decisions by confirmation id.
+            user: the run's user.
+            tenant: the run's tenant.
+            by: who decides. Default: the user.
+            execute: continue the run in this process. False: only save the decisions; the processes that execute runs
+                continue it. Default: whether this process executes runs, because it has started one or looks for those
+                that wait (`submit`, `start_queued`). Without effect with a store in memory, which no other process
+                sees, and in a process that executes nothing.
+        """
+        await self._resumer.decide(run_id, decisions, self._caller(user, tenant), by, execute=execute)
 
     async def pending(
         self, run_id: str, *, user: str | None = None, tenant: str | None = None
@@ -367,15 +386,25 @@ class Runtime:
         return await self._resumer.orphans()
 
     async def resume_orphans(self) -> list[str]:
-        """Resume interrupted runs in the background, and return their ids.
+        """Resume interrupted runs in the background; return their ids. A program that looks for runs does so itself.
 
         A run that was resumed three times in a row without saving another step is failed instead (`crashed`).
         """
         return await self._resumer.resume_orphans()
 
     async def expire(self) -> list[str]:
-        """Resume, in the background, the paused runs with expired confirmations, and return their ids."""
+        """Resume, in the background, the paused runs with expired confirmations, and return their ids.
+
+        A process that executes no runs leaves them to those that do, as `decide` does.
+        """
         return await self._resumer.expire(time.time())
+
+    async def sweep(self) -> Sequence[str]:
+        """Resume interrupted runs and those with expired confirmations, and make runs ready that others left.
+
+        Returns the ids of the interrupted ones. A process that looks for runs does it itself, every second.
+        """
+        return await self._queue.sweep()
 
     async def call_tool(
         self, agent: str, name: str, arguments: Mapping[str, Any], *, inputs: Mapping[str, Any] | None = None
@@ -425,3 +454,15 @@ class Runtime:
         self._resumer.close()
         await self._background.close()
         await self.catalog.close()
+
+
+def _no_work(work: WorkSource | None, store: Store | str | None) -> WorkSource:
+    """Return the work source of a process that executes nothing; raises RequestError if no other process can."""
+    if work is not None:
+        raise RequestError("execute: leave it out together with work: a work source has a capacity of its own")
+    if store is None or store == MEMORY_URL or not (isinstance(store, str) or store.durable):
+        raise RequestError(
+            "execute: nothing would execute the runs, because other processes cannot see a store in memory: "
+            "set store to a SQLite file or PostgreSQL"
+        )
+    return EmbeddedSource(capacity=0)

@@ -20,7 +20,7 @@ from framework.server.identity import Identity, agent_for, agent_named, identity
 from framework.server.roles import require
 from framework.server.run_service import OwnedRun, RunService
 from framework.types.errors import AgentsdError, ConversationBusy, DecisionRefused, RequestError, RunNotFound
-from framework.types.events import ConfirmationRequested, Event, RunFinished, read_event
+from framework.types.events import ConfirmationRequested, Event, StreamEnd, read_event
 from framework.types.state import Confirmation, RunState
 
 _FIELDS = {"message": "messages", "conversation": "threadId", "inputs": "forwardedProps.inputs"}
@@ -129,7 +129,7 @@ def _before_answer(resume: Sequence[ResumeEntry], state: RunState, stored: Seque
         if state.decisions.get(key) != decision_of(entry, asked[key][1].kind):
             raise InvalidResume(f"resume: {key!r} was answered differently, or has expired")
     last = max(asked[key][0] for key in answers)
-    end = next((place for place in range(last, len(stored)) if isinstance(stored[place], RunFinished)), last)
+    end = next((place for place in range(last, len(stored)) if isinstance(stored[place], StreamEnd)), last)
     return stored[: end + 1]
 
 
@@ -153,7 +153,7 @@ async def _stream(service: RunService, run: OwnedRun, translator: AguiTranslator
         async for event in followed:
             if chunk := _encode(translator.translate(event)):
                 yield chunk
-            is_finished = isinstance(event, RunFinished)
+            is_finished = isinstance(event, StreamEnd)
     finally:
         await followed.aclose()
     if is_finished:

@@ -65,7 +65,7 @@ class AguiTranslator:
         """Take note of an event that the client received in an earlier AG-UI run."""
         for _ in self.translate(event):
             pass
-        if isinstance(event, events.RunFinished):
+        if isinstance(event, events.StreamEnd):
             self._used = event.usage
 
     def start(self) -> Iterator[BaseEvent]:

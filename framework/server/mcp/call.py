@@ -18,7 +18,7 @@ from framework.server.mcp.forms import decision_from, form_of
 from framework.server.mcp.results import progress_text, tool_result
 from framework.server.run_service import OwnedRun, RunService
 from framework.types.errors import RunNotFound, RunSuspended
-from framework.types.events import RunFinished
+from framework.types.events import StreamEnd
 from framework.types.state import Confirmation, Decision, RunResult
 
 _PROGRESS_SECONDS = 10.0
@@ -91,7 +91,7 @@ class AgentCall:
         try:
             async for event in self._service.follow(run, self._seen):
                 self._seen = max(self._seen, event.seq)
-                finished = isinstance(event, RunFinished)
+                finished = isinstance(event, StreamEnd)
                 if event.seq and not event.path and (text := progress_text(event)):
                     await self._report(text)
         finally:

@@ -17,7 +17,7 @@ from framework.server.openai.answer import AnswerReader, AnswerText, Ending, end
 from framework.server.openai.client_request import ClientRequest
 from framework.server.run_service import OwnedRun, RunService
 from framework.types.errors import AgentNotFound, ConversationBusy, RequestError, RunSuspended
-from framework.types.events import Event, RunFinished
+from framework.types.events import Event, StreamEnd
 
 _FIELDS: Mapping[str, str] = {
     "message": "messages",
@@ -113,7 +113,7 @@ class RunAnswers:
                     yield event
                     for piece in reader.read(event):
                         yield piece
-                    finished = event if isinstance(event, RunFinished) else None
+                    finished = event if isinstance(event, StreamEnd) else None
             finally:
                 await events.aclose()
             if finished is None:
