@@ -126,6 +126,56 @@ FORMS = {
     "option token": "gh --token secret",
     "curl": "curl -u me:secret123 https://h",
     "xml": "<password>secret</password>",
+    # Names with spaces and suffixes
+    "api key with a space": "api key = secret",
+    "api key as a label": f"API KEY: {LETTERS}",
+    "api key without a separator": f"apikey {LETTERS}",
+    "api key in a sentence": f"the API key is {LETTERS}",
+    "secret_key_base": f"secret_key_base: {HEX}",
+    "private_key_id": f'"private_key_id": "{HEX}"',
+    "access_key_id": f"access_key_id: {LETTERS}",
+    "client key": "client_key=secret",
+    "database key": "db_key: secret",
+    "numbered": "api_key_2=secret",
+    "of an environment": "TOKEN_PROD=secret",
+    "spanish": "contraseña: secret",
+    "google key in a query": f"https://h/x?key={LETTERS}",
+    "password in a sentence": "the password is hunter2secret, he wrote",
+    "option -p": "mysql -u root -p secret shop",
+    "option -p of sshpass": "sshpass -p secret ssh host",
+    "option -p of docker": "docker login -u me -p secret host",
+    # Further forms of gitleaks' rules
+    "digitalocean, mixed": f"dop_v1_{LETTERS}",
+    "shopify, mixed": f"shpat_{LETTERS}",
+    "databricks, mixed": f"dapi{LETTERS}-2",
+    "1password": f"ops_eyJ{LETTERS}{LETTERS}",
+    "artifactory": f"AKCp{LETTERS}{LETTERS}",
+    "aws bedrock, short-lived": f"bedrock-api-key-{LETTERS}",
+    "azure": f"abc8Q~{LETTERS}",
+    "cloudflare": f"v1.0-{HEX[:24]}-{HEX}{HEX}",
+    "doppler": f"dp.pt.{LETTERS}",
+    "dynatrace": f"dt0c01.{LETTERS[:24]}.{LETTERS}{LETTERS}",
+    "easypost": f"EZAK{LETTERS}{LETTERS}",
+    "facebook": f"EAAC{LETTERS}{LETTERS}",
+    "flutterwave": f"FLWSECK_TEST-{LETTERS}",
+    "fly.io": f"fo1_{LETTERS}{LETTERS}",
+    "gitlab agent": f"glagent-{LETTERS}",
+    "grafana cloud": f"glc_{LETTERS}",
+    "harness": f"pat.{LETTERS[:22]}.{LETTERS[:24]}.{LETTERS[:20]}",
+    "heroku": f"HRKU-AA{LETTERS}",
+    "hugging face organization": f"api_org_{LETTERS}",
+    "json web token in base64": f"ZXlK{LETTERS}{LETTERS}",
+    "maxmind": f"aB3dE5_{LETTERS[:29]}_mmk",
+    "microsoft teams": f"https://x.webhook.office.com/webhookb2/{LETTERS}@{LETTERS}",
+    "openshift": f"sha256~{LETTERS}{LETTERS}",
+    "planetscale": f"pscale_tkn_{LETTERS}",
+    "prefect": f"pnu_{LETTERS}",
+    "pulumi": f"pul-{HEX}",
+    "rubygems": f"rubygems_{HEX}",
+    "sentry": f"sntryu_{HEX}{HEX}",
+    "slack workflow": f"https://hooks.slack.com/workflows/T000/{LETTERS}",
+    "sourcegraph": f"sgp_{HEX}",
+    "terraform": f"{LETTERS[:14]}.atlasv1.{LETTERS}{LETTERS}",
 }
 """Invented secrets; none was ever valid."""
 
@@ -136,7 +186,9 @@ def test_llm02_a_secret_is_masked_in_every_listed_form(form: str) -> None:
     masked = redact(f"before {text} after")
     assert MASK in masked
     assert not any(hidden in masked for hidden in ("secret ", "secret@", "=secret", "MIIsecret", LETTERS, HEX))
-    assert "secret" not in masked.replace("client_secret", "").replace("aws_secret", "").replace("AGE-SECRET", "")
+    assert "secret" not in masked.replace("client_secret", "").replace("aws_secret", "").replace(
+        "AGE-SECRET", ""
+    ).replace("secret_key_base", "")
     assert masked.startswith("before ")
     assert redact(masked) == masked
 
@@ -154,6 +206,20 @@ def test_llm02_a_secret_is_masked_in_every_listed_form(form: str) -> None:
         "def f(signature: str) -> None",
         "password: ${PASSWORD}",
         "the cookie jar is empty",
+        "[Errno 13] Permission denied: '/etc/passwd': open failed",
+        "/etc/passwd: Permission denied",
+        "cat: /run/secrets/token: No such file or directory",
+        "agents.d/token: unknown key; config/credentials: invalid",
+        "password: Field required, token: null, secret: undefined",
+        "the password is wrong, the token is expired, the secret is out",
+        "the password is base64-encoded, the api key is missing",
+        "an API key: set it first; the api key was not accepted",
+        "mkdir -p build2/out && docker run -p 8080:80 image2",
+        "https://h/x?key=name&sort=asc",
+        "passwords, tokens and keys of 3 users",
+        "the token is 42 characters long",
+        "password reset at 10:30",
+        "dapi is short, patents.example.com, SKIP, API-first",
     ],
 )
 def test_ordinary_text_is_not_masked(text: str) -> None:
