@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from framework.types.plan import Plan, PlanStep
     from framework.types.preflight import Preflight
     from framework.types.problem import Problem
-    from framework.types.report import Action, CallSummary, ErrorInfo, LimitUse, ToolStat, TraceEntry
+    from framework.types.report import Action, CallSummary, ErrorInfo, IncompleteStep, LimitUse, ToolStat, TraceEntry
     from framework.types.run_request import IdempotencyKey
     from framework.types.state import Approve, Confirmation, Decision, Edit, MadeDecision, Reject, Respond, RunResult
     from framework.types.todo import TodoItem
@@ -89,6 +89,7 @@ __all__ = [
     "HttpClient",
     "IdempotencyConflict",
     "IdempotencyKey",
+    "IncompleteStep",
     "LimitExceeded",
     "LimitUse",
     "MadeDecision",
@@ -156,6 +157,7 @@ _MODULES = {
     "Generation": "framework.config.generations.generation",
     "HttpClient": "framework.tools.http.client",
     "IdempotencyKey": "framework.types.run_request",
+    "IncompleteStep": "framework.types.report",
     "LimitUse": "framework.types.report",
     "MadeDecision": "framework.types.state",
     "MediaPart": "framework.types.media",

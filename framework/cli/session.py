@@ -24,6 +24,7 @@ from framework.store.protocol import RunQuery
 from framework.types.errors import StoreError
 from framework.types.events import Event, wire
 from framework.types.outcome import outcome_for
+from framework.types.report import incomplete_text
 from framework.types.state import Confirmation, Decision, RunResult
 
 Ask = Callable[[Iterable[Confirmation]], Awaitable[Mapping[str, Decision]]]
@@ -184,6 +185,8 @@ def print_result(result: RunResult, *, as_json: bool) -> int:
             say(result.output)
         if result.truncated and result.status == "completed":
             say(wrapped_line("incomplete: the output limit cut this answer"), fg="yellow", err=True)
+        if result.incomplete and result.status == "completed":
+            say(wrapped_line(incomplete_text(result.incomplete)), fg="yellow", err=True)
         if text := reason_for_no_answer(result):
             colour = "yellow" if result.status == "paused" else "red"
             say("\n".join(map(wrapped_line, text.splitlines())), fg=colour, err=True)

@@ -128,6 +128,7 @@ export interface PlanStep {
   approved: boolean;
   settled: boolean;
   abandoned: boolean;
+  replaced: boolean;
 }
 
 export interface Plan {
@@ -429,6 +430,7 @@ export interface RunDetail {
   error: { code: string; message: string; retryable: boolean } | null;
   stopped_by: { limit: string; used: number; allowed: number; place: string } | null;
   truncated: boolean;
+  incomplete: { id: string; description: string; status: "failed" | "skipped"; reason: string }[];
   warnings: { code: string; message: string }[];
   elapsed_ms: number;
   user: string | null;

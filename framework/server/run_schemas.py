@@ -12,7 +12,7 @@ from framework.server.schemas import ResponseModel
 from framework.store.conversation_lists import ConversationInfo
 from framework.store.protocol import Conversation, RunInfo
 from framework.types.messages import Message
-from framework.types.report import CallSummary
+from framework.types.report import CallSummary, IncompleteStep
 from framework.types.spec import Limits
 from framework.types.state import Confirmation, MadeDecision, RunResult, RunState
 from framework.types.status import Status
@@ -53,6 +53,8 @@ class ChatResponse(ResponseModel):
     tool_calls: tuple[CallSummary, ...]
     pending: tuple[Confirmation, ...]
     """Decisions that the run waits for, if its status is `paused`: POST them to `/agent/runs/RUN_ID/decisions`."""
+    incomplete: tuple[IncompleteStep, ...] = ()
+    """Steps of the run's plan that were not done, although it may be `completed`."""
     meta: ChatMeta
 
     @classmethod
@@ -71,6 +73,7 @@ class ChatResponse(ResponseModel):
             digest=result.digest,
             tool_calls=result.tool_calls,
             pending=result.pending,
+            incomplete=result.incomplete,
             meta=ChatMeta(
                 total_tokens=result.usage.total_tokens,
                 tool_calls_count=len(result.tool_calls),

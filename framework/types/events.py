@@ -19,6 +19,7 @@ from framework.types.messages import Usage
 from framework.types.plan import Plan, PlanChange, PlanStep, StepStatus
 from framework.types.preflight import Preflight
 from framework.types.problem import Problem
+from framework.types.report import IncompleteStep
 from framework.types.spec import OnExpiry, Risk
 from framework.types.status import Status
 from framework.types.todo import TodoItem
@@ -223,6 +224,8 @@ class StreamEnd(RunEvent):
     """Text of the answer."""
     truncated: bool = False
     """Whether the output limit (`max_tokens`) cut the answer, so that `output` is incomplete."""
+    incomplete: tuple[IncompleteStep, ...] = ()
+    """Steps of the plan that were not done, although the run may be `completed`."""
     message_id: str | None = None
     """Id of the message that contains the answer."""
     tokens_used: int = 0

@@ -77,6 +77,8 @@ class PlanStep(StepDraft):
     """Whether the step failed and a later revision, or the user, has decided what happens instead."""
     abandoned: bool = False
     """Whether the step failed and the model planned no replacement, so that the run cannot complete."""
+    replaced: bool = False
+    """Whether the step failed and a later revision has new steps instead."""
 
     @property
     def content(self) -> dict[str, Any]:
@@ -139,7 +141,7 @@ class Plan(Frozen):
         new_steps = [_continued(step, previous.get(step.id), revision) for step in draft.steps]
         anything_new = any(step.status == "open" and step.revision == revision for step in new_steps)
         abandoned = not (anything_new or before.must_be_approved)  # otherwise the user has asked for this plan
-        after = {"settled": True, "abandoned": abandoned}
+        after = {"settled": True, "abandoned": abandoned, "replaced": anything_new}
         kept_steps = [s.model_copy(update=after) if s.status == "failed" else s for s in kept_steps]
         steps = (*kept_steps, *(step for step in new_steps if step.status == "open"))
         return before.model_copy(update={"revision": revision, "goal": draft.goal, "steps": steps})
@@ -214,8 +216,8 @@ class Plan(Frozen):
 
     @property
     def undone(self) -> list[PlanStep]:
-        """Steps that failed for good or were skipped, although the run may complete without them."""
-        return [step for step in self.steps if step.status in ("failed", "skipped")]
+        """Steps that were skipped, or failed without new steps instead, although the run may complete without them."""
+        return [s for s in self.steps if s.status == "skipped" or (s.status == "failed" and not s.replaced)]
 
     def failures(self) -> list[PlanStep]:
         """Return the failed steps that are not settled."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal
 
 from framework.types.budget import ReachedBudget
 from framework.types.frozen import Frozen
+from framework.types.text import one_line, visible
+
+_REASON_CHARS = 300
+"""Characters of the reason of a step that was not done, where it is shown in words."""
 
 
 class Action(Frozen):
@@ -49,6 +54,22 @@ class ToolStat(Frozen):
     count: int = 0
     total_ms: float = 0.0
     """Total duration in milliseconds."""
+
+
+class IncompleteStep(Frozen):
+    """A step of a run's plan that was not done."""
+
+    id: str
+    description: str
+    status: Literal["failed", "skipped"]
+    reason: str = ""
+    """Error of a failed step, or why it was skipped."""
+
+
+def incomplete_text(steps: Sequence[IncompleteStep]) -> str:
+    """Return which steps were not done, and why, in one line; empty if there are none."""
+    each = (f"step {step.id} {step.status}: {visible(one_line(step.reason, _REASON_CHARS))}" for step in steps)
+    return f"incomplete: {'; '.join(each)}" if steps else ""
 
 
 class ErrorInfo(Frozen):

@@ -16,7 +16,7 @@ from framework.types.frozen import Frozen
 from framework.types.messages import Message, ModelUse, ToolCall, ToolResult, Usage
 from framework.types.plan import Plan
 from framework.types.preflight import Preflight
-from framework.types.report import CallSummary, ErrorInfo, LimitUse, ToolStat, TraceEntry
+from framework.types.report import CallSummary, ErrorInfo, IncompleteStep, LimitUse, ToolStat, TraceEntry
 from framework.types.spec import Limits, ModelSettings, OnExpiry, Risk
 from framework.types.status import Status
 from framework.types.transcript import Summary
@@ -296,6 +296,9 @@ class RunResult(Frozen, Generic[OutputT]):
     """Limit that stopped the run, if its status is `stopped`."""
     truncated: bool = False
     """Whether the output limit (`max_tokens`) cut the answer, so that `output` is incomplete."""
+    incomplete: tuple[IncompleteStep, ...] = ()
+    """Steps of the plan that were not done: skipped, or failed without new steps instead. Such a run may be
+    `completed`."""
     warnings: tuple[RunWarning, ...] = ()
     """Warnings of the run and its sub-runs, those before a pause included."""
     elapsed_ms: float = 0.0

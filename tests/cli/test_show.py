@@ -10,9 +10,11 @@ import pytest
 from rich.console import Console
 
 from framework.cli.confirm import ask_human
+from framework.cli.session import print_result
 from framework.cli.show import Lines, as_visible_json, how_to_decide, line
 from framework.cli.tree import RunTree
 from framework.types.events import Event, RunFinished, Thought, ToolFinished, ToolStarted, Warned
+from framework.types.report import IncompleteStep
 from framework.types.state import Confirmation, Reject, RunResult
 from framework.types.text import visible
 
@@ -118,3 +120,19 @@ def test_asi09_a_suggested_command_executes_nothing_that_a_model_wrote(
     )
     command = how_to_decide(result).removeprefix("decide: ").partition(" (or --reject")[0]
     assert shlex.split(command) == ["agentsd", "runs", "decide", "r", *words]
+
+
+def test_asi09_steps_that_a_plan_left_out_are_shown_after_its_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    steps = (
+        IncompleteStep(id="b", description="fetch", status="failed", reason=f"no{TRICKS}\nroute"),
+        IncompleteStep(id="c", description="read", status="skipped", reason="b was not done"),
+    )
+    given = {"run_id": "r", "messages": (), "steps": 1, "agent": "a", "generation": 1, "digest": ""}
+    result = RunResult(status="completed", finish_reason="final", output="half", incomplete=steps, **given)
+
+    assert print_result(result, as_json=False) == 0
+    shown = capsys.readouterr()
+    assert shown.out == "half\n"
+    assert shown.err.startswith("incomplete: step b failed: no")
+    assert shown.err.endswith("route; step c skipped: b was not done\n")
+    assert not any(sign in shown.err for sign in "\x1b\u202e\u200b\x9b")

@@ -18,7 +18,7 @@ from framework.types.errors import AgentsdError
 from framework.types.events import WIRE_NAMES, RunEvent
 from framework.types.messages import Message, ToolCall, Usage
 from framework.types.outcome import OUTCOMES, Limit
-from framework.types.report import Action, CallSummary, ErrorInfo, LimitUse, ToolStat, TraceEntry
+from framework.types.report import Action, CallSummary, ErrorInfo, IncompleteStep, LimitUse, ToolStat, TraceEntry
 from framework.types.spec import AgentSpec
 from framework.types.state import Confirmation, MadeDecision, RunResult
 from framework.types.warnings import WARNINGS, RunWarning
@@ -49,8 +49,8 @@ def names(cell: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "model",
-    [RunResult, RunWarning, TraceEntry, Action, CallSummary, ToolStat, Usage, Message, ToolCall, Confirmation,
-     MadeDecision, ErrorInfo, LimitUse, ReachedBudget],
+    [RunResult, IncompleteStep, RunWarning, TraceEntry, Action, CallSummary, ToolStat, Usage, Message, ToolCall,
+     Confirmation, MadeDecision, ErrorInfo, LimitUse, ReachedBudget],
     ids=lambda model: model.__name__,
 )  # fmt: skip
 def test_every_field_of_a_result_is_documented_in_order(model: type[BaseModel]) -> None:

@@ -6,12 +6,15 @@ import asyncio
 import json
 from base64 import b64encode
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from framework import ModelError
-from framework.llm.scripted import ScriptedModel, calls
+from framework.llm.scripted import ScriptedModel, Turn, calls
+from framework.server.mcp.results import tool_result
+from framework.types.plan import PlanDraft, StepDraft
+from framework.types.text import one_line
 from tests.support.api_keys import KEY, OTHER, key_entry
 from tests.support.media import png
 from tests.support.projects import agent, write
@@ -355,5 +358,47 @@ def test_equal_idempotency_keys_of_two_keys_are_two_requests(tmp_path: Path) -> 
             assert (await client.post("chat", body, headers=headers))["response"] == "first"
             client.http.headers["authorization"] = f"Bearer {OTHER}"
             assert (await client.post("chat", body, headers=headers))["response"] == "second"
+
+    asyncio.run(main())
+
+
+def test_every_surface_shows_the_steps_that_a_completed_plan_left_out(tmp_path: Path) -> None:
+    async def main() -> None:
+        plan = PlanDraft(
+            goal="divide",
+            steps=(StepDraft(id="1", description="divide", tool="calculator", parameters={"expression": "1/0"}),),
+        )
+        model = ScriptedModel(*cast("list[Turn]", [plan, "I could not divide."] * 6))
+        root = project(tmp_path, executor="plan", plan="{on_failure: skip}")
+        async with client_of(root, model) as client:
+            found = await client.post("chat", {"message": "divide"})
+            assert (found["status"], found["meta"]["finish_reason"]) == ("completed", "final")
+            (step,) = found["incomplete"]
+            assert {key: step[key] for key in ("id", "description", "status")} == {
+                "id": "1", "description": "divide", "status": "failed"
+            }  # fmt: skip
+            assert "zero" in step["reason"]
+            assert (await client.get(f"runs/{found['run_id']}"))["incomplete"] == [step]
+            (done,) = [e.data for e in await client.events(f"runs/{found['run_id']}/events") if e.name == "done"]
+            assert done["incomplete"] == [step]
+            asked = {"model": "a", "messages": [{"role": "user", "content": "divide"}]}
+            completion = (await client.http.post("/v1/chat/completions", json=asked)).json()
+            assert completion["agentsd"] == {"incomplete": [step]}
+            chunks = (await client.http.post("/v1/chat/completions", json={**asked, "stream": True})).text
+            assert json.dumps({"incomplete": [step]}, separators=(",", ":")) in chunks
+            response = (await client.http.post("/v1/responses", json={"model": "a", "input": "divide"})).json()
+            assert (response["status"], response["agentsd"]) == ("completed", {"incomplete": [step]})
+            body = {"threadId": "t", "runId": "r", "messages": [{"id": "1", "role": "user", "content": "divide"}]}
+            given: dict[str, Any] = {"state": {}, "tools": [], "context": [], "forwardedProps": {}}
+            agui = (await client.http.post("/agui/a", json=body | given)).text
+            finished = json.loads(agui.strip().splitlines()[-1].removeprefix("data: "))
+            assert finished["metadata"]["agentsd"]["incomplete"] == [step]
+            result = await client.serving.runtime.result(found["run_id"])
+            called = tool_result(result, "")
+            assert called.meta is not None
+            assert called.meta["agentsd/incomplete"] == [step]
+            assert called.content[0].model_dump()["text"] == (
+                f"I could not divide.\n\nincomplete: step 1 failed: {one_line(step['reason'], 300)}"
+            )
 
     asyncio.run(main())

@@ -30,7 +30,7 @@ from framework.engine.runtime.result import build_result
 from framework.store.protocol import RunInfo, RunQuery
 from framework.telemetry.otlp_json import otlp_json as exported
 from framework.types.messages import REFUSED_STATUSES
-from framework.types.report import TraceEntry
+from framework.types.report import TraceEntry, incomplete_text
 from framework.types.state import Approve, Confirmation, Edit, MadeDecision, Reject, Respond, RunResult, RunState
 from framework.types.text import visible
 from framework.types.trace import SpanRecord
@@ -94,6 +94,8 @@ def run_lines(state: RunState, result: RunResult, decisions: Sequence[MadeDecisi
         yield click.style("answer:", bold=True)
         yield from (f"  {visible(line)}" for line in result.output.splitlines())
     yield from (click.style(f"warning: {visible(one.message)}", fg="yellow") for one in result.warnings)
+    if result.incomplete and result.status == "completed":
+        yield click.style(incomplete_text(result.incomplete), fg="yellow")
     if (text := reason_for_no_answer(result)) and result.status not in ("paused", "queued"):
         yield click.style(text, fg="red")
     for asked in result.pending:

@@ -124,9 +124,13 @@ export function banners(run, events) {
     stop && note("warn", h("code", stop.limit), stopText(stop)),
     pending.length && note("human", t("Waits for a decision: {names}", { names }), null, open),
     run.truncated && note("warn", t("The answer is incomplete."), t("The output limit max_tokens cut it.")),
-    run.warnings.slice(0, 3).map(({ code, message }) => note("warn", h("code", code), message)),
+    status === "completed" && run.incomplete.length && note("warn", t("Steps of the plan were not done:"), notDone(run.incomplete)),
+    run.warnings.filter(({ code }) => code !== "steps_not_done").slice(0, 3).map(({ code, message }) => note("warn", h("code", code), message)),
   ].map((each) => each || null);
 }
+
+/** @param {Run["incomplete"]} steps */
+const notDone = (steps) => steps.map(({ id, description, reason }) => `${id} ${description}: ${reason}`).join("; ");
 
 /** @param {NonNullable<Run["error"]>} error */
 function advice({ code, retryable }) {

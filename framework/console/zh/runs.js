@@ -57,6 +57,7 @@ export default {
   "The run waits in the queue.": "运行在队列中等待。",
   "Waits for a decision: {names}": "等待决定：{names}",
   "The answer is incomplete.": "回答不完整。",
+  "Steps of the plan were not done:": "计划中有步骤未完成：",
   "The output limit max_tokens cut it.": "输出上限 max_tokens 截断了它。",
   "The same message may succeed later.": "稍后重发同一消息可能成功。",
   "Check the model's name, its key and its server.": "检查模型的名称、密钥和服务器。",

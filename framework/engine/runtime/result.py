@@ -16,7 +16,7 @@ from framework.engine.run import Run
 from framework.engine.run_trace import RunTrace
 from framework.types.errors import LimitExceeded, RunSuspended
 from framework.types.events import ConfirmationRequested, Event, RunFailed, RunFinished, RunPaused
-from framework.types.report import CallSummary, ToolStat, TraceEntry
+from framework.types.report import CallSummary, IncompleteStep, ToolStat, TraceEntry
 from framework.types.state import Confirmation, RunResult, RunState
 
 log = logging.getLogger("agentsd.runs")
@@ -91,6 +91,7 @@ def closing_events(state: RunState, message_id: str | None = None) -> Iterator[E
         finish_reason=state.finish_reason,
         output=state.output,
         truncated=state.truncated,
+        incomplete=_incomplete_steps(state),
         message_id=message_id,
         tokens_used=state.usage.total_tokens,
         usage=state.usage,
@@ -124,6 +125,7 @@ def build_result(state: RunState, answer: BaseModel | None = None) -> RunResult:
         error=state.error,
         stopped_by=state.stopped_by,
         truncated=state.truncated,
+        incomplete=_incomplete_steps(state),
         warnings=tuple(state.warnings),
         elapsed_ms=state.elapsed_ms,
     )
@@ -158,6 +160,21 @@ def _trace_entries(state: RunState) -> Iterator[TraceEntry]:
         yield from before.get(index, ())
         yield entry
     yield from before.get(len(own), ())
+
+
+def _incomplete_steps(state: RunState) -> tuple[IncompleteStep, ...]:
+    """Return the steps of an ended run's plan that were not done; none while a new plan or a person can change that."""
+    if state.plan is None or state.status in ("queued", "running", "paused"):
+        return ()
+    return tuple(
+        IncompleteStep(
+            id=step.id,
+            description=step.description,
+            status="failed" if step.status == "failed" else "skipped",
+            reason=(step.result or "").strip(),
+        )
+        for step in state.plan.undone
+    )
 
 
 def _tool_stats(state: RunState) -> dict[str, ToolStat]:

@@ -164,7 +164,8 @@ class AguiTranslator:
         """Yield the last events: of a run that has ended, or that waits for decisions."""
         yield from self._messages.close_all()
         usage = _token_usage(result.usage, self._used)
-        metadata = {"agentsd": result.model_dump(mode="json", include={"run_id", "status", "finish_reason"})}
+        shown = {"run_id", "status", "finish_reason", *(["incomplete"] if result.incomplete else [])}
+        metadata = {"agentsd": result.model_dump(mode="json", include=shown)}
         if result.status in ("failed", "stopped"):
             message, code = reason_text(result), result.finish_reason
             yield RunErrorEvent(message=message, code=code, usage=usage, metadata=metadata)

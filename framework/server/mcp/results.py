@@ -8,6 +8,7 @@ from mcp.types import CallToolResult, TextContent
 
 from framework.server.wording import confirmations_text, reason_text
 from framework.types import events
+from framework.types.report import incomplete_text
 from framework.types.state import RunResult
 from framework.types.text import one_line, visible
 
@@ -28,7 +29,9 @@ def tool_result(result: RunResult, how_to_decide: str) -> CallToolResult:
             f"{confirmations_text(result.pending)}\n\nThe run {result.run_id} waits for this decision. {how_to_decide}"
         )
     else:
-        text = "\n\n".join(part for part in (result.output, reason_text(result)) if part)
+        is_text = result.status == "completed" and result.data is None
+        notes = (reason_text(result), incomplete_text(result.incomplete) if is_text else "")
+        text = "\n\n".join(part for part in (result.output, *notes) if part)
     is_error = result.status != "completed"
     return CallToolResult(
         content=[TextContent(type="text", text=text)],
@@ -41,7 +44,10 @@ def tool_result(result: RunResult, how_to_decide: str) -> CallToolResult:
 def result_meta(result: RunResult) -> dict[str, Any]:
     """Return the metadata of a result: ids with which other interfaces find the run."""
     keys = ("run_id", "conversation_id", "status", "finish_reason", "agent", "digest", "trace_id")
-    return {f"{_META}{key}": value for key in keys if (value := getattr(result, key)) is not None}
+    meta = {f"{_META}{key}": value for key in keys if (value := getattr(result, key)) is not None}
+    if result.incomplete:
+        meta[f"{_META}incomplete"] = [step.model_dump() for step in result.incomplete]
+    return meta
 
 
 def error_result(message: str) -> CallToolResult:

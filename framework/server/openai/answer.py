@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from framework.server.wording import confirmations_text
 from framework.types.errors import LimitExceeded
 from framework.types.events import ContentReceived, Event, Thought
 from framework.types.messages import Usage
 from framework.types.redact import redact
+from framework.types.report import IncompleteStep
 from framework.types.state import Confirmation, RunResult
 
 AnswerKind = Literal["content", "reasoning"]
@@ -45,6 +46,13 @@ class Ending:
     """Code of the error, if there is no finish reason."""
     error_message: str = ""
     """The error, for people."""
+    incomplete: tuple[IncompleteStep, ...] = ()
+    """Steps of the run's plan that were not done, although it is completed."""
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """Our own key of the last object that a client receives; empty if there is nothing to say."""
+        return {"agentsd": {"incomplete": [one.model_dump() for one in self.incomplete]}} if self.incomplete else {}
 
 
 class AnswerReader:
@@ -93,7 +101,7 @@ def ending_of(result: RunResult, run_url: str = "", *, as_data: bool = False) ->
             return Ending(question, "stop", result.usage, is_question=True)
         case "completed":
             text = json.dumps(result.data, ensure_ascii=False) if as_data else result.output
-            return Ending(text, "length" if result.truncated else "stop", result.usage)
+            return Ending(text, "length" if result.truncated else "stop", result.usage, incomplete=result.incomplete)
         case "stopped":
             limit = LimitExceeded.of(result.stopped_by).message if result.stopped_by else result.finish_reason
             reason: AnswerFinish = "content_filter" if result.finish_reason == "refused" else "length"

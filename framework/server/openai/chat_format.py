@@ -65,7 +65,7 @@ class ChatWriter:
         if ending.finish_reason is None:
             yield self.error(ending.error_code, ending.error_message)
             return
-        yield self._chunk({}, finish_reason=ending.finish_reason)
+        yield self._chunk({}, finish_reason=ending.finish_reason, **ending.notes)
         if self._include_usage:
             yield _encoded({**self._head, "object": _CHUNK, "choices": [], "usage": chat_usage(ending.usage)})
         yield DONE
@@ -81,7 +81,7 @@ class ChatWriter:
             message["reasoning_content"] = reasoning
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": ending.finish_reason}
         head = {**self._head, "object": "chat.completion", "model": agent}
-        return {**head, "choices": [choice], "usage": chat_usage(ending.usage)}
+        return {**head, "choices": [choice], "usage": chat_usage(ending.usage), **ending.notes}
 
     def _chunk(self, delta: Mapping[str, Any], *, finish_reason: str | None = None, **extra: Any) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}

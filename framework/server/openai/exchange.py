@@ -120,7 +120,7 @@ class Exchange:
             return failure(ending.error_code, ending.error_message, run.headers)
         body = new_writer(run.run_id, int(time.time())).complete(agent, ending, "\n\n".join(thoughts.values()))
         if own:
-            body["agentsd"] = {"run_id": run.run_id, "events": events}
+            body["agentsd"] = {"run_id": run.run_id, "events": events, **body.get("agentsd", {})}
         return JSONResponse(body, headers=run.headers)
 
     async def _stream(

@@ -77,7 +77,7 @@ class ResponseWriter:
             response = {**self._response("incomplete"), "incomplete_details": {"reason": reason}}
         else:
             response = self._response("completed")
-        return {**response, "usage": _response_usage(ending.usage)}
+        return {**response, "usage": _response_usage(ending.usage), **ending.notes}
 
     def error(self, code: str, message: str) -> bytes:
         """Return the event for an error of the server in the middle of a stream."""

@@ -39,6 +39,9 @@ def test_dependents_of_a_failed_step_are_skipped_with_the_reason(tmp_path: Path)
     (warning,) = (e for e in seen if e["event"] == "warning")
     message = "the plan completed without these steps: a failed, b skipped, c skipped"
     assert (warning["code"], warning["message"]) == ("steps_not_done", message)
+    assert [(one.id, one.status) for one in result.incomplete] == [("a", "failed"), ("b", "skipped"), ("c", "skipped")]
+    assert "broken" in result.incomplete[0].reason
+    assert result.incomplete[1].reason == "a was not done"
     assert "+b" not in shop.log
     assert "+d" in shop.log
     ends = {e["id"]: (e["status"], e.get("result")) for e in seen if e["event"] == "plan_step"}

@@ -149,6 +149,7 @@ def test_failed_steps_are_decided_one_by_one(tmp_path: Path) -> None:
         async with Runtime.open(root, store=store, **options) as runtime:
             result = await runtime.run("do it")
             assert [asked.id for asked in result.pending] == ["failed-1-a", "failed-1-b"]
+            assert result.incomplete == (), "a person can still retry them"
             result = await runtime.resume(result.run_id, {"failed-1-b": Respond(text="skip")})
             assert [asked.id for asked in result.pending] == ["failed-1-a"]
             assert step_statuses(result) == {"a": "failed", "b": "failed", "c": "open", "d": "skipped"}
@@ -158,6 +159,7 @@ def test_failed_steps_are_decided_one_by_one(tmp_path: Path) -> None:
     result = asyncio.run(main())
     assert step_statuses(result) == {"a": "done", "b": "failed", "c": "done", "d": "skipped"}
     assert result.output == "done"
+    assert [(one.id, one.status) for one in result.incomplete] == [("b", "failed"), ("d", "skipped")]
 
 
 @cases(25)

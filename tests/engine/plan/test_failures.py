@@ -75,8 +75,10 @@ def test_only_a_new_step_replaces_a_failed_one(tmp_path: Path) -> None:
     other = first, draft(step("c", "a"), step("d", "a")), "c and d"
     result, seen = run_plan(plan_project(tmp_path / "new"), Workshop("b"), *other)
     assert (result.status, result.output) == ("completed", "c and d")
-    (warning,) = (event for event in seen if event["event"] == "warning" and event["code"] == "steps_not_done")
-    assert warning["message"] == "the plan completed without these steps: b failed"
+    assert not [event for event in seen if event["event"] == "warning"], "d replaced b"
+    assert result.incomplete == ()
+    assert result.plan is not None
+    assert [step.id for step in result.plan.steps if step.replaced] == ["b"]
 
 
 def test_steps_in_progress_finish_and_no_step_starts_before_the_new_plan(tmp_path: Path) -> None:
