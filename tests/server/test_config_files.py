@@ -391,3 +391,14 @@ def test_requests_end_while_an_edit_waits_for_its_reload(tmp_path: Path) -> None
             assert server.get("/health")
         assert server.get("/agent/config")["generation"] == 1
         assert waiting.result(PATIENCE).json()["generation"] == 2
+
+
+@pytest.mark.parametrize("path", ["prompts/CON.j2", "prompts/ x.j2", "agents.d/x.test.yaml", "prompts/new.j2"])
+def test_an_edit_beside_another_broken_file_is_reported_as_what_it_is(tmp_path: Path, path: str) -> None:
+    project(tmp_path)
+    (tmp_path / "prompts/gone.j2").symlink_to("nothing.j2")
+    with served(tmp_path) as server:
+        response = put(server, path, "cases: []\n" if path.endswith(".yaml") else "Hello.\n", None)
+        assert response.status_code == 200, response.text
+        assert response.json()["outcome"] == "partial"
+        assert server.get(f"{FILES}/{path}")["state"] == "live"

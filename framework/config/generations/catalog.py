@@ -110,6 +110,11 @@ class Catalog:
             snapshot = snapshot.with_texts(texts)
         return snapshot.with_cases_in_digest() if self._admission.runs_cases else snapshot
 
+    def has_read(self, path: str, content: bytes) -> bool:
+        """Return whether the files that were last published or rejected contain this text of a file."""
+        read = self._last_snapshot
+        return read is not None and content in (read.files.get(path), read.cases.get(path))
+
     @property
     def tools(self) -> Mapping[str, Tool]:
         """The tools of the live generation, by name."""
