@@ -8,7 +8,7 @@ In reading order; each module imports only from those below it:
     console           `/` and `/console/…`: the web page for people, from the static files of `framework/console`.
     console_scripts   Joins the ES modules of the console into few scripts.
     operations_api    `/health`, `/ready` and `/metrics`: for load balancers, orchestrators and Prometheus.
-    store_check       Checks whether the store of a server responds.
+    store_check       Checks whether a server can save to its store.
     routes            The router with all routes of a runtime.
     agui              `/agui`: runs of agents for user interfaces that speak AG-UI.
     mcp               `/mcp` and `agentsd mcp`: agents as tools of other programs.

@@ -210,7 +210,7 @@ def client_message(error: AgentsdError) -> str:
     """
     if isinstance(error, StoreError):
         log.error("%s", redact(error.message))
-        return "the store of the server does not respond; try again later"
+        return "the store of the server cannot read or save now; try again later"
     return redact(error.message)
 
 

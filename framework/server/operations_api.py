@@ -40,9 +40,9 @@ def operation_routes(
 
     @routes.api_route("/ready", methods=["GET", "HEAD"], response_model=ReadinessResponse)
     async def ready(request: Request) -> object:
-        """Return 200 if an agent is available, the store responds and the server is not stopping; else 503."""
+        """Return 200 if an agent is available, the store can save and the server is not stopping; else 503."""
         current = runtime.catalog.current
-        parts = {"agents": bool(current.agents), "store": await store.responds(), "server": not is_stopping()}
+        parts = {"agents": bool(current.agents), "store": await store.can_save(), "server": not is_stopping()}
         failing = tuple(name for name, is_ready in parts.items() if not is_ready)
         readiness = ReadinessResponse(
             ready=not failing,

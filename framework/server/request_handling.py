@@ -32,7 +32,7 @@ from framework.server.request_observer import note_error
 from framework.server.schemas import redacted_json
 from framework.telemetry.inbound import apply_inbound
 from framework.telemetry.redact import places
-from framework.types.errors import AgentsdError, QueueFull, RequestError
+from framework.types.errors import AgentsdError, QueueFull, RequestError, StoreError
 from framework.types.strict_json import check_json_size, read_json
 from framework.types.trace import Inbound
 
@@ -120,7 +120,7 @@ def _cause_of(error: Exception) -> Exception:
 def _error_headers(error: AgentsdError) -> dict[str, str]:
     if isinstance(error, Unauthenticated):
         return {"www-authenticate": "Bearer"}
-    if error.http_status == HTTPStatus.TOO_MANY_REQUESTS:
+    if error.http_status == HTTPStatus.TOO_MANY_REQUESTS or isinstance(error, StoreError):
         named = error.retry_after if isinstance(error, RateLimited | QueueFull) else None
         return {"retry-after": str(named or _RETRY_SECONDS)}
     return {}

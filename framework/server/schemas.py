@@ -142,7 +142,7 @@ class ReadinessResponse(ResponseModel):
 
     ready: bool
     not_ready: tuple[Literal["agents", "store", "server"], ...] = ()
-    """`agents`: none is available; `store`: it does not respond; `server`: it is stopping."""
+    """`agents`: none is available; `store`: it cannot save; `server`: it is stopping."""
     generation: int
     agents: int
     problems: tuple[Problem, ...] = ()

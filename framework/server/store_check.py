@@ -1,4 +1,4 @@
-"""Checks whether the store of a server responds."""
+"""Checks whether a server can save to its store."""
 
 from __future__ import annotations
 
@@ -15,25 +15,28 @@ _MAX_AGE_SECONDS = 1.0
 
 
 class StoreCheck:
-    """Reads from the store: at most once a second and one read at a time, however often it is called."""
+    """Writes to the store: at most once a second and one write at a time, however often it is called.
+
+    A store on a full disk can still be read.
+    """
 
     def __init__(self, store: Store, timeout: float = _TIMEOUT_SECONDS) -> None:
         self._store, self._timeout = store, timeout
-        self._read: asyncio.Task[bool] | None = None
-        self._read_at = 0.0
+        self._write: asyncio.Task[bool] | None = None
+        self._written_at = 0.0
 
-    async def responds(self) -> bool:
-        """Return whether the store answered a read within the time limit. A slow read counts as no answer."""
+    async def can_save(self) -> bool:
+        """Return whether the store saved within the time limit. A slow write counts as a failure."""
         now = asyncio.get_running_loop().time()
-        if self._read is None or (self._read.done() and now - self._read_at >= _MAX_AGE_SECONDS):
-            self._read, self._read_at = asyncio.create_task(self._try_read()), now
-        await asyncio.wait([self._read], timeout=self._timeout)
-        return self._read.done() and self._read.result()
+        if self._write is None or (self._write.done() and now - self._written_at >= _MAX_AGE_SECONDS):
+            self._write, self._written_at = asyncio.create_task(self._try_write()), now
+        await asyncio.wait([self._write], timeout=self._timeout)
+        return self._write.done() and self._write.result()
 
-    async def _try_read(self) -> bool:
+    async def _try_write(self) -> bool:
         try:
-            await self._store.blueprint("")  # one lookup by key, which finds nothing
+            await self._store.renew(())  # writes the row of this process
         except AgentsdError as error:
-            log.warning("the store does not respond: %s", error.message)
+            log.warning("the store cannot save: %s", error.message)
             return False
         return True

@@ -316,6 +316,7 @@ class StoreError(AgentsdError):
     """The store could not read or write a record. The message has the cause: access, space, or the connection."""
 
     code = "store_error"
+    http_status = 503
 
 
 class RunTaken(StoreError):

@@ -160,7 +160,7 @@ def test_a_stream_that_ends_reports_no_client_that_leaves() -> None:
     ("error", "code", "message"),
     [
         (ModelError("no: password=hunter2"), "model_error", "no: password=***"),
-        (StoreError("host x"), "store_error", "the store of the server does not respond; try again later"),
+        (StoreError("host x"), "store_error", "the store of the server cannot read or save now; try again later"),
         (ZeroDivisionError("secret"), "error", "internal error; see the log of the server"),
     ],
 )

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from hashlib import sha256
 from pathlib import Path
+from resource import RLIM_INFINITY, RLIMIT_FSIZE, prlimit
 
 import httpx2
 import psycopg
@@ -273,7 +274,26 @@ def test_a_server_without_its_store_is_not_ready_and_keeps_the_reason_to_its_log
         assert server.request("HEAD", "/ready").status_code == 503
         assert server.get("/health") == {"status": "ok"}
         assert server.stop() == 0
-    assert any("the store does not respond" in line for line in server.output)
+    assert any("the store cannot save" in line for line in server.output)
+
+
+def test_a_server_that_cannot_save_is_not_ready_and_lets_clients_try_again(tmp_path: Path) -> None:
+    """A limit of the size of files fails like a full disk: reads still work."""
+    with served(write(tmp_path, ONE)) as server:
+        run = server.request("POST", "/agent/runs", json={"message": "hi"}).json()["run_id"]
+        prlimit(server.process.pid, RLIMIT_FSIZE, (1, RLIM_INFINITY))
+        for path in ("/agent/runs", "/agent/chat"):
+            failed = server.request("POST", path, json={"message": "hi"})
+            assert (failed.status_code, failed.headers["retry-after"]) == (503, "5"), failed.text
+            assert "cannot read or save now; try again later" in failed.json()["error"]["message"]
+        while (response := server.request("GET", "/ready")).status_code == 200:  # the last answer is reused
+            pass
+        assert (response.status_code, response.json()["not_ready"]) == (503, ["store"])
+        assert server.get(f"/agent/runs/{run}")["run_id"] == run
+        prlimit(server.process.pid, RLIMIT_FSIZE, (RLIM_INFINITY, RLIM_INFINITY))
+        while server.request("GET", "/ready").status_code == 503:
+            pass
+        assert server.request("POST", "/agent/runs", json={"message": "hi"}).status_code == 202
 
 
 def test_a_store_that_does_not_answer_in_time_is_not_ready(postgres: str, tmp_path: Path) -> None:
@@ -281,9 +301,9 @@ def test_a_store_that_does_not_answer_in_time_is_not_ready(postgres: str, tmp_pa
         store = await open_store(url := new_database(postgres), tmp_path)
         check = StoreCheck(store, timeout=0.01)
         with psycopg.connect(url) as other:
-            other.execute("LOCK TABLE agentsd_blueprints IN ACCESS EXCLUSIVE MODE")
-            assert [await check.responds() for _ in range(3)] == [False] * 3, "they wait for one and the same read"
-        while not await check.responds():
+            other.execute("LOCK TABLE agentsd_processes IN ACCESS EXCLUSIVE MODE")
+            assert [await check.can_save() for _ in range(3)] == [False] * 3, "they wait for one and the same write"
+        while not await check.can_save():
             pass
         await store.close()
 

@@ -165,7 +165,7 @@ def test_a_store_that_fails_in_mid_stream_is_an_error_event_and_a_reconnect_cont
                 "event": "error",
                 "code": "store_error",
                 "type": "server_error",
-                "message": "the store of the server does not respond; try again later",
+                "message": "the store of the server cannot read or save now; try again later",
                 "param": None,
             }
             store.fails = False

@@ -102,10 +102,16 @@ class ConnectionThreads:
         self._is_closed = False
         self._lent, self._paused_until = 0, 0.0
 
-    def submit(self, work: Work[T], *, transaction: bool = True) -> Future[T]:
-        """Execute work in one of the threads, by default in a transaction; raises StoreError after `close`."""
+    def submit(self, work: Work[T], *, transaction: bool = True, locks_until: float | None = None) -> Future[T]:
+        """Execute work in one of the threads; raises StoreError after `close`.
+
+        Args:
+            work: the function to execute.
+            transaction: execute it in a transaction.
+            locks_until: time of the monotonic clock from which it does not wait for locks. None: as configured.
+        """
         try:
-            return self._pool.submit(self._execute, work, transaction)
+            return self._pool.submit(self._execute, work, transaction, locks_until)
         except RuntimeError:
             raise StoreError("the store is closed") from None
 
@@ -156,23 +162,23 @@ class ConnectionThreads:
             if (ended := time.monotonic()) - started > self.slow_seconds:
                 self._paused_until = ended + _PAUSE_SECONDS
 
-    def _execute(self, work: Work[T], transaction: bool) -> T:
+    def _execute(self, work: Work[T], transaction: bool, locks_until: float | None) -> T:
         holder: _Holder | None = getattr(self._own, "holder", None)
         if holder is None:
             holder = self._own.holder = _Holder()
             self._holders.append(holder)
         with holder.lock:
             self._lent = 0
-            return self._execute_held(holder, work, transaction)
+            return self._execute_held(holder, work, transaction, locks_until)
 
-    def _execute_held(self, holder: _Holder, work: Work[T], transaction: bool) -> T:
+    def _execute_held(self, holder: _Holder, work: Work[T], transaction: bool, locks_until: float | None) -> T:
         is_old = holder.connection is not None
         try:
             connection = holder.open(self.engine)
             if not transaction:
                 transactions_of(connection).wait()
                 return work(connection)
-            transactions_of(connection).begin()
+            transactions_of(connection).begin(None if locks_until is None else locks_until - time.monotonic())
             return holder.transact(connection, work)
         except DBAPIError as error:
             holder.drop()

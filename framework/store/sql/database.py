@@ -27,6 +27,8 @@ DEFAULT_RETRY_SECONDS = 15.0
 """How long to retry while PostgreSQL is unreachable or a SQLite file is locked."""
 DEFAULT_IDLE_SECONDS = 30.0
 """After how long PostgreSQL ends a transaction whose process sends no statement."""
+REQUEST_SECONDS = 4.0
+"""How long what a client waits for may wait for a SQLite file: for other writes of this process, and for locks."""
 _RETRY_INTERVAL_SECONDS = 0.2
 _UNLISTEN_SECONDS = 1.0
 _ADVICE = {
@@ -89,7 +91,14 @@ class Database:
             raise
         return database
 
-    async def write(self, work: Work[T], committed: Work[T | None] | None = None, *, is_small: bool = False) -> T:
+    async def write(
+        self,
+        work: Work[T],
+        committed: Work[T | None] | None = None,
+        *,
+        is_small: bool = False,
+        is_request: bool = False,
+    ) -> T:
         """Execute work in a transaction and return its result. Raises StoreError if it was rolled back.
 
         If the caller is cancelled during the work, the cancellation is delivered after the work has finished, so that
@@ -100,10 +109,14 @@ class Database:
             committed: called before a repetition. Returns the result of the work if the first attempt was committed
                 after all, else None. Omit it for idempotent work.
             is_small: do the work at once, as `write_now` does, if that is possible. Its result must not be None.
+            is_request: a client waits for it, and can repeat it: a SQLite file is waited for no longer than
+                `REQUEST_SECONDS`.
         """
         if is_small and (result := self.write_now(work)) is not None:
             return result
-        return await self._do(self._writer, work, _unless_committed(committed, work), self._retry_seconds)
+        is_short = is_request and self.is_sqlite
+        seconds = min(REQUEST_SECONDS, self._retry_seconds) if is_short else self._retry_seconds
+        return await self._do(self._writer, work, _unless_committed(committed, work), seconds, is_short=is_short)
 
     def write_now(self, work: Work[T]) -> T | None:
         """Execute work in a transaction, without waiting for anything; for small writes of SQLite.
@@ -195,11 +208,15 @@ class Database:
         retry_seconds: float,
         *,
         transaction: bool = True,
+        is_short: bool = False,
     ) -> T:
+        """Do work in one of the threads. If `is_short`, the time for retries also limits each wait for its turn."""
         deadline = time.monotonic() + retry_seconds
         while True:
             try:
-                ended = threads.submit(work, transaction=transaction)
+                ended = threads.submit(work, transaction=transaction, locks_until=deadline if is_short else None)
+                if is_short:
+                    return await self._begun_in_time(ended, deadline)
                 return await (_await_completion(ended) if threads is self._writer else asyncio.wrap_future(ended))
             except ConnectionFailed as broken:
                 if not broken.stale:
@@ -209,6 +226,20 @@ class Database:
                 work = again
             except (SQLAlchemyError, sqlite3.Error, OSError) as error:
                 raise self._error(error) from None
+
+    async def _begun_in_time(self, work: Future[T], deadline: float) -> T:
+        """Return the result of work of the writer; raise StoreError if it has not begun by the deadline."""
+        seconds = max(0.0, deadline - time.monotonic())
+        timer = asyncio.get_running_loop().call_later(seconds, work.cancel)  # has no effect once it has begun
+        try:
+            return await _await_completion(work)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not work.cancelled() or (task is not None and task.cancelling()):
+                raise
+            raise StoreError(f"store {self.name}: other writes take longer than {seconds:.3g} s; try again") from None
+        finally:
+            timer.cancel()
 
     def _error(self, error: BaseException) -> StoreError:
         """Convert an error, keeping only the driver's message: statements and their values may be confidential."""

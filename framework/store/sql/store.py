@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +179,8 @@ class SqlStore(SqlReader, SqlSignals):
             return True
 
         try:
-            record = await self._hold(state, diff, lease, lambda c: takeover.take(c, lease.name), sa.true(), limits)
+            taken = partial(takeover.take, lease_name=lease.name)
+            record = await self._hold(state, diff, lease, taken, sa.true(), limits, is_request=True)
         except RunBlocked:
             lease.end()
             await self._database.write(block, takeover.was_handed_over)
@@ -197,7 +199,7 @@ class SqlStore(SqlReader, SqlSignals):
             takeover.hand_over(connection, self._offers)
             return True
 
-        await self._database.write(work, takeover.was_handed_over)
+        await self._database.write(work, takeover.was_handed_over, is_request=True)
 
     async def hand_on(self, run_id: str, reason: str, delay: float) -> None:
         """Release a run that this process cannot execute, and save the reason."""
@@ -228,7 +230,7 @@ class SqlStore(SqlReader, SqlSignals):
         def committed(connection: sa.Connection) -> str | None:
             return connection.execute(sa.select(runs.c.id).where(runs.c.id == request.run_id)).scalar_one_or_none()
 
-        return await self._database.write(work, committed)
+        return await self._database.write(work, committed, is_request=True)
 
     async def claim(
         self, limit: int, *, run_id: str | None = None, scope: WorkScope = EVERYTHING
@@ -261,7 +263,7 @@ class SqlStore(SqlReader, SqlSignals):
                 self._notify(connection, Signal("cancel", run_id=key))
             return is_requested
 
-        return await self._database.write(work)
+        return await self._database.write(work, is_request=True)
 
     async def renew(self, run_ids: Collection[str]) -> Mapping[str, bool]:
         """Renew the lease of this process, and read its runs."""
@@ -286,7 +288,7 @@ class SqlStore(SqlReader, SqlSignals):
 
     async def save_media(self, run_id: str, files: Mapping[str, bytes]) -> None:
         """Save files by digest, each once."""
-        await self._database.write(lambda connection: sql_media.insert_media(connection, run_id, files))
+        await self._database.write(lambda c: sql_media.insert_media(c, run_id, files), is_request=True)
 
     async def conversation(self, conversation_id: str, tenant: str | None = None) -> Conversation:
         """Return a conversation with the messages of its answered turns. Delete it first if it has expired."""
@@ -297,18 +299,19 @@ class SqlStore(SqlReader, SqlSignals):
             )
             if conversation is not None:
                 return conversation
-            await self._database.write(lambda c: sql_conversations.delete_expired(c, time.time(), key))
+            await self._database.write(lambda c: sql_conversations.delete_expired(c, time.time(), key), is_request=True)
 
     async def replace_session(self, conversation: Conversation) -> None:
         """Save session values, compare-and-set on the number of turns."""
-        await self._database.write(lambda connection: sql_conversations.replace_session(connection, conversation))
+        await self._database.write(lambda c: sql_conversations.replace_session(c, conversation), is_request=True)
 
     async def delete_conversation(self, conversation_id: str, tenant: str | None = None) -> int:
         """Delete a conversation and its runs, in one transaction."""
         return await self._database.write(
             lambda connection: sql_conversations.delete_conversation(
                 connection, self._database, self._leases, conversation_id, tenant
-            )
+            ),
+            is_request=True,
         )
 
     async def count_use(self, uses: Sequence[BudgetUse]) -> None:
@@ -349,6 +352,8 @@ class SqlStore(SqlReader, SqlSignals):
         has_changed: sa.ColumnElement[bool],
         limits: RunLimits,
         chars: float = math.inf,
+        *,
+        is_request: bool = False,
     ) -> SqlRecord:
         """Execute a transaction that makes this process the holder of a run, and return the run's record.
 
@@ -366,7 +371,8 @@ class SqlStore(SqlReader, SqlSignals):
             return work(connection)
 
         is_small = chars <= MAX_IMMEDIATE_CHARS
-        held = await self._process.write(limited if limits else work, committed, is_small=is_small)
+        whole = limited if limits else work
+        held = await self._process.write(whole, committed, is_small=is_small, is_request=is_request)
         held = replace(held, slots=frozenset(limits))
         state.version = held.version
         return SqlRecord(self._database, self._statements, state, diff, lease, held, self.is_followed, chars)

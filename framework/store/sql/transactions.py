@@ -19,8 +19,12 @@ _KEY = "agentsd transactions"
 class Transactions(Protocol):
     """Begins the transactions of one connection."""
 
-    def begin(self) -> None:
-        """Begin a transaction, unless one has begun; raises StoreError or an error of the driver."""
+    def begin(self, seconds: float | None = None) -> None:
+        """Begin a transaction, unless one has begun; raises StoreError or an error of the driver.
+
+        Args:
+            seconds: how long to wait for a lock of SQLite. None, or more than is configured: as configured.
+        """
         ...
 
     def wait(self) -> None:
@@ -35,7 +39,7 @@ class PostgresTransactions:
         """Initialize. `first`: a statement with which every transaction begins."""
         self._driver, self._first = driver, first
 
-    def begin(self) -> None:
+    def begin(self, seconds: float | None = None) -> None:  # noqa: ARG002 - PostgreSQL has no lock of the whole file
         """Execute the first statement, if there is one."""
         if self._first is not None and not self._driver.info.transaction_status:
             self._driver.execute(self._first)
@@ -57,15 +61,19 @@ class SqliteTransactions:
             busy_seconds: how long a statement waits for a lock.
         """
         self._driver, self._file, self._begin, self._busy_seconds = driver, file, begin, busy_seconds
-        self._waits = True
+        self._waits: bool | None = True
+        """Whether statements wait as configured; None after a transaction that waited less."""
         self._checkpointed_at = 0
 
-    def begin(self) -> None:
+    def begin(self, seconds: float | None = None) -> None:
         """Begin a transaction that waits for locks, and checkpoints the log if that is long."""
         if self._driver.in_transaction:
             return
         self._checkpointed_at = self._file.checkpointed_at()
         self.wait()
+        if seconds is not None and seconds < self._busy_seconds:
+            self._driver.execute(f"PRAGMA busy_timeout={max(0, round(seconds * 1000))}")
+            self._waits = None
         self._driver.execute(self._begin)
 
     def wait(self) -> None:

@@ -51,37 +51,66 @@ OnDisconnect = Callable[[str], None]
 """Called with the reason when the connection to a server ends."""
 
 
+class _Protocol(SubprocessStreamProtocol):
+    """The pipes of a child process, and its exit, which they may outlive."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(limit=_MAX_LINE_BYTES, loop=loop)
+        self.exited = asyncio.Event()
+
+    def process_exited(self) -> None:
+        """Note that the process has ended."""
+        self.exited.set()
+        super().process_exited()
+
+
 class _ServerProcess:
     """The child process of a server."""
 
-    def __init__(self, transport: asyncio.SubprocessTransport, process: Process) -> None:
-        self._transport, self._process = transport, process
+    def __init__(self, transport: asyncio.SubprocessTransport, protocol: _Protocol, process: Process) -> None:
+        self._transport, self._protocol, self._process = transport, protocol, process
         self._errors = b""
         self._silent = asyncio.Event()
 
     async def read(
         self, to_session: MemoryObjectSendStream[SessionMessage | Exception], on_disconnect: OnDisconnect
     ) -> None:
-        """Pass the server's messages to the session, until it ends or writes too many lines that are not MCP."""
+        """Pass the server's messages to the session, until it ends or writes too many lines that are not MCP.
+
+        A process that was killed has ended, even if a child of it keeps its standard output open.
+        """
+        reason = ""
+        async with to_session:
+            async with anyio.create_task_group() as tasks:
+
+                async def end_after_exit() -> None:
+                    await self._protocol.exited.wait()
+                    await anyio.sleep(_GRACE_SECONDS)  # for what it wrote last
+                    tasks.cancel_scope.cancel()
+
+                tasks.start_soon(end_after_exit)
+                reason = await self._pass_on(to_session)
+                tasks.cancel_scope.cancel()
+            on_disconnect(reason or await self._ended())
+
+    async def _pass_on(self, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> str:
+        """Pass the server's messages to the session; return why it ends."""
         output, strays = self._process.stdout, 0
         assert output
-        async with to_session:
-            while strays <= _MAX_STRAY_LINES:
-                try:
-                    line = await output.readline()
-                except ValueError:
-                    on_disconnect(f"it sent a line of more than {_MAX_LINE_BYTES // 2**20} MB")
-                    return
-                if not line:
-                    on_disconnect(await self._ended())
-                    return
-                message = _message(line)
-                if message is None:
-                    strays += 1
-                    continue
-                with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # the session ended first
-                    await to_session.send(message)
-        on_disconnect("its standard output is not MCP")
+        while strays <= _MAX_STRAY_LINES:
+            try:
+                line = await output.readline()
+            except ValueError:
+                return f"it sent a line of more than {_MAX_LINE_BYTES // 2**20} MB"
+            if not line:
+                return await self._ended()
+            message = _message(line)
+            if message is None:
+                strays += 1
+                continue
+            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # the session ended first
+                await to_session.send(message)
+        return "its standard output is not MCP"
 
     async def write(self, from_session: MemoryObjectReceiveStream[SessionMessage]) -> None:
         """Pass the session's messages to the server. `read` detects that the server has ended."""
@@ -125,8 +154,7 @@ class _ServerProcess:
     async def _exits_within(self, seconds: float) -> bool:
         """Return whether the process exits in time. `process.wait()` would also wait for its children's pipes."""
         with anyio.move_on_after(seconds):
-            while self._process.returncode is None:  # noqa: ASYNC110 - asyncio has no event for this that ignores the pipes
-                await anyio.sleep(0.01)
+            await self._protocol.exited.wait()
         return self._process.returncode is not None
 
     def _signal(self, number: signal.Signals) -> None:
@@ -168,7 +196,7 @@ async def _start(server: McpServer) -> _ServerProcess:
     forbid_inspection()
     env = child_environment() | {name: value.get_secret_value() for name, value in server.env.items()}
     transport, protocol = await loop.subprocess_exec(
-        lambda: SubprocessStreamProtocol(limit=_MAX_LINE_BYTES, loop=loop),
+        lambda: _Protocol(loop),
         *_launched(server.command, env),
         stdin=PIPE,
         stdout=PIPE,
@@ -176,7 +204,7 @@ async def _start(server: McpServer) -> _ServerProcess:
         env=env,
         start_new_session=True,
     )
-    return _ServerProcess(transport, Process(transport, protocol, loop))
+    return _ServerProcess(transport, protocol, Process(transport, protocol, loop))
 
 
 def _launched(command: Sequence[str], env: Mapping[str, str]) -> Sequence[str]:

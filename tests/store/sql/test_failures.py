@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -15,6 +17,8 @@ from framework.store.sql.migrations import SCHEMA_VERSION
 from framework.store.sql.store import SqlStore
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.errors import StoreTooNew
+from framework.types.messages import Message
+from framework.types.run_request import RunRequest
 from tests.support.projects import agent, write
 
 
@@ -89,6 +93,51 @@ def test_a_locked_file_is_an_error_after_the_retry_time(tmp_path: Path) -> None:
                     await runtime.run("go")
                 assert len(await runtime.store.runs()) == 1, "reads still work"
             assert (await runtime.run("go")).output == "two"
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_what_a_client_waits_for_gives_up_on_a_locked_file_soon(tmp_path: Path) -> None:
+    """SQLite waits for a lock for 10 s, and each write for those before it."""
+
+    async def main() -> None:
+        store = await SqlStore.open(url_of(tmp_path), tmp_path, retry_seconds=0.2)
+        request = RunRequest(message=Message(role="user", content="hi"), options={})
+        await store.enqueue(request)
+        with closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            begun = time.monotonic()
+            for write in (store.enqueue(request), store.request_cancel(request.run_id), store.save_media("r", {})):
+                with pytest.raises(StoreError, match="locked; another process is using it"):
+                    await write
+            assert time.monotonic() - begun < 8
+        await store.enqueue(RunRequest(message=request.message, options={}))
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_what_a_client_waits_for_does_not_wait_behind_slow_writes(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = await SqlStore.open(url_of(tmp_path), tmp_path, retry_seconds=0.1)
+        request = RunRequest(message=Message(role="user", content="hi"), options={})
+        begun, opened = threading.Event(), threading.Event()
+
+        def hold(_: object) -> bool:
+            begun.set()
+            return opened.wait(30)
+
+        slow = asyncio.ensure_future(store._database.write(hold))
+        await asyncio.to_thread(begun.wait)
+        with pytest.raises(StoreError, match=r"other writes take longer than 0.1 s"):
+            await store.enqueue(request)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await store.enqueue(request)
+        opened.set()
+        assert await slow
+        assert await store.runs() == [], "what was refused is not saved later"
         await store.close()
 
     asyncio.run(main())

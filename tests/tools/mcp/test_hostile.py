@@ -196,6 +196,19 @@ def test_a_call_interrupted_by_a_killed_server_is_not_retried(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("patient_calls")
+def test_a_killed_server_whose_child_keeps_its_pipes_is_noticed(tmp_path: Path) -> None:
+    """Its calls would otherwise wait for their time limits: the pipes say nothing."""
+
+    async def main() -> None:
+        async with opened(raw(tmp_path, {})) as world:
+            with pytest.raises(ToolError, match=r"was lost during the call: it was killed by signal 9 \(SIGKILL\)"):
+                await world.call("leave")
+            assert await world.call("echo", n=2) == '{"n": 2}'
+
+    asyncio.run(main())
+
+
+@pytest.mark.usefixtures("patient_calls")
 def test_an_interrupted_idempotent_call_is_retried(tmp_path: Path) -> None:
     async def main() -> None:
         before = children()
