@@ -33,6 +33,19 @@ def test_time_during_which_the_process_is_stopped_does_not_count(monkeypatch: py
     assert call_within(60, work, is_exempt=note, max_seconds=60).result() == "done"
 
 
+def test_time_during_which_the_machine_executes_something_else_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock runs a thousand times faster than the CPU: the function gets a thousandth of the CPU."""
+    monotonic = time.monotonic
+
+    def work() -> str:
+        while time.thread_time() < 0.3:
+            pass
+        return "done"
+
+    monkeypatch.setattr("framework.tools.deadline.time.monotonic", lambda: 1000 * monotonic())
+    assert call_within(1, work, is_exempt=lambda _: False, max_seconds=1).result() == "done"
+
+
 @pytest.mark.parametrize("busy", [True, False])
 def test_a_call_that_does_not_end_is_abandoned(busy: bool) -> None:
     ended = threading.Event()
