@@ -19,6 +19,8 @@ MAX_DATA_BYTES = 10 * 1024 * 1024
 _MAX_EXPRESSION_CHARS = 2_000
 _MAX_SECONDS = 5.0
 _WORKER = Path(__file__).with_name("jmespath_process.py")
+_START = "import sys, runpy; sys.path += sys.argv[2:]; runpy.run_path(sys.argv[1], run_name='__main__')"
+"""The program of the process. Agents may write into a folder on the search path, so installed packages precede it."""
 
 
 @tool(risk="low", idempotent=True, paths="path")
@@ -58,10 +60,10 @@ def _evaluate(expression: str, data: str) -> dict[str, str]:
     request = json.dumps({"expression": expression, "data": data})
     try:
         process = subprocess.run(
-            [sys.executable, "-P", str(_WORKER)],
+            [sys.executable, "-I", "-c", _START, str(_WORKER), *filter(None, sys.path)],
             input=request.encode(),
             capture_output=True,
-            env=child_environment("PYTHONPATH"),
+            env=child_environment(),
             timeout=_MAX_SECONDS,
             check=False,
         )

@@ -72,6 +72,19 @@ def test_the_process_that_evaluates_has_no_keys(tmp_path: Path, monkeypatch: pyt
     assert set(ask("@")) <= {*INHERITED_VARIABLES, "PYTHONPATH"}
 
 
+def test_a_file_in_a_folder_on_the_search_path_replaces_no_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Agents may write into such a folder."""
+    for name in ("json", "jmespath", "sitecustomize", "resource"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert ask("open") is True
+    assert not (tmp_path / "ran").exists()
+
+
 @pytest.mark.parametrize(
     ("expression", "data", "message"),
     [
