@@ -1,4 +1,4 @@
-"""Watches the project's folders and publishes each valid edit as a new generation.
+"""Watches the project's files and publishes each valid edit as a new generation.
 
 An event of the operating system only triggers a scan; what changed is decided by comparing the files. The files that
 an event names are read first, to begin the quiet period and the build. All files are scanned before they are published.
@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing, suppress
 from functools import partial
@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from framework.config.files.debounce import Debouncer, GracePeriods
+from framework.config.files.reading import Fingerprint, fingerprint
 from framework.config.files.scanner import Scanner
-from framework.config.files.snapshot import AGENTS, PROJECT_FOLDERS, PROMPTS, Snapshot
+from framework.config.files.snapshot import AGENTS, PLUGINS, PROJECT_FOLDERS, PROMPTS, Snapshot
 from framework.config.generations.candidate import Candidate
 from framework.config.generations.catalog import Catalog
-from framework.config.settings import ReloadSettings
+from framework.config.settings import SETTINGS_FILE, ReloadSettings
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +72,11 @@ class Watcher:
         periods = GracePeriods(settings.quiet, settings.removal_grace, settings.widening_grace)
         self._debouncer = Debouncer(periods, catalog.current.digest)
         self._candidate: Candidate | None = None
+        self._load: asyncio.Task[None] | None = None
+        """Loads the plugins of `_loading`, in the background: scans go on, and restrictions take effect meanwhile."""
+        self._loading: Mapping[str, bytes] = {}
+        self._is_plugin_changing = False
+        """Whether a load was abandoned since the last publication, because its files changed again."""
         self._scan_requested = asyncio.Event()
         self._reported: frozenset[str] | None = None
         """The paths of the events since the last scan; None if all files must be scanned."""
@@ -83,27 +89,31 @@ class Watcher:
 
     async def run(self) -> None:
         """Watch until cancelled. May be called once."""
-        threads = ThreadPoolExecutor(2, thread_name_prefix="agentsd-watch")  # one waits for events, one scans
+        threads = ThreadPoolExecutor(3, thread_name_prefix="agentsd-watch")  # two wait for events, one scans
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._watch_events(threads))
+                if not self._catalog.is_single_file:
+                    folders = [self._home / name for name in PROJECT_FOLDERS]
+                    group.create_task(self._watch_events(threads, folders, recursive=True))
+                # other content of the home may be huge, and may change all the time
+                group.create_task(self._watch_events(threads, [self._home], recursive=False))
                 group.create_task(self._scan_repeatedly(threads))
         finally:
+            self._abandon_load()
             self._stop.set()
             threads.shutdown(wait=not self._busy, cancel_futures=True)
 
     # --- events
 
-    async def _watch_events(self, threads: ThreadPoolExecutor) -> None:
-        """Watch the folders; restart when they are replaced or the watch fails."""
+    async def _watch_events(self, threads: ThreadPoolExecutor, paths: Sequence[Path], *, recursive: bool) -> None:
+        """Watch folders; restart when they are replaced or the watch fails."""
         loop, pause = asyncio.get_running_loop(), RETRY_SECONDS
         while True:
             began = loop.time()
-            with closing(WatchedFolders(self._folders())) as folders:
+            with closing(WatchedFolders(paths)) as folders:
+                forward = partial(self._forward_events, folders, threads, loop, recursive=recursive)
                 try:
-                    await self._in_thread(
-                        threads, _convert_panics(partial(self._forward_events, folders, threads, loop))
-                    )
+                    await self._in_thread(threads, _convert_panics(forward))
                 except Exception as error:  # noqa: BLE001 - any failure of the watch may be temporary
                     if not folders.have_changed():
                         self.restarts += 1
@@ -113,13 +123,18 @@ class Watcher:
                     pause = min(2 * pause, MAX_RETRY_SECONDS) if loop.time() - began < 2 * pause else RETRY_SECONDS
                     await folders.until_changed(pause)
 
-    def _folders(self) -> list[Path]:
-        return [self._home] if self._catalog.is_single_file else [self._home / name for name in PROJECT_FOLDERS]
-
     def _forward_events(
-        self, folders: WatchedFolders, threads: ThreadPoolExecutor, loop: asyncio.AbstractEventLoop
+        self,
+        folders: WatchedFolders,
+        threads: ThreadPoolExecutor,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        recursive: bool,
     ) -> None:
-        """Request a scan for each event until the folders are replaced or the process ends. Runs in a thread."""
+        """Request a scan for each event until the folders are replaced or the process ends. Runs in a thread.
+
+        Without `recursive`, the settings file is also examined at each tick, because it may link to another folder.
+        """
         from watchfiles import watch  # slow to import; only a process that watches needs it
 
         changes = watch(
@@ -130,20 +145,35 @@ class Watcher:
             rust_timeout=int(_TICK_SECONDS * 1000),
             yield_on_timeout=True,
             stop_event=self._stop,
-            recursive=bool(folders.existing)
-            and not self._catalog.is_single_file,  # other content of a base folder may be huge
+            recursive=recursive and bool(folders.existing),
         )
-        first = True
+        first, settings = True, self._settings_version()
         with closing(changes):
             for changed in changes:
                 replaced = folders.have_changed()
-                if changed or replaced or first:  # a change before the watch began caused no event
-                    paths = None if replaced or first else frozenset(path for _, path in changed)
+                reported = frozenset(path for _, path in changed)
+                if not recursive:
+                    before, settings = settings, self._settings_version()
+                    reported = self._reported_at_home(reported, is_edited=settings != before)
+                if reported or replaced or first:  # a change before the watch began caused no event
+                    paths = None if replaced or first else reported
                     with suppress(RuntimeError):  # the loop is closed
                         loop.call_soon_threadsafe(self._request_scan, paths)
                 if replaced or not _accepts_work(threads):
                     return
                 first = False
+
+    def _reported_at_home(self, paths: frozenset[str], *, is_edited: bool) -> frozenset[str]:
+        """Return the reported files that belong to the project: a store or a log next to them changes all the time."""
+        settings = str(self._home / SETTINGS_FILE)
+        own = paths if self._catalog.is_single_file else paths & {settings}
+        return own | {settings} if is_edited else own
+
+    def _settings_version(self) -> Fingerprint | None:
+        try:
+            return fingerprint((self._home / SETTINGS_FILE).stat())
+        except OSError:
+            return None
 
     def _request_scan(self, paths: frozenset[str] | None) -> None:
         """Request a scan of these files, or of all files."""
@@ -204,21 +234,87 @@ class Watcher:
     async def _publish_if_ready(self, snapshot: Snapshot, began: float) -> float:
         """Publish the files of a complete scan, if they are ready. Return the loop time of the next one."""
         debouncer = self._debouncer
+        if not debouncer.pending:
+            self._abandon_load()
         while debouncer.pending:
             if wait := debouncer.ready_to_build(began).wait:
                 return began + wait
-            candidate = await self._build(snapshot)
-            if candidate is None:
-                debouncer.mark_handled(snapshot, self._catalog.current.digest, began)
+            hold = frozenset[str]()
+            if not await self._is_loaded(snapshot):
+                wait = await self._publish_restrictions(snapshot, began)
+                hold = self._plugins_to_hold(began)
+                if not hold:
+                    return began + wait if wait else self._reconcile_due
+            if wait := await self._publish_ready(snapshot, hold, began):
+                return began + wait
+            if hold:
                 break
-            readiness = debouncer.ready_to_publish(began, widens=candidate.widens, removes=candidate.removes)
-            if readiness.wait:
-                return began + readiness.wait
-            if readiness.hold:
-                await self._publish_without(readiness.hold, began)
-            elif await self._publish(candidate):
-                debouncer.mark_handled(snapshot, self._catalog.current.digest, began)
         return self._reconcile_due
+
+    async def _publish_ready(self, snapshot: Snapshot, hold: frozenset[str], began: float) -> float:
+        """Publish files whose plugins are loaded. Return the seconds for which they must wait.
+
+        The files in `hold` keep their earlier version.
+        """
+        debouncer = self._debouncer
+        ready = self._with_cases(debouncer.hold_back(hold)) if hold else snapshot
+        candidate = await self._build(ready)
+        if candidate is None:
+            debouncer.mark_handled(ready, self._catalog.current.digest, began)
+            return 0
+        readiness = debouncer.ready_to_publish(began, widens=candidate.widens, removes=candidate.removes)
+        wait = readiness.wait
+        if (wait or readiness.hold) and (candidate.restricts or candidate.removes):
+            wait = min(wait, await self._publish_restrictions(ready, began) or wait)
+        if readiness.hold:
+            await self._publish_without(readiness.hold | hold, began)
+        elif not wait and await self._publish(candidate):
+            debouncer.mark_handled(ready, self._catalog.current.digest, began)
+            self._is_plugin_changing = bool(hold)
+        return wait
+
+    # --- plugins
+
+    async def _is_loaded(self, snapshot: Snapshot) -> bool:
+        """Return whether a snapshot can be built without a delay. Otherwise, load its plugins in the background."""
+        plugins = snapshot.files_in(PLUGINS)
+        if self._load is not None and plugins == self._loading:
+            if not self._load.done():
+                return False
+            load, self._load = self._load, None
+            load.result()
+            return True
+        if self._load is not None and not self._load.done():
+            self._is_plugin_changing = True
+        self._abandon_load()
+        if not await self._catalog.must_load(snapshot):
+            return True
+        self._loading, self._load = plugins, asyncio.create_task(self._catalog.load(snapshot))
+        self._load.add_done_callback(lambda load: None if load.cancelled() else self._request_scan(None))
+        return False
+
+    def _abandon_load(self) -> None:
+        if self._load is not None:
+            self._load.cancel()
+            self._load = None
+
+    async def _publish_restrictions(self, snapshot: Snapshot, began: float) -> float:
+        """Publish what an edit restricts while the rest of it waits. Return the seconds until there may be more."""
+        young = self._debouncer.young(began)
+        wait = min(young.values(), default=0.0)
+        candidate = await self._catalog.prepare_restrictions(snapshot, frozenset(young))
+        if candidate is None:
+            return wait
+        readiness = self._debouncer.ready_to_publish(began, widens=candidate.widens, removes=candidate.removes)
+        if not readiness.wait and not readiness.hold:
+            await self._catalog.publish_restrictions(candidate)
+        return min(filter(None, (wait, readiness.wait)), default=0.0)
+
+    def _plugins_to_hold(self, began: float) -> frozenset[str]:
+        """Return the plugin files to publish in their earlier version: they change again and again while they load."""
+        if not self._is_plugin_changing or not self._debouncer.is_out_of_patience(began):
+            return frozenset()
+        return frozenset(path for path in self._debouncer.touched or () if path.startswith(PLUGINS + "/"))
 
     def _can_build_early(self, snapshot: Snapshot) -> bool:
         """Return whether building now, before the quiet period ends, is cheap and has no side effects.

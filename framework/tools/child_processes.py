@@ -1,15 +1,36 @@
-"""Child processes of this one: the variables that they inherit, and a barrier to reading this process's memory."""
+"""Child processes: how Python is started, what they inherit, and a barrier to reading this process's memory."""
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import sys
 from contextlib import suppress
+from pathlib import Path
+
+import framework
 
 INHERITED_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
 """Environment variables that a child process inherits. They contain no secrets."""
 _PR_SET_DUMPABLE = 4  # in <linux/prctl.h>
+
+
+def isolated_python(program: str, *arguments: str) -> list[str]:
+    """Return the command that executes a Python program in a new interpreter, isolated from the environment.
+
+    The search path of this process follows the standard library and the installed packages: a file in a folder on it,
+    such as that of the script, may have been written by an agent and must not replace a module.
+
+    Raises:
+        FileNotFoundError: the interpreter of this process is not known.
+    """
+    if not sys.executable:
+        raise FileNotFoundError(errno.ENOENT, "sys.executable is not set")
+    own = str(Path(framework.__file__).parent.parent)
+    path = list(dict.fromkeys([own, *(entry or str(Path.cwd()) for entry in sys.path)]))
+    start = f"import sys; sys.path += [entry for entry in {path!r} if entry not in sys.path]; {program}"
+    return [sys.executable, "-I", "-c", start, *arguments]
 
 
 def child_environment(*more: str) -> dict[str, str]:

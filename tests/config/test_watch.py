@@ -322,7 +322,11 @@ def events(monkeypatch: pytest.MonkeyPatch) -> Queue[Path]:
     """The paths of events; the operating system reports none."""
     paths = Queue[Path]()
 
-    def watch(*_: Path, stop_event: threading.Event, **__: object) -> Generator[set[tuple[watchfiles.Change, str]]]:
+    def watch(
+        *_: Path, stop_event: threading.Event, recursive: bool, **__: object
+    ) -> Generator[set[tuple[watchfiles.Change, str]]]:
+        while not recursive and not stop_event.wait(0.01):
+            yield set()
         while not stop_event.is_set():
             try:
                 yield {(watchfiles.Change.modified, str(paths.get(timeout=0.01)))}

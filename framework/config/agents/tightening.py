@@ -196,7 +196,7 @@ def restrict_agents(
         live: the agents by name.
         parsed: the agent files by path.
         sources: the bytes of the agent files by path. Unreadable files are missing here, but present in `parsed`.
-        reasons: why the edit is rejected.
+        reasons: why the edit is rejected; empty if the rest of it only waits.
     """
     by_name = {result.spec.name: result for result in parsed.values() if isinstance(result, ParsedAgent)}
     agents: dict[str, Agent] = {}
@@ -213,7 +213,8 @@ def restrict_agents(
             permissions = read_permissions(agent.path, source, last_good.spec) if source is not None else None
         if permissions is None or permissions.spec != last_good.spec:
             stricter = tighten_agent(last_good, permissions) if permissions else last_good
-            if stricter.original and stricter.digest != agent.digest:
-                agents[name] = replace(stricter, stale=reasons)
+            is_new = stricter.digest != agent.digest or (reasons and not agent.stale)
+            if stricter.original and is_new:
+                agents[name] = replace(stricter, stale=reasons or agent.stale)
             warnings.extend(permission_warnings(agents[name], permissions, agent.path))
     return agents, warnings

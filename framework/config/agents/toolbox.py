@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import unwrap
+from threading import Event
 
 from framework.config.agents.external_tools import ExternalTools
 from framework.config.agents.unexpected_errors import find_problems, problem_from_exception
@@ -14,7 +15,7 @@ from framework.config.files.snapshot import source_digest
 from framework.tools.extension import Extension
 from framework.tools.plugins.helper_files import is_plugin, plugin_files
 from framework.tools.plugins.loader import Plugin, PluginError, PluginLoader
-from framework.tools.plugins.trial import trial_load
+from framework.tools.plugins.trial import TrialNotStarted, try_plugins
 from framework.tools.tool import Tool
 from framework.tools.toolset import index_tools
 from framework.types.errors import ConfigError
@@ -33,6 +34,8 @@ class _Loaded:
     """The bytes of the file and its helper files (None: missing); None if the file was unreadable."""
     plugin: Plugin | None = None
     problems: tuple[Problem, ...] = ()
+    is_untried: bool = False
+    """It was not loaded because no process could be started to try it. That may succeed later, so it is not final."""
 
     def is_of(self, files: Mapping[str, bytes]) -> bool:
         """Return whether these files still have the bytes that were read."""
@@ -79,6 +82,9 @@ class PluginCache:
         self._own_tools = tuple(own_tools)
         self._loader = PluginLoader()
         self._loaded: dict[str, _Loaded] = {}
+        """The results that the last toolbox contains, by path."""
+        self._ahead: dict[str, _Loaded] = {}
+        """Later results, which no toolbox contains yet."""
         self._loads = 0
 
     @property
@@ -86,24 +92,38 @@ class PluginCache:
         """The paths of the plugin files at the last call of `toolbox`."""
         return list(self._loaded)
 
-    def toolbox(
-        self,
-        files: Mapping[str, bytes],
-        unreadable: Mapping[str, Problem],
-        live: Iterable[Plugin] = (),
-        *,
-        is_serving: bool = False,
-    ) -> Toolbox:
-        """Return the tools of these files, and those of the process.
+    def changed(self, files: Mapping[str, bytes]) -> list[str]:
+        """Return the plugin files that are not loaded with these contents."""
+        return [path for path in filter(is_plugin, files) if not self._is_loaded(path, files)]
 
-        A file that fails to load, or whose tool names are in use, keeps its plugin from `live`. If the process
-        `is_serving` already, a changed file is first loaded in a child process, because loading it may hang.
+    def load(self, paths: Sequence[str], files: Mapping[str, bytes], abandoned: Event) -> dict[str, _Loaded]:
+        """Load plugin files while other generations are built: first in a child process, because loading may hang.
+
+        Raises:
+            TrialAbandoned: the event `abandoned` was set.
         """
-        before = self._loaded
-        self._loaded = {path: _Loaded() for path in filter(is_plugin, unreadable)}
+        try:
+            tried = try_plugins(paths, _used(paths, files), abandoned)
+        except TrialNotStarted as error:
+            return {path: _untried(path, files, str(error)) for path in paths}
+        return {path: self._load(path, files, tried[path]) for path in paths}
+
+    def add(self, loaded: Mapping[str, _Loaded]) -> None:
+        """Use these results in the next toolbox of the same files."""
+        self._ahead |= loaded
+
+    def toolbox(
+        self, files: Mapping[str, bytes], unreadable: Mapping[str, Problem], live: Iterable[Plugin] = ()
+    ) -> Toolbox:
+        """Return the tools of these files, and those of the process. Files that are not loaded yet are loaded.
+
+        A file that fails to load, or whose tool names are in use, keeps its plugin from `live`.
+        """
+        results = {path: _Loaded() for path in filter(is_plugin, unreadable)}
         for path in filter(is_plugin, files):
-            cached = before.get(path, _Loaded())
-            self._loaded[path] = cached if cached.is_of(files) else self._load(path, files, trial=is_serving)
+            results[path] = self._known(path, files) or self._load(path, files)
+        self._loaded = results
+        self._ahead = {path: later for path, later in self._ahead.items() if later is not results.get(path)}
         current = {plugin.path: plugin for plugin in live if plugin.path in self._loaded}
         problems: list[Problem] = []
         for path, loaded in sorted(self._loaded.items()):
@@ -127,16 +147,26 @@ class PluginCache:
     def reject(self, failed: Mapping[Plugin, tuple[Problem, ...]]) -> None:
         """Remove plugins whose setup failed; `failed` maps each to the reasons."""
         for plugin, problems in failed.items():
-            loaded = self._loaded.get(plugin.path)
-            if loaded and loaded.plugin is plugin:
-                self._loaded[plugin.path] = replace(loaded, plugin=None, problems=problems)
+            for results in (self._loaded, self._ahead):
+                loaded = results.get(plugin.path)
+                if loaded and loaded.plugin is plugin:
+                    results[plugin.path] = replace(loaded, plugin=None, problems=problems)
 
-    def _load(self, path: str, files: Mapping[str, bytes], *, trial: bool) -> _Loaded:
+    def _known(self, path: str, files: Mapping[str, bytes]) -> _Loaded | None:
+        known = (self._ahead.get(path), self._loaded.get(path))
+        return next((loaded for loaded in known if loaded and loaded.is_of(files)), None)
+
+    def _is_loaded(self, path: str, files: Mapping[str, bytes]) -> bool:
+        loaded = self._known(path, files)
+        return loaded is not None and not (loaded.is_untried and loaded is self._loaded.get(path))
+
+    def _load(self, path: str, files: Mapping[str, bytes], problems: tuple[Problem, ...] = ()) -> _Loaded:
+        """Load a plugin file, unless its trial found problems."""
         self._loads += 1
         if self._loads % _LOADS_PER_COLLECTION == 0:
             gc.collect()
         try:
-            if trial and (problems := trial_load(path, _present(plugin_files(path, files)))):
+            if problems:
                 return _Loaded(plugin_files(path, files), problems=problems)
             plugin = self._loader.load(path, files[path], files)
             return _Loaded(plugin.files, plugin)
@@ -147,6 +177,17 @@ class PluginCache:
 
     def _index(self, plugins: Iterable[Plugin]) -> dict[str, Tool]:
         return index_tools([*self._own_tools, *(tool for plugin in plugins for tool in plugin.tools)])
+
+
+def _used(paths: Iterable[str], files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the plugin files and their helpers."""
+    return {name: source for path in paths for name, source in _present(plugin_files(path, files)).items()}
+
+
+def _untried(path: str, files: Mapping[str, bytes], reason: str) -> _Loaded:
+    message = f"is not loaded, because no process could be started to try it: {reason}"
+    problem = Problem(path=path, message=message, hint="it is tried again when a file of the project is saved")
+    return _Loaded(plugin_files(path, files), problems=(problem,), is_untried=True)
 
 
 def _missing_packages(plugin: Plugin) -> Iterator[Problem]:

@@ -111,10 +111,15 @@ class Debouncer:
             return Readiness()
         if self._handled is None:  # there is no earlier version to hold files at
             return Readiness(wait=due - now)
-        if not self._is_out_of_patience(now):
+        if not self.is_out_of_patience(now):
             return Readiness(wait=self._within_patience(due) - now)
         hold = (path for path in self._touched if self._is_in_grace(path, now, removed, widens=widens))
         return Readiness(hold=frozenset(hold))
+
+    def young(self, now: float) -> dict[str, float]:
+        """Return the files that may be half-written if they grant permissions, and the seconds until they are not."""
+        ends = ((path, at + self._periods.widening - now) for path, at in self._touched.items())
+        return {path: seconds for path, seconds in ends if seconds > 0}
 
     def mark_handled(self, snapshot: Snapshot, live: str, now: float) -> None:
         """Record that a snapshot was published, rejected, or changed nothing.
@@ -135,11 +140,12 @@ class Debouncer:
         assert self._handled is not None, "nothing was observed"
         return self._observed.with_earlier(paths, self._handled)
 
+    def is_out_of_patience(self, now: float) -> bool:
+        """Return whether files have been changing for so long that those which are ready take effect alone."""
+        return now >= self._pending_since + self._periods.patience
+
     def _within_patience(self, due: float) -> float:
         return min(due, self._pending_since + self._periods.patience)
-
-    def _is_out_of_patience(self, now: float) -> bool:
-        return now >= self._pending_since + self._periods.patience
 
     def _removed_files(self) -> frozenset[str]:
         if self._observed is None or self._handled is None:

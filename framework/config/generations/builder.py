@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 from framework.config.agents.budgets import Budgets, define_budgets, with_used_budgets
 from framework.config.agents.compile import Agent
+from framework.config.agents.diff import diff_agents, diff_settings
 from framework.config.agents.external_tools import ExternalTools
 from framework.config.agents.findings import BrokenAgent
 from framework.config.agents.link import Linker
@@ -32,6 +33,7 @@ from framework.config.templates.prompts import Prompts
 from framework.config.yaml.parse import ParseError, parse_agent, sort_problems
 from framework.tools.plugins.loader import Plugin, plugins_of
 from framework.tools.tool import Tool
+from framework.types.change import Change
 from framework.types.errors import ConfigError
 from framework.types.frozen import Frozen
 from framework.types.problem import Problem
@@ -79,6 +81,28 @@ class GenerationBuilder:
         self._agent_files = _AgentFiles()
         self._interner = _SpecInterner()
         self._lock = threading.Lock()
+        self._loading = threading.Lock()
+        """Held while plugins are loaded, so that two callers do not load the same ones."""
+
+    def has_plugins_to_load(self, snapshot: Snapshot) -> bool:
+        """Return whether `load_plugins` would load any plugin of a snapshot."""
+        with self._lock:
+            return bool(self._plugins.changed(snapshot.files_in(PLUGINS)))
+
+    def load_plugins(self, snapshot: Snapshot, abandoned: threading.Event) -> tuple[Plugin, ...]:
+        """Load the plugins of a snapshot that changed, while other generations are built, and return them.
+
+        Raises:
+            TrialAbandoned: the event `abandoned` was set.
+        """
+        files = snapshot.files_in(PLUGINS)
+        with self._loading:
+            with self._lock:
+                paths = self._plugins.changed(files)
+            loaded = self._plugins.load(paths, files, abandoned) if paths else {}
+            with self._lock:
+                self._plugins.add(loaded)
+        return tuple(one.plugin for one in loaded.values() if one.plugin)
 
     def sources(self, snapshot: Snapshot) -> SourceFiles:
         """Return the tool servers that a snapshot declares."""
@@ -114,25 +138,69 @@ class GenerationBuilder:
                 unexpected = problem_from_exception("the project's files", error)
                 return _rejected(snapshot, previous, external, [*reasons, unexpected])
 
+    def build_restrictions(self, snapshot: Snapshot, previous: Generation, young: frozenset[str]) -> Generation | None:
+        """Build the generation after `previous` with only the restrictions of an edit, the rest of which must wait.
+
+        Its files and problems are those of `previous`. None if the edit restricts nothing. Of the `young` files, those
+        that are invalid or grant permissions are left out.
+        """
+        with self._lock:
+            try:
+                restricted, _ = self._restrict(self._without_unfinished(snapshot, previous, young), previous, ())
+            except Exception:  # noqa: BLE001 - the build of the whole edit reports it
+                return None
+        digest = source_digest("restrictions", snapshot.digest)
+        return restricted and replace(restricted, number=previous.number + 1, digest=digest)
+
+    def _without_unfinished(self, snapshot: Snapshot, previous: Generation, young: frozenset[str]) -> Snapshot:
+        """Return a snapshot with the live version of the `young` files that are invalid or grant permissions."""
+        if not young:
+            return snapshot
+        files = self._parse_all(snapshot.files_in(AGENTS))
+        unfinished = {*young} & files.sources.keys()
+        for agent in previous.agents.values():
+            if agent.path in unfinished and (file := files.valid.get(agent.path)):
+                changes = diff_agents({agent.name: agent.last_good.spec}, {file.spec.name: file.spec})
+                unfinished -= set() if _grants(changes) else {agent.path}
+        if SETTINGS_FILE in young and self._settings_grant(snapshot, previous.settings):
+            unfinished.add(SETTINGS_FILE)
+        return snapshot.edited(
+            {path: previous.files.get(path) for path in unfinished}, snapshot.problems, snapshot.cases
+        )
+
+    def _settings_grant(self, snapshot: Snapshot, live: Settings) -> bool:
+        try:
+            return _grants(diff_settings(live, self._settings.settings(snapshot)))
+        except ConfigError:
+            return True
+
     def _build_restricted(
         self, snapshot: Snapshot, previous: Generation, external: ExternalTools, reasons: tuple[Problem, ...]
     ) -> Generation:
+        restricted, warnings = self._restrict(snapshot, previous, reasons)
+        problems = tuple(dict.fromkeys(sort_problems([*reasons, *warnings])))
+        rejected = _rejected(snapshot, restricted or previous, external, problems)
+        if restricted is None:
+            return rejected
+        files = _shared_files(snapshot, previous)
+        return replace(rejected, files=files, files_sum=snapshot.files_sum, problems=problems, rejection=())
+
+    def _restrict(
+        self, snapshot: Snapshot, previous: Generation, reasons: tuple[Problem, ...]
+    ) -> tuple[Generation | None, list[Problem]]:
+        """Return `previous` with the restrictions of an edit, None if it has none, and warnings about its files."""
         files = self._parse_all(snapshot.files_in(AGENTS))
         unreadable = _unreadable_agents(snapshot, previous)
         parsed: dict[str, ParsedAgent | ParseError] = {**files.valid, **files.invalid}
         parsed |= {path: ParseError([problem]) for path, problem in unreadable.items()}
-        agents, agent_warnings = restrict_agents(previous.agents, parsed, files.sources, reasons)
-        settings, settings_problems = self._settings.restrict(snapshot, previous.settings)
-        problems = tuple(dict.fromkeys(sort_problems([*reasons, *agent_warnings, *settings_problems])))
-        rejected = _rejected(snapshot, previous, external, problems)
+        agents, warnings = restrict_agents(previous.agents, parsed, files.sources, reasons)
+        settings, settings_warnings = self._settings.restrict(snapshot, previous.settings)
+        warnings += settings_warnings
         same = agents.keys() == previous.agents.keys() and all(agents[name] is previous.agents[name] for name in agents)
         if same and settings == previous.settings:
-            return rejected
+            return None, warnings
         defined = define_budgets(settings, snapshot.files.get(SETTINGS_FILE, EMPTY_SETTINGS), previous.budgets)
-        budgets = {**previous.budgets, **defined}
-        restricted = replace(rejected, agents=agents, settings=settings, budgets=budgets)
-        restricted = replace(restricted, files=_shared_files(snapshot, previous), files_sum=snapshot.files_sum)
-        return replace(restricted, problems=problems, rejection=())
+        return replace(previous, agents=agents, settings=settings, budgets={**previous.budgets, **defined}), warnings
 
     def _build(self, snapshot: Snapshot, previous: Generation, external: ExternalTools) -> Generation:
         try:
@@ -189,8 +257,7 @@ class GenerationBuilder:
 
     def _toolbox(self, snapshot: Snapshot, previous: Generation, external: ExternalTools) -> Toolbox:
         unreadable = snapshot.unreadable(PLUGINS, self._plugins.paths)
-        files, is_serving = snapshot.files_in(PLUGINS), previous.number > 0
-        toolbox = self._plugins.toolbox(files, unreadable, previous.live_plugins, is_serving=is_serving)
+        toolbox = self._plugins.toolbox(snapshot.files_in(PLUGINS), unreadable, previous.live_plugins)
         return toolbox.with_external(external)
 
     def _update_link_context(self, settings: Settings, toolbox: Toolbox, prompts: Prompts, budgets: Budgets) -> None:
@@ -253,6 +320,10 @@ class GenerationBuilder:
             return error
         except Exception as error:  # noqa: BLE001 - one file must not keep the others from going live
             return ParseError([problem_from_exception(path, error)])
+
+
+def _grants(changes: Iterable[Change]) -> bool:
+    return any(change.effect == "widens" for change in changes)
 
 
 def _rejected(

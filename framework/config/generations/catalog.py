@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from contextvars import Context
 from dataclasses import replace
+from functools import partial
+from itertools import count
 from pathlib import Path
 from time import perf_counter, time_ns
 from types import MappingProxyType
@@ -38,6 +42,9 @@ from framework.types.problem import Problem
 log = logging.getLogger(__name__)
 
 _CONTRACTS_FILE = ".agentsd/contracts.json"
+
+_MAX_LOADS = 3
+"""How often a reload loads plugins whose files changed meanwhile. After that it loads them while others wait."""
 
 Subscriber = Callable[[ConfigReloaded | ConfigRejected], None]
 
@@ -82,10 +89,14 @@ class Catalog:
         self._admission = Admission(settings.reload, gate)
         self._builder = GenerationBuilder(tools, executors, models, SettingsFile(settings, fixed=fixed))
         self._leases = Leases(lifecycle, self.current, self._close_unused)
+        self._set_up_ahead: list[PluginLease] = []
+        """Leases of plugins that were set up before their generation is published."""
         self._pool = ConnectionPool(self._sources_changed) if connect else None
         self._contracts = Contracts((root.parent if self.is_single_file else root) / _CONTRACTS_FILE)
         self._last_snapshot: Snapshot | None = None
         """The files that were last published or rejected; None after a rollback."""
+        self._is_restricted = False
+        """Whether the live generation has only the restrictions of an edit, the rest of which waits."""
         self._has_source_changes = False
         self._refreshing: asyncio.Task[None] | None = None
         self._metrics = ReloadMetrics()
@@ -131,15 +142,16 @@ class Catalog:
 
     async def reload(self, trigger: Trigger = "api") -> Generation:
         """Read the files and publish them. Unchanged files keep the current generation."""
-        async with self._lock:
-            snapshot = await asyncio.to_thread(self.snapshot)
+        async with self._with_plugins(self.snapshot, trigger) as snapshot:
             candidate = await self._prepare(snapshot)
             return await self._publish(candidate, trigger) if candidate else self.current
 
     async def refresh(self) -> Generation:
         """Build and publish the same files again, after the tools or the errors of a tool server have changed."""
         async with self._lock:
-            candidate = await self._prepare(self._last_snapshot) if self._last_snapshot else None
+            if self._last_snapshot is None or self._is_restricted:  # publishing the edit will discover the tools
+                return self.current
+            candidate = await self._prepare(self._last_snapshot)
             return await self._publish(candidate, "source") if candidate else self.current
 
     async def accept(self, names: Sequence[str]) -> Generation:
@@ -148,7 +160,10 @@ class Catalog:
         return await self.refresh()
 
     async def prepare(self, snapshot: Snapshot) -> Candidate | None:
-        """Build a snapshot. Return None if it is already live, was rejected before, or is held back by a rollback."""
+        """Build a snapshot. Return None if it is already live, was rejected before, or is held back by a rollback.
+
+        If `must_load` is true, this delays every other reload and rollback while plugins are loaded.
+        """
         async with self._lock:
             return await self._prepare(snapshot)
 
@@ -158,8 +173,7 @@ class Catalog:
         Args:
             texts: contents of files, by path, to use in place of those on the disk.
         """
-        async with self._lock:
-            snapshot = await asyncio.to_thread(self.snapshot, texts or {})
+        async with self._with_plugins(partial(self.snapshot, texts or {}), None) as snapshot:
             external = await self._discover(snapshot)
             candidate = await self._build(snapshot, external)
             built, held = candidate.generation, self.held and snapshot.digest == self._ignored_digest
@@ -168,6 +182,57 @@ class Catalog:
                 return Preview("unchanged", candidate, held, self.current.problems_with(external))
             reasons = self.problems if state == self._rejected_digests else self._admission.check_files(built)
             return Preview(_outcome(built, reasons), candidate, held, reasons or built.problems)
+
+    async def must_load(self, snapshot: Snapshot) -> bool:
+        """Return whether `load` must be called before a snapshot can be prepared without a delay."""
+        rejected = self._rejected_digests and self._rejected_digests[0]
+        if not self.current.number or snapshot.digest in (self.current.digest, self._ignored_digest, rejected):
+            return False
+        return await asyncio.to_thread(self._builder.has_plugins_to_load, snapshot)
+
+    async def load(self, snapshot: Snapshot, *, set_up: bool = True) -> None:
+        """Load the changed plugins of a snapshot, and set them up, without delaying any other reload or rollback.
+
+        Cancelling the call abandons the load.
+        """
+        abandoned = threading.Event()
+        try:
+            plugins = await asyncio.to_thread(self._builder.load_plugins, snapshot, abandoned)
+        except asyncio.CancelledError:
+            abandoned.set()
+            raise
+        if set_up:
+            lease = await self._leases.set_up(plugins)
+            self._set_up_ahead.append(lease)
+            if lease.failed:
+                await asyncio.to_thread(self._builder.reject_plugins, lease.failed)
+
+    async def prepare_restrictions(self, snapshot: Snapshot, young: frozenset[str] = frozenset()) -> Candidate | None:
+        """Build only the restrictions of an edit, the rest of which must wait. None if it restricts nothing.
+
+        With the gate there are none, because a failing case rejects the restrictions of an edit, too.
+
+        Args:
+            snapshot: the files.
+            young: files that changed a moment ago. Those that are invalid or grant permissions may be half-written, so
+                they restrict nothing yet.
+        """
+        if not self.current.number or self._admission.runs_cases or snapshot.digest == self._ignored_digest:
+            return None
+        before = self.current
+        built = await asyncio.to_thread(self._builder.build_restrictions, snapshot, before, young)
+        return Candidate.of(built, before) if built else None
+
+    async def publish_restrictions(self, candidate: Candidate, trigger: Trigger = "watch") -> None:
+        """Publish the result of `prepare_restrictions`. An outdated candidate is ignored."""
+        async with self._lock:
+            if candidate.before is self.current:
+                with open_reload_span(candidate, trigger) as span:
+                    candidate = candidate.with_traceparent(span.traceparent)
+                    with (lease := await self._leases.acquire(candidate.generation)):
+                        self._swap(candidate, lease, trigger)
+                    self._is_restricted = True
+                    record_reload(span, candidate, trigger, "partial")
 
     async def publish(self, candidate: Candidate, trigger: Trigger = "watch") -> Generation:
         """Publish a candidate unless strict mode or the gate rejects it. An outdated candidate is ignored."""
@@ -217,6 +282,7 @@ class Catalog:
         if self._refreshing:
             self._refreshing.cancel()
             await asyncio.wait([self._refreshing])
+        self._release_ahead()
         await self._leases.close()
         if self._pool:
             await self._pool.close()
@@ -227,12 +293,33 @@ class Catalog:
             await self._published.wait()
         return self.current
 
+    @asynccontextmanager
+    async def _with_plugins(self, read: Callable[[], Snapshot], trigger: Trigger | None) -> AsyncIterator[Snapshot]:
+        """Read the files, and hold the lock as soon as their plugins are loaded, which happens without it.
+
+        The restrictions of the files are published before that. Without a trigger, nothing is published or set up.
+        """
+        for attempt in count(1):
+            async with self._lock:
+                snapshot = await asyncio.to_thread(read)
+                if attempt > _MAX_LOADS or not await self.must_load(snapshot):
+                    yield snapshot
+                    return
+            if trigger and (restricted := await self.prepare_restrictions(snapshot)):
+                await self.publish_restrictions(restricted, trigger)
+            await self.load(snapshot, set_up=trigger is not None)
+
+    def _release_ahead(self) -> None:
+        while self._set_up_ahead:
+            self._set_up_ahead.pop().release()
+
     async def _prepare(self, snapshot: Snapshot) -> Candidate | None:
         if snapshot.digest == self._ignored_digest and snapshot.digest != self.current.digest:
             return None
         started, external = time_ns(), await self._discover(snapshot)
         if (snapshot.digest, external.digest) == (self.current.digest, self.current.external.digest):
             self._rejected_digests, self._ignored_digest, self._last_snapshot = None, None, snapshot
+            self._release_ahead()
             self.problems = self.current.problems_with(external)
             return None
         if (snapshot.digest, external.digest) == self._rejected_digests:
@@ -268,6 +355,7 @@ class Catalog:
                 else:
                     self._rejected_digests = None
                     self._swap(candidate, lease, trigger)
+            self._release_ahead()
         self._metrics.record(
             trigger=trigger,
             outcome=outcome,
@@ -309,7 +397,7 @@ class Catalog:
         self._record_rejection(candidate, problems)
 
     def _record_rejection(self, candidate: Candidate, problems: tuple[Problem, ...]) -> None:
-        self._rejected_digests = candidate.digest, candidate.generation.external.digest
+        self._rejected_digests, self._is_restricted = (candidate.digest, candidate.generation.external.digest), False
         self.problems = problems
         self._notify(ConfigRejected(generation=self.current.number, problems=problems))
         for problem in problems:
@@ -317,6 +405,7 @@ class Catalog:
 
     def _swap(self, candidate: Candidate, lease: Lease, trigger: Trigger) -> None:
         before, self.current = self.current, candidate.generation
+        self._is_restricted = False
         self._leases.publish(lease)
         self.problems = self.current.problems
         self.history.add(candidate, trigger)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from framework.config.generations.generation import Generation
 from framework.tools.plugins.lifecycle import PluginLease, PluginLifecycle
@@ -56,6 +56,10 @@ class Leases:
         """Set up the plugins of a generation, and return its lease. `Lease.failed` contains the failures."""
         use = await self._lifecycle.acquire(generation.plugins) if self._lifecycle else PluginLease()
         return Lease(generation, use, self._remove)
+
+    async def set_up(self, plugins: Iterable[Plugin]) -> PluginLease:
+        """Set up plugins that no generation has yet, and return their lease."""
+        return await self._lifecycle.acquire(plugins) if self._lifecycle else PluginLease()
 
     async def reacquire(self, generation: Generation) -> Lease:
         """Return the lease of an earlier generation. Plugins that were torn down since are set up again.

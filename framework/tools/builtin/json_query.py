@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from framework.tools.builtin.files import format_size
-from framework.tools.child_processes import child_environment
+from framework.tools.child_processes import child_environment, isolated_python
 from framework.tools.files.protection import readable_parts
 from framework.tools.files.safe_open import open_file
 from framework.tools.tool import ToolContext, tool
@@ -19,8 +18,7 @@ MAX_DATA_BYTES = 10 * 1024 * 1024
 _MAX_EXPRESSION_CHARS = 2_000
 _MAX_SECONDS = 5.0
 _WORKER = Path(__file__).with_name("jmespath_process.py")
-_START = "import sys, runpy; sys.path += sys.argv[2:]; runpy.run_path(sys.argv[1], run_name='__main__')"
-"""The program of the process. Agents may write into a folder on the search path, so installed packages precede it."""
+_PROGRAM = "import runpy; runpy.run_path(sys.argv[1], run_name='__main__')"
 
 
 @tool(risk="low", idempotent=True, paths="path")
@@ -60,7 +58,7 @@ def _evaluate(expression: str, data: str) -> dict[str, str]:
     request = json.dumps({"expression": expression, "data": data})
     try:
         process = subprocess.run(
-            [sys.executable, "-I", "-c", _START, str(_WORKER), *filter(None, sys.path)],
+            isolated_python(_PROGRAM, str(_WORKER)),
             input=request.encode(),
             capture_output=True,
             env=child_environment(),

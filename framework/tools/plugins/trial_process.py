@@ -1,8 +1,9 @@
-"""The child process that loads one plugin file. Started by `trial`, never imported.
+"""The child process that loads plugin files. Started by `trial`, never imported.
 
-Reads `{"path": …, "files": {PATH: base64}}` from standard input. Reports on the file descriptor in its argument:
-`ready`, then the stacks that faulthandler dumps while the main thread cannot run Python code, `tick` when it can again,
-and finally `done` with the problems of code that does not finish.
+Reads `{"paths": […], "files": {PATH: base64}}` from standard input. Reports on the file descriptor in its argument:
+`ready`, then for each file the stacks that faulthandler dumps while the main thread cannot run Python code, `tick` when
+it can again, and finally `done` with the problems of code that does not finish. After such code it loads no further
+file, because the code may still be running.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import os
 import resource
 import sys
 import time
+from collections.abc import Mapping
 
 from framework.tools.child_processes import forbid_inspection
 from framework.tools.plugins.loader import LOAD_SECONDS, PluginError, PluginHangsError, PluginLoader
-from framework.types.problem import Problem
 
 _CPU_SECONDS = 60
-"""CPU limit that ends this process even if its parent has ended."""
+"""CPU limit for one file, which ends this process even if its parent has ended."""
 
 
 class _StackDumper:
@@ -38,26 +39,34 @@ class _StackDumper:
         faulthandler.dump_traceback_later(LOAD_SECONDS, repeat=True, file=self._report)
 
 
-def _main(report: int) -> None:
-    """Load the plugin of the request on standard input."""
+def main(report: int) -> None:
+    """Load the plugins of the request on standard input, and end the process."""
     forbid_inspection()  # its environment is that of the server, keys included
-    resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
     request = json.load(sys.stdin)
     files = {path: base64.b64decode(source) for path, source in request["files"].items()}
-    watch, problems = _StackDumper(report), list[Problem]()
+    watch = _StackDumper(report)
     loader = PluginLoader(on_tick=watch.tick)
     os.write(report, b"ready\n")
-    watch.tick()
+    for path in request["paths"]:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        limit = int(used.ru_utime + used.ru_stime) + _CPU_SECONDS
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+        watch.tick()
+        problems = _load(loader, path, files)
+        faulthandler.cancel_dump_traceback_later()
+        answer = {"problems": problems, "is_last": bool(problems) or path == request["paths"][-1]}
+        os.write(report, b"\ndone" + json.dumps(answer).encode() + b"\n")
+        if problems:
+            break
+    os._exit(0)  # do not wait for threads that the plugins started
+
+
+def _load(loader: PluginLoader, path: str, files: Mapping[str, bytes]) -> list[object]:
+    """Load a plugin and return the problems of code that does not finish."""
     try:
-        loader.load(request["path"], files[request["path"]], files)
+        loader.load(path, files[path], files)
     except PluginHangsError as error:
-        problems.extend(error.problems)
+        return [problem.model_dump() for problem in error.problems]
     except PluginError:
         pass  # the load in the parent process reports it
-    faulthandler.cancel_dump_traceback_later()
-    os.write(report, b"done" + json.dumps([problem.model_dump() for problem in problems]).encode() + b"\n")
-    os._exit(0)  # do not wait for threads that the plugin started
-
-
-if __name__ == "__main__":
-    _main(int(sys.argv[1]))
+    return []

@@ -69,7 +69,7 @@ def test_the_process_that_evaluates_has_no_keys(tmp_path: Path, monkeypatch: pyt
     program.chmod(0o755)
     monkeypatch.setenv("OPENAI_API_KEY", "not for workers")
     monkeypatch.setattr(sys, "executable", str(program))
-    assert set(ask("@")) <= {*INHERITED_VARIABLES, "PYTHONPATH"}
+    assert set(ask("@")) <= {*INHERITED_VARIABLES}
 
 
 def test_a_file_in_a_folder_on_the_search_path_replaces_no_module(
