@@ -76,6 +76,35 @@ def test_other_addresses_stay_text(target: str) -> None:
     assert "".join(pieces) == f"[x]({target})"
 
 
+@pytest.mark.parametrize(
+    ("label", "href", "place"),
+    [
+        ("Your bank", "https://evil.example?@bank.com", "evil.example"),
+        ("Your bank", "https://evil.example#@bank.com", "evil.example"),
+        ("Your bank", "https://evil.example/?bank.com", "evil.example"),
+        ("https://bank.com", "https://evil.example/login", "evil.example"),
+        ("https://bank.com/", "https://bank.com.evil.example/", "bank.com.evil.example"),
+        ("apple", "https://\u0430pple.com/", "xn--pple-43d.com"),
+        ("", "https://\u0430pple.com/", "xn--pple-43d.com"),
+        ("", "http://0x7f.1/x", "127.0.0.1"),
+        ("", "https://a.example/x?y=https://b.example", ""),
+        ("write", "mailto:a@b.example?subject=x", "a@b.example"),
+    ],
+)
+def test_the_place_beside_a_link_is_the_one_that_the_browser_opens(label: str, href: str, place: str) -> None:
+    [link] = inline(f"[{label}]({href})" if label else href)
+    assert (link["type"], link["href"], link["children"]) == ("a", href, [label or href])
+    assert call("widgets/markdown-inline.js", "placeOf", link) == place
+
+
+@pytest.mark.parametrize(
+    "target", ["https://bank.com@evil.example/x", "https://a:b@evil.example", "https://[::1", "http://%"]
+)
+def test_addresses_with_a_user_or_without_a_host_stay_text(target: str) -> None:
+    for text in (target, f"[Your bank]({target})"):
+        assert "".join(inline(text)) == text
+
+
 def test_blocks() -> None:
     lists, rows = "- a\n  - b\n- c\n\n3. x\n4. y", "| h | i |\n|---|---|\n| 1 | 2\\|3 |"
     text = f"# Title\n\npara\nmore\n\n{lists}\n\n> q\n\n{rows}\n\n---\n```py\nx = 1\n"

@@ -17,6 +17,7 @@ SUPPORT = "agents.d/support.yaml"
 FILES = {SUPPORT: agent("support", model="offline", runtime_policy="{max_steps: 10}")}
 QUICK = "reload: {quiet: 20ms, widening_grace: 40ms}\n"
 CURRENT = ".rail [aria-current]"
+STORED = "JSON.stringify(sessionStorage) + JSON.stringify(localStorage)"
 REFUSED = r"status of 401|ERR_CONNECTION_REFUSED|ERR_EMPTY_RESPONSE|ERR_INCOMPLETE_CHUNKED_ENCODING"
 
 
@@ -116,9 +117,14 @@ def test_a_key_is_asked_for_first_and_again_when_it_is_revoked(tmp_path: Path) -
             await other.goto(f"{server.url}/#/agents")
             await expect(other.locator("page-agents")).to_be_attached()
 
+            await page.goto(f"{server.url}/#/chat")
+            await page.get_by_label("Message", exact=True).fill("my draft")
+            assert "my draft" in await page.evaluate(STORED)
             await page.get_by_role("button", name="Signed in as ann").click()
             await page.get_by_role("menuitem", name="Sign out").click()
-            await expect(page.get_by_role("dialog", name="This server requires a key")).to_be_visible()
+            for tab in (page, other):
+                await expect(tab.get_by_role("dialog", name="This server requires a key")).to_be_visible()
+                assert await tab.evaluate(STORED) == "{}{}", "drafts, chats and the key are removed"
 
     run_in_browser(main())
 

@@ -3,7 +3,7 @@
 import { get } from "../core/api.js";
 import { identity, may } from "../core/live.js";
 
-const DRAFTS = "agentsd.draft.";
+const DRAFTS = () => `agentsd.draft.${identity.value?.name}.`;
 const CHATS = () => `agentsd.chats.${identity.value?.name}`;
 const MOST_CHATS = 50;
 
@@ -12,13 +12,13 @@ const MOST_CHATS = 50;
 
 /** @param {string | null} id of the conversation @returns {Draft} */
 export function draft(id) {
-  return { text: "", agent: null, ...read(DRAFTS + (id ?? "")) };
+  return { text: "", agent: null, ...read(DRAFTS() + (id ?? "")) };
 }
 
 /** @param {string | null} id @param {Draft} value */
 export function saveDraft(id, value) {
-  if (value.text || value.agent) localStorage.setItem(DRAFTS + (id ?? ""), JSON.stringify(value));
-  else localStorage.removeItem(DRAFTS + (id ?? ""));
+  if (value.text || value.agent) localStorage.setItem(DRAFTS() + (id ?? ""), JSON.stringify(value));
+  else localStorage.removeItem(DRAFTS() + (id ?? ""));
 }
 
 /** @returns {Chat[]} the conversations that began here, the latest first */

@@ -4,6 +4,8 @@ import { learn } from "./clock.js";
 import { signal } from "./signal.js";
 
 const KEY = "agentsd.key";
+/** What is stored, except the language and the theme. */
+const PERSONAL = /^agentsd\.(?!language|theme)/;
 const TIMEOUT = 30_000;
 const JSON_BODY = { "content-type": "application/json" };
 
@@ -16,6 +18,10 @@ export const apiKey = signal(storedKey());
 export const access = signal(/** @type {"open" | "key needed" | "revoked"} */ ("open"));
 /** Whether the server responds. */
 export const connection = signal(/** @type {"up" | "lost"} */ ("up"));
+
+/** The other tabs of this server; none outside of a browser. */
+const tabs = globalThis.document ? new BroadcastChannel("agentsd") : null;
+tabs?.addEventListener("message", () => (forgetHere(), location.reload()));
 
 /** A response that is an error, or no response at all (status 0). */
 export class ApiError extends Error {
@@ -47,10 +53,16 @@ export function useKey(key, remember) {
   access.value = "open";
 }
 
-/** Forget the key. */
+/** Forget the key in all tabs of this browser, with everything that was stored but the language and the theme. */
 export function forgetKey() {
-  sessionStorage.removeItem(KEY);
-  localStorage.removeItem(KEY);
+  forgetHere();
+  tabs?.postMessage("signed out");
+}
+
+function forgetHere() {
+  for (const storage of [sessionStorage, localStorage]) {
+    for (const name of Object.keys(storage)) if (PERSONAL.test(name)) storage.removeItem(name);
+  }
   apiKey.value = null;
 }
 

@@ -8,7 +8,7 @@ import { visible } from "./text.js";
 const MOST_OPEN = 16;
 /** Characters of a paragraph that are read as Markdown. */
 const LONGEST = 10_000;
-const BARE = String.raw`https?:\/\/[^\s<>"\\^\x60{|}\u3000-\u303f\uff00-\uffef]+`;
+const BARE = String.raw`https?:\/\/(?:(?!\]\()[^\s<>"\\^\x60{|}\u3000-\u303f\uff00-\uffef])+`;
 const TOKEN = new RegExp(
   String.raw`\\([!-/:-@[-\x60{-~])|(\x60+)|(!?\[)|(\])|(?<![\w@])(<?)(${BARE})>?|(\*\*\*?|__|~~|[*_])|(?: {2,}|\\)\n`,
   "gi",
@@ -36,7 +36,8 @@ export function inline(whole) {
   let from = 0;
   /** @param {number} i @param {string} type @param {string} [href] take what follows an open mark together */
   const wrap = (i, type, href) => {
-    const children = joined(out.splice(open[i].at).slice(1));
+    const found = out.splice(open[i].at).slice(1);
+    const children = joined(type === "a" ? found.flatMap(unlinked) : found);
     open.length = i;
     out.push({ type, ...(href === undefined ? {} : { href }), children });
   };
@@ -77,7 +78,7 @@ function link(text, from, open, out, wrap) {
   TARGET.lastIndex = from;
   const [all, href] = (i >= 0 && TARGET.exec(text)) || ["", ""];
   const isImage = i >= 0 && open[i].mark === "![";
-  if (all && (isImage || ADDRESS.test(href))) return wrap(i, isImage ? "img" : "a", href), from + all.length;
+  if (all && (isImage || webAddress(href))) return wrap(i, isImage ? "img" : "a", href), from + all.length;
   if (i >= 0) open.length = i;
   return out.push("]"), from;
 }
@@ -90,7 +91,7 @@ function address(all, angle, bare, out) {
   while (!isClosed && (/[.,:;!?'*_~\]]/.test(bare[end - 1]) || unpaired())) end -= 1;
   const href = bare.slice(0, end);
   if (angle && !isClosed) out.push("<");
-  out.push(ADDRESS.test(href) ? { type: "a", href, children: [href] } : href);
+  out.push(webAddress(href) ? { type: "a", href, children: [href] } : href);
   return isClosed ? all.length : angle.length + end;
 }
 
@@ -107,6 +108,31 @@ function emphasis(text, at, mark, open, out, { wrap, begin }) {
   else if (/\s/.test(after) || isInWord) out.push(mark);
   else begin(mark);
 }
+
+/**
+ * Return the address as the browser reads it. With a user before the host it is none: it looks like another host's.
+ * @param {string} text
+ */
+function webAddress(text) {
+  const url = ADDRESS.test(text) && URL.canParse(text) ? new URL(text) : null;
+  return url?.username || url?.password ? null : url;
+}
+
+/**
+ * Return where a link leads, in punycode, or an empty text if the link begins with exactly that.
+ * @param {{href: string, children: Inline[]}} link
+ */
+export function placeOf({ href, children }) {
+  const url = webAddress(href);
+  if (!url?.host) return url?.pathname ?? "";
+  return children[0] === href && `${href}/`.toLowerCase().startsWith(`${url.origin}/`) ? "" : url.host;
+}
+
+/** @param {Inline} piece @returns {Inline[]} without links: a link contains no other */
+const unlinked = (piece) =>
+  typeof piece === "string" ? [piece]
+  : piece.type === "a" ? piece.children
+  : [{ ...piece, children: piece.children.flatMap(unlinked) }];
 
 /** @param {Inline[]} found @returns {Inline[]} with neighbouring texts as one */
 function joined(found) {
@@ -132,9 +158,9 @@ export function renderInline(text) {
     const inside = renderInline(children);
     if (type === "img") return h("span.dim", `${t("image not loaded")}: `, inside, " ", h("code", visible(href)));
     if (type !== "a") return h(type, inside);
-    const props = { href, target: "_blank", rel: "noopener noreferrer", title: href };
-    const host = /^(?:https?:\/\/)?(?:[^/@]*@)?([^/?#]+)/i.exec(href)?.[1] ?? href;
-    const isBare = children[0] === href;
-    return h("span", h("a.lk", props, inside), isBare ? null : h("span.dim", " (", visible(host, 80), ")"));
+    const to = webAddress(href)?.href;
+    const place = placeOf({ href, children });
+    const link = h("a.lk", { href: to, target: "_blank", rel: "noopener noreferrer", title: to }, inside);
+    return h("span", link, place && h("span.dim", " (", visible(place), ")"));
   });
 }
