@@ -103,6 +103,38 @@ def functions() -> Iterator[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef]]
                 yield path, node
 
 
+TIME_OF_DAY = {
+    "framework.cli.records": "shows how long ago something was",
+    "framework.config.files.scanner": "compares with the times of files on this machine",
+    "framework.config.generations.catalog": "times of spans",
+    "framework.config.generations.history": "shows when files were edited",
+    "framework.engine.model_call.trace": "times of spans",
+    "framework.engine.routing.by_model": "times of spans",
+    "framework.engine.runtime.todo_list": "shows when an item was changed",
+    "framework.llm.provider_errors": "compares with a date of the provider",
+    "framework.server.openai.background_tasks": "the field `created` of responses",
+    "framework.server.openai.exchange": "the field `created` of responses",
+    "framework.server.openai.models": "the field `created` of models",
+    "framework.store.clock": "the clock of a store begins with it",
+    "framework.store.sql.migrations": "shows when the tables were changed",
+    "framework.store.sql.processes": "a jump only renews the lease early",
+    "framework.telemetry.metrics": "when the last reload succeeded",
+    "framework.telemetry.span": "times of spans",
+    "framework.telemetry.tracer": "times of spans",
+    "framework.tools.builtin.notes": "shows when an item was changed",
+    "framework.tools.mcp.telemetry": "times of spans",
+}
+"""Modules that read this machine's time of day, which may be wrong, and why nothing depends on it. Everything that
+expires, is deleted or is counted by day uses `Store.now`."""
+
+
+def test_only_these_modules_read_the_time_of_day() -> None:
+    reads = re.compile(
+        r"\btime\.time\b|\btime_ns\(|\bdatetime\.now\(|\butcnow\(|\bdate\.today\(|from time import .*\btime\b"
+    )
+    assert {name_of(path) for path in MODULES if reads.search(path.read_text("utf-8"))} == TIME_OF_DAY.keys()
+
+
 def test_a_module_imports_only_from_floors_below() -> None:
     assert not [
         f"{path}:{node.lineno} imports {name}: up or sideways"

@@ -40,8 +40,8 @@ def test_the_public_names() -> None:
     assert sorted(framework.__all__) == framework.__all__
     assert set(framework.__all__) == {
         "Action", "AgentBroken", "AgentNotFound", "AgentsdError", "ApprovalRequired", "Approve", "BudgetStatus",
-        "CallSummary", "Confirmation", "ConfigError", "ConversationBusy", "ConversationNotFound", "Decision",
-        "DecisionRefused",
+        "CallSummary", "ClockRefused", "Confirmation", "ConfigError", "ConversationBusy", "ConversationNotFound",
+        "Decision", "DecisionRefused",
         "Edit", "ErrorInfo", "File", "Generation", "GenerationNotFound", "HttpClient", "IdempotencyConflict",
         "IdempotencyKey", "IncompleteStep", "LimitExceeded", "LimitUse", "MadeDecision", "MediaPart", "Message",
         "ModelError",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Sequence
 
 import click
@@ -40,7 +39,7 @@ def command(name: str | None, limit: int, project: str, as_json: bool) -> int:
 
     async def read() -> Sequence[BudgetStatus]:
         async with open_project_store(location) as store:
-            return budget_statuses(chosen, await store.budget_uses(), time.time())
+            return budget_statuses(chosen, await store.budget_uses(), store.now())
 
     found = asyncio.run(read()) if chosen else ()
     if as_json:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -13,7 +12,7 @@ from random import uniform
 from framework.engine.runtime.runtime import Runtime
 from framework.engine.work.source import PeriodicJob
 from framework.telemetry.server_metrics import ServerMetrics
-from framework.types.errors import AgentsdError, StoreError
+from framework.types.errors import AgentsdError, ClockRefused, StoreError
 from framework.types.fleet import ProcessDetails
 
 log = logging.getLogger(__name__)
@@ -114,8 +113,12 @@ class _WaitingRuns:
 
 
 async def _prune(runtime: Runtime, retention: float | None) -> None:
-    now = time.time()
-    pruned = await runtime.store.prune(None if retention is None else now - retention, now)
+    now = runtime.store.now()
+    try:
+        pruned = await runtime.store.prune(None if retention is None else now - retention, now)
+    except ClockRefused as error:
+        log.warning("%s", error.message)
+        return
     if pruned.runs or pruned.conversations:
         log.info("pruned %d runs, %d conversations", pruned.runs, pruned.conversations)
     if pruned.freed_bytes:

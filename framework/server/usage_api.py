@@ -21,6 +21,6 @@ def add_usage_routes(routes: APIRouter, runtime: Runtime) -> None:
     @routes.get("/usage", response_model=UsageSummary, dependencies=[requires("read")])
     async def usage(request: Request, filters: Annotated[UsageFilters, Query()]) -> Response:
         """Return what the runs of a period have used, in total, over time and by group."""
-        period, step = filters.period()
+        period, step = filters.period(runtime.store.now())
         report = await report_usage_for(runtime, identity_of(request), filters.query, filters.by, period)
         return verbatim_response(UsageSummary.of(report, period, filters.by, step))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -45,12 +44,16 @@ class UsageFilters(BaseModel):
         """The filter for runs."""
         return RunQuery(agent=self.agent, user=self.user)
 
-    def period(self) -> tuple[Period, Step]:
-        """Return the period and the length of its steps; raises RequestError if they are invalid."""
+    def period(self, now: float) -> tuple[Period, Step]:
+        """Return the period and the length of its steps; raises RequestError if they are invalid.
+
+        Args:
+            now: the time of the store, at which the period ends by default.
+        """
         for name, at in (("since", self.since), ("until", self.until)):
             if at is not None and not _FIRST <= at < _LAST:
                 raise RequestError(f"{name}: {at.isoformat()} is not between 1971 and 9998", param=name)
-        until = self.until.timestamp() if self.until else time.time()
+        until = self.until.timestamp() if self.until else now
         since = self.since.timestamp() if self.since else until - _DEFAULT_SECONDS
         if since >= until:
             raise RequestError("since: the period must begin before it ends (until, by default now)", param="since")

@@ -24,5 +24,6 @@ In reading order; each module imports only from those below it:
     period              A period of time, divided into steps of local clock time, such as days.
     conversation_lists  Entries and filters of lists of conversations.
     paging              Cursors of lists: positions that stay valid while rows are added or removed.
+    clock               The time by which everything in a store expires or is old.
     database_files      The files of a store's database, from its URL. Tools must not read or write them.
 """

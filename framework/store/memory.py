@@ -14,6 +14,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from framework.store.clock import StoreClock
 from framework.store.memory_backlog import OpenRun, count_backlog
 from framework.store.memory_bounds import EndedRuns
 from framework.store.memory_runs import MemoryRecord, MemoryRuns
@@ -56,7 +57,12 @@ class MemoryStore(MemoryRuns, NoSignals):
     files: tuple[Path, ...] = ()
 
     def __init__(
-        self, keep_runs: int = 1000, *, keep_bytes: int = DEFAULT_KEEP_BYTES, keep_spans: bool = False
+        self,
+        keep_runs: int = 1000,
+        *,
+        keep_bytes: int = DEFAULT_KEEP_BYTES,
+        keep_spans: bool = False,
+        clock: StoreClock | None = None,
     ) -> None:
         """Initialize.
 
@@ -65,13 +71,14 @@ class MemoryStore(MemoryRuns, NoSignals):
             keep_bytes: memory for the runs that have ended, with their files. Above it, those that ended first are
                 dropped; the last one is kept whatever its size. Messages and files of conversations are not counted.
             keep_spans: keep the traces of the runs.
+            clock: the time of the store. Default: that of this machine, as it was first read.
         """
-        super().__init__()
+        super().__init__(clock or StoreClock())
         self._ended, self._keep_bytes, self._was_full = EndedRuns(keep_bytes), keep_bytes, False
         self.keeps_spans, self.lease_seconds = keep_spans, math.inf  # no other process can take over a run
         self._idempotency = MemoryIdempotency()
         self._keep_runs = keep_runs
-        name, now = f"{socket.gethostname()}:{os.getpid()}", time.time()
+        name, now = f"{socket.gethostname()}:{os.getpid()}", self.now()
         self._process = ProcessInfo(name, name, now, now, is_alive=True, holds=0, info={})
         self._swept_at = 0.0
         """When expired conversations were last deleted, as Unix time."""
@@ -88,7 +95,7 @@ class MemoryStore(MemoryRuns, NoSignals):
     ) -> RunRecord:
         """Save a new run, or begin a claimed one. The record refers to the state object."""
         await self._sweep()
-        now, key = time.time(), None
+        now, key = self.now(), None
         record = self._runs.get(state.run_id) if state.run_id in self._queue else None
         if record is not None and not record.held:
             raise RunTaken(f"run {state.run_id} is queued, and not claimed: claim it first")
@@ -112,10 +119,10 @@ class MemoryStore(MemoryRuns, NoSignals):
 
     async def enqueue(self, request: RunRequest, *, idempotency: IdempotencyKey | None = None) -> str:
         """Save a queued run."""
-        if idempotency is not None and (earlier := self._idempotency.find(idempotency)) is not None:
+        if idempotency is not None and (earlier := self._idempotency.find(idempotency, self.now())) is not None:
             return earlier
         await self._sweep()
-        now, key = time.time(), None
+        now, key = self.now(), None
         if request.conversation_id is not None:
             key = request.tenant, request.conversation_id
             conversation = await self.conversation(request.conversation_id, request.tenant)
@@ -123,7 +130,7 @@ class MemoryStore(MemoryRuns, NoSignals):
             if not conversation.is_stored:
                 self._conversations[key] = replace(conversation, user=request.user)
         if idempotency is not None:
-            self._idempotency.add(idempotency, request.run_id)
+            self._idempotency.add(idempotency, request.run_id, now)
         self._queue.add(request, key)
         state, priority = request.queued_state(), request.priority
         self._add(MemoryRecord(state, self, 0, now, now, held=False, key=key, priority=priority))
@@ -171,7 +178,7 @@ class MemoryStore(MemoryRuns, NoSignals):
 
     async def keep_alive(self, name: str, info: Mapping[str, Any]) -> None:
         """Keep what this process reports."""
-        self._process = replace(self._process, name=name, info=dict(info), seen_at=time.time())
+        self._process = replace(self._process, name=name, info=dict(info), seen_at=self.now())
 
     async def processes(self) -> Sequence[ProcessInfo]:
         """Return this process."""
@@ -181,7 +188,7 @@ class MemoryStore(MemoryRuns, NoSignals):
         """Count the matching runs that have not ended."""
         requests = {one.run_id: one for one in self._queue}
         infos = await self.runs(replace(query, statuses=OPEN_STATUSES))
-        return count_backlog(
+        open_runs = (
             OpenRun(
                 info,
                 requests[info.run_id].queue_name if info.run_id in requests else None,
@@ -190,6 +197,7 @@ class MemoryStore(MemoryRuns, NoSignals):
             )
             for info in infos
         )
+        return count_backlog(open_runs, self.now())
 
     async def take(
         self,
@@ -204,7 +212,7 @@ class MemoryStore(MemoryRuns, NoSignals):
             raise RunBusy(f"run {state.run_id} is already in progress")
         if record.packed is not None:
             raise RunBusy(f"run {state.run_id} has ended: it is {record.status}")
-        record.held, now = True, datetime.now(UTC)
+        record.held, now = True, datetime.fromtimestamp(self.now(), UTC)
         record.decisions += [
             MadeDecision(run_id=state.run_id, confirmation_id=key, decision=made, by=by.get(key), at=now)
             for key, made in decisions.items()
@@ -236,7 +244,7 @@ class MemoryStore(MemoryRuns, NoSignals):
     async def conversation(self, conversation_id: str, tenant: str | None = None) -> Conversation:
         """Return a conversation. For an unknown id, or one that has expired, return a new, empty one."""
         key = tenant, conversation_id
-        if self._has_expired(key, time.time()):
+        if self._has_expired(key, self.now()):
             self._delete_with_runs(key)
         stored = self._conversations.get(key) or Conversation(conversation_id, tenant=tenant)
         return replace(stored, waiting=waiting) if (waiting := self._queue.waiting(key)) else stored
@@ -257,7 +265,14 @@ class MemoryStore(MemoryRuns, NoSignals):
             raise ConversationBusy(f"conversation {conversation_id!r} is busy: a run of it is in progress")
         return self._delete_with_runs(key)
 
-    async def prune(self, before: float | None, now: float, *, dry_run: bool = False) -> Pruned:
+    async def prune(
+        self,
+        before: float | None,
+        now: float,
+        *,
+        dry_run: bool = False,
+        trust_clock: bool = False,  # noqa: ARG002 - nobody sets the clock of this process
+    ) -> Pruned:
         """Delete old runs and expired conversations."""
         expired = [key for key in self._conversations if self._has_expired(key, now)]
         old = [
@@ -311,7 +326,7 @@ class MemoryStore(MemoryRuns, NoSignals):
             conversation = replace(conversation, messages=messages, agent=state.agent, session=session)
         summary = state.summary or conversation.summary
         self._conversations[key] = replace(conversation, open_run=None, summary=summary)
-        self._times[key] = ConversationTimes(time.time(), state.conversation_ttl)
+        self._times[key] = ConversationTimes(self.now(), state.conversation_ttl)
 
     def _keep_within_bounds(self, ended: MemoryRecord) -> None:
         """Count a run that has ended, and delete the oldest ones if they are too large together."""
@@ -325,7 +340,7 @@ class MemoryStore(MemoryRuns, NoSignals):
 
     async def _sweep(self) -> None:
         """Delete expired conversations, once a minute."""
-        if (now := time.time()) >= self._swept_at + SWEEP_SECONDS:
+        if (now := self.now()) >= self._swept_at + SWEEP_SECONDS:
             self._swept_at = now
             await self.prune(None, now)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -39,8 +38,8 @@ class OpenRun:
         return "capacity" if self.is_ready else "conversation"
 
 
-def count_backlog(runs: Iterable[OpenRun]) -> Backlog:
-    """Count runs that have not ended, in the order in which they were added."""
+def count_backlog(runs: Iterable[OpenRun], now: float) -> Backlog:
+    """Count runs that have not ended by `now`, in the order in which they were added."""
     groups: defaultdict[tuple[str | None, str, WaitingReason, str | None], list[RunInfo]] = defaultdict(list)
     handed_on, paused, running = [], 0, 0
     for run in runs:
@@ -53,7 +52,6 @@ def count_backlog(runs: Iterable[OpenRun]) -> Backlog:
             groups[run.queue, info.agent, run.reason, run.limit].append(info)
             if run.refusals:
                 handed_on.append(HandedOnRun(run_id=info.run_id, reasons=dict(run.refusals)))
-    now = time.time()
     waiting = [
         WaitingRuns(
             queue=queue,

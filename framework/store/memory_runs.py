@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from framework.store.clock import StoreClock
 from framework.store.conversation_lists import ConversationInfo, ConversationQuery
 from framework.store.memory_lists import conversation_info, run_info, select_conversations, select_runs
 from framework.store.memory_packing import UNPACKED_BYTES, CompressedRun, compress_run
@@ -33,6 +34,10 @@ from framework.types.trace import SpanRecord
 
 class RunEnds(Protocol):
     """What a run changes in its store besides its own record."""
+
+    def now(self) -> float:
+        """Return the time of the store."""
+        ...
 
     def add_use(self, uses: Sequence[BudgetUse]) -> None:
         """Add to the counters of shared budgets."""
@@ -117,7 +122,7 @@ class MemoryRecord:
         self.spans.extend(spans)
         self.store.add_use(uses)
         if last:
-            self.live, self.updated_at, self.held = state, time.time(), False
+            self.live, self.updated_at, self.held = state, self.store.now(), False
             if state.status != "paused":
                 self._pack(state)
             self.store.record_end(state)
@@ -136,7 +141,9 @@ class MemoryRecord:
 class MemoryRuns:
     """The runs and conversations of a store in memory, for reading."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: StoreClock) -> None:
+        self.clock = clock
+        """The time of the store."""
         self._runs: dict[str, MemoryRecord] = {}
         self._added = 0
         """Number of runs that were ever added."""
@@ -144,6 +151,10 @@ class MemoryRuns:
         self._times: dict[ConversationKey, ConversationTimes] = {}
         self._media, self._counters = MemoryMedia(), MemoryCounters()
         self._queue, self._slots = MemoryQueue(), MemorySlots()
+
+    def now(self) -> float:
+        """Return the time of the store."""
+        return self.clock()
 
     async def load_run(self, run_id: str) -> RunState:
         """Return the live state object of a run, not a copy; of a run that has ended, a new one."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -234,20 +233,20 @@ class MemoryIdempotency:
         self._keys: dict[tuple[str, str], _StoredKey] = {}
         self._by_run: dict[str, tuple[str, str]] = {}
 
-    def find(self, idempotency: IdempotencyKey) -> str | None:
-        """Return the id of the run with this key, if any; raises IdempotencyConflict."""
+    def find(self, idempotency: IdempotencyKey, now: float) -> str | None:
+        """Return the id of the run with this key, if it has not expired by `now`; raises IdempotencyConflict."""
         stored = self._keys.get((idempotency.scope, idempotency.key))
-        if stored is None or stored.saved_at <= time.time() - IDEMPOTENCY_SECONDS:
+        if stored is None or stored.saved_at <= now - IDEMPOTENCY_SECONDS:
             return None
         check_same_request(idempotency, stored.digest)
         return stored.run_id
 
-    def add(self, idempotency: IdempotencyKey, run_id: str) -> None:
+    def add(self, idempotency: IdempotencyKey, run_id: str, now: float) -> None:
         """Keep a key, in place of an expired one."""
         key = idempotency.scope, idempotency.key
         if expired := self._keys.get(key):
             self._by_run.pop(expired.run_id, None)
-        self._keys[key], self._by_run[run_id] = _StoredKey(idempotency.digest, run_id, time.time()), key
+        self._keys[key], self._by_run[run_id] = _StoredKey(idempotency.digest, run_id, now), key
 
     def drop(self, run_id: str) -> None:
         """Delete the key of a run, if it has one."""

@@ -180,6 +180,13 @@ class Store(WorkStore, Signals, Protocol):
     keeps_spans: bool
     """Whether traces are stored. If not, spans are recorded only with a TracerProvider."""
 
+    def now(self) -> float:
+        """Return the time of the store as Unix time, by which everything in it expires or is old.
+
+        All processes of a store agree on it, whatever the time of day of their machines.
+        """
+        ...
+
     async def begin(
         self,
         state: RunState,
@@ -368,15 +375,22 @@ class Store(WorkStore, Signals, Protocol):
         """
         ...
 
-    async def prune(self, before: float | None, now: float, *, dry_run: bool = False) -> Pruned:
+    async def prune(
+        self, before: float | None, now: float, *, dry_run: bool = False, trust_clock: bool = False
+    ) -> Pruned:
         """Delete old runs, expired conversations and idempotency keys, and return how much was deleted.
 
         Args:
             before: delete runs that ended before this Unix time, with their events and traces. If a run is a turn of a
                 conversation that remains, its messages remain too. The counters of budgets whose day or month ended
                 before are deleted too. None: delete no runs.
-            now: delete conversations that have expired by this Unix time.
+            now: delete conversations that have expired by this Unix time: that of the store, see `now`.
             dry_run: delete nothing, and return how much would be deleted.
+            trust_clock: delete although the clock may be wrong.
+
+        Raises:
+            ClockRefused: `now` is more than a day ahead of the store's clock; or nothing was saved for more than a day
+                before this process opened the store, at most a day ago, so that its clock may be wrong.
         """
         ...
 

@@ -156,10 +156,9 @@ class RunMetrics:
         """Count a thread that still runs a timed-out call (1), or one whose call has ended (-1)."""
         self._abandoned.add(change)
 
-    def record_confirmation(self, decision: str, asked_at: float | None) -> None:
-        """Record a decision; `asked_at` is the Unix time of the request."""
-        if asked_at is not None:
-            self._confirm_seconds.record(max(0.0, time.time() - asked_at), {"decision": decision})
+    def record_confirmation(self, decision: str, seconds: float) -> None:
+        """Record a decision that was made this long after the request."""
+        self._confirm_seconds.record(max(0.0, seconds), {"decision": decision})
 
 
 def _seconds(meter: metrics.Meter, name: str, description: str) -> metrics.Histogram:

@@ -23,6 +23,7 @@
     ├── LimitExceeded          a limit; names it, its use and its `file:line`
     ├── StoreError             the store
     │   ├── RunTaken           another process has taken over the run
+    │   ├── ClockRefused       nothing is deleted, because the clock may be wrong
     │   └── StoreTooNew        the store was written by a newer version of agentsd
     ├── RunBlocked             the run waits for a limit on runs in progress
     └── RunSuspended           the runtime was closed; the run can be resumed
@@ -329,6 +330,12 @@ class StoreTooNew(StoreError):
     """The store was written by a newer, incompatible version of agentsd. Install that version or a newer one."""
 
     code = "store_too_new"
+
+
+class ClockRefused(StoreError):
+    """Nothing is deleted, because the clock may be wrong by more than a day. Correct it, or confirm it."""
+
+    code = "clock_refused"
 
 
 class RunBlocked(AgentsdError):

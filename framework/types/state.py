@@ -57,6 +57,10 @@ class Confirmation(Frozen):
     on_expiry: OnExpiry = "reject"
     """Action after `expires_at`, from `confirm.on_expiry` in the agent file."""
 
+    def has_expired(self, now: float) -> bool:
+        """Return whether it has expired at a time of the store, in Unix seconds."""
+        return self.expires_at is not None and self.expires_at.timestamp() <= now
+
 
 class Approve(Frozen):
     """Approve the call or plan as shown."""

@@ -17,10 +17,12 @@ from hypothesis import strategies as st
 
 from framework import Runtime
 from framework.server import Identity, router
+from framework.store.memory import MemoryStore
 from framework.store.period import Period
 from framework.store.protocol import RunQuery
 from framework.store.usage import GROUPINGS
 from tests.support.cases import cases
+from tests.support.clocks import MovableClock
 from tests.support.used_runs import UsedRun, add_runs, expected, used
 
 BASE = datetime(2026, 10, 24, tzinfo=UTC).timestamp()
@@ -29,7 +31,7 @@ SINCE, UNTIL = "2026-10-24T00:00:00Z", "2026-10-25T00:00:00Z"
 
 async def asked(root: Path, identity: Identity, stored: list[UsedRun], *queries: Mapping[str, str]) -> list[Any]:
     """Return the status and the body of each response."""
-    async with Runtime.open(root, watch=False) as runtime:
+    async with Runtime.open(root, store=MemoryStore(clock=MovableClock()), watch=False) as runtime:
         await add_runs(runtime.store, stored)
         app = FastAPI()
         app.include_router(router(runtime, identify=lambda _: identity))

@@ -15,11 +15,12 @@ from framework import Approve, ConversationBusy, RequestError, RunNotFound, Runt
 from framework.llm.client import ModelRequest
 from framework.store.conversation_lists import ConversationQuery
 from framework.store.memory import MemoryStore
-from framework.store.protocol import RunQuery, Store
+from framework.store.protocol import Pruned, RunQuery, Store
 from framework.store.sql.database import Database
 from framework.store.sql.schema import metadata
 from framework.store.sql.store import SqlStore
 from framework.testing import ScriptedModel, Turn, calls
+from tests.support.clocks import MovableClock, clock_of
 from tests.support.compaction import MESSAGES, is_compression, script
 from tests.support.projects import agent, write
 
@@ -42,7 +43,8 @@ def with_runtime(
     write(root, {"agents.d/a.yaml": agent("a", **keys), "agents.d/b.yaml": agent("b")})
 
     async def main() -> None:
-        store: Store = MemoryStore() if url is None else await SqlStore.open(url, root)
+        clock = MovableClock()
+        store: Store = MemoryStore(clock=clock) if url is None else await SqlStore.open(url, root, clock=clock)
         model = ScriptedModel(script=script or (lambda _: "hello"))
         try:
             async with Runtime.open(root, tools=tools, models={"scripted": model}, store=store, watch=False) as runtime:
@@ -105,7 +107,7 @@ def test_no_row_of_a_deleted_or_expired_conversation_remains(tmp_path: Path, sto
             await runtime.run("pay", conversation=name, agent="a")
         assert await rows() > 10
         await runtime.store.delete_conversation("deleted")
-        await runtime.store.prune(None, time.time() + MONTH)
+        await runtime.store.prune(None, time.time() + MONTH, trust_clock=True)
         assert await rows() == 0
 
     async def rows() -> int:
@@ -156,7 +158,7 @@ def test_a_conversation_expires_after_its_last_turn(tmp_path: Path, any_url: str
         (info,) = await runtime.store.conversations()
         assert info.expires_at is not None
         assert info.expires_at - info.updated_at == pytest.approx(3600, abs=1)
-        assert await runtime.store.prune(None, info.expires_at - 1) == await runtime.store.prune(None, 0)
+        assert await runtime.store.prune(None, info.expires_at - 1) == Pruned()
         pruned = await runtime.store.prune(None, info.expires_at + 1, dry_run=True)
         assert (pruned.runs, pruned.conversations) == (2, 1)
         assert (await runtime.store.conversation("c")).turns == 2, "a dry run deletes nothing"
@@ -168,14 +170,10 @@ def test_a_conversation_expires_after_its_last_turn(tmp_path: Path, any_url: str
     with_runtime(tmp_path, any_url, body, conversation="{ttl: 1h}")
 
 
-def test_an_expired_conversation_is_not_loaded_even_without_pruning(
-    tmp_path: Path, any_url: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = time.time
-
+def test_an_expired_conversation_is_not_loaded_even_without_pruning(tmp_path: Path, any_url: str | None) -> None:
     async def body(runtime: Runtime, model: ScriptedModel) -> None:
         first = await runtime.run("hi", conversation="c", agent="a")
-        monkeypatch.setattr(time, "time", lambda: now() + 3601)
+        clock_of(runtime.store).ahead = 3601
         again = await runtime.run("and?", conversation="c", agent="a")
         assert [message.content for message in again.messages] == ["and?", "hello"]
         with pytest.raises(RunNotFound):
@@ -189,15 +187,17 @@ def test_retention_keeps_the_messages_of_remaining_conversations(tmp_path: Path,
         turn = await runtime.run("pay", conversation="c", agent="a")
         alone = await runtime.run("pay", agent="a")
         later = time.time() + MONTH - 60
-        assert (await runtime.store.prune(later - MONTH, later)).runs == 0
-        pruned = await runtime.store.prune(later, later)
+        assert (await runtime.store.prune(later - MONTH, later, trust_clock=True)).runs == 0
+        pruned = await runtime.store.prune(later, later, trust_clock=True)
         assert (pruned.runs, pruned.conversations) == (2, 0)
         with pytest.raises(RunNotFound):
             await runtime.store.load_run(alone.run_id)
         left = await runtime.store.load_run(turn.run_id)
         assert (left.messages, left.calls, left.trace) == (list(turn.messages), {}, [])
         assert await runtime.store.events(turn.run_id) == []
-        assert (await runtime.store.prune(later, later)).runs == 0, "what is stripped is not pruned again"
+        assert (await runtime.store.prune(later, later, trust_clock=True)).runs == 0, (
+            "what is stripped is not pruned again"
+        )
         next_turn = await runtime.run("and?", conversation="c", agent="a")
         assert next_turn.messages[: len(turn.messages)] == turn.messages
 
@@ -212,7 +212,7 @@ def test_a_paused_run_is_never_pruned(tmp_path: Path, any_url: str | None) -> No
         waits = await runtime.run("pay", conversation="c", agent="a")
         assert waits.status == "paused"
         never = time.time() + 100 * MONTH
-        assert (await runtime.store.prune(never, never)).runs == 0
+        assert (await runtime.store.prune(never, never, trust_clock=True)).runs == 0
         assert (await runtime.store.load_run(waits.run_id)).pending
 
     def paying(_: ModelRequest) -> Turn:

@@ -26,6 +26,7 @@ from framework.types.run_request import IdempotencyKey, RunRequest
 from framework.types.state import RunState
 from tests.support import queues
 from tests.support.cases import cases
+from tests.support.clocks import clock_of
 from tests.support.queues import begin, cancel, end, request
 from tests.support.stores import with_store
 
@@ -384,10 +385,8 @@ def test_a_run_that_another_process_claimed_cannot_begin(store_url: str) -> None
 
 
 def test_a_repeated_request_returns_the_first_run_for_24_hours(
-    any_url: str | None, monkeypatch: pytest.MonkeyPatch
+    any_url: str | None,
 ) -> None:
-    now = time.time
-
     async def body(store: Store) -> None:
         first = await store.enqueue(request("1", "c"), idempotency=KEY)
         assert await store.enqueue(request("1", "c"), idempotency=KEY) == first
@@ -396,13 +395,13 @@ def test_a_repeated_request_returns_the_first_run_for_24_hours(
         others = [("bob", "key"), ("ann", "yek"), ("annk", "ey"), ("", "annkey"), ("ann", "k\x00ey\x1f" * 2000)]
         runs = [await store.enqueue(request(), idempotency=IdempotencyKey(*one, "digest")) for one in others]
         assert len({first, *runs}) == 6
-        monkeypatch.setattr(time, "time", lambda: now() + IDEMPOTENCY_SECONDS - 60)
-        await store.prune(None, time.time())
+        clock_of(store).ahead = IDEMPOTENCY_SECONDS - 60
+        await store.prune(None, store.now())
         assert await store.enqueue(request("1", "c"), idempotency=KEY) == first
-        monkeypatch.setattr(time, "time", lambda: now() + IDEMPOTENCY_SECONDS + 60)
+        clock_of(store).ahead = IDEMPOTENCY_SECONDS + 60
         second = await store.enqueue(request("2"), idempotency=IdempotencyKey("ann", "key", "another"))
         assert second not in (first, *runs)
-        await store.prune(None, time.time())
+        await store.prune(None, store.now(), trust_clock=True)
         assert await store.enqueue(request("3"), idempotency=IdempotencyKey("ann", "key", "another")) == second
 
     with_store(body, any_url)

@@ -19,6 +19,7 @@ from framework.store.protocol import RunQuery, Store
 from framework.store.sql.store import SqlStore
 from framework.store.usage import CHARTED_GROUPS, GROUPINGS, MAX_GROUPS
 from tests.support.cases import cases
+from tests.support.clocks import MovableClock
 from tests.support.stores import with_store
 from tests.support.used_runs import UsedRun, add_runs, expected, flat, used
 
@@ -75,7 +76,7 @@ async def check(store: Store, stored: list[UsedRun], query: RunQuery, period: Pe
 @given(stored=st.lists(runs, max_size=12), query=queries, period=periods)
 def test_a_store_in_memory_counts_what_is_there(stored: list[UsedRun], query: RunQuery, period: Period) -> None:
     async def main() -> None:
-        store = MemoryStore()
+        store = MemoryStore(clock=MovableClock())
         await add_runs(store, stored)
         await check(store, stored, query, period)
 
@@ -99,7 +100,7 @@ def test_postgresql_counts_what_is_there(
 
 
 async def _check_url(url: str, stored: list[UsedRun], asked: list[tuple[RunQuery, Period]]) -> None:
-    store = await SqlStore.open(url, Path("/"))
+    store = await SqlStore.open(url, Path("/"), clock=MovableClock())
     try:
         await add_runs(store, stored)
         for query, period in asked:
@@ -174,7 +175,7 @@ def test_a_run_counts_while_it_is_paused_resumed_and_ended(store_url: str) -> No
 
 def test_figures_need_no_statement_of_their_own(tmp_path: Path) -> None:
     async def main() -> None:
-        store = await SqlStore.open("sqlite:///state.db", tmp_path)
+        store = await SqlStore.open("sqlite:///state.db", tmp_path, clock=MovableClock())
         statements: list[str] = []
         await store._database.maintain(lambda driver: driver.set_trace_callback(statements.append))
         await add_runs(store, [UsedRun(BASE, uses={"m": used(1, 10, 0.5)})])

@@ -9,11 +9,15 @@ from pathlib import Path
 from framework.store.memory import MemoryStore
 from framework.store.protocol import Store
 from framework.store.sql.store import SqlStore
+from tests.support.clocks import MovableClock
 
 
 def with_store(body: Callable[[Store], Awaitable[None]], url: str | None) -> None:
+    """Run the body on a store with a `MovableClock`."""
+
     async def main() -> None:
-        store = MemoryStore() if url is None else await SqlStore.open(url, Path("/"))
+        clock = MovableClock()
+        store = MemoryStore(clock=clock) if url is None else await SqlStore.open(url, Path("/"), clock=clock)
         try:
             await body(store)
         finally:

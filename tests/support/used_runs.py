@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
-
-import pytest
 
 from framework.store.period import Period
 from framework.store.protocol import Blueprint, RunQuery, Store
@@ -18,6 +15,7 @@ from framework.store.usage import Figures, Grouping, UsageReport
 from framework.types.messages import Message, ModelUse, Usage
 from framework.types.state import RunState
 from framework.types.status import Status
+from tests.support.clocks import clock_of
 
 Numbers = Mapping[str, Any]
 
@@ -63,13 +61,18 @@ def used(calls: int, tokens: int, cost: float | None, *, cached: int = 0) -> Mod
 
 
 async def add_runs(store: Store, runs: Iterable[UsedRun]) -> list[str]:
-    """Store runs, and return their ids."""
-    with pytest.MonkeyPatch.context() as patch:
-        return [await _add(store, run, lambda: patch.setattr(time, "time", lambda: run.at)) for run in runs]  # noqa: B023
+    """Store runs, and return their ids. The store has a `MovableClock`."""
+    clock, ids = clock_of(store), []
+    try:
+        for run in runs:
+            clock.at = run.at
+            ids.append(await _add(store, run))
+    finally:
+        clock.at = None
+    return ids
 
 
-async def _add(store: Store, run: UsedRun, set_clock: Callable[[], None]) -> str:
-    set_clock()
+async def _add(store: Store, run: UsedRun) -> str:
     state = RunState(
         agent=run.agent,
         tenant=run.tenant,

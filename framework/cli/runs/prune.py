@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 
 import click
 
@@ -31,15 +30,18 @@ def _duration(ctx: click.Context, parameter: click.Parameter, value: str | None)
     help="Use this retention instead of `store.retention`, e.g. 7d.",
 )
 @click.option("--dry-run", is_flag=True, help="Only count, delete nothing.")
+@click.option("--trust-clock", is_flag=True, help="Delete although nothing was saved for more than a day.")
 @PROJECT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")
-def command(older_than: float | None, dry_run: bool, project: str, as_json: bool) -> int:
+def command(older_than: float | None, dry_run: bool, trust_clock: bool, project: str, as_json: bool) -> int:
     """Delete runs that ended longer ago than `store.retention`, and conversations past their `conversation.ttl`.
 
     Runs in progress, paused runs and the turns of remaining conversations are kept. A SQLite file shrinks by its free
     pages; a file of an older version shrinks once no run is in progress.
+
+    If nothing was saved for more than a day, the clock may be wrong: nothing is deleted without `--trust-clock`.
     """
-    pruned = asyncio.run(_prune(project, older_than, dry_run=dry_run))
+    pruned = asyncio.run(_prune(project, older_than, dry_run=dry_run, trust_clock=trust_clock))
     if as_json:
         numbers = {"runs": pruned.runs, "conversations": pruned.conversations, "freed_bytes": pruned.freed_bytes}
         click.echo(json.dumps({**numbers, "dry_run": dry_run}))
@@ -55,9 +57,10 @@ def _counts(pruned: Pruned) -> tuple[tuple[int, str], ...]:
     return (pruned.runs, "run"), (pruned.conversations, "conversation")
 
 
-async def _prune(project: str, older_than: float | None, *, dry_run: bool) -> Pruned:
+async def _prune(project: str, older_than: float | None, *, dry_run: bool, trust_clock: bool) -> Pruned:
     location = locate(project)
     retention = lenient_settings(location).store.retention if older_than is None else older_than
-    now = time.time()
     async with open_project_store(location) as store:
-        return await store.prune(None if retention is None else now - retention, now, dry_run=dry_run)
+        now = store.now()
+        before = None if retention is None else now - retention
+        return await store.prune(before, now, dry_run=dry_run, trust_clock=trust_clock)

@@ -9,7 +9,6 @@ they certainly fit; otherwise one waits for the other.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -57,8 +56,8 @@ class BudgetLedger:
     store: Store
     definitions: Callable[[], tuple[Budgets, Budgets]]
     """Returns the budgets of the run's generation and of the live one. Both apply."""
-    clock: Callable[[], float] = time.time
-    """Returns Unix time. It decides in which day or month a call counts."""
+    clock: Callable[[], float] | None = None
+    """Returns Unix time; by default that of the store. It decides in which day or month a call counts."""
     calls: dict[tuple[str, ...], AdmittedCall] = field(default_factory=dict)
     """Calls in progress that shared budgets pay for, by path of the run or sub-run: one call for each."""
     _released: asyncio.Event = field(default_factory=asyncio.Event)
@@ -157,7 +156,7 @@ class BudgetLedger:
         scope = counter_scope(
             budget.per, tenant=root.tenant, user=root.user, conversation=root.conversation_id, run_id=root.run_id
         )
-        return one.name, scope, budget.period(self.clock())
+        return one.name, scope, budget.period((self.clock or self.store.now)())
 
     def _fits(self, call: AdmittedCall) -> bool:
         """Return whether a call fits next to the attempts in progress that share its counters, whatever they use."""

@@ -45,6 +45,8 @@ class Services:
     threads: ToolThreads
     """Run tools that are not coroutines."""
     rate_limiter: RateLimiter
+    now: Callable[[], float]
+    """Returns the time of the store, as Unix time."""
     ledger: BudgetLedger
     """Counts the use of shared budgets."""
     base_path: Path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -84,7 +83,7 @@ class Launcher:
         store: Store,
         models: Mapping[str, ModelClient],
         deps: Any,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
         *,
         observed: bool = True,
     ) -> None:
@@ -103,7 +102,7 @@ class Launcher:
         self._reserved = (*store.files, *database_paths(project.settings.store.url.get_secret_value(), project.root))
         self._hubs = WeakValueDictionary[str, EventHub]()
         self._closing = self._closed = False
-        self._clock, self._observed = clock, observed
+        self._clock, self._observed = clock or store.now, observed
         self._on_pause: Callable[[RunState, bool], object] = lambda _, __: None
         self._on_end: Callable[[str], object] = lambda _: None
         self.begun = 0
@@ -254,6 +253,7 @@ class Launcher:
             meters=self.meters.if_enabled() if self._observed else None,
             threads=self._threads,
             rate_limiter=self._rate_limiter,
+            now=self.store.now,
             ledger=BudgetLedger(state, self.store, partial(self._budgets, generation), self._clock),
             base_path=base_path.resolve(),
             reserved_files=self._reserved,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import Context
@@ -190,7 +189,7 @@ class RunQueue:
         if self._work.is_shared:  # it offers them
             return ()
         resumed = await self._resumer.resume_orphans()
-        await self._resumer.expire(time.time())
+        await self._resumer.expire()
         return resumed
 
     async def _claim_woken(self) -> None:

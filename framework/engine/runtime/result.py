@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from time import time
 from typing import NoReturn
 
 from pydantic import BaseModel
@@ -36,7 +35,7 @@ async def finish_run(run: Run, pending: tuple[Confirmation, ...], trace: RunTrac
     state.pending = [_with_expiry(run, confirmation) for confirmation in pending]
     if state.status == "running":  # cancelled before its executor began
         state.status, state.finish_reason = "cancelled", "cancelled"
-    state.paused_at = time() if pending else None
+    state.paused_at = run.services.now() if pending else None
     trace.finish()
     await run.services.journal.end([*closing_events(state, run.output_message_id)])
     result = build_result(state, run.typed_answer)
@@ -72,7 +71,8 @@ def _with_expiry(run: RunContext, confirmation: Confirmation) -> Confirmation:
         return confirmation
     seconds, on_expiry = min(timeouts)
     root = run.services.root
-    expires_at = root.expires.setdefault(confirmation.id, datetime.now(UTC) + timedelta(seconds=seconds))
+    until = datetime.fromtimestamp(run.services.now(), UTC) + timedelta(seconds=seconds)
+    expires_at = root.expires.setdefault(confirmation.id, until)
     return confirmation.model_copy(update={"expires_at": expires_at, "on_expiry": on_expiry})
 
 

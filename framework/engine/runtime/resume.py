@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from types import MappingProxyType
 
 from framework.config.generations.blueprint import Blueprints
@@ -246,10 +244,10 @@ class RunResumer:
                 resumed.append(info.run_id)
         return resumed
 
-    async def expire(self, now: float) -> list[str]:
-        """Continue, in the background, runs with a confirmation that expired by `now`; returns their ids."""
+    async def expire(self) -> list[str]:
+        """Continue, in the background, runs with a confirmation that has expired; returns their ids."""
         limit = self._places.free if self._executes() else MAX_HANDED_OVER
-        infos = await self._store.runs(RunQuery(expired_at=now, limit=limit)) if limit else ()
+        infos = await self._store.runs(RunQuery(expired_at=self._store.now(), limit=limit)) if limit else ()
         for info in infos:
             self._continue_expired(info.run_id)
         return [info.run_id for info in infos]
@@ -257,7 +255,7 @@ class RunResumer:
     async def find_interrupted(self, run_id: str) -> RunInfo | None:
         """Return a run if it has to be continued, and does not wait for its turn here: see `continue_interrupted`."""
         for info in () if run_id in self._suspects else await self._store.runs(RunQuery(run_id=run_id)):
-            is_expired = info.status == "paused" and (info.expires_at or math.inf) <= time.time()
+            is_expired = info.status == "paused" and (info.expires_at or math.inf) <= self._store.now()
             if info.orphaned or is_expired:
                 return info
         return None
@@ -303,7 +301,7 @@ class RunResumer:
             raise RunBusy(f"run {state.run_id} is already in progress in this process")
         if state.status not in ("paused", "running"):
             raise DecisionRefused(f"run {state.run_id} is {state.status}: no decision is pending")
-        expired = _expired(state.pending)
+        expired = _expired(state.pending, self._store.now())
         expirations: dict[str, Decision] = dict.fromkeys(expired, EXPIRED)
         if any(confirmation.on_expiry == "cancel" for confirmation in expired.values()):
             await self._end_inactive(state, "cancelled", "cancelled", decisions=expirations)
@@ -344,7 +342,7 @@ class RunResumer:
             return
         expiries = [one.expires_at for one in state.pending if one.expires_at is not None]
         if expiries:
-            delay = (min(expiries) - datetime.now(UTC)).total_seconds()
+            delay = min(expiries).timestamp() - self._store.now()
             call_later = asyncio.get_running_loop().call_later
             self._timers[state.run_id] = call_later(delay, self._continue_expired, state.run_id)
 
@@ -421,7 +419,6 @@ class RunResumer:
         await asyncio.shield(ending)  # if the caller is cancelled, `close` waits for the write instead
 
 
-def _expired(confirmations: Iterable[Confirmation]) -> dict[str, Confirmation]:
-    """Return the confirmations whose deadline has passed, by id."""
-    now = datetime.now(UTC)
-    return {one.id: one for one in confirmations if one.expires_at is not None and one.expires_at <= now}
+def _expired(confirmations: Iterable[Confirmation], now: float) -> dict[str, Confirmation]:
+    """Return the confirmations whose deadline has passed at `now`, by id."""
+    return {one.id: one for one in confirmations if one.has_expired(now)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
@@ -60,15 +59,15 @@ class Runtime:
         *,
         work: WorkSource | None = None,
         single_user: bool = False,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.root, self.catalog, self.store = project.root, project.catalog, store
         self.watcher: Watcher | None = None
         """Reloads the catalog when files change; None without `watch`."""
         self.context: object = None
         """Context manager that yielded this runtime, kept alive by this reference."""
-        self._caller, self._clock = partial(Caller, single_user=single_user), clock
-        parts = build_parts(project, store, models, deps, self._caller, clock, work)
+        self._caller, self._clock = partial(Caller, single_user=single_user), clock or store.now
+        parts = build_parts(project, store, models, deps, self._caller, self._clock, work)
         self.work, self.places, self.presence = parts.work, parts.places, parts.presence
         """What delivers runs to this runtime, how many of them it executes at once, and what others see of it."""
         self._background, self._launcher, self._starter = parts.background, parts.launcher, parts.starter
@@ -397,7 +396,7 @@ class Runtime:
 
         A process that executes no runs leaves them to those that do, as `decide` does.
         """
-        return await self._resumer.expire(time.time())
+        return await self._resumer.expire()
 
     async def sweep(self) -> Sequence[str]:
         """Resume interrupted runs and those with expired confirmations, and make runs ready that others left.

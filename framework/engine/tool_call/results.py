@@ -165,7 +165,7 @@ def record_final_answer(run: RunContext, message: Message) -> None:
             agent=run.agent.name,
             thought=message.content,
             action=Action(type="final"),
-            timestamp=datetime.now(UTC),
+            timestamp=datetime.fromtimestamp(run.services.now(), UTC),
         )
     )
 
@@ -190,7 +190,7 @@ def _trace_entry(run: RunContext, call: ToolCall, result: ToolResult, text: str)
         observation=text,
         tool_output=result.output,
         elapsed_ms=result.elapsed_ms,
-        timestamp=datetime.now(UTC),
+        timestamp=datetime.fromtimestamp(run.services.now(), UTC),
         error=result.error,
         repairs=run.state.calls[call.id].repairs,
     )

@@ -120,8 +120,8 @@ def record_decision(run: RunContext, confirmation_id: str, decision: Decision) -
     spans, meters = run.services.spans, run.services.meters
     if spans.recording:
         current_span().add_event(names.CONFIRM_RESOLVED, {names.CONFIRM_DECISION: decision.type})
-    if meters:
-        meters.record_confirmation(decision.type, run.services.root.paused_at)
+    if meters and (asked_at := run.services.root.paused_at) is not None:
+        meters.record_confirmation(decision.type, run.services.now() - asked_at)
 
 
 def outcome_of(result: ToolResult) -> str:

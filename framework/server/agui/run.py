@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from ag_ui.core import BaseEvent, Interrupt, ResumeEntry, RunAgentInput, RunErrorEvent
@@ -100,7 +99,8 @@ async def _continue(
     stored = [read_event(row) for row in await service.runtime.store.events(run.run_id)]
     keys = {entry.interrupt_id.partition("/")[2] for entry in resume}
     if state.status == "paused" and keys.intersection(one.id for one in state.pending):
-        await service.decide(identity, run, decisions_of(resume, state.pending, _expired(state.pending)))
+        expired = _expired(state.pending, service.runtime.store.now())
+        await service.decide(identity, run, decisions_of(resume, state.pending, expired))
         return run, stored
     return run, _before_answer(resume, state, stored)
 
@@ -133,9 +133,8 @@ def _before_answer(resume: Sequence[ResumeEntry], state: RunState, stored: Seque
     return stored[: end + 1]
 
 
-def _expired(pending: Iterable[Confirmation]) -> frozenset[str]:
-    now = datetime.now(UTC)
-    return frozenset(one.id for one in pending if one.expires_at is not None and one.expires_at <= now)
+def _expired(pending: Iterable[Confirmation], now: float) -> frozenset[str]:
+    return frozenset(one.id for one in pending if one.has_expired(now))
 
 
 async def _stream(service: RunService, run: OwnedRun, translator: AguiTranslator, after: int) -> AsyncGenerator[bytes]:

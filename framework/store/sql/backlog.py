@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import sqlalchemy as sa
 
@@ -28,20 +27,20 @@ _REASON = sa.case(
 )
 
 
-def select_backlog(connection: sa.Connection, query: RunQuery) -> Backlog:
-    """Return the matching runs that have not ended. Partial indexes find them, however many runs have ended."""
+def select_backlog(connection: sa.Connection, query: RunQuery, now: float) -> Backlog:
+    """Return the matching runs that have not ended by `now`. Partial indexes find them, however many have ended."""
     matches = list(conditions(query, connection.dialect.name))
     count = sa.select(sa.func.count()).select_from(runs).where(*matches)
     is_executed = sa.and_(is_claimed_or_running(), runs.c.process.is_not(None))
     return Backlog(
-        waiting=_waiting(connection, matches),
+        waiting=_waiting(connection, matches, now),
         handed_on=_handed_on(connection, matches),
         paused=connection.execute(count.where(has_status("paused"))).scalar_one(),
         running=connection.execute(count.where(is_executed)).scalar_one(),
     )
 
 
-def _waiting(connection: sa.Connection, matches: list[sa.ColumnElement[bool]]) -> tuple[WaitingRuns, ...]:
+def _waiting(connection: sa.Connection, matches: list[sa.ColumnElement[bool]], now: float) -> tuple[WaitingRuns, ...]:
     """Count the runs that no process holds, by queue, agent and reason; the largest groups first."""
     columns = (runs.c.queue, runs.c.agent, _REASON.label("reason"), runs.c.blocked_by.label("limit"), runs.c.created_at)
     free = sa.select(*columns).where(runs.c.process.is_(None), *matches)
@@ -51,7 +50,6 @@ def _waiting(connection: sa.Connection, matches: list[sa.ColumnElement[bool]]) -
     groups = (
         sa.select(*group, number, oldest).group_by(*group).order_by(number.desc(), oldest).limit(MAX_WAITING_GROUPS)
     )
-    now = time.time()
     return tuple(
         WaitingRuns(
             queue=row.queue,

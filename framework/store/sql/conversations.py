@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Iterator
 
 import sqlalchemy as sa
@@ -56,13 +55,15 @@ _SELECT = sa.select(conversations, _WAITING.label("waiting")).where(conversation
 """Built once, because every turn of a conversation executes it."""
 
 
-def select_conversation(connection: sa.Connection, conversation_id: str, tenant: str | None) -> Conversation | None:
-    """Return a conversation with the messages of its answered turns, or None if it has expired."""
+def select_conversation(
+    connection: sa.Connection, conversation_id: str, tenant: str | None, now: float
+) -> Conversation | None:
+    """Return a conversation with the messages of its answered turns, or None if it has expired by `now`."""
     key = conversation_key(conversation_id, tenant)
     row = connection.execute(_SELECT, {"key": key}).one_or_none()
     if row is None:
         return Conversation(conversation_id, tenant=tenant)
-    if row.expires_at is not None and row.expires_at <= time.time() and row.open_run is None and not row.waiting:
+    if row.expires_at is not None and row.expires_at <= now and row.open_run is None and not row.waiting:
         return None
     bodies = sql_runs.load_history(connection, key)
     return Conversation(

@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
+from framework.store.clock import StoreClock
 from framework.store.sql.connections import ConnectionFailed, ConnectionThreads, Work
-from framework.store.sql.engines import connect_to_listen, create_engine, lock_seconds, parse_store_url
+from framework.store.sql.engines import NOW_FUNCTION, connect_to_listen, create_engine, lock_seconds, parse_store_url
 from framework.store.sql.migrations import upgrade
 from framework.types.errors import StoreError
 
@@ -51,13 +52,16 @@ class Database:
         url: sa.URL,
         retry_seconds: float = DEFAULT_RETRY_SECONDS,
         idle_seconds: float = DEFAULT_IDLE_SECONDS,
+        clock: StoreClock | None = None,
     ) -> None:
         self.name = url.set(drivername=url.get_backend_name()).render_as_string(hide_password=True)
         self.is_sqlite = url.get_backend_name() == "sqlite"
+        self.clock = clock or StoreClock()
+        """The database's clock, as this process knows it: see `processes.set_clock`."""
         self._retry_seconds = retry_seconds
         writers = 1 if self.is_sqlite else _POSTGRES_THREADS
-        writer = create_engine(url, begin="BEGIN IMMEDIATE", idle_seconds=idle_seconds)
-        reader = create_engine(url, begin="BEGIN", idle_seconds=idle_seconds, snapshots=True)
+        writer = create_engine(url, begin="BEGIN IMMEDIATE", idle_seconds=idle_seconds, clock=self.clock)
+        reader = create_engine(url, begin="BEGIN", idle_seconds=idle_seconds, clock=self.clock, snapshots=True)
         self._writer, self._reader = ConnectionThreads(writer, writers), ConnectionThreads(reader, _READERS)
 
     @classmethod
@@ -68,6 +72,7 @@ class Database:
         *,
         retry_seconds: float = DEFAULT_RETRY_SECONDS,
         idle_seconds: float = DEFAULT_IDLE_SECONDS,
+        clock: StoreClock | None = None,
     ) -> Database:
         """Connect, and migrate the tables to the current version.
 
@@ -77,13 +82,14 @@ class Database:
             retry_seconds: how long to retry while PostgreSQL is unreachable after the first connection, or a SQLite
                 file is locked. Opening is retried only while a SQLite file is locked, for `lock_seconds`.
             idle_seconds: after how long PostgreSQL ends a transaction of this process if it sends no statement.
+            clock: set to the database's clock. A SQLite file has none: there, it begins with this machine's time.
 
         Raises:
             ConfigError: the URL is invalid or of an unsupported database, or its driver is not installed.
             StoreError: the database cannot be opened.
         """
         parsed = parse_store_url(url, root)
-        database = cls(parsed, retry_seconds, idle_seconds)
+        database = cls(parsed, retry_seconds, idle_seconds, clock)
         try:
             await database._do(database._writer, upgrade, upgrade, lock_seconds(parsed))
         except BaseException:
@@ -192,7 +198,7 @@ class Database:
     @property
     def now(self) -> sa.ColumnElement[float]:
         """SQL expression for the database's clock as Unix time in seconds. All processes share this clock."""
-        text = "(julianday('now')-2440587.5)*86400.0" if self.is_sqlite else "extract(epoch from clock_timestamp())"
+        text = f"{NOW_FUNCTION}()" if self.is_sqlite else "extract(epoch from clock_timestamp())"
         return sa.literal_column(text, sa.Double)
 
     @property

@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError
 
+from framework.store.clock import StoreClock
 from framework.store.sql.transactions import (
     PostgresTransactions,
     SqliteFile,
@@ -29,6 +30,8 @@ _NETWORK = {
     "tcp_user_timeout": 15_000,
 }
 """Connection options of PostgreSQL: a network that drops packets is noticed in seconds instead of 15 minutes."""
+NOW_FUNCTION = "agentsd_now"
+"""SQL function without arguments that connections to SQLite have: the time of the store's clock."""
 _LISTENER = "agentsd signals"
 """Name of listening connections in `pg_stat_activity`."""
 
@@ -54,7 +57,9 @@ def parse_store_url(url: str, root: Path) -> sa.URL:
             raise ConfigError(f"store.url: {other} is not supported; use sqlite, postgresql or memory:")
 
 
-def create_engine(url: sa.URL, *, begin: str, idle_seconds: float, snapshots: bool = False) -> sa.Engine:
+def create_engine(
+    url: sa.URL, *, begin: str, idle_seconds: float, clock: StoreClock, snapshots: bool = False
+) -> sa.Engine:
     """Create the engine for a database.
 
     Args:
@@ -62,10 +67,11 @@ def create_engine(url: sa.URL, *, begin: str, idle_seconds: float, snapshots: bo
         begin: SQL statement that begins a SQLite transaction.
         idle_seconds: how long a transaction in PostgreSQL may wait for the next statement of this process, which may
             be suspended, before the server ends it and releases its locks.
+        clock: the time that SQLite reads; PostgreSQL has its own.
         snapshots: use REPEATABLE READ in PostgreSQL, so that a transaction reads one snapshot, as in SQLite.
     """
     if url.get_backend_name() == "sqlite":
-        return _sqlite(url, begin)
+        return _sqlite(url, begin, clock)
     options: dict[str, Any] = {"isolation_level": "REPEATABLE READ"} if snapshots else {}
     connect_args = {name: value for name, value in _NETWORK.items() if name not in url.query}
     try:
@@ -120,7 +126,7 @@ def lock_seconds(url: sa.URL) -> float:
     return float(str(url.query.get("timeout", _BUSY_SECONDS))) if url.get_backend_name() == "sqlite" else 0.0
 
 
-def _sqlite(url: sa.URL, begin: str) -> sa.Engine:
+def _sqlite(url: sa.URL, begin: str, clock: StoreClock) -> sa.Engine:
     file = SqliteFile(Path(url.database or ""))
     options: dict[str, Any] = {"check_same_thread": False}  # a thread's connection is also used by others
     options |= {} if "timeout" in url.query else {"timeout": _BUSY_SECONDS}
@@ -133,6 +139,7 @@ def _sqlite(url: sa.URL, begin: str) -> sa.Engine:
     @sa.event.listens_for(engine, "connect")
     def _set_up(connection: Any, record: Any) -> None:
         set_up_sqlite(connection, file)
+        connection.create_function(NOW_FUNCTION, 0, clock)
         set_transactions(record, SqliteTransactions(connection, file, begin, lock_seconds(url)))
 
     begin_through_driver(engine)

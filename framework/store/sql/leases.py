@@ -71,6 +71,18 @@ class RunLeases:
         """
         return time.monotonic() + lease_seconds * _ALIVE_LEASE_FACTOR if self._boot else None
 
+    def seconds_since_renewal(self, name: str, boot_lease: float | None, lease_seconds: float) -> float | None:
+        """Return how long ago a living process of this machine renewed its lease; None for any other process.
+
+        Args:
+            name: the name of the process.
+            boot_lease: when its lease expires on the machine's monotonic clock, if known.
+            lease_seconds: how long its lease lasts.
+        """
+        if boot_lease is None or not self.is_held(name, boot_lease, leased=False):
+            return None
+        return time.monotonic() - (boot_lease - lease_seconds * _ALIVE_LEASE_FACTOR)
+
     def is_abandoned(self, name: str | None) -> bool:
         """Return whether the holder of a lease is known to be gone. Always False for processes on other machines.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping
 
 import sqlalchemy as sa
@@ -14,10 +13,10 @@ UNUSED_SECONDS = 3600.0
 """A file that no run refers to is deleted this long after it was saved: its run may be about to begin."""
 
 
-def insert_media(connection: sa.Connection, run_id: str, files: Mapping[str, bytes]) -> None:
+def insert_media(connection: sa.Connection, run_id: str, files: Mapping[str, bytes], now: float) -> None:
     """Save files by digest, and that the run refers to them."""
     for digest, body in sorted(files.items()):  # in one order, so that two transactions do not wait for each other
-        row = insert_into(media, connection.dialect).values(digest=digest, body=body, used_at=time.time())
+        row = insert_into(media, connection.dialect).values(digest=digest, body=body, used_at=now)
         connection.execute(row.on_conflict_do_update(index_elements=["digest"], set_={"used_at": row.excluded.used_at}))
         link = insert_into(run_media, connection.dialect).values(run_id=run_id, digest=digest)
         connection.execute(link.on_conflict_do_nothing())

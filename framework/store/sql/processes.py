@@ -100,7 +100,26 @@ class ProcessLease:
             delete_old(connection, self._database)
         row = {"id": self._leases.name, "name": storable(self.name), "started_at": self._database.now, **lease}
         insert = insert_into(processes, connection.dialect).values(row)
-        connection.execute(insert.on_conflict_do_update(index_elements=["id"], set_=lease))
+        renewed = insert.on_conflict_do_update(index_elements=["id"], set_=lease).returning(processes.c.seen_at)
+        seen_at = connection.execute(renewed).scalar_one()
+        if not self._database.is_sqlite:
+            self._database.clock.set(seen_at)
+
+
+def set_clock(connection: sa.Connection, database: Database, leases: RunLeases) -> None:
+    """Set the clock of this process to that of PostgreSQL, or to that of the other processes of a SQLite file.
+
+    The first process of a file has only the time of its machine. As long as it lives, all others use the same time.
+    """
+    if not database.is_sqlite:
+        database.clock.set(connection.execute(sa.select(database.now)).scalar_one())
+        return
+    columns = (processes.c.id, processes.c.seen_at, processes.c.lease_boot, processes.c.lease_until)
+    for row in connection.execute(sa.select(*columns).order_by(processes.c.seen_at.desc())):
+        ago = leases.seconds_since_renewal(row.id, row.lease_boot, row.lease_until - row.seen_at)
+        if ago is not None:
+            database.clock.set(row.seen_at + ago)
+            return
 
 
 def is_leased(database: Database) -> sa.ColumnElement[bool]:

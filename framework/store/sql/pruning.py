@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
+import sqlalchemy as sa
+
+from framework.store.clock import elapsed
 from framework.store.protocol import Pruned
 from framework.store.sql.budgets import delete_ended_counters
 from framework.store.sql.connections import Work
@@ -13,7 +17,60 @@ from framework.store.sql.leases import RunLeases
 from framework.store.sql.media import delete_unused_media
 from framework.store.sql.processes import delete_old, list_processes
 from framework.store.sql.queue import delete_expired_keys
+from framework.store.sql.schema import processes, runs
 from framework.store.sql.shrinking import shrink
+from framework.types.errors import ClockRefused
+
+MAX_CLOCK_SECONDS = 86400.0
+"""Nothing is deleted by a clock that may be wrong by more than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockCheck:
+    """The store's clock when this process opened the store, and the newest entry that it found.
+
+    A wrong clock is recognized by the time that nothing was saved. A store that was really not used for so long is
+    pruned a day later: until then, an operator can correct the clock.
+    """
+
+    opened_at: float
+    newest: float | None
+    """Unix time; None if the store was empty."""
+    _opened: float = field(default_factory=elapsed)
+
+    def check(self, now: float) -> None:
+        """Raise ClockRefused if data must not be deleted by this time."""
+        since = elapsed() - self._opened
+        if self.newest is not None and abs(self.newest - self.opened_at) > MAX_CLOCK_SECONDS > since:
+            self._compare(now, self.newest, "the newest entry of the store", is_late=now < self.newest)
+        self._compare(now, self.opened_at + since, "the time of the store")
+
+    def _compare(self, now: float, known: float, what: str, *, is_late: bool = False) -> None:
+        """Raise ClockRefused if a time is more than a day ahead of a known one, or that is ahead of it if `is_late`."""
+        days = (known - now if is_late else now - known) / 86400
+        if days * 86400 > MAX_CLOCK_SECONDS:
+            raise ClockRefused(
+                f"nothing is deleted: the clock says {_shown(now)}, {days:.1f} days {'before' if is_late else 'after'} "
+                f"{what}, {_shown(known)}: correct it; if it is right, run: agentsd runs prune --trust-clock"
+            )
+
+
+def check_clock(connection: sa.Connection, now: float) -> ClockCheck:
+    """Return what to check before data is deleted, when a store is opened at `now`."""
+    times = (
+        sa.select(runs.c.created_at).order_by(runs.c.no.desc()).limit(1),
+        sa.select(sa.func.max(runs.c.ended_at)),
+        sa.select(sa.func.max(processes.c.seen_at)),
+    )
+    found = connection.execute(sa.select(*(time.scalar_subquery() for time in times))).one()
+    return ClockCheck(now, max((time for time in found if time is not None), default=None))
+
+
+def _shown(moment: float) -> str:
+    try:
+        return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d %H:%M} UTC"
+    except (ValueError, OverflowError, OSError):
+        return f"{moment:.0f}"
 
 
 async def prune(database: Database, leases: RunLeases, before: float | None, now: float) -> Pruned:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -34,9 +33,14 @@ from framework.types.state import RunState
 
 
 def insert_queued(
-    connection: sa.Connection, offers: RunOffers, request: RunRequest, state: RunState, row: Mapping[str, Any]
+    connection: sa.Connection,
+    offers: RunOffers,
+    request: RunRequest,
+    state: RunState,
+    row: Mapping[str, Any],
+    now: float,
 ) -> None:
-    """Insert a queued run at the end of the queue of its conversation, and offer it if it can begin.
+    """Insert a queued run at the end of the queue of its conversation, and offer it if it can begin by `now`.
 
     Raises:
         ConversationBusy: a run of the conversation is open or waits, and the request may not wait.
@@ -45,8 +49,8 @@ def insert_queued(
     key, is_ready = None, True
     if request.conversation_id is not None:
         key = conversation_key(request.conversation_id, request.tenant)
-        delete_expired(connection, time.time(), key)
-        open_run = _lock_conversation(connection, key, request)
+        delete_expired(connection, now, key)
+        open_run = _lock_conversation(connection, key, request, now)
         waiting = connection.execute(sa.select(sa.func.count()).where(is_waiting(key))).scalar_one()
         check_queue(request, open_run, waiting)
         is_ready = open_run is None and not waiting
@@ -54,15 +58,14 @@ def insert_queued(
     columns: dict[str, Any] = {"conversation_id": key, "priority": request.priority, "queue": queue, "ready": is_ready}
     columns["rank"] = next_rank(connection, to_sql_text(request.tenant), request.priority)
     offered_at = offers.offered_at if is_ready else None
-    insert_run(connection, state, {**row, "status": "queued", **columns, "offered_at": offered_at})
+    insert_run(connection, state, {**row, "status": "queued", **columns, "offered_at": offered_at}, now)
     if is_ready:
         agent = to_sql_text(state.agent)
         offers.offer(connection, [(state.run_id, queue, agent, request.priority)])
 
 
-def _lock_conversation(connection: sa.Connection, key: str, request: RunRequest) -> str | None:
+def _lock_conversation(connection: sa.Connection, key: str, request: RunRequest, now: float) -> str | None:
     """Insert the conversation if it is new, lock it until the transaction ends, and return its open run."""
-    now = time.time()
     owner = {"user_id": to_sql_text(request.user), "tenant": to_sql_text(request.tenant)}
     row = insert_into(conversations, connection.dialect).values(id=key, created_at=now, updated_at=now, **owner)
     upsert = row.on_conflict_do_update(index_elements=["id"], set_={"turns": conversations.c.turns})
@@ -70,13 +73,12 @@ def _lock_conversation(connection: sa.Connection, key: str, request: RunRequest)
     return open_run
 
 
-def insert_key(connection: sa.Connection, idempotency: IdempotencyKey, run_id: str) -> str:
+def insert_key(connection: sa.Connection, idempotency: IdempotencyKey, run_id: str, now: float) -> str:
     """Save an idempotency key, and return the id of its run: this one, or an earlier one with the same request.
 
     Raises:
         IdempotencyConflict: the key was used for a different request.
     """
-    now = time.time()
     columns = idempotency_keys.c
     row = {"digest": idempotency.digest, "run_id": run_id, "created_at": now}
     key = content_digest(f"{len(idempotency.scope)}:{idempotency.scope}{idempotency.key}")
@@ -154,11 +156,13 @@ def find_claims(connection: sa.Connection, dead: Collection[str]) -> list[int]:
     return [row.no for row in connection.execute(held) if row.status == "queued"]
 
 
-def begin_queued(connection: sa.Connection, state: RunState, row: Mapping[str, Any], lease: RunLease) -> HeldRow:
+def begin_queued(
+    connection: sa.Connection, state: RunState, row: Mapping[str, Any], lease: RunLease, now: float
+) -> HeldRow:
     """Begin a run that is claimed under `lease`; raises RunTaken if another process has claimed it since."""
     claimed = sa.update(runs).where(runs.c.id == state.run_id, has_status("queued"), runs.c.owner == lease.name)
     values = {
-        **run_columns(state),
+        **run_columns(state, now),
         "status": "running",
         "request": None,
         "refusals": None,

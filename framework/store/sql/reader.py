@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
+from framework.store.clock import StoreClock
 from framework.store.conversation_lists import ConversationInfo, ConversationQuery
 from framework.store.period import Period
 from framework.store.protocol import Blueprint, RunInfo, RunQuery
@@ -38,6 +39,15 @@ class SqlReader:
         self._database = database
         self._leases = RunLeases(local=database.is_sqlite)
 
+    @property
+    def clock(self) -> StoreClock:
+        """The database's clock, as this process knows it."""
+        return self._database.clock
+
+    def now(self) -> float:
+        """Return the database's clock."""
+        return self._database.clock()
+
     async def load_run(self, run_id: str) -> RunState:
         """Return the last saved state of a run."""
         return await self._database.read(lambda connection: sql_runs.load_run(connection, run_id))
@@ -63,7 +73,7 @@ class SqlReader:
 
     async def backlog(self, query: RunQuery) -> Backlog:
         """Return the matching runs that have not ended, counted by the database."""
-        return await self._database.read(lambda connection: select_backlog(connection, query))
+        return await self._database.read(lambda connection: select_backlog(connection, query, self.now()))
 
     async def queue_size(self) -> QueueSize:
         """Return how many runs wait in the queue."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -225,7 +224,7 @@ class SqlRecord(ImmediateRecord):
         self, state: RunState, events: Sequence[Event], spans: Sequence[SpanRecord], uses: Sequence[BudgetUse]
     ) -> RowBatch:
         """Return the rows to write: what has changed, and the rows of an immediate write that was not possible."""
-        now, earlier = time.time(), self._unsaved
+        now, earlier = self._database.clock(), self._unsaved
         batch = RowBatch(uses=uses, spans=encode_spans(spans), progress=earlier.progress)
         batch.messages, batch.parts = earlier.messages, earlier.parts
         self._unsaved = RowBatch()
@@ -238,7 +237,7 @@ class SqlRecord(ImmediateRecord):
 
     def _work(self, state: RunState, batch: RowBatch, *, last: bool) -> Work[bool]:
         """Return the function that writes the rows, in a transaction, and returns whether a cancel request exists."""
-        now = time.time()
+        now = self._database.clock()
         row = {
             "run": self._run_id,
             "was": self._version,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -85,13 +84,13 @@ INSERT_HELD = sa.insert(runs).inline().values({name: sa.bindparam(name) for name
 
 
 def claim_conversation(
-    connection: sa.Connection, conversation: Conversation, state: RunState, *, is_queued: bool = False
+    connection: sa.Connection, conversation: Conversation, state: RunState, now: float, *, is_queued: bool = False
 ) -> int:
     """Make the run the conversation's next turn, and return the turn's number; raises ConversationBusy.
 
     A run that is not queued is rejected while others wait.
     """
-    now, key = time.time(), conversation_key(conversation.id, conversation.tenant)
+    key = conversation_key(conversation.id, conversation.tenant)
     if not conversation.turns:
         owner = {"user_id": to_sql_text(state.user), "tenant": to_sql_text(conversation.tenant)}
         new = insert_into(conversations, connection.dialect).values(id=key, created_at=now, updated_at=now, **owner)
@@ -103,10 +102,10 @@ def claim_conversation(
     return int(claimed)
 
 
-def insert_run(connection: sa.Connection, state: RunState, row: Mapping[str, Any]) -> None:
+def insert_run(connection: sa.Connection, state: RunState, row: Mapping[str, Any], now: float) -> None:
     """Insert a run. `row` contains the columns that `run_columns` does not; raises RunTaken if the run is stored."""
     try:
-        connection.execute(sa.insert(runs).values({**_new_run(state), **row}))
+        connection.execute(sa.insert(runs).values({**_new_run(state, now), **row}))
     except IntegrityError:
         raise _stored_already(state) from None
 
@@ -118,6 +117,7 @@ def insert_held(
     row: Mapping[str, Any],
     lease: RunLease,
     process: str,
+    now: float,
 ) -> HeldRow:
     """Insert a run that begins now, held by a process under `lease`; `insert` is `INSERT_HELD`. Raises as `insert_run`.
 
@@ -125,7 +125,7 @@ def insert_held(
     """
     conversation = row.get("conversation_id")
     held = {"status": "running", "owner": lease.name, "process": process}
-    values = {"conversation_id": None, "turn": None, **_new_run(state), **row, **held}
+    values = {"conversation_id": None, "turn": None, **_new_run(state, now), **row, **held}
     driver: Any = connection.dialect.loaded_dbapi
     try:
         insert.execute(driver_cursor(connection), values)
@@ -134,15 +134,15 @@ def insert_held(
     return HeldRow(version=1, cancel_requested=False, conversation=conversation)
 
 
-def _new_run(state: RunState) -> dict[str, Any]:
-    return {"id": state.run_id, "version": 1, "created_at": time.time(), **run_columns(state)}
+def _new_run(state: RunState, now: float) -> dict[str, Any]:
+    return {"id": state.run_id, "version": 1, "created_at": now, **run_columns(state, now)}
 
 
 def _stored_already(state: RunState) -> RunTaken:
     return RunTaken(f"run {state.run_id} is stored already, and this process has not claimed it")
 
 
-def run_columns(state: RunState) -> dict[str, Any]:
+def run_columns(state: RunState, now: float) -> dict[str, Any]:
     """Return the columns of a run that are known when it begins."""
     return {
         "user_id": to_sql_text(state.user),
@@ -152,16 +152,14 @@ def run_columns(state: RunState) -> dict[str, Any]:
         "digest": state.digest,
         "blueprint": state.blueprint,
         "message": to_sql_text(state.messages[0].description[:PREVIEW_CHARS]),
-        "updated_at": time.time(),
+        "updated_at": now,
     }
 
 
-def insert_blueprint(connection: sa.Connection, blueprint: Blueprint) -> None:
+def insert_blueprint(connection: sa.Connection, blueprint: Blueprint, now: float) -> None:
     """Save a blueprint, or refresh its time if it exists, so that it is not deleted as unused."""
     files = orjson.dumps(dict(blueprint.files)).decode()
-    row = insert_into(blueprints, connection.dialect).values(
-        digest=blueprint.digest, files=files, created_at=time.time()
-    )
+    row = insert_into(blueprints, connection.dialect).values(digest=blueprint.digest, files=files, created_at=now)
     upsert = row.on_conflict_do_update(index_elements=["digest"], set_={"created_at": row.excluded.created_at})
     connection.execute(upsert)
 

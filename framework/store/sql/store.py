@@ -14,6 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from pydantic_core import PydanticSerializationError
 
+from framework.store.clock import StoreClock
 from framework.store.database_files import database_paths
 from framework.store.protocol import NOBODY, Blueprint, Conversation, Deciders, Pruned
 from framework.store.run_record import RunRecord
@@ -29,8 +30,8 @@ from framework.store.sql.database import DEFAULT_RETRY_SECONDS, Database
 from framework.store.sql.leases import RunLease
 from framework.store.sql.offering import RunOffers
 from framework.store.sql.owners import find_owner
-from framework.store.sql.processes import ProcessLease, held_runs, is_held_under
-from framework.store.sql.pruning import prune
+from framework.store.sql.processes import ProcessLease, held_runs, is_held_under, set_clock
+from framework.store.sql.pruning import ClockCheck, check_clock, prune
 from framework.store.sql.reader import SqlReader
 from framework.store.sql.record import MAX_IMMEDIATE_CHARS, RowBatch, SqlRecord, Statements
 from framework.store.sql.schema import has_status, runs
@@ -75,6 +76,7 @@ class SqlStore(SqlReader, SqlSignals):
         self._statements = Statements(database, self._offers)
         self._claims = Claims(database, self._leases, self._process, self._offers)
         self._sweep = Sweep(database, self._leases, self._offers)
+        self._clock_check = ClockCheck(database.clock(), None)
         self._known_blueprints: dict[str, float] = {}
         """When each blueprint was last written, by digest, in seconds on the monotonic clock."""
 
@@ -86,6 +88,7 @@ class SqlStore(SqlReader, SqlSignals):
         *,
         lease_seconds: float = DEFAULT_LEASE_SECONDS,
         retry_seconds: float = DEFAULT_RETRY_SECONDS,
+        clock: StoreClock | None = None,
     ) -> SqlStore:
         """Open a database, and migrate its tables to the current version.
 
@@ -94,14 +97,22 @@ class SqlStore(SqlReader, SqlSignals):
             root: base folder for a relative path.
             lease_seconds: how long after the last renewal other processes may take over the runs of this one.
             retry_seconds: how long to retry while PostgreSQL is unreachable or a SQLite file is locked.
+            clock: begins with the time of this machine, and is set to that of PostgreSQL, or of the other processes of
+                a SQLite file.
 
         Raises:
             ConfigError: the URL is invalid.
             StoreError: the database cannot be opened (StoreTooNew: a newer version of agentsd wrote it).
         """
         idle_seconds = max(lease_seconds, MIN_IDLE_SECONDS)
-        database = await Database.open(url, root, retry_seconds=retry_seconds, idle_seconds=idle_seconds)
-        return cls(database, lease_seconds, database_paths(url, root))
+        database = await Database.open(url, root, retry_seconds=retry_seconds, idle_seconds=idle_seconds, clock=clock)
+        store = cls(database, lease_seconds, database_paths(url, root))
+        try:
+            store._clock_check = await database.read(store._check_clock)
+        except BaseException:
+            await database.close()
+            raise
+        return store
 
     @property
     def lease_seconds(self) -> float:
@@ -133,15 +144,17 @@ class SqlStore(SqlReader, SqlSignals):
 
         def work(connection: sa.Connection) -> sql_runs.HeldRow:
             if conversation is not None:
-                row["turn"] = sql_runs.claim_conversation(connection, conversation, state, is_queued=claim is not None)
+                row["turn"] = sql_runs.claim_conversation(
+                    connection, conversation, state, self.now(), is_queued=claim is not None
+                )
                 row["conversation_id"] = conversation_key(conversation.id, conversation.tenant)
             if blueprint is not None and is_new:
-                sql_runs.insert_blueprint(connection, blueprint)
+                sql_runs.insert_blueprint(connection, blueprint, self.now())
             if claim is None:
                 insert = self._statements.begin
-                held = sql_runs.insert_held(connection, insert, state, row, lease, self._leases.name)
+                held = sql_runs.insert_held(connection, insert, state, row, lease, self._leases.name, self.now())
             else:
-                held = sql_queue.begin_queued(connection, state, row, lease)
+                held = sql_queue.begin_queued(connection, state, row, lease, self.now())
             batch.insert(connection, self._statements)
             return held
 
@@ -220,10 +233,10 @@ class SqlStore(SqlReader, SqlSignals):
 
         def work(connection: sa.Connection) -> str:
             if idempotency is not None:
-                run_id = sql_queue.insert_key(connection, idempotency, request.run_id)
+                run_id = sql_queue.insert_key(connection, idempotency, request.run_id, self.now())
                 if run_id != request.run_id:
                     return run_id
-            sql_queue.insert_queued(connection, self._offers, request, state, row)
+            sql_queue.insert_queued(connection, self._offers, request, state, row, self.now())
             batch.insert(connection, self._statements)
             return request.run_id
 
@@ -288,18 +301,20 @@ class SqlStore(SqlReader, SqlSignals):
 
     async def save_media(self, run_id: str, files: Mapping[str, bytes]) -> None:
         """Save files by digest, each once."""
-        await self._database.write(lambda c: sql_media.insert_media(c, run_id, files), is_request=True)
+        await self._database.write(lambda c: sql_media.insert_media(c, run_id, files, self.now()), is_request=True)
 
     async def conversation(self, conversation_id: str, tenant: str | None = None) -> Conversation:
         """Return a conversation with the messages of its answered turns. Delete it first if it has expired."""
         key = conversation_key(conversation_id, tenant)
         while True:
             conversation = await self._database.read(
-                lambda connection: sql_conversations.select_conversation(connection, conversation_id, tenant)
+                lambda connection: sql_conversations.select_conversation(
+                    connection, conversation_id, tenant, self.now()
+                )
             )
             if conversation is not None:
                 return conversation
-            await self._database.write(lambda c: sql_conversations.delete_expired(c, time.time(), key), is_request=True)
+            await self._database.write(lambda c: sql_conversations.delete_expired(c, self.now(), key), is_request=True)
 
     async def replace_session(self, conversation: Conversation) -> None:
         """Save session values, compare-and-set on the number of turns."""
@@ -325,10 +340,14 @@ class SqlStore(SqlReader, SqlSignals):
         wanted = list(keys)
         return await self._database.read(lambda connection: self._statements.counters.load(connection, wanted))
 
-    async def prune(self, before: float | None, now: float, *, dry_run: bool = False) -> Pruned:
+    async def prune(
+        self, before: float | None, now: float, *, dry_run: bool = False, trust_clock: bool = False
+    ) -> Pruned:
         """Delete old data in many small transactions, so that runs can write between them."""
         if dry_run:
             return await self._database.read(lambda c: sql_conversations.count_prunable(c, before, now))
+        if not trust_clock:
+            self._clock_check.check(now)
         return await prune(self._database, self._leases, before, now)
 
     async def close(self) -> None:
@@ -337,6 +356,10 @@ class SqlStore(SqlReader, SqlSignals):
         with suppress(StoreError):
             await self._process.leave()
         await self._database.close()
+
+    def _check_clock(self, connection: sa.Connection) -> ClockCheck:
+        set_clock(connection, self._database, self._leases)
+        return check_clock(connection, self.now())
 
     def _needs_blueprint_write(self, blueprint: Blueprint) -> bool:
         """Return whether to write a blueprint: it is new, or it may soon be deleted as unused."""

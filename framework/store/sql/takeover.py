@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -34,15 +33,15 @@ class NewDecisions:
     """The decisions as JSON, by confirmation id."""
     by: Deciders
 
-    def insert(self, connection: sa.Connection, run_id: str) -> None:
-        """Insert the decisions; raises DecisionRefused if a confirmation was already decided."""
+    def insert(self, connection: sa.Connection, run_id: str, now: float) -> None:
+        """Insert the decisions, made at `now`; raises DecisionRefused if a confirmation was already decided."""
         rows = [
             {
                 "run_id": run_id,
                 "confirmation_id": to_sql_text(key),
                 "decision": body,
                 "decided_by": to_sql_text(self.by.get(key)),
-                "decided_at": time.time(),
+                "decided_at": now,
             }
             for key, body in self.bodies.items()
         ]
@@ -110,7 +109,7 @@ class Takeover:
             row = connection.execute(update.returning(*OFFERED_COLUMNS, *HELD_COLUMNS)).one_or_none()
         if row is None:
             raise RunBusy(f"run {self._run_id} is already in progress in another process")
-        self._made.insert(connection, self._run_id)
+        self._made.insert(connection, self._run_id, self._database.clock())
         return row
 
 

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from framework import Approve, Runtime, StoreError
 from framework.engine.work.embedded import EmbeddedSource
+from framework.store.clock import StoreClock
 from framework.store.fleet import read_fleet
 from framework.store.sql.engines import create_engine, parse_store_url
 from framework.store.sql.migrations import SCHEMA_VERSION
@@ -31,7 +32,7 @@ ADDITIONS = (
 
 def migrate(url: str, root: Path, version: int, min_version: int | None, additions: Sequence[str] = ADDITIONS) -> None:
     """Migrate a store as a newer version does."""
-    engine = create_engine(parse_store_url(url, root), begin="BEGIN", idle_seconds=60)
+    engine = create_engine(parse_store_url(url, root), begin="BEGIN", idle_seconds=60, clock=StoreClock())
     with engine.begin() as connection:
         for addition in additions:
             connection.exec_driver_sql(addition)
@@ -80,7 +81,7 @@ def test_a_process_opens_a_newer_store_that_allows_it_and_changes_nothing(tmp_pa
             ) as runtime:
                 assert (await runtime.run("hello")).output == "hi"
             await store.close()
-        engine = create_engine(parse_store_url(store_url, tmp_path), begin="BEGIN", idle_seconds=60)
+        engine = create_engine(parse_store_url(store_url, tmp_path), begin="BEGIN", idle_seconds=60, clock=StoreClock())
         with engine.begin() as connection:
             versions = connection.exec_driver_sql("SELECT version FROM agentsd_schema ORDER BY version").scalars().all()
         engine.dispose()

@@ -63,7 +63,7 @@ def test_pruning_shrinks_the_file(tmp_path: Path, made_by: str) -> None:
         record = await store.begin(kept, None, None)
         await record.release()
         await fill(store)
-        pruned = await store.prune(time.time() + 1, time.time())
+        pruned = await store.prune(time.time() + 1, time.time(), trust_clock=True)
         assert pruned.freed_bytes > 4_000_000
         assert (await store.load_run(kept.run_id)).messages == kept.messages
         await fill(store, 1)
@@ -96,9 +96,9 @@ def test_a_file_of_an_older_version_is_not_rewritten_while_a_run_is_in_progress(
         state = RunState(agent="one", messages=[Message(role="user", content="go")])
         record = await other.begin(state, None, None)
         await fill(store)
-        assert (await store.prune(time.time() + 1, time.time())).freed_bytes == 0
+        assert (await store.prune(time.time() + 1, time.time(), trust_clock=True)).freed_bytes == 0
         await record.release()
-        assert (await store.prune(time.time() + 1, time.time())).freed_bytes > 4_000_000
+        assert (await store.prune(time.time() + 1, time.time(), trust_clock=True)).freed_bytes > 4_000_000
         await store.close()
         await other.close()
 
@@ -113,7 +113,7 @@ def test_a_large_file_of_an_older_version_is_unchanged_and_the_log_contains_the_
     async def main() -> None:
         store = await SqlStore.open(STORE, project_with_old_store(tmp_path))
         await fill(store)
-        assert (await store.prune(time.time() + 1, time.time())).freed_bytes == 0
+        assert (await store.prune(time.time() + 1, time.time(), trust_clock=True)).freed_bytes == 0
         await store.close()
 
     asyncio.run(main())
