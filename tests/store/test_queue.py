@@ -112,7 +112,8 @@ class Driver:
 
     async def unclaim(self) -> None:
         if self.model.held:
-            run_id = self.data.draw(st.sampled_from(sorted(self.model.held)))
+            held = [one.run_id for one in self.model.queue if one.run_id in self.model.held]  # ids are random
+            run_id = self.data.draw(st.sampled_from(held))
             await self.store.unclaim([run_id, "run_unknown"])
             self.model.held.discard(run_id)
 
