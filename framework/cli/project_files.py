@@ -33,10 +33,10 @@ version: 1
 # Hosts that tools may access; none by default.
 # tools: {http: {domains: [api.example.com]}}
 
-# Limits that runs share; an agent file names them in runtime_policy.budgets.
+# Limits that runs share; an agent file names them in its key `budgets`, such as `budgets: [team]`.
 # budgets: {team: {max_cost_usd: 5, per: day}}
 
-# How long ended runs are kept; by default forever. `agentsd runs prune` deletes them.
+# How long ended runs are kept; by default 30 days. `agentsd runs prune` deletes them.
 # store: {retention: 30d}
 """
 

@@ -7,4 +7,5 @@ In reading order; each module imports only from those below it:
     fixes        Detects typos with exactly one plausible correction, and applies the corrections.
     partial      Merges the valid parts of an otherwise invalid document into a valid one.
     document     Parses YAML 1.2 into plain data, with the line and column of every key and value.
+    syntax       Says what is wrong with text that is not YAML, and what to do.
 """

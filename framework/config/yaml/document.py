@@ -24,6 +24,7 @@ from yaml.events import (
     ScalarEvent,
 )
 
+from framework.config.yaml.syntax import QUOTE_TEMPLATE, Mark, explain
 from framework.types.problem import Fix, Problem
 from framework.types.redact import redact
 from framework.types.text import shorten
@@ -41,8 +42,6 @@ MAX_SHOWN_CHARS = 60
 """Length to which keys and tags are shortened in messages."""
 
 KeyPath = tuple[str | int, ...]
-Mark = tuple[int, int]
-"""1-based line and column."""
 Marks = tuple[Mark, Mark]
 """Start of a key (or list item) and start of its value."""
 _BITS = 21
@@ -262,16 +261,17 @@ class _Builder:
         return self.root, self.marks
 
     def _events(self) -> Iterator[Event]:
-        loader = None
+        loader = event = None
         try:
             loader = _LOADER(self.text)
             while loader.check_event():
-                yield loader.get_event()
+                event = loader.get_event()
+                yield event
         except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-            message = ": ".join(part for name in ("context", "problem") if (part := getattr(error, name, None)))
-            line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-            raise DocumentError(problem_at(self.path, _lines(self.text), line, column, message or "not YAML")) from None
+            lines = _lines(self.text)
+            opened = self.marks[self.levels[-1].path][1] if self.levels else (1, 1)
+            mark, message, hint = explain(error, lines, event, opened)
+            raise DocumentError(problem_at(self.path, lines, *mark, message, hint)) from None
         finally:
             if loader is not None:
                 loader.dispose()
@@ -292,7 +292,7 @@ class _Builder:
 
     def _begin_key(self, level: _Level, event: Event, mark: Mark) -> None:
         if not isinstance(event, ScalarEvent):
-            raise self._error(event, "a key must be plain text")
+            raise self._not_a_key(event)
         key = event.value
         if key == "<<" and not event.style:
             raise self._error(event, "merge keys (<<) are not supported: write the values out")
@@ -304,6 +304,13 @@ class _Builder:
                 raise DocumentError(*self.duplicates, error.problem)
             self.duplicates.append(error.problem)
         level.key, level.key_mark = key, mark
+
+    def _not_a_key(self, event: Event) -> DocumentError:
+        (line, column), lines = _mark(event), _lines(self.text)
+        if lines[line - 1][max(column - 2, 0) :].startswith("{{"):
+            problem = problem_at(self.path, lines, line, column - 1, "`{{` outside of quotes", QUOTE_TEMPLATE)
+            return DocumentError(problem)
+        return self._error(event, "a key must be plain text")
 
     def _attach(self, level: _Level | None, value: Any, mark: Mark) -> KeyPath:
         path: KeyPath
@@ -335,7 +342,7 @@ class _Builder:
         if self.nodes > _MAX_NODES:
             raise self._error(event, f"more than {_MAX_NODES} values")
         if isinstance(event, AliasEvent) or event.anchor:
-            raise self._error(event, "anchors and aliases are not supported: write the value out")
+            raise self._error(event, "anchors and aliases are not supported: write the value out, or put it in quotes")
         if event.tag and event.tag != "!":
             raise self._error(event, f"the tag {shorten(event.tag, MAX_SHOWN_CHARS)} is not supported")
 

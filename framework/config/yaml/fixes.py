@@ -26,17 +26,17 @@ def key_fix(document: Document, path: KeyPath, known: Iterable[str]) -> Fix | No
     """Return the fix for an unknown key, if a known key is one edit away."""
     siblings = _value_at(document.data, path[:-1])
     unused = [name for name in known if not isinstance(siblings, dict) or name not in siblings]
-    return _fix(document, path, str(path[-1]), _only_match(str(path[-1]), unused), at_key=True) if path else None
+    return text_fix(document, path, str(path[-1]), _only_match(str(path[-1]), unused), at_key=True) if path else None
 
 
 def value_fix(document: Document, path: KeyPath, word: object, options: Sequence[str]) -> Fix | None:
     """Return the fix for an invalid value, if one of the options is one edit away."""
-    return _fix(document, path, word, _only_match(word, options)) if isinstance(word, str) else None
+    return text_fix(document, path, word, _only_match(word, options)) if isinstance(word, str) else None
 
 
 def boolean_fix(document: Document, path: KeyPath, word: object) -> Fix | None:
     """Return the fix for a YAML 1.1 boolean where `true` or `false` is required."""
-    return _fix(document, path, word, YAML_1_1_BOOLEANS.get(word)) if isinstance(word, str) else None
+    return text_fix(document, path, word, YAML_1_1_BOOLEANS.get(word)) if isinstance(word, str) else None
 
 
 def apply_fixes(path: str, source: bytes, problems: Iterable[Problem]) -> bytes:
@@ -77,7 +77,7 @@ def _is_typo(one: str, other: str) -> bool:
     return swapped or short[same + 1 :] == long[same + 1 :]
 
 
-def _fix(document: Document, path: KeyPath, word: object, meant: str | None, *, at_key: bool = False) -> Fix | None:
+def text_fix(document: Document, path: KeyPath, word: object, meant: str | None, *, at_key: bool = False) -> Fix | None:
     """Return a fix for a word, including its quotes; None if the file spells the word differently."""
     if meant is None or path not in document.marks:
         return None

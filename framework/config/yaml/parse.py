@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import groupby
 from math import inf
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from framework.config.yaml.document import MAX_SHOWN_CHARS, Document, DocumentError, KeyPath, read_document
-from framework.config.yaml.fixes import boolean_fix, key_fix, value_fix
+from framework.config.yaml.fixes import boolean_fix, key_fix, text_fix, value_fix
 from framework.types.problem import Problem
-from framework.types.spec import AgentSpec
+from framework.types.spec import RISKS, AgentSpec
 from framework.types.text import shorten
 
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
@@ -39,6 +39,31 @@ _MISSING = {
     "per": "write what has a limit of its own, such as `per: day` or `per: [tenant, day]`",
 }
 """Hints on missing keys."""
+
+
+_INSTEAD: Mapping[str, KeyPath] = {
+    **dict.fromkeys(("tools", "allowed_tools"), ("skill_policy", "allow")),
+    **dict.fromkeys(("system", "prompt", "system_prompt"), ("instructions",)),
+    **dict.fromkeys(("agents", "subagents"), ("sub_agents",)),
+}
+"""Keys of agent files by names that other frameworks use for them."""
+SETTINGS_KEYS = frozenset({
+    "models", "model_calls", "locale", "log", "tools", "reload", "store", "server", "work"
+})  # fmt: skip
+"""The keys of `agentsd.yaml` that agent files do not have."""
+_OTHER_FILES: Mapping[str, str] = {
+    **dict.fromkeys(SETTINGS_KEYS, "agentsd.yaml"),
+    "mcp_servers": "a file plugins/NAME.yaml",
+    "cases": "a file agents.d/NAME.test.yaml",
+}
+"""The files of keys that agent files do not have."""
+_FROM_RISK: Mapping[KeyPath, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    ("runtime_policy", "confirm"): ((), (*RISKS, "never")),
+    ("plan", "approval"): (("never", "always"), RISKS),
+}
+"""Keys whose value is `{from: RISK}`, with the texts that they may have instead, and the risks."""
+_MAX_PLACES = 2
+_MAX_LEVELS = 5
 
 
 _LITERAL_SECRET = re.compile(
@@ -130,23 +155,43 @@ def validation_problems(
 def _problems(
     path: KeyPath, details: Sequence[ErrorDetails], document: Document, model: type[BaseModel]
 ) -> Iterator[Problem]:
+    if short := _short_form(path, details[0], document):
+        yield short
+        return
     expected_kinds = list(dict.fromkeys(_EXPECTED[detail["type"]] for detail in details if detail["type"] in _EXPECTED))
     if expected_kinds:  # each member of a union reports an error, but it is one mistake
         fix = boolean_fix(document, path, details[0]["input"]) if expected_kinds == [_EXPECTED["bool_type"]] else None
         hint = f"YAML 1.2 reads this as text; write {fix.instead}" if fix else None
+        if expected_kinds == ["a list"] and not isinstance(details[0]["input"], dict):
+            hint = "write it in brackets: […]"
         yield document.problem(path, f"must be {' or '.join(expected_kinds)}", hint=hint, fix=fix)
     for detail in details:
         if detail["type"] not in _EXPECTED:
             yield _problem(path, detail, document, model)
 
 
+def _short_form(path: KeyPath, detail: ErrorDetails, document: Document) -> Problem | None:
+    """Return the problem of a risk in place of `{from: RISK}`; None if the value is something else."""
+    value, words = detail["input"], _FROM_RISK.get(path)
+    if words is None or not isinstance(value, str):
+        return None
+    texts, choices = words
+    meant = value if value in choices else _closest(value, (*choices, *texts))
+    if meant in texts:
+        return None
+    form = f"{{from: {meant or 'high'}}}"
+    fix = text_fix(document, path, value, form) if value == meant else None
+    message = " or ".join((*map(repr, texts), "{from: RISK}"))
+    return document.problem(path, f"must be {message}", hint=f"write {path[-1]}: {form}", fix=fix)
+
+
 def _problem(path: KeyPath, detail: ErrorDetails, document: Document, model: type[BaseModel]) -> Problem:
     last = str(detail["loc"][-1]) if detail["loc"] else ""
     match detail["type"]:
         case "extra_forbidden":
-            known = _fields_at(model, path[:-1])
-            fix = key_fix(document, path, known)
-            hint = _suggest(last, [fix.instead] if fix else known)
+            known, elsewhere = _fields_at(model, path[:-1]), _place_of_key(last, path, model)
+            fix = None if elsewhere else key_fix(document, path, known)
+            hint = elsewhere or _suggest(last, [fix.instead] if fix else known)
             return document.problem(
                 path, f"unknown key {shorten(last, MAX_SHOWN_CHARS)!r}", hint=hint, at_key=True, fix=fix
             )
@@ -223,6 +268,40 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield annotation
     for argument in get_args(annotation):
         yield from _models_in(argument)
+
+
+def _place_of_key(key: str, path: KeyPath, model: type[BaseModel]) -> str | None:
+    """Return the hint on a key that exists elsewhere in the file, or in another file; None if there is none."""
+    places = sorted(_paths_to(key, model), key=len)
+    if not places and model is AgentSpec and key in _INSTEAD:
+        return f"write it as {_written(_INSTEAD[key])}"
+    if places:
+        above = ".".join(str(part) for part in path[:-1])
+        moves = [
+            f"in {_written(place)}" if len(place) > 1 else f"at the top level of the file, not in {above}"
+            for place in places[:_MAX_PLACES]
+        ]
+        return f"it belongs {', or '.join(moves)}"
+    if model is AgentSpec:
+        return f"it belongs in {_OTHER_FILES[key]}" if key in _OTHER_FILES else None
+    return "it belongs in a file agents.d/NAME.yaml" if key in AgentSpec.model_fields else None
+
+
+def _written(path: KeyPath) -> str:
+    """Return a path as it is written in a file, such as `runtime_policy: {max_steps: …}`."""
+    first, *rest = (str(part) for part in path)
+    return f"{first}: {{{_written(tuple(rest))}}}" if rest else f"{first}: …"
+
+
+def _paths_to(key: str, model: type[BaseModel], above: KeyPath = ()) -> Iterator[KeyPath]:
+    """Yield the paths to a key in a model and the models in its fields; those in lists and with own names excepted."""
+    for name, info in model.model_fields.items():
+        path = (*above, info.alias or name)
+        if path[-1] == key:
+            yield path
+        if len(path) < _MAX_LEVELS and get_origin(info.annotation) not in (dict, tuple, list):
+            for inner in _models_in(info.annotation):
+                yield from _paths_to(key, inner, path)
 
 
 def _suggest(word: str, known: Sequence[str]) -> str | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from framework.config.yaml.parse import MAX_FILE_PROBLEMS, ParseError, parse_agent
+from framework.config.settings import Settings
+from framework.config.yaml.fixes import apply_fixes
+from framework.config.yaml.parse import MAX_FILE_PROBLEMS, SETTINGS_KEYS, ParseError, parse_agent
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, ApprovalFrom, Rule, TemplateRef
 
@@ -184,7 +186,51 @@ def test_zero_is_not_a_duration(value: str) -> None:
 
 
 def test_a_file_that_is_not_yaml_is_one_problem() -> None:
-    assert found("a: [\n") == [(6, 1, "while parsing a flow node: did not find expected node content", None)]
+    assert found("a: [\n") == [(5, 4, "this `[` is not closed", "add `]`, or a comma between two items of it")]
+
+
+@pytest.mark.parametrize(
+    ("more", "column", "hint"),
+    [
+        ("runtime_policy: {budgets: [x]}\n", 18, "it belongs at the top level of the file, not in runtime_policy"),
+        ("runtime_policy: {max_tokens: 30}\n", 18, "it belongs in model_settings: {max_tokens: …}"),
+        ("max_steps: 3\n", 1, "it belongs in runtime_policy: {max_steps: …}"),
+        ("confirm: high\n", 1, "it belongs in runtime_policy: {confirm: …}"),
+        ("temperature: 0.3\n", 1, "it belongs in model_settings: {temperature: …}"),
+        ("tools: [calculator]\n", 1, "write it as skill_policy: {allow: …}"),
+        ("mcp_servers: {}\n", 1, "it belongs in a file plugins/NAME.yaml"),
+        ("server: {port: 1}\n", 1, "it belongs in agentsd.yaml"),
+        ("model_settings: {max_steps: 3}\n", 18, "it belongs in runtime_policy: {max_steps: …}"),
+        ("plan: {max_steps: 3}\n", 8, "it belongs in runtime_policy: {max_steps: …}"),
+        ("runtime_polcy: {}\n", 1, "did you mean 'runtime_policy'?"),
+    ],
+)
+def test_a_key_at_the_wrong_level_says_where_it_belongs(more: str, column: int, hint: str) -> None:
+    ((_, at, message, said),) = found(more)
+    assert (at, said) == (column, hint)
+    assert message.startswith("unknown key")
+
+
+def test_the_keys_of_the_settings_are_known_to_agent_files() -> None:
+    assert Settings.model_fields.keys() - AgentSpec.model_fields.keys() == SETTINGS_KEYS
+
+
+@pytest.mark.parametrize(
+    ("more", "message", "hint", "fixed"),
+    [
+        ("runtime_policy: {confirm: high}\n", "{from: RISK}", "confirm: {from: high}", "{confirm: {from: high}}"),
+        ("runtime_policy: {confirm: 'low'}\n", "{from: RISK}", "confirm: {from: low}", "{confirm: {from: low}}"),
+        ("runtime_policy: {confirm: hihg}\n", "{from: RISK}", "confirm: {from: high}", "{confirm: hihg}"),
+        ("plan: {approval: low}\n", "'never' or 'always' or {from: RISK}", "approval: {from: low}", "{from: low}"),
+    ],
+)
+def test_a_risk_in_place_of_its_form_is_one_error_with_the_form(more: str, message: str, hint: str, fixed: str) -> None:
+    text = GOOD + more
+    with pytest.raises(ParseError) as caught:
+        parse_agent("a.yaml", text.encode())
+    (problem,) = caught.value.problems
+    assert (problem.message, problem.hint) == (f"must be {message}", f"write {hint}")
+    assert fixed in apply_fixes("a.yaml", text.encode(), [problem]).decode()
 
 
 BAD = """\
