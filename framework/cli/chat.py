@@ -27,6 +27,7 @@ from framework.cli.options import (
     LIMIT_OPTION,
     LOCALE_OPTION,
     MODEL_OPTION,
+    parse_inputs,
     parse_pairs,
     project_path,
 )
@@ -45,7 +46,7 @@ from framework.types.errors import AgentBroken, AgentsdError, ConfigError, Reque
 from framework.types.file import File
 from framework.types.outcome import EXIT_APPROVAL
 from framework.types.state import RunState
-from framework.types.text import visible
+from framework.types.text import InputText, visible
 
 SHOWN_TURNS = 10
 """Turns shown when an existing conversation continues."""
@@ -76,7 +77,7 @@ def command(path: str, trace: bool, as_json: bool, **given: Any) -> int:
     Exit codes: 0 ended normally, 3 a message waits for approval, 130 ended with Ctrl-C.
     """
     location = locate(path)
-    given |= {name: parse_pairs(given[name]) for name in ("inputs", "limits")}
+    given |= {"inputs": parse_inputs(given["inputs"]), "limits": parse_pairs(given["limits"])}
     with exporting(location.settings()), prints_on_stderr() as output:
         return asyncio.run(_chat(location, given, AnswerOutput(output, trace=trace, as_json=as_json)))
 
@@ -180,9 +181,8 @@ async def _ask_for_inputs(chat: ChatState, reader: MessageReader) -> None:
                 click.secho(f"{name}: {visible(spec.description)}", dim=True, err=True)
             if (value := await reader.read(f"{name}> ")) is None:
                 raise RequestError(f"input {name!r} is missing: add -i {name}=VALUE")
-            given = {name: value} if spec.type == "string" else parse_pairs((f"{name}={value}",))
             try:
-                checked_inputs(agent, given)
+                given = checked_inputs(agent, {name: InputText(value)})
             except RequestError as error:
                 say(str(error), fg="red", err=True)
             else:

@@ -11,7 +11,7 @@ import click
 
 from framework.cli.chat_state import ChatState
 from framework.cli.conversations.show import turns_of
-from framework.cli.options import parse_pairs
+from framework.cli.options import parse_inputs
 from framework.cli.records import load_files, new_conversation, runs_of, store_as_turn
 from framework.cli.show import MARKS, as_visible_json, counted
 from framework.cli.table import show_table
@@ -113,11 +113,10 @@ class ChatCommands:
         agent = await self._known_agent()
         if pairs:
             try:
-                given = parse_pairs(tuple(split(pairs)))
+                given = parse_inputs(tuple(split(pairs)))
             except (click.UsageError, ValueError) as error:  # of an open quotation mark
                 raise RequestError(str(error)) from None
-            checked_inputs(agent, given)
-            self._chat.inputs |= given
+            self._chat.inputs |= checked_inputs(agent, given)
         if not agent.spec.inputs:
             _note(f"{agent.name} has no inputs")
         for name, spec in agent.spec.inputs.items():

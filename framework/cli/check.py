@@ -12,9 +12,12 @@ from framework.cli.location import Location, locate, show_problem
 from framework.cli.options import project_path
 from framework.cli.project import read_project
 from framework.cli.schema import refresh_schemas
+from framework.cli.screen import prints_on_stderr
 from framework.cli.show import counted
 from framework.config.generations.generation import Generation
+from framework.config.settings import SETTINGS_FILE, Settings
 from framework.config.yaml.parse import sort_problems
+from framework.engine.runtime.project import Project
 from framework.evals.suite import read_suite
 from framework.types.errors import ConfigError
 from framework.types.outcome import EXIT_CONFIG
@@ -38,8 +41,13 @@ def command(path: str, fix: bool, connect: bool, as_json: bool) -> int:
     """
     location = locate(path)
     changed = _fix(location, quiet=as_json) if fix else []
-    generation = asyncio.run(_load(location, connect=connect))
-    problems = _problems(location, generation)
+    try:
+        generation, settings_problems = asyncio.run(_load(location, connect=connect)), list[Problem]()
+    except ConfigError as error:
+        if not any(problem.path == SETTINGS_FILE for problem in error.problems):
+            raise
+        generation, settings_problems = asyncio.run(_load_beside(location)), [*error.problems]
+    problems = settings_problems + _problems(location, generation)
     errors = sum(problem.severity == "error" for problem in problems)
     if as_json:
         data = _as_data(generation, problems) | ({"fixed": changed} if fix else {})
@@ -73,6 +81,15 @@ def _problems(location: Location, generation: Generation) -> list[Problem]:
 async def _load(location: Location, *, connect: bool = False) -> Generation:
     project = await read_project(location, connect=connect)
     refresh_schemas(project)
+    return project.catalog.current
+
+
+async def _load_beside(location: Location) -> Generation:
+    """Load the other files beside an invalid `agentsd.yaml`."""
+    settings = Settings.valid_part((location.folder / SETTINGS_FILE).read_bytes())
+    with prints_on_stderr():
+        project = await Project.read(location.root, settings)
+        await project.catalog.close()
     return project.catalog.current
 
 

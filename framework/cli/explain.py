@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from framework.cli.location import arguments_of, locate
-from framework.cli.options import INPUT_OPTION, LOCALE_OPTION, PROJECT_OPTION, parse_pairs
+from framework.cli.options import INPUT_OPTION, LOCALE_OPTION, PROJECT_OPTION, parse_inputs
 from framework.cli.project import find_tool, read_project
 from framework.cli.show import counted, wrapped
 from framework.cli.wrapping import wrapped_line
@@ -75,7 +75,7 @@ def command(
 
 def _prompt(agent: Agent, settings: Settings, locale: str | None, inputs: tuple[str, ...]) -> RenderedPrompt:
     try:
-        return render_prompt(agent, settings, locale, checked_inputs(agent, parse_pairs(inputs)))
+        return render_prompt(agent, settings, locale, checked_inputs(agent, parse_inputs(inputs)))
     except PromptError as error:
         raise RequestError(str(error)) from None
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+
+from framework.types.text import InputText
 
 _C = TypeVar("_C", bound=Callable[..., Any])
 
@@ -49,12 +51,22 @@ def project_path(function: _C) -> _C:
 def parse_pairs(values: tuple[str, ...]) -> dict[str, Any]:
     """Parse `name=value` options; a value that is valid JSON is decoded."""
     found: dict[str, Any] = {}
-    for value in values:
-        name, equals, text = value.partition("=")
-        if not equals:
-            raise click.UsageError(f"write {value}=VALUE")
+    for name, text in _pairs(values):
         try:
             found[name] = json.loads(text)
         except json.JSONDecodeError:
             found[name] = text
     return found
+
+
+def parse_inputs(values: tuple[str, ...]) -> dict[str, Any]:
+    """Parse `name=value` options for inputs, whose types depend on the agent: `version=1.0` may be text."""
+    return {name: InputText(text) for name, text in _pairs(values)}
+
+
+def _pairs(values: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    for value in values:
+        name, equals, text = value.partition("=")
+        if not equals:
+            raise click.UsageError(f"write {value}=VALUE")
+        yield name, text

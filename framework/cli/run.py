@@ -17,6 +17,7 @@ from framework.cli.options import (
     LOCALE_OPTION,
     MODEL_OPTION,
     PROJECT_OPTION,
+    parse_inputs,
     parse_pairs,
 )
 from framework.cli.schema import refresh_schemas
@@ -105,7 +106,7 @@ async def _answer(
                 agent=given["agent"] or location.agent(generation),
                 conversation=given["conversation"],
                 model=given["model"],
-                inputs=parse_pairs(given["inputs"]),
+                inputs=parse_inputs(given["inputs"]),
                 limits=parse_pairs(given["limits"]),
                 locale=given["locale"],
             )

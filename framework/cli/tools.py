@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from framework.cli.location import arguments_of, lenient_settings, locate, show_problem
-from framework.cli.options import INPUT_OPTION, PROJECT_OPTION, parse_pairs
+from framework.cli.options import INPUT_OPTION, PROJECT_OPTION, parse_inputs
 from framework.cli.project import find_tool, read_project
 from framework.cli.screen import prints_on_stderr, say
 from framework.cli.table import show_table
@@ -67,7 +67,7 @@ def call(tool: str, arguments: str | None, agent: str, inputs: tuple[str, ...], 
     Exit codes: 0 succeeded, 1 failed or denied, 3 needs approval.
     """
     with prints_on_stderr():
-        result = asyncio.run(_call(project, agent, tool, arguments_of(arguments), parse_pairs(inputs)))
+        result = asyncio.run(_call(project, agent, tool, arguments_of(arguments), parse_inputs(inputs)))
     if as_json:
         click.echo(result.model_dump_json(indent=2))
     elif result.status == "success":

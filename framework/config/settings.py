@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from codecs import BOM_UTF8
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypeVar
@@ -23,10 +24,10 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from framework.config.api_keys import ApiKeyEntry, check_unique
+from framework.config.api_keys import ApiKey, ApiKeyEntry, check_unique
 from framework.config.run_limits import MaxRunning
-from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document
-from framework.config.yaml.environment import expand
+from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document, read_keys, read_unique_keys
+from framework.config.yaml.environment import Unset, expand, is_affected
 from framework.config.yaml.parse import data_path, mask_problems, sort_problems, validation_problems
 from framework.llm.base_url import normalize_base_url
 from framework.llm.capabilities import Capabilities, OpenAIApi
@@ -45,6 +46,7 @@ from framework.types.trace import Inbound
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+FrozenT = TypeVar("FrozenT", bound=Frozen)
 
 LogFormat = Literal["text", "json"]
 """Format of a log."""
@@ -65,8 +67,10 @@ _SERVICE_LINK = re.compile(
     re.VERBOSE,
 )
 """`NAME=value` as Kubernetes adds it to each pod for a Service whose name begins with `agentsd`."""
-EMPTY_SETTINGS = b"{}"
-"""Content used in place of a missing file."""
+_EMPTY_SETTINGS = b"{}"
+_API_KEYS = ("server", "api_keys")
+_UNSET_DIGEST = "0" * 60
+"""Beginning of the digests in place of keys whose variables are not set: no key is known that has such a digest."""
 
 
 class ModelAlias(Frozen):
@@ -296,7 +300,7 @@ class Settings(BaseModel):
         """Read `agentsd.yaml` in the root folder, if it exists, and the environment; raise ConfigError if invalid."""
         path = root / SETTINGS_FILE
         try:
-            return cls.parse(path.read_bytes() if path.is_file() else EMPTY_SETTINGS)
+            return cls.parse(path.read_bytes() if path.is_file() else b"")
         except OSError as error:
             raise ConfigError(f"{SETTINGS_FILE} cannot be read: {error.strerror}") from None
 
@@ -305,22 +309,89 @@ class Settings(BaseModel):
         """Parse the content of `agentsd.yaml`, and the environment; raise ConfigError if one is invalid."""
         if unknown := [*_unknown_variables(os.environ)]:
             raise ConfigError("invalid environment variable", unknown)
+        source = settings_source({SETTINGS_FILE: source})
         try:
             document = read_document(SETTINGS_FILE, source)
         except DocumentError as error:
             _raise_config_error(error.problems, source)
-        data, problems = expand(document, os.environ)
-        if problems:
-            _raise_config_error(problems, source)
-        return cls._validate(replace(document, data=data), source)
-
-    @classmethod
-    def _validate(cls, document: Document, source: bytes) -> Settings:
+        data, unset = expand(document, os.environ)
+        document = replace(document, data=_without_unset_keys(data, unset))
+        problems = [problem for path, problem in unset if path[:2] != _API_KEYS]
         try:
-            return cls(**document.data)
+            settings = cls(**document.data)
         except ValidationError as error:
             details = error.errors(include_url=False)
-            _raise_config_error([problem for detail in details for problem in _problems(detail, document)], source)
+            own = [detail for detail in details if not is_affected(data_path(detail["loc"], data), unset)]
+            problems += [problem for detail in own for problem in _problems(detail, document)]
+            if not problems:
+                problems = [problem for detail in details for problem in _problems(detail, document)]
+            _raise_config_error(problems, source)
+        if problems:
+            _raise_config_error(problems, source)
+        return settings
+
+    @classmethod
+    def valid_part(cls, source: bytes) -> Settings:
+        """Return what other files refer to in an invalid file: its models and budgets, invalid ones included.
+
+        Nothing may be run with it: checks of other files shall not report what is reported already.
+        """
+        path, source = SETTINGS_FILE, settings_source({SETTINGS_FILE: source})
+        document = read_unique_keys(path, source)
+        data = document.data if document else read_keys(path, source, ("model", "models", "budgets"))
+        data, _ = expand(Document(path, source, data, {}), os.environ)
+        return cls.model_construct(
+            model=data["model"] if isinstance(data.get("model"), str) else "offline",
+            models=_entries(data.get("models"), ModelAlias, ModelAlias(model="offline")),
+            budgets=_entries(data.get("budgets"), SharedBudget, SharedBudget(max_total_tokens=1, per=("total",))),
+        )
+
+
+def settings_source(files: Mapping[str, bytes]) -> bytes:
+    """Return the content of `agentsd.yaml`. A missing file and one without keys, such as comments, are an empty one."""
+    source = files.get(SETTINGS_FILE, b"")
+    lines = (line.lstrip() for line in source.removeprefix(BOM_UTF8).splitlines())
+    return source if any(line and not line.startswith((b"#", b"---")) for line in lines) else _EMPTY_SETTINGS
+
+
+def unset_key_problems(settings: Settings, source: bytes) -> list[Problem]:
+    """Return a problem for each variable of `server.api_keys` that is not set. No server may start with one.
+
+    Args:
+        settings: the settings in effect. A key from an environment variable of its own is no such key.
+        source: the content of `agentsd.yaml`.
+    """
+    entries = [entry for entry in settings.server.api_keys if isinstance(entry, ApiKey)]
+    if not any(entry.sha256.get_secret_value().startswith(_UNSET_DIGEST) for entry in entries):
+        return []
+    document = read_unique_keys(SETTINGS_FILE, source)
+    unset = expand(document, os.environ)[1] if document else ()
+    return mask_problems([problem for path, problem in unset if path[:2] == _API_KEYS], source)
+
+
+def _without_unset_keys(data: dict[str, Any], unset: Sequence[Unset]) -> dict[str, Any]:
+    """Return the data, with a key that nobody has in place of each API key with a variable that is not set."""
+    server = data.get("server")
+    keys = server.get("api_keys") if isinstance(server, dict) else None
+    if not isinstance(keys, list):
+        return data
+    indexes = {path[2] for path, _ in unset if path[:2] == _API_KEYS}
+    own = [
+        {"name": f"unset-{index}", "sha256": f"{_UNSET_DIGEST}{index:04x}"} if index in indexes else key
+        for index, key in enumerate(keys)
+    ]
+    return {**data, "server": {**data["server"], "api_keys": own}}
+
+
+def _entries(given: Any, model: type[FrozenT], replacement: FrozenT) -> dict[str, FrozenT]:
+    """Return the entries of a mapping, with a replacement for those that are invalid."""
+    entries = dict[str, FrozenT]()
+    for name, value in given.items() if isinstance(given, dict) else ():
+        try:
+            entries[name] = model.model_validate(value)
+        except ValidationError:
+            entries[name] = replacement
+    return entries
 
 
 def _raise_config_error(problems: Iterable[Problem], source: bytes) -> NoReturn:

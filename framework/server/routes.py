@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.requests import HTTPConnection
 
+from framework.config.settings import SETTINGS_FILE, settings_source, unset_key_problems
 from framework.engine.runtime.runtime import Runtime
 from framework.server.access import access_check
 from framework.server.agents_api import add_agent_routes
@@ -29,6 +30,7 @@ from framework.server.request_handling import CHAT_BODY_BYTES, CONFIG_BODY_BYTES
 from framework.server.run_service import RunService
 from framework.server.runs_api import add_run_routes
 from framework.server.usage_api import add_usage_routes
+from framework.types.errors import ConfigError
 
 _PREFIX = "/agent"
 
@@ -94,7 +96,14 @@ def build_routes(
 
 
 def runtime_access_check(runtime: Runtime) -> Identify:
-    """Return an access check that uses the live `server.api_keys` at each request."""
+    """Return an access check that uses the live `server.api_keys` at each request.
+
+    Raises:
+        ConfigError: a variable of `server.api_keys` is not set.
+    """
+    current = runtime.catalog.current
+    if problems := unset_key_problems(current.settings, settings_source(current.files)):
+        raise ConfigError(f"{SETTINGS_FILE} is invalid", problems)
     return access_check(lambda: runtime.settings.server.api_keys)
 
 

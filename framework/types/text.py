@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from difflib import get_close_matches
+from typing import Any
 
 _MAX_LISTED = 20
 
@@ -39,3 +41,18 @@ def did_you_mean(name: str, known: Sequence[str]) -> str:
         return f"; did you mean {', '.join(close)}?"
     more = f" and {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else ""
     return f"; there are: {', '.join(known[:_MAX_LISTED])}{more}"
+
+
+class InputText(str):
+    """The value of an input as a person typed it: text for an input of type `string`, else JSON."""
+
+    __slots__ = ()
+
+    def value(self, kind: str) -> Any:
+        """Return the value for an input of this type. JSON text in quotation marks is text without them."""
+        if kind == "string" and not self.startswith('"'):
+            return str(self)
+        try:
+            return json.loads(self)
+        except ValueError:
+            return str(self)

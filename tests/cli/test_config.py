@@ -108,3 +108,71 @@ def test_no_error_shows_a_secret_from_the_environment(tmp_path: Path) -> None:
     assert done.returncode == 78
     assert "base_urls" in done.stderr
     assert "hunter2" not in done.stderr + done.stdout
+
+
+SERVED = {
+    "agents.d/one.yaml": agent("one", model="fast", budgets="[team]", skill_policy="{allow: [read_fil]}"),
+    "plugins/x.py": "def f(:\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ("modle: x\nmodels: {fast: {model: offline}}\nbudgets: {team: {max_total_tokens: 9, per: day}}\n", [":1:1: "]),
+        (
+            "models: {fast: {modle: offline}}\nbudgets: {team: {max_total_tokens: many, per: day}}\n",
+            [":1:17: ", ":1:9"],
+        ),
+        (
+            "models:\n  fast: {model: offline}\nbudgets:\n  team: {max_total_tokens: 9, per: day}\nlog: a: b\n",
+            [":5:7: "],
+        ),
+        ("models: {fast: {model: '${NO_MODEL}'}}\nbudgets: {team: {per: day}}\n", [":1:24: the variable NO_MODEL"]),
+    ],
+    ids=["key", "values", "yaml", "variable"],
+)
+def test_check_reports_the_other_files_beside_invalid_settings(tmp_path: Path, settings: str, found: list[str]) -> None:
+    done = agentsd("check", cwd=write(tmp_path, {**SERVED, "agentsd.yaml": settings}))
+
+    assert done.returncode == 78
+    for text in ("agentsd.yaml" + found[0], "there is no tool 'read_fil'", "plugins/x.py:1:7"):
+        assert done.stderr.count(text) == 1
+    assert "unknown model" not in done.stderr
+    assert "there is no budget" not in done.stderr
+
+
+def test_an_unset_api_key_stops_serve_only(tmp_path: Path) -> None:
+    cases = "cases:\n  - {name: it answers, message: hi, model: [{say: hi}], expect: {output: hi}}\n"
+    files = {"agents.d/one.yaml": agent("one", model="offline"), "agents.d/one.test.yaml": cases}
+    write(tmp_path, {**files, "agentsd.yaml": 'server: {api_keys: ["${NO_SERVER_KEY}"], port: 0}\n'})
+
+    for arguments in (["check"], ["run", "hi"], ["test"], ["chat"], ["explain", "one"], ["runs", "list"]):
+        assert agentsd(*arguments, cwd=tmp_path).returncode == 0, arguments
+    assert "the variable NO_SERVER_KEY is not set" in agentsd("check", cwd=tmp_path).stderr
+    done = agentsd("serve", cwd=tmp_path)
+    assert (done.returncode, "agentsd.yaml:1:21: the variable NO_SERVER_KEY is not set" in done.stderr) == (78, True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['model: "${MY_MODEL}"', 'skill_policy: {allow: ["${TOOL}"]}', 'runtime_policy: {max_steps: "${STEPS}"}'],
+)
+def test_a_variable_in_an_agent_file_is_explained(tmp_path: Path, line: str) -> None:
+    write(tmp_path, {"agents.d/one.yaml": f"version: 1\nname: one\ndescription: d\ninstructions: i\n{line}\n"})
+    done = agentsd("check", cwd=tmp_path)
+    assert "variables are replaced in agentsd.yaml and plugins/*.yaml only" in done.stderr
+
+
+@pytest.mark.parametrize("value", ["1.0", "2024", "01234", "true", "null", "[1]", '"quoted"'])
+def test_an_input_of_type_string_is_the_text_that_was_typed(tmp_path: Path, value: str) -> None:
+    inputs = "{version: {type: string, required: true}, count: {type: integer}}"
+    keys = {"model": "offline", "inputs": inputs, "instructions": "{template: one.j2}"}
+    write(tmp_path, {"agents.d/one.yaml": agent("one", **keys), "prompts/one.j2": "<{{ version }}|{{ count }}>"})
+
+    done = agentsd("explain", "one", "-i", f"version={value}", "-i", "count=3", cwd=tmp_path)
+
+    assert f"<{value.strip(chr(34))}|3>" in done.stdout
+    done = agentsd("run", "hi", "-i", f"version={value}", "-i", "count=3", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert agentsd("run", "hi", "-i", "version=1", "-i", "count=x", cwd=tmp_path).returncode == 2

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from framework import Runtime
+from framework.config.api_keys import ApiKey, key_digest
 from framework.config.generations.reload_effects import leaves
-from framework.config.settings import ENV_PREFIX, Settings, variable_name
+from framework.config.settings import ENV_PREFIX, Settings, unset_key_problems, variable_name
 from framework.engine.runtime.project import Project
+from framework.server.routes import runtime_access_check
 from framework.types.errors import ConfigError
 from framework.types.problem import Problem
 from tests.support.projects import agent, write
@@ -381,3 +384,60 @@ def test_every_setting_can_come_from_its_variable(key: str, value: object, monke
         variable_name(tuple(key.split("."))), str(value).lower() if isinstance(value, bool) else str(value)
     )
     assert dict(leaves(Settings.parse(b"{}")))[key] == value
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "# model: openai/x\n", "\ufeff# a\n\n  # b", "---\n# a\n", "{}\n"])
+def test_a_file_without_keys_means_defaults(tmp_path: Path, text: str) -> None:
+    assert load(tmp_path, text) == Settings()
+    project = asyncio.run(Project.read(write(tmp_path, {"agents.d/a.yaml": agent("a", model="offline")})))
+    assert project.catalog.current.problems == ()
+
+
+def test_an_unset_variable_does_not_hide_the_other_mistakes_of_its_file(tmp_path: Path) -> None:
+    models = "models:\n  fast: {model: '${NOWHERE}'}\n"
+    text = f"{models}server: {{port: '${{NOPE}}'}}\nreload: {{mode: strct}}\nmodle: x\n"
+    assert [(problem.line, problem.message) for problem in refused(tmp_path, text).problems] == [
+        (2, "the variable NOWHERE is not set"),
+        (3, "the variable NOPE is not set"),
+        (4, "must be 'tolerant' or 'strict'"),
+        (5, "unknown key 'modle'"),
+    ]
+
+
+KEYS = f"""\
+server:
+  api_keys:
+    - "${{NO_KEY}}"
+    - {{name: web, sha256: "${{NO_HASH}}", tenant: "${{NO_TENANT}}", roles: [admin]}}
+    - {"k" * 20}
+"""
+
+
+def test_an_api_key_with_an_unset_variable_is_a_key_that_nobody_has(tmp_path: Path) -> None:
+    """Without it there might be no key at all, and every local program would have access."""
+    (tmp_path / "agentsd.yaml").write_text(KEYS)
+    settings = Settings.load(tmp_path)
+    unset = settings.server.api_keys[:2]
+
+    assert all(isinstance(entry, ApiKey) and entry.roles == ("chat",) and entry.tenant is None for entry in unset)
+    assert len({key_digest(entry) for entry in unset}) == 2
+    assert all(key_digest(entry) < bytes(28) + b"\xff" for entry in unset), "no preimage is known"
+    assert [problem.line for problem in unset_key_problems(settings, KEYS.encode())] == [3, 4, 4]
+
+
+def test_a_server_does_not_start_with_an_unset_api_key_and_other_programs_do(tmp_path: Path) -> None:
+    async def main() -> None:
+        root = write(tmp_path, {"agents.d/a.yaml": agent("a", model="offline"), "agentsd.yaml": KEYS})
+        async with Runtime.open(root, watch=False) as runtime:
+            assert (await runtime.run("hello", agent="a")).status == "completed"
+            with pytest.raises(ConfigError, match="the variable NO_KEY is not set"):
+                runtime_access_check(runtime)
+            assert {problem.severity for problem in runtime.catalog.problems} == {"warning"}
+
+    asyncio.run(main())
+
+
+def test_a_key_from_its_own_variable_replaces_unset_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTSD_SERVER__API_KEYS", f'["{"x" * 20}"]')
+    (tmp_path / "agentsd.yaml").write_text(KEYS)
+    assert unset_key_problems(Settings.load(tmp_path), KEYS.encode()) == []

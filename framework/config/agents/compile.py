@@ -19,6 +19,7 @@ from framework.config.templates.prompt_check import prompt_problems, runtime_tem
 from framework.config.templates.prompts import Prompts
 from framework.config.templates.variables import CONVERSATION_VARIABLES, NO_RUN, RunVariables
 from framework.config.yaml.document import Document, KeyPath
+from framework.config.yaml.environment import variable_hint
 from framework.config.yaml.parse import MAX_FILE_PROBLEMS, ParseError, sort_problems
 from framework.tools.extension import Extension
 from framework.tools.schema.arguments import ModelArguments
@@ -265,7 +266,7 @@ def _reference_problems(spec: AgentSpec, document: Document, context: CompileCon
         path: KeyPath, kind: str, name: str, choices: Iterable[str], hint: str | None = None, *, at_key: bool = False
     ) -> Problem:
         message = f"there is no {kind} {name!r}{did_you_mean(name, sorted(choices))}"
-        return document.problem(path, message, hint=hint, at_key=at_key)
+        return document.problem(path, message, hint=variable_hint(name) or hint, at_key=at_key)
 
     for key, source in (("instructions", spec.instructions), ("guidance", spec.guidance)):
         if isinstance(source, TemplateRef) and not context.prompts.has(source.template):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, takewhile
+from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -22,7 +22,7 @@ from framework.config.agents.model_settings import model_setting_problems
 from framework.config.agents.models import unknown_model_message
 from framework.config.agents.prices import PriceList, budget_price_problems, price_problems
 from framework.config.templates.prompt_check import prompt_problems
-from framework.config.yaml.document import Document, read_unique_keys
+from framework.config.yaml.document import Document, read_keys, read_unique_keys
 from framework.config.yaml.partial import merge_valid
 from framework.types.errors import AgentBroken
 from framework.types.problem import Problem
@@ -80,7 +80,7 @@ def broken_agent(
         spec = valid.spec
         return BrokenAgent(path, spec.name, spec.description, spec.routing, tuple(problems))
     document = read_unique_keys(path, source) if source else None
-    keys = document.data if document else _readable_keys(path, source or b"")
+    keys = document.data if document else read_keys(path, source or b"", ("name", "description", "routing"))
     known = AgentSpec.model_fields.keys() >= keys.keys() if document else b"routing" not in (source or b"routing")
     name, description = keys.get("name"), keys.get("description", "")
     own_name = isinstance(name, str) and re.fullmatch(AGENT_NAME, name)
@@ -91,18 +91,6 @@ def broken_agent(
         _routing(keys, is_complete=known),
         tuple(problems),
     )
-
-
-def _readable_keys(path: str, source: bytes) -> dict[str, Any]:
-    """Return the keys of a file that is not YAML as a whole by which a message is routed, each read by itself."""
-    lines, found = source.decode("utf-8", "replace").splitlines(keepends=True), dict[str, Any]()
-    for key in ("name", "description", "routing"):
-        after = iter(lines)
-        if first := next((line for line in after if line.startswith(f"{key}:")), None):
-            block = [first, *takewhile(lambda line: line[0] in " \t\r\n#", after)]
-            document = read_unique_keys(path, "".join(block).encode())
-            found |= document.data if document else {}
-    return found
 
 
 def _routing(keys: Mapping[str, Any], *, is_complete: bool) -> Routing | None:

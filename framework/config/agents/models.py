@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from framework.config.settings import SETTINGS_FILE, Settings, variable_name
 from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document
-from framework.config.yaml.environment import expand
+from framework.config.yaml.environment import expand, variable_hint
 from framework.config.yaml.parse import mask_problems
 from framework.llm.provider_table import missing_sdk
 from framework.types.problem import Problem
@@ -96,7 +96,7 @@ def model_problems(spec: AgentSpec, document: Document, models: Collection[str])
     """Yield a problem for each unknown model of an agent."""
     for path, model in named_models(spec):
         if message := unknown_model_message(model, models):
-            yield document.problem(path, message, hint=_HINT)
+            yield document.problem(path, message, hint=variable_hint(model) or _HINT)
 
 
 def named_models(spec: AgentSpec) -> Iterator[tuple[KeyPath, str]]:

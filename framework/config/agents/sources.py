@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from framework.config.agents.unexpected_errors import problem_from_exception
 from framework.config.yaml.document import Document, DocumentError, read_document
-from framework.config.yaml.environment import expand
-from framework.config.yaml.parse import ParseError, mask_problems, sort_problems, validation_problems
+from framework.config.yaml.environment import expand, is_affected
+from framework.config.yaml.parse import ParseError, data_path, mask_problems, sort_problems, validation_problems
 from framework.types.problem import Problem
 from framework.types.tool_servers import McpServer, SkillHost, Sources
 
@@ -83,14 +83,17 @@ def read_sources(path: str, source: bytes, environ: Mapping[str, str]) -> Iterat
         document = read_document(path, source)
     except DocumentError as error:
         raise ParseError(mask_problems(error.problems, source)) from None
-    data, problems = expand(document, environ)
-    if problems:
-        raise ParseError(mask_problems(problems, source))
+    data, unset = expand(document, environ)
+    problems = [problem for _, problem in unset]
     try:
         sources = Sources.model_validate(data)
     except ValidationError as error:
-        errors = validation_problems(error.errors(include_url=False), document, Sources)
-        raise ParseError(mask_problems(sort_problems(errors), source)) from None
+        details = error.errors(include_url=False)
+        own = [detail for detail in details if not is_affected(data_path(detail["loc"], data), unset)]
+        problems += validation_problems(own if problems else details, document, Sources)
+        raise ParseError(mask_problems(sort_problems(problems), source)) from None
+    if problems:
+        raise ParseError(mask_problems(problems, source))
     for name, server in sources.mcp_servers.items():
         yield DeclaredSource(f"mcp.{name}", server, document, ("mcp_servers", name))
     for name, host in sources.skill_hosts.items():

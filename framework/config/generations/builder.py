@@ -28,7 +28,7 @@ from framework.config.agents.unused_limits import unused_limit_warnings
 from framework.config.files.snapshot import AGENTS, PLUGINS, PROMPTS, Snapshot, source_digest
 from framework.config.generations.generation import Generation
 from framework.config.generations.reload_effects import SettingsFile
-from framework.config.settings import EMPTY_SETTINGS, SETTINGS_FILE, Settings
+from framework.config.settings import SETTINGS_FILE, Settings, settings_source, unset_key_problems
 from framework.config.templates.prompts import Prompts
 from framework.config.yaml.parse import ParseError, parse_agent, sort_problems
 from framework.tools.plugins.loader import Plugin, plugins_of
@@ -38,6 +38,8 @@ from framework.types.errors import ConfigError
 from framework.types.frozen import Frozen
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec
+
+_UNSET_KEY = {"severity": "warning", "hint": "set it: no client has this key, and `agentsd serve` does not start"}
 
 
 class _SpecInterner:
@@ -177,8 +179,8 @@ class GenerationBuilder:
     def _build_restricted(
         self, snapshot: Snapshot, previous: Generation, external: ExternalTools, reasons: tuple[Problem, ...]
     ) -> Generation:
-        restricted, warnings = self._restrict(snapshot, previous, reasons)
-        problems = tuple(dict.fromkeys(sort_problems([*reasons, *warnings])))
+        restricted, found = self._restrict(snapshot, previous, reasons)
+        problems = tuple(dict.fromkeys(sort_problems([*reasons, *found])))
         rejected = _rejected(snapshot, restricted or previous, external, problems)
         if restricted is None:
             return rejected
@@ -188,19 +190,19 @@ class GenerationBuilder:
     def _restrict(
         self, snapshot: Snapshot, previous: Generation, reasons: tuple[Problem, ...]
     ) -> tuple[Generation | None, list[Problem]]:
-        """Return `previous` with the restrictions of an edit, None if it has none, and warnings about its files."""
+        """Return `previous` with the restrictions of an edit, None if it has none, and the problems of its files."""
         files = self._parse_all(snapshot.files_in(AGENTS))
         unreadable = _unreadable_agents(snapshot, previous)
         parsed: dict[str, ParsedAgent | ParseError] = {**files.valid, **files.invalid}
         parsed |= {path: ParseError([problem]) for path, problem in unreadable.items()}
-        agents, warnings = restrict_agents(previous.agents, parsed, files.sources, reasons)
+        agents, found = restrict_agents(previous.agents, parsed, files.sources, reasons)
         settings, settings_warnings = self._settings.restrict(snapshot, previous.settings)
-        warnings += settings_warnings
+        found += [*settings_warnings, *(problem for error in files.invalid.values() for problem in error.problems)]
         same = agents.keys() == previous.agents.keys() and all(agents[name] is previous.agents[name] for name in agents)
         if same and settings == previous.settings:
-            return None, warnings
-        defined = define_budgets(settings, snapshot.files.get(SETTINGS_FILE, EMPTY_SETTINGS), previous.budgets)
-        return replace(previous, agents=agents, settings=settings, budgets={**previous.budgets, **defined}), warnings
+            return None, found
+        defined = define_budgets(settings, settings_source(snapshot.files), previous.budgets)
+        return replace(previous, agents=agents, settings=settings, budgets={**previous.budgets, **defined}), found
 
     def _build(self, snapshot: Snapshot, previous: Generation, external: ExternalTools) -> Generation:
         try:
@@ -208,9 +210,10 @@ class GenerationBuilder:
         except ConfigError as error:
             return self._build_restricted(snapshot, previous, external, tuple(error.problems))
         problems = [*snapshot.problems, *self._settings.restart_warnings()]
-        source = snapshot.files.get(SETTINGS_FILE, EMPTY_SETTINGS)
+        source = settings_source(snapshot.files)
         problems += find_problems(SETTINGS_FILE, lambda: setting_problems(settings, source, self._models))
         problems += find_problems(SETTINGS_FILE, lambda: zero_price_warnings(settings, source))
+        problems += [problem.model_copy(update=_UNSET_KEY) for problem in unset_key_problems(settings, source)]
         toolbox = self._toolbox(snapshot, previous, external)
         prompts = self._prompts(snapshot.files_in(PROMPTS), problems)
         budgets = define_budgets(settings, source, previous.budgets)

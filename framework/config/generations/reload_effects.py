@@ -14,7 +14,7 @@ from framework.config.generations.settings_tightening import (
     tighten_settings,
     unreadable_warning,
 )
-from framework.config.settings import EMPTY_SETTINGS, SETTINGS_FILE, Settings
+from framework.config.settings import SETTINGS_FILE, Settings, settings_source
 from framework.config.yaml.document import read_document
 from framework.types.errors import ConfigError
 from framework.types.problem import Problem
@@ -78,7 +78,7 @@ class SettingsFile:
             return self._started
         if problems := [problem for problem in snapshot.problems if problem.path == SETTINGS_FILE]:
             raise ConfigError(f"{SETTINGS_FILE} is invalid", problems)
-        source = snapshot.files.get(SETTINGS_FILE, EMPTY_SETTINGS)
+        source = settings_source(snapshot.files)
         if self._read is None or self._read[0] != source:
             self._read = source, Settings.parse(source)
         return self._read[1].model_copy(update={"reload": self._started.reload})
@@ -87,7 +87,7 @@ class SettingsFile:
         """Return the live settings with the restrictions of a rejected edit, and warnings about the rest of it."""
         if self._fixed:
             return live, []
-        source = snapshot.files.get(SETTINGS_FILE, EMPTY_SETTINGS)
+        source = settings_source(snapshot.files)
         if any(problem.path == SETTINGS_FILE for problem in snapshot.problems):
             return live, [unreadable_warning()]
         parsed = self._read[1] if self._read and self._read[0] == source else None

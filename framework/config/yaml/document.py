@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from ast import literal_eval
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from math import inf, isfinite
 from typing import Any
 
@@ -180,6 +181,18 @@ def read_unique_keys(path: str, source: bytes) -> Document | None:
         return read_document(path, source)
     except DocumentError as error:
         return error.document
+
+
+def read_keys(path: str, source: bytes, keys: Iterable[str]) -> dict[str, Any]:
+    """Return some keys of a mapping that is not YAML as a whole: each that can be read by itself, with its value."""
+    lines, found = source.decode("utf-8", "replace").splitlines(keepends=True), dict[str, Any]()
+    for key in keys:
+        after = iter(lines)
+        if first := next((line for line in after if line.startswith(f"{key}:")), None):
+            block = [first, *takewhile(lambda line: line[0] in " \t\r\n#", after)]
+            document = read_unique_keys(path, "".join(block).encode())
+            found |= document.data if document else {}
+    return found
 
 
 def line_starts(text: str) -> list[int]:

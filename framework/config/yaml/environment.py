@@ -7,7 +7,7 @@ variable.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from framework.config.yaml.document import Document, KeyPath
@@ -15,10 +15,13 @@ from framework.types.problem import Problem
 
 _VARIABLE = re.compile(r"\$(?:\$|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\})")
 
+Unset = tuple[KeyPath, Problem]
+"""A value with a variable that is not set."""
 
-def expand(document: Document, environ: Mapping[str, str]) -> tuple[dict[str, Any], list[Problem]]:
-    """Return the document's data with variables substituted, and a Problem for each variable that is not set."""
-    problems: list[Problem] = []
+
+def expand(document: Document, environ: Mapping[str, str]) -> tuple[dict[str, Any], list[Unset]]:
+    """Return the document's data with variables substituted, and each variable that is not set; it counts as empty."""
+    unset: list[Unset] = []
 
     def fill(path: KeyPath, value: Any) -> Any:
         if isinstance(value, dict):
@@ -27,13 +30,24 @@ def expand(document: Document, environ: Mapping[str, str]) -> tuple[dict[str, An
             return [fill((*path, index), item) for index, item in enumerate(value)]
         if not isinstance(value, str) or "$" not in value:
             return value
-        problems.extend(
-            document.problem(path, f"the variable {name} is not set", hint=f"set it, or write ${{{name}:-default}}")
-            for name in _unset(value, environ)
-        )
+        for name in _unset(value, environ):
+            hint = f"set it, or write ${{{name}:-default}}"
+            unset.append((path, document.problem(path, f"the variable {name} is not set", hint=hint)))
         return _VARIABLE.sub(lambda match: _value(match, environ), value)
 
-    return fill((), document.data), problems
+    return fill((), document.data), unset
+
+
+def variable_hint(value: object) -> str | None:
+    """Return the hint on an invalid value of an agent file that contains `${VARIABLE}`; None without one."""
+    if not isinstance(value, str) or "${" not in value:
+        return None
+    return "variables are replaced in agentsd.yaml and plugins/*.yaml only: define an alias there, and write its name"
+
+
+def is_affected(path: KeyPath, unset: Iterable[Unset]) -> bool:
+    """Return whether the value at a path is, contains or is part of one with a variable that is not set."""
+    return any(path == where[: len(path)] or where == path[: len(where)] for where, _ in unset)
 
 
 def _unset(text: str, environ: Mapping[str, str]) -> Iterator[str]:

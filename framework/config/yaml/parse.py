@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from framework.config.yaml.document import MAX_SHOWN_CHARS, Document, DocumentError, KeyPath, read_document
+from framework.config.yaml.environment import variable_hint
 from framework.config.yaml.fixes import boolean_fix, key_fix, text_fix, value_fix
 from framework.types.problem import Problem
 from framework.types.spec import RISKS, AgentSpec
@@ -146,8 +147,11 @@ def validation_problems(
     Of more than `MAX_FILE_PROBLEMS` errors, the last Problem has the number of those that are omitted.
     """
     placed = [(_place(detail, document.data), detail) for detail in details[:MAX_FILE_PROBLEMS]]
-    for path, same in groupby(placed, key=lambda entry: entry[0]):
-        yield from _problems(path, [detail for _, detail in same], document, model)
+    for path, group in groupby(placed, key=lambda entry: entry[0]):
+        same = [detail for _, detail in group]
+        hint = variable_hint(same[0]["input"]) if model is AgentSpec else None
+        for problem in _problems(path, same, document, model):
+            yield problem.model_copy(update={"hint": hint}) if hint else problem
     if len(details) > MAX_FILE_PROBLEMS:
         yield Problem(path=document.path, message=f"and {len(details) - MAX_FILE_PROBLEMS} more problems")
 

@@ -25,7 +25,7 @@ from framework.types.errors import ConfigError, RequestError
 from framework.types.messages import Message, ToolCall
 from framework.types.spec import Limits, ModelSettings
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond, RunState
-from framework.types.text import did_you_mean, fix_surrogates
+from framework.types.text import InputText, did_you_mean, fix_surrogates
 from framework.types.transcript import MAX_MESSAGE_CHARS, is_unicode
 
 _MAX_ID_CHARS = 200
@@ -300,8 +300,13 @@ def checked_inputs(agent: Agent, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _all_inputs(agent: Agent, values: Mapping[str, Any]) -> dict[str, Any]:
+    kinds = {name: field.type for name, field in agent.spec.inputs.items()}
+    given = {
+        name: value.value(kinds.get(name, "string")) if isinstance(value, InputText) else value
+        for name, value in values.items()
+    }
     try:
-        inputs = agent.inputs.model_validate(dict(values), strict=True)
+        inputs = agent.inputs.model_validate(given, strict=True)
     except ValidationError as error:
         details = error.errors(include_url=False, include_input=False)
         raise RequestError("; ".join(_input_problem(detail, agent) for detail in details), param="inputs") from None
