@@ -21,9 +21,10 @@ In reading order; each module imports only from those below it:
     provider_errors    Translates every failure of a provider to a ModelError.
     client             The interface of every model client: request, deltas and reply.
     openai_format      Converts messages to and from the format of OpenAI's chat completions.
-    capabilities       Known capabilities of models: features, token limits and prices.
     tokens             Estimates the number of tokens of texts, messages and tools.
     request_cache      Requests as JSON bytes, each part encoded once.
+    message_shape      Puts a conversation into the form that the receiver's chat template accepts.
+    capabilities       Known capabilities of models: features, token limits and prices.
     http_client        The HTTP client passed to provider SDKs, with limits on the size of responses.
     reconnection       An HTTP client that replaces a connection that the server closed before it answered.
     base_url           Validates and normalizes the base URL of a model server.

@@ -1,7 +1,7 @@
 """Known capabilities of models: features, token limits and prices.
 
-The known ones are in `capabilities.toml`, with their sources. Unknown values are None; a client then uses what its API
-accepts in general.
+The known ones are in `capabilities.toml`, and those of model families in `profiles.toml`, with their sources. Unknown
+values are None; a client then uses what its API accepts in general, or the strictest form of a conversation.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ Thinking = Literal[
     "adaptive_thinking",
 ]
 """The parameter that controls how long a model thinks; `none` if it has none."""
+CallIds = Literal["any", "short"]
+"""Ids of tool calls that a chat template accepts: any text, or `short` ones of nine letters and digits."""
 OpenAIApi = Literal["chat", "responses"]
 """OpenAI's APIs: chat completions, and responses."""
 _PRICE_FORMS = "`free`, or in US dollars per million tokens: {input: 1.25, output: 10, cached: 0.125}"
@@ -134,6 +136,16 @@ class Capabilities(Frozen):
     """Accepts audio as input."""
     stream_only: bool | None = None
     """Supports streamed requests only."""
+    late_system: bool | None = None
+    """Accepts system messages after the first one. Otherwise late instructions become part of the last message."""
+    repeated_roles: bool | None = None
+    """Accepts adjacent messages of one role, and a user message directly after results of tools."""
+    parallel_calls: bool | None = None
+    """Accepts several tool calls in one message of the history."""
+    call_ids: CallIds | None = None
+    """Ids of tool calls: any, or `short` ones of nine letters and digits, into which others are translated."""
+    null_content: bool | None = None
+    """Accepts `null` as the content of a message with tool calls only; otherwise it is an empty text."""
     context_window: PositiveInt | None = None
     """Input and output tokens of one call, at most."""
     max_output: PositiveInt | None = None
@@ -200,7 +212,7 @@ class _Section(Frozen):
     source: str = Field(pattern="^https://")
     as_of: date
     third_party: bool = False
-    models: dict[Annotated[str, Field(pattern=r"^[a-z]+/.")], Capabilities]
+    models: dict[Annotated[str, Field(pattern=r"^([a-z]+|\*)/.")], Capabilities]
 
 
 class _Table(Frozen):
@@ -223,21 +235,32 @@ def listed_name(name: str) -> str:
 
 def known_capabilities(name: str) -> Capabilities:
     """Return the known capabilities of `provider/model`. A later matching row overrides earlier ones."""
-    merged, name = Capabilities(), listed_name(name)
-    for pattern, row in _known_models().get(name.partition("/")[0], ()):
+    name = listed_name(name)
+    provider = name.partition("/")[0]
+    families, models = _tables()
+    merged = Capabilities()
+    for pattern, row in (*families.get("*", ()), *families.get(provider, ())):
+        if fnmatchcase(name.lower(), pattern):
+            merged = row.over(merged)
+    for pattern, row in models.get(provider, ()):
         if fnmatchcase(name, pattern):
             merged = row.over(merged)
     return merged
 
 
 @cache
-def _known_models() -> Mapping[str, tuple[tuple[str, Capabilities], ...]]:
-    """Return the rows of each provider, which are read from the file once."""
-    return read_table(Path(__file__).with_suffix(".toml"))
+def _tables() -> tuple[Table, Table]:
+    """Return the rows of model families and those of single models, which are read from their files once."""
+    folder = Path(__file__).parent
+    return read_table(folder / "profiles.toml"), read_table(folder / "capabilities.toml")
 
 
-def read_table(path: Path) -> Mapping[str, tuple[tuple[str, Capabilities], ...]]:
-    """Return the rows of a table of capabilities by provider: glob patterns of `provider/model`, in order.
+Table = Mapping[str, tuple[tuple[str, Capabilities], ...]]
+"""The rows of each provider, in order: the glob pattern of a name, and what is known of the models that match it."""
+
+
+def read_table(path: Path) -> Table:
+    """Return the rows of a table by provider (`*` for all): glob patterns of `provider/model`, in order.
 
     Raises:
         ConfigError: the file is unreadable, not TOML, or contains an invalid row.

@@ -26,7 +26,7 @@ from framework.llm.openai_format import (
     wire_names,
 )
 from framework.types.errors import ModelError
-from framework.types.messages import Message, ToolDefinition
+from framework.types.messages import Message, ToolDefinition, late_guidance
 from framework.types.text import shorten
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class _InstructorAdapter:
         The prompt contains the schema, too: such servers only constrain the answer, and do not show it to the model.
         """
         schema = json.dumps(tool.parameters, ensure_ascii=False, separators=(",", ":"))
-        instruction = Message(role="system", content=_BY_SCHEMA.format(name=tool.name, schema=schema))
+        instruction = late_guidance(_BY_SCHEMA.format(name=tool.name, schema=schema))
         reply = await self._send(self._with((instruction,), {"tool_choice": None}, json=tool.parameters))
         if reply.message.tool_calls:
             return reply

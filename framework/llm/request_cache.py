@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 import orjson
 
 from framework.llm.file_encoding import EncodedFiles
+from framework.llm.message_shape import ConversationShape
 from framework.types.messages import Message, ToolDefinition
 
 T = TypeVar("T")
@@ -59,11 +60,16 @@ class RequestCache:
 
     def __init__(self) -> None:
         self._by_model: dict[str, EncodedMessages] = {}
+        self._shapes: dict[str, ConversationShape] = {}
         self.files = EncodedFiles()
 
     def messages_for(self, model: str) -> EncodedMessages:
         """Return the run's messages in the format of `model`."""
         return self._by_model.setdefault(model, EncodedMessages())
+
+    def shape_for(self, model: str) -> ConversationShape:
+        """Return the form of the run's conversation for `model`."""
+        return self._shapes.setdefault(model, ConversationShape())
 
 
 class ToolsetCache(Generic[T]):

@@ -98,6 +98,14 @@ class Message(Frozen):
         return self.without(self.media) if self.parts else self
 
 
+def late_guidance(text: str) -> Message:
+    """Return a text of the runtime for the end of a conversation: a limit, a plan, a correction.
+
+    It is a system message. Clients put it into the last message, marked, for models that accept none so late.
+    """
+    return Message(role="system", content=text)
+
+
 _SUMMARY_CHARS = 200
 """Maximum length of the summary of a tool."""
 REFUSED_STATUSES = ("denied", "cancelled")

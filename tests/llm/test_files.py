@@ -192,7 +192,7 @@ def turn_with_files() -> tuple[Message, ...]:
 
 
 def test_chat_sends_the_files_of_a_turn_after_its_results() -> None:
-    (body,) = send(OPENAI, request(*turn_with_files()))
+    (body,) = send(OPENAI, request(*turn_with_files()), model="gpt-5")
 
     messages = body["messages"]
     assert [m["role"] for m in messages] == ["user", "assistant", "tool", "tool", "tool", "user", "assistant", "user"]
@@ -201,6 +201,15 @@ def test_chat_sends_the_files_of_a_turn_after_its_results() -> None:
     assert "docs.chart (call c1)" in first["text"]
     assert "made.up (call c3)" in second["text"]
     assert (image["type"], document["type"]) == ("image_url", "file")
+    assert files_in("openai", body) == [("image/png", PNG.data), ("application/pdf", PDF.data)]
+
+
+def test_a_model_of_which_nothing_is_known_gets_them_between_messages_that_alternate() -> None:
+    (body,) = send(OPENAI, request(*turn_with_files()))
+
+    roles = [message["role"] for message in body["messages"]]
+    call, files = ["assistant", "tool"], ["assistant", "user"]
+    assert roles == ["user", *call, *files, *call, *call, *files, "assistant", "user"]
     assert files_in("openai", body) == [("image/png", PNG.data), ("application/pdf", PDF.data)]
 
 

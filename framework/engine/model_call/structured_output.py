@@ -16,7 +16,7 @@ from framework.llm.json_protocol.client import request_valid_reply
 from framework.llm.json_protocol.reply import strip_fence
 from framework.tools.schema.arguments import ArgumentsError, SchemaArguments, bounded_model
 from framework.types.errors import ConfigError, ModelError
-from framework.types.messages import Message
+from framework.types.messages import Message, late_guidance
 from framework.types.text import fix_surrogates
 
 T = TypeVar("T", bound=BaseModel)
@@ -78,7 +78,7 @@ async def final_data(run: RunContext, text: str, ask: AskTyped) -> Any:
     try:
         answer = output.model_validate_json(strip_fence(text.strip()))
     except ValidationError:
-        instruction = Message(role="system", content=_INSTRUCTION.format(name=output.__name__))
+        instruction = late_guidance(_INSTRUCTION.format(name=output.__name__))
         answer = await ask(output, instruction)
     run.keep_answer(answer)
     return answer.model_dump(mode="json", by_alias=True)  # so that it fits the schema that was requested

@@ -21,7 +21,7 @@ from framework.llm.tokens import message_tokens
 from framework.tools.builtin.notes import TODO, TODO_MARKS
 from framework.types.errors import LimitExceeded
 from framework.types.events import ContentReceived, Thought
-from framework.types.messages import Message, ToolDefinition, Usage
+from framework.types.messages import Message, ToolDefinition, Usage, late_guidance
 from framework.types.text import one_line
 from framework.types.todo import read_items
 
@@ -130,7 +130,7 @@ def _plan_reminder(run: RunContext) -> Iterator[Message]:
     if not run.agent.spec.plan.recite:
         return
     if text := _plan_text(run) or _todo_text(run):
-        yield Message(role="system", content=text)
+        yield late_guidance(text)
 
 
 def _plan_text(run: RunContext) -> str:
@@ -166,10 +166,10 @@ def _limit_notice(run: RunContext) -> Iterator[Message]:
     near = [name for name in run.state.warned if name in _ACTIONABLE_LIMITS]
     if near:
         text = f"You have used most of what this run may use ({', '.join(near)}). Finish now, with what you have."
-        yield Message(role="system", content=text)
+        yield late_guidance(text)
     allowed, left = run.budget.limits.timeout, run.time_remaining()
     if allowed is not None and left < _TIME_NOTICE_SHARE * allowed:
-        yield Message(role="system", content=f"Time left for this run: {max(left, 0):.0f} s of {allowed:g} s.")
+        yield late_guidance(f"Time left for this run: {max(left, 0):.0f} s of {allowed:g} s.")
 
 
 # --- the call

@@ -19,7 +19,7 @@ from framework.engine.plan.trace import record_summary, summary_span
 from framework.engine.run import Run
 from framework.engine.tool_call.results import partial_output
 from framework.types.errors import AgentsdError, StepFailed
-from framework.types.messages import Message
+from framework.types.messages import late_guidance
 from framework.types.plan import PlanStep
 
 
@@ -117,6 +117,6 @@ async def _summarize(run: Run) -> str:
         run.record(progress_messages(run, final_plan.steps, final_plan.goal))
     with summary_span(run, final_plan.revision, final_plan.goal) as span:
         text = render(run, "summary.j2", plan=final_plan.model_dump())
-        reply = await run.ask_model(Message(role="system", content=text), tools=False)
+        reply = await run.ask_model(late_guidance(text), tools=False)
         record_summary(run, span, reply.content)
     return reply.content

@@ -14,7 +14,7 @@ from framework.engine.tool_call.argument_repair import repair_plan
 from framework.types.digest import matches_digest
 from framework.types.errors import LimitExceeded
 from framework.types.events import PlanProposed
-from framework.types.messages import Message
+from framework.types.messages import Message, late_guidance
 from framework.types.plan import Plan, PlanDraft, PlanStep
 from framework.types.preflight import Preflight
 from framework.types.spec import RISKS, ApprovalFrom, PlanSettings
@@ -157,7 +157,7 @@ def _plan_messages(
         progress=[_progress_entry(step) for step in progress],
         max_plan_steps=plan_settings(run).max_plan_steps,
     )
-    yield Message(role="system", content=text)
+    yield late_guidance(text)
 
 
 def _default_goal(run: Run) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from framework.llm.capabilities import THINKING_TOKENS, Capabilities
 from framework.llm.client import ModelInfo, ModelReply, ModelRequest
 from framework.llm.file_encoding import Base64, missing_file
+from framework.llm.message_shape import leading_instructions, mark_notices
 from framework.llm.openai_format import parse_call, to_wire_name, token_count, wire_names
 from framework.types.media import MessagePart, TextPart
 from framework.types.messages import REFUSED_STATUSES, Message, Reasoning, ToolCall, ToolDefinition, Usage
@@ -138,12 +139,9 @@ def parse_usage(usage: Mapping[str, Any]) -> Usage:
 
 def _system(messages: Sequence[Message]) -> list[_Block]:
     """Return the leading instructions, marked for caching: with the tools before them, they repeat in every request."""
-    text = "\n\n".join(message.content for message in messages[: _leading(messages)] if message.content.strip())
+    leading = messages[: leading_instructions(messages)]
+    text = "\n\n".join(message.content for message in leading if message.content.strip())
     return [{"type": "text", "text": text, "cache_control": _CACHE}] if text else []
-
-
-def _leading(messages: Sequence[Message]) -> int:
-    return next((position for position, message in enumerate(messages) if message.role != "system"), len(messages))
 
 
 def _tools(definitions: Sequence[ToolDefinition]) -> list[_Block]:
@@ -175,7 +173,7 @@ def to_turns(
     keeps_thinking: Callable[[int, Mapping[str, Any]], bool],
     base64: Base64 = missing_file,
 ) -> list[_Block]:
-    """Return the conversation with adjacent messages of one role merged; later system messages become user texts.
+    """Return the conversation with adjacent messages of one role merged; late system messages as marked texts.
 
     Args:
         messages: the whole conversation; leading system messages are omitted.
@@ -184,7 +182,8 @@ def to_turns(
         base64: returns the contents of a file.
     """
     turns: list[_Block] = []
-    for position, message in enumerate(messages[_leading(messages) :], _leading(messages)):
+    leading = leading_instructions(messages)
+    for position, message in enumerate(mark_notices(messages)[leading:], leading):
         if message.role == "assistant":
             blocks = _assistant(message, names, partial(keeps_thinking, position))
         elif message.role == "tool":

@@ -10,6 +10,7 @@ from framework.llm.capabilities import THINKING_TOKENS, Capabilities
 from framework.llm.client import Delta, ModelInfo, ModelRequest
 from framework.llm.file_encoding import Base64, missing_file
 from framework.llm.gemini.schema import gemini_parameters
+from framework.llm.message_shape import leading_instructions, mark_notices
 from framework.llm.openai_format import origin_of_files, parse_call, to_wire_name, token_count, wire_names
 from framework.llm.reply_check import FinishReasons, merge_finish_reason
 from framework.types.media import MediaPart, MessagePart
@@ -39,9 +40,7 @@ _Part = dict[str, Any]
 def request_to_arguments(request: ModelRequest, info: ModelInfo) -> dict[str, Any]:
     """Return the arguments of `generate_content`."""
     names, settings = wire_names(request.tools), request.settings
-    leading = next(
-        (position for position, m in enumerate(request.messages) if m.role != "system"), len(request.messages)
-    )
+    leading = leading_instructions(request.messages)
     system = "\n\n".join(message.content for message in request.messages[:leading] if message.content.strip())
     config: dict[str, Any] = {
         "system_instruction": system or None,
@@ -174,14 +173,14 @@ def _thinking(settings: ModelSettings, supported: Capabilities) -> dict[str, Any
 def to_contents(
     messages: Sequence[Message], names: Mapping[str, str], supported: Capabilities, base64: Base64 = missing_file
 ) -> list[dict[str, Any]]:
-    """Return the conversation with adjacent messages of one role merged; system messages become user texts.
+    """Return the conversation with adjacent messages of one role merged; system messages become marked user texts.
 
     `base64` returns the contents of a file.
     """
     contents: list[dict[str, Any]] = []
     name_by_id: dict[str, str] = {}
     beside: list[_Part] = []
-    for position, message in enumerate(messages):
+    for position, message in enumerate(mark_notices(messages)):
         if message.role == "assistant":
             name_by_id |= {call.id: to_wire_name(call.tool, names) for call in message.tool_calls}
             parts = _model_parts(message, names, supported)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from framework.llm.capabilities import Capabilities
@@ -21,7 +21,7 @@ from framework.llm.openai_format import (
 from framework.llm.reply_check import FinishReasons, ProviderResponse, to_reply
 from framework.llm.request_cache import encode_json, json_object
 from framework.llm.stream_assembler import StreamAssembler, as_dict
-from framework.types.messages import ToolDefinition
+from framework.types.messages import Message, ToolDefinition
 from framework.types.spec import ReasoningLevel
 
 _FINISH_REASONS: FinishReasons = {
@@ -35,6 +35,8 @@ _FINISH_REASONS: FinishReasons = {
     "abort": "error",
     "insufficient_system_resource": "error",
 }
+_FILES_FOLLOW = "The files of these results follow."
+"""A message of the model between results and their files, for templates that refuse a user message after a result."""
 
 
 class OpenAIModel(OpenAIExchange[StreamAssembler]):
@@ -48,12 +50,13 @@ class OpenAIModel(OpenAIExchange[StreamAssembler]):
 
     def _body(self, request: ModelRequest, settings: dict[str, Any], *, streamed: bool) -> bytes:
         tools = self._toolsets.get(request.tools)
-        encoded = request.scratch.messages_for(self._info.name)
+        name = self._info.name
+        messages = request.scratch.shape_for(name).shaped(request.messages, self._info.capabilities)
 
         def encode(position: int) -> bytes:
-            return self._encode(request, position, tools.wire_names)
+            return self._encode(messages, position, request, tools.wire_names)
 
-        fields = {"messages": encoded.chunks(request.messages, encode)}
+        fields = {"messages": request.scratch.messages_for(name).chunks(messages, encode)}
         if request.tools:
             fields["tools"] = (tools.json,)
         if streamed:
@@ -62,12 +65,19 @@ class OpenAIModel(OpenAIExchange[StreamAssembler]):
                 settings["stream_options"] = {"include_usage": True}
         return json_object(settings, **fields)
 
-    def _encode(self, request: ModelRequest, position: int, names: Mapping[str, str]) -> bytes:
+    def _encode(
+        self, messages: Sequence[Message], position: int, request: ModelRequest, names: Mapping[str, str]
+    ) -> bytes:
         """Return a message as JSON, followed by the files of its turn's results if it is the last of them."""
-        messages, base64 = request.messages, request.scratch.files.placeholder
-        encoded = encode_json(message_to_chat(messages[position], names, provider=self._info.provider, base64=base64))
-        result_files = result_files_to_chat(messages, position, base64)
-        return encoded if result_files is None else encoded + b"," + encode_json(result_files)
+        base64, supported = request.scratch.files.placeholder, self._info.capabilities
+        chat = message_to_chat(messages[position], names, provider=self._info.provider, base64=base64)
+        if chat["content"] is None and not supported.null_content:
+            chat["content"] = ""
+        added = [chat]
+        if result_files := result_files_to_chat(messages, position, base64):
+            bridge = [] if supported.repeated_roles else [{"role": "assistant", "content": _FILES_FOLLOW}]
+            added += (*bridge, result_files)
+        return b",".join(map(encode_json, added))
 
     def _settings(self, request: ModelRequest) -> dict[str, Any]:
         names, supported = self._toolsets.get(request.tools).wire_names, self._info.capabilities

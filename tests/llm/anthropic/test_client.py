@@ -14,6 +14,7 @@ from framework.llm.anthropic.client import MessageAssembler
 from framework.llm.anthropic.format import content_to_message, request_to_body, thinking_stamp
 from framework.llm.capabilities import known_capabilities
 from framework.llm.client import ModelInfo, ModelRequest
+from framework.llm.message_shape import marked_notice
 from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition
 from framework.types.spec import ModelSettings
 from tests.support.formats import ANTHROPIC, SIGNATURE, says
@@ -68,7 +69,7 @@ def test_a_conversation_in_the_api_format() -> None:
                 "role": "user",
                 "content": [
                     {"type": "tool_result", "tool_use_id": "call_1", "content": "found", "cache_control": CACHED},
-                    {"type": "text", "text": "Only the answer."},
+                    {"type": "text", "text": marked_notice("Only the answer.")},
                 ],
             },
         ],

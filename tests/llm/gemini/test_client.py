@@ -15,6 +15,7 @@ from framework.llm.capabilities import known_capabilities
 from framework.llm.client import ModelInfo, ModelRequest
 from framework.llm.gemini.format import FOREIGN_SIGNATURE, request_to_arguments
 from framework.llm.gemini.schema import gemini_parameters
+from framework.llm.message_shape import marked_notice
 from framework.types.errors import ModelError
 from framework.types.messages import Message, ToolCall, ToolDefinition
 from framework.types.spec import ModelSettings
@@ -63,7 +64,7 @@ def test_a_conversation_in_the_api_format() -> None:
     assert sent["contents"] == [
         {"role": "user", "parts": [{"text": "hi"}]},
         {"role": "model", "parts": [{"text": "wait"}, {"function_call": call}]},
-        {"role": "user", "parts": [{"function_response": result}, {"text": "Only the answer."}]},
+        {"role": "user", "parts": [{"function_response": result}, {"text": marked_notice("Only the answer.")}]},
     ]
     declared = [
         {"name": "a__b", "description": "x", "parameters_json_schema": PARAMETERS},

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from framework.llm.client import Delta, ModelReply, ModelRequest
+from framework.llm.message_shape import short_call_id
 from framework.llm.openai.client import OpenAIModel
 from framework.llm.provider_errors import parse_retry_after
 from framework.types.errors import ModelError
@@ -214,13 +215,14 @@ def test_conversation_tools_and_settings_reach_the_server() -> None:
 
     _, server = ask([says("ok")], request(messages=(USER, earlier, result), settings=settings))
 
-    call = {"id": "c", "type": "function", "function": {"name": "docs__search", "arguments": '{"q": "ü"}'}}
+    call_id = short_call_id("c")  # nothing is known of the model
+    call = {"id": call_id, "type": "function", "function": {"name": "docs__search", "arguments": '{"q": "ü"}'}}
     assert server.requests[0] == {
         "model": "m",
         "messages": [
             {"role": "user", "content": "hi"},
-            {"role": "assistant", "content": None, "tool_calls": [call]},
-            {"role": "tool", "content": "found", "tool_call_id": "c"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "content": "found", "tool_call_id": call_id},
         ],
         "tools": [
             {

