@@ -20,7 +20,7 @@ from framework.engine.run_trace import AgentTrace
 from framework.engine.tool_call import hooks
 from framework.engine.tool_call.results import partial_output
 from framework.telemetry.redact import places
-from framework.types.errors import AgentsdError, ConfigError, LimitExceeded, Paused, Refused
+from framework.types.errors import AgentsdError, ConfigError, LimitExceeded, Paused, Refused, is_scarcity
 from framework.types.report import LimitUse
 
 log = logging.getLogger(__name__)
@@ -74,8 +74,10 @@ async def _execute(run: Run, executor: Executor) -> Confirmations:
         discard_output(run)
         raise
     except (AgentsdError, PromptError) as error:
+        _release_if_scarce(run, error)
         run.end(getattr(error, "code", ConfigError.code), partial_output(state), error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin's executor may raise anything: only its run ends
+        _release_if_scarce(run, error)
         log.error("run %s: executor %r failed: %s", state.run_id, run.agent.spec.executor, places(error))
         run.end("internal_error", partial_output(state), error)
     return ()
@@ -87,6 +89,13 @@ async def _answer(run: Run, executor: Executor) -> str:
     if run.state.truncated:
         stop_if_truncated(run, output)
     return output
+
+
+def _release_if_scarce(run: Run, error: BaseException) -> None:
+    """Raise CancelledError, and suspend the run, if the error is a lack of open files or memory: nothing is wrong."""
+    if is_scarcity(error) and run.services.journal.mark_scarce():
+        log.warning("run %s is released: this process has no open files or memory left", run.state.run_id)
+        raise asyncio.CancelledError
 
 
 def _stop_at_limit(run: Run, limit: LimitExceeded) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from framework.llm.capabilities import OpenAIApi
-from framework.types.errors import ModelError, ModelRefused
+from framework.types.errors import ModelError, ModelRefused, is_scarcity
 from framework.types.redact import MASK, redact
 from framework.types.text import fix_surrogates, shorten
 
@@ -88,6 +88,7 @@ class _ErrorTraits(TypedDict, total=False):
     retry_after: float | None
     unavailable: bool
     permanent: bool
+    scarce: bool
 
 
 class ProviderErrors:
@@ -126,7 +127,9 @@ class ProviderErrors:
         try:
             return create()
         except Exception as error:  # noqa: BLE001 - of any class: a missing package, a URL, a file, TLS
-            cause = f"{type(error).__name__}: {error}"
+            cause, scarce = f"{type(error).__name__}: {error}", is_scarcity(error)
+        if scarce:
+            raise self.scarcity()
         problem = "the client cannot be created: check base_url, the proxy variables and SSL_CERT_FILE"
         raise self.error(problem, cause, permanent=True)
 
@@ -150,7 +153,12 @@ class ProviderErrors:
         try:
             return await call
         except Exception as error:  # noqa: BLE001 - SDKs raise errors of any class for a malformed response
-            failure = (explain(error) if isinstance(error, own) else None) or self._transport_error(error)
+            # Scarcity first: the others import modules, for which a process without open files has none either.
+            failure = (
+                self.scarcity()
+                if is_scarcity(error)
+                else (explain(error) if isinstance(error, own) else None) or self._transport_error(error)
+            )
         raise failure  # outside the except block, so without context: the SDK's error contains the request and its key
 
     def from_status(
@@ -223,6 +231,11 @@ class ProviderErrors:
     def web_page(self) -> ModelError:
         """Return the error for a web page in place of a completion."""
         return self.error("the server returned a web page instead of a completion: check base_url", retryable=True)
+
+    def scarcity(self) -> ModelError:
+        """Return the error for a request that this process could not send."""
+        problem = "this process has no open files or memory left (see ulimit -n)"
+        return self.error(problem, retryable=True, scarce=True)
 
     def empty_answer(self) -> ModelError:
         """Return the error for a response without content."""

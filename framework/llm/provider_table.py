@@ -85,6 +85,10 @@ PROVIDERS = (
 )
 
 
+_OF_ERRORS = ("httpx2", "framework.types.bounded_body")
+"""Modules that explain errors. A process without open files could not import them any more."""
+
+
 def api_format(name: str) -> ApiFormat | None:
     """Return the API format of `provider/model`, or None if the provider is unknown."""
     prefix = name.partition("/")[0]
@@ -115,13 +119,14 @@ def missing_sdk(name: str) -> str:
 
 
 def import_sdks(names: Iterable[str]) -> None:
-    """Import the SDKs of these models (`provider/model`), as far as they are installed.
+    """Import the SDKs of these models (`provider/model`), as far as they are installed, and what explains their errors.
 
     An import takes most of a second, for which the first call of a model waits otherwise.
     """
     prefixes = {name.partition("/")[0] for name in names}
     extras = {provider.extra for provider in PROVIDERS if provider.name in prefixes}
-    for module in {module for extra in extras for module in SDKS[extra]}:
+    sdks = {module for extra in extras for module in SDKS[extra]}
+    for module in (*sdks, *_OF_ERRORS, *(["botocore.exceptions"] if "botocore" in sdks else [])):
         if _is_installed(module):
             import_module(module)
 

@@ -34,6 +34,7 @@ so that `except Exception` in a plugin does not catch it.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -212,6 +213,7 @@ class ModelError(AgentsdError):
             `retryable or permanent`.
         permanent: whether no request to the model can succeed before its key, its name or its account changes. The
             run then calls only its fallbacks.
+        scarce: whether this process had no open files or memory left for it. A stored run is then released.
     """
 
     code = "model_error"
@@ -225,9 +227,11 @@ class ModelError(AgentsdError):
         retry_after: float | None = None,
         unavailable: bool | None = None,
         permanent: bool = False,
+        scarce: bool = False,
     ) -> None:
         super().__init__(message)
         self.retryable = retryable
+        self.scarce = scarce
         self.retry_after = retry_after
         self.unavailable = retryable or permanent if unavailable is None else unavailable
         self.permanent = permanent
@@ -359,6 +363,22 @@ class RunSuspended(AgentsdError):
 
     code = "run_suspended"
     http_status = 503
+
+
+_SCARCITY = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+def is_scarcity(error: BaseException | None) -> bool:
+    """Return whether an error, or one that it followed, says that open files or memory have run out."""
+    pending, seen = [error], set[int]()
+    while pending:
+        if (one := pending.pop()) is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        if (isinstance(one, OSError) and one.errno in _SCARCITY) or (isinstance(one, ModelError) and one.scarce):
+            return True
+        pending += [one.__cause__, one.__context__, *(one.exceptions if isinstance(one, BaseExceptionGroup) else ())]
+    return False
 
 
 class Paused(BaseException):

@@ -64,6 +64,8 @@ class Journal:
         """Whether a cancellation was requested, in the store or in this process."""
         self.lease_lost = False
         """Whether the lease could not be renewed: another process may hold the run."""
+        self.is_scarce = False
+        """Whether this process lacks open files or memory for the run: it stops, to be resumed later."""
         self._state, self._record, self._hub, self._durable = state, record, hub, durable
         self._immediate = record if durable and isinstance(record, ImmediateRecord) else None
         self._take_spans = take_spans
@@ -82,8 +84,8 @@ class Journal:
 
     @property
     def is_suspended(self) -> bool:
-        """Whether the run stops without ending, to be resumed: the runtime is closing, or the lease is lost."""
-        return (self.is_closing or self.lease_lost) and self._durable and not self.cancel_requested
+        """Whether the run stops without ending, to be resumed: see `is_closing`, `lease_lost` and `is_scarce`."""
+        return (self.is_closing or self.lease_lost or self.is_scarce) and self._durable and not self.cancel_requested
 
     @property
     def has_no_readers(self) -> bool:
@@ -92,7 +94,7 @@ class Journal:
 
     def check(self) -> None:
         """Raise CancelledError before a step if the run is suspended, or StoreError if a write has failed."""
-        if self.is_closing or self.lease_lost:
+        if self.is_closing or self.lease_lost or self.is_scarce:
             raise asyncio.CancelledError
         self._raise_failure()
 
@@ -103,6 +105,11 @@ class Journal:
     def close(self) -> None:
         """Stop the run at its next step, because the runtime is closing."""
         self.is_closing = True
+
+    def mark_scarce(self) -> bool:
+        """Suspend the run for lack of open files or memory; return False if it cannot be resumed."""
+        self.is_scarce = self._durable
+        return self.is_suspended
 
     def mark_cancelled(self) -> None:
         """Record that the run was cancelled in this process, so that it ends instead of being suspended."""

@@ -253,6 +253,7 @@ class _ModelCall:
             retryable=any(error.retryable for error in failures),
             retry_after=failures[-1].retry_after,
             unavailable=True,
+            scarce=any(error.scarce for error in failures),
         ).for_message(self._message_id)
 
 

@@ -55,6 +55,8 @@ async def suspend_run(run: Run, trace: RunTrace) -> NoReturn:
     journal, run_id = run.services.journal, run.state.run_id
     await journal.release()
     reason = "its lease was lost" if journal.lease_lost else "the runtime was closed"
+    if journal.is_scarce:
+        reason = "this process has no open files or memory left"
     raise RunSuspended(f"run {run_id} was suspended because {reason}; resume it with: agentsd runs resume {run_id}")
 
 
