@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 from starlette.requests import Request
@@ -20,6 +20,10 @@ from framework.types.errors import AgentsdError
 
 HEARTBEAT_SECONDS = 15.0
 """Interval of comments on a stream, so that proxies do not close it while it is idle."""
+IDLE_READER_SECONDS = 30.0
+"""Time after which a client that reads nothing counts as gone. A server may close its connection before."""
+_PIECE_BYTES = 32 * 1024
+"""Size of what is sent at once: a server buffers what a client has not read, for each client."""
 _HEARTBEAT = b": still here\n\n"
 _RETRY_FIELD = b"retry: 1000\n\n"
 """Reconnection delay of clients, in milliseconds."""
@@ -59,6 +63,7 @@ class EventStreamResponse(Response):
         streams: OpenStreams | None = None,
         during: AbstractContextManager[object] | None = None,
         heartbeat: float = HEARTBEAT_SECONDS,
+        idle: float = IDLE_READER_SECONDS,
         retry: bool = True,
         farewell: bytes = b"",
     ) -> None:
@@ -73,6 +78,7 @@ class EventStreamResponse(Response):
             streams: streams that this one belongs to while it is open.
             during: a context that is closed with the stream.
             heartbeat: interval of comments, in seconds.
+            idle: how long a client may read nothing while something is sent, in seconds.
             retry: begin with the delay after which clients reconnect. OpenAI's clients, which never do, fail on it.
             farewell: sent last if the server ends the stream: it stops, or the client has lost its access.
         """
@@ -80,6 +86,7 @@ class EventStreamResponse(Response):
         del self.headers["content-length"]
         self._request, self._events, self._encode_error = request, events, encode_error
         self._on_leave, self._streams, self._during, self._heartbeat = on_leave, streams, during, heartbeat
+        self._idle, self._is_midway = idle, False
         self._first, self._farewell = _RETRY_FIELD if retry else b"", farewell
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's signature
@@ -93,17 +100,20 @@ class EventStreamResponse(Response):
                 stack.enter_context(self._during)
             try:
                 while not (done := await self._first_of(tasks)) and is_current(self._request):
-                    await send(_body(_HEARTBEAT))
+                    if not self._is_midway:
+                        await send(_body(_HEARTBEAT))
             finally:
                 for task in tasks:
                     task.cancel()
                 await asyncio.wait(tasks)
-        if sending in done:
-            sending.result()
-        elif leaving in done and not leaving.cancelled():
+        if sending not in done and leaving in done and not leaving.cancelled():
             if self._on_leave is not None:
                 await self._on_leave()
             return
+        if self._is_midway:
+            return  # the client does not read, so nothing can follow: the server closes the connection
+        if sending in done:
+            sending.result()
         await send(_body(b"" if sending in done else self._farewell, more=False))
 
     async def _first_of(self, tasks: Iterable[asyncio.Future[None]]) -> set[asyncio.Future[None]]:
@@ -119,13 +129,27 @@ class EventStreamResponse(Response):
             async for chunk in self._events:
                 if not is_current(self._request):
                     break
-                await send(_body(chunk))
+                await self._send_pieces(send, chunk)
         except AgentsdError as error:
             await send(_body(self._encode_error(error_body(error))))
         except Exception as error:  # noqa: BLE001 - sent to the client, and logged
             await send(_body(self._encode_error(internal_error_body(error, self._request))))
         finally:
             await self._events.aclose()
+
+    async def _send_pieces(self, send: Send, chunk: bytes) -> None:
+        """Send an event; raise CancelledError in the middle of it if the client does not read."""
+        task = asyncio.current_task()
+        assert task is not None
+        with self._streams.sending(chunk, task.cancel) if self._streams else nullcontext():
+            for start in range(0, len(chunk), _PIECE_BYTES):
+                self._is_midway = True
+                try:
+                    async with asyncio.timeout(self._idle):
+                        await send(_body(chunk[start : start + _PIECE_BYTES]))
+                except TimeoutError:
+                    raise asyncio.CancelledError from None
+        self._is_midway = False
 
 
 def _body(chunk: bytes, *, more: bool = True) -> Message:

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from starlette.requests import Request
 
 from framework.server.event_stream import EventStreamResponse, encode_event
+from framework.server.open_streams import EncodedEvent, OpenStreams
 from framework.server.run_service import OwnedRun, RunService
 from framework.types.errors import RequestError
 from framework.types.events import Event, wire
@@ -38,7 +39,7 @@ def run_stream(
     """
     return EventStreamResponse(
         request,
-        encode_run(service.follow(run, after, through_pauses=wait)),
+        encode_run(service.follow(run, after, through_pauses=wait), service.streams),
         headers=run.headers,
         on_leave=(lambda: service.cancel(run)) if cancel_on_leave else None,
         streams=service.streams,
@@ -46,12 +47,22 @@ def run_stream(
     )
 
 
-async def encode_run(events: AsyncGenerator[Event, None]) -> AsyncGenerator[bytes]:
-    """Encode the events of a run. Numbered events have their number as id; deltas of texts have none."""
+async def encode_run(events: AsyncGenerator[Event, None], streams: OpenStreams) -> AsyncGenerator[bytes]:
+    """Encode the events of a run. Numbered events have their number as id; deltas of texts have none.
+
+    Readers that send the same event at the same time share its bytes.
+    """
     try:
         async for event in events:
-            data = wire(event)
-            yield encode_event(data, data["event"], event.seq or None)
+            key = (event.run_id, event.seq)
+            if (encoded := streams.encoded.get(key) if event.seq else None) is None:
+                data = wire(event)
+                encoded = EncodedEvent(encode_event(data, data["event"], event.seq or None))
+                del data
+                if event.seq:
+                    streams.encoded[key] = encoded
+            del event  # a client may take long to read it
+            yield encoded.data
     finally:
         await events.aclose()
 

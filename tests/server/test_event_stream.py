@@ -12,7 +12,9 @@ from starlette.requests import Request
 from framework.server.event_stream import EventStreamResponse, encode_event
 from framework.server.identity import LOCAL, Identity, check_access
 from framework.server.open_streams import OpenStreams
+from framework.server.run_stream import encode_run
 from framework.types.errors import ModelError, StoreError
+from framework.types.events import ContentReceived, Event
 
 NOBODY = Identity("nobody")
 SCOPE = {"type": "http", "method": "GET", "path": "/stream", "headers": []}
@@ -204,5 +206,85 @@ def test_closing_all_streams_ends_each_in_order() -> None:
         late = Client()
         await respond(Source().events(), late, streams=streams)
         assert late.ended
+
+    asyncio.run(main())
+
+
+class Deaf(Client):
+    """A client that reads the headers and then nothing."""
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.body" and message["body"].startswith(b"x"):
+            await asyncio.Event().wait()
+        await super().send(message)
+
+
+async def large(closed: list[int], *chunks: bytes) -> AsyncGenerator[bytes]:
+    try:
+        for chunk in chunks:
+            yield chunk
+    finally:
+        closed.append(1)
+
+
+def test_a_client_that_reads_nothing_is_gone_after_a_while() -> None:
+    async def main() -> None:
+        closed: list[int] = []
+        client = Deaf()
+        await respond(large(closed, b"x"), client, idle=0.01, heartbeat=0.001)
+        assert (closed, client.ended) == ([1], False)
+
+    asyncio.run(main())
+
+
+def test_large_events_are_sent_in_pieces_without_heartbeats_between_them() -> None:
+    async def main() -> None:
+        sizes: list[int] = []
+
+        class Slow(Client):
+            async def send(self, message: Any) -> None:
+                await asyncio.sleep(0.002)
+                sizes.append(len(message.get("body", b"")))
+                await super().send(message)
+
+        client = Slow()
+        chunk = b"data: " + b"y" * 300_000 + b"\n\n"
+        await respond(large([], chunk), client, heartbeat=0.001)
+        assert chunk.decode() in client.text
+        assert max(sizes) <= 32 * 1024
+
+    asyncio.run(main())
+
+
+def test_the_streams_that_wait_longest_end_once_all_together_hold_too_much() -> None:
+    async def main() -> None:
+        streams, closed = OpenStreams(max_held_bytes=250), list[int]()
+        shared = b"x" * 100
+        chunks = [shared, shared, b"x" * 100 + b"2", b"x" * 100 + b"3"]
+        responses = [respond(large(closed, chunk), Deaf(), streams=streams) for chunk in chunks[:3]]
+        await asyncio.wait(responses, timeout=0.01)
+        assert (streams.held_bytes, closed) == (201, [])
+        responses.append(respond(large(closed, chunks[3]), Deaf(), streams=streams))
+        await asyncio.wait(responses[:2])
+        assert (streams.held_bytes, closed) == (202, [1, 1])
+        streams.close()
+        await asyncio.wait(responses)
+        assert (streams.held_bytes, len(closed)) == (0, 4)
+
+    asyncio.run(main())
+
+
+def test_readers_of_a_run_share_what_is_sent() -> None:
+    async def events() -> AsyncGenerator[Event, None]:
+        yield ContentReceived(run_id="run_1", seq=3, generation=1, message_id="m", text="a long text")
+
+    async def main() -> None:
+        streams = OpenStreams()
+        readers = [encode_run(events(), streams) for _ in range(3)]
+        first, second, third = [await anext(reader) for reader in readers]
+        assert first is second is third
+        for reader in readers:
+            await reader.aclose()
+        assert not streams.encoded
 
     asyncio.run(main())

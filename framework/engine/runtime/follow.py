@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import ExitStack, aclosing
+from typing import Any
+from weakref import WeakValueDictionary
 
 from framework.engine.context.event_hub import EventHub, EventReader
 from framework.engine.runtime.elsewhere import RunElsewhere, RunsElsewhere
@@ -33,18 +35,24 @@ _BATCH = 100
 """Number of stored events after which the event loop may do other work."""
 
 
+class _Rows(list[Mapping[str, Any]]):
+    """The stored events of a run that has ended, which its readers share while they read them."""
+
+
 class RunFollowers:
     """Follows the runs of a store for the callers of one runtime."""
 
     def __init__(self, launcher: Launcher, resumer: RunResumer) -> None:
         self._launcher, self._resumer = launcher, resumer
         self._elsewhere = RunsElsewhere(launcher)
+        self._rows = WeakValueDictionary[tuple[str, int], _Rows]()
+        """The rows that readers have in hand, by run and number of the event before."""
 
     def follow(
         self, run_id: str, after: int, caller: Caller, *, through_pauses: bool = False
     ) -> AsyncGenerator[Event, None]:
         """Yield the events of a run after a number; see `Runtime.follow`."""
-        follower = _Follower(self._launcher, self._resumer, self._elsewhere, run_id, caller)
+        follower = _Follower(self._launcher, self._resumer, self._elsewhere, self._rows, run_id, caller)
         return follower.events(after, through_pauses=through_pauses)
 
     async def result(self, run_id: str, caller: Caller) -> RunResult:
@@ -77,10 +85,16 @@ class _Follower:
     """One reader of a run's events."""
 
     def __init__(
-        self, launcher: Launcher, resumer: RunResumer, elsewhere: RunsElsewhere, run_id: str, caller: Caller
+        self,
+        launcher: Launcher,
+        resumer: RunResumer,
+        elsewhere: RunsElsewhere,
+        rows: WeakValueDictionary[tuple[str, int], _Rows],
+        run_id: str,
+        caller: Caller,
     ) -> None:
         self._launcher, self._resumer, self._store = launcher, resumer, launcher.store
-        self._elsewhere = elsewhere
+        self._elsewhere, self._rows = elsewhere, rows
         self._run: RunElsewhere | None = None
         """The run as other processes report it, once this reader waits for events."""
         self._run_id, self._caller = run_id, caller
@@ -101,6 +115,7 @@ class _Follower:
         self._last, self._status = min(after, state.seq), state.status
         reader = await self._join(hub)
         is_behind = state.seq > self._last or not hub.serves(self._last)
+        del state  # with all messages, while a reader may take long
         waiting = ExitStack()
         try:
             while True:
@@ -184,7 +199,7 @@ class _Follower:
     async def _stored(self) -> AsyncGenerator[Event, None]:
         """Yield the stored events that the caller does not have."""
         try:
-            rows = await self._store.events(self._run_id, self._last)
+            rows = await self._load()
         except StoreError:
             if self._launcher.is_closed:
                 return  # the store may be closed as well
@@ -196,6 +211,16 @@ class _Follower:
             yield self._passed(event)
             if number % _BATCH == 0:
                 await asyncio.sleep(0)
+
+    async def _load(self) -> Sequence[Mapping[str, Any]]:
+        """Return the stored events that the caller does not have; the same list for all readers of an ended run."""
+        if self._status in OPEN_STATUSES:
+            return await self._store.events(self._run_id, self._last)
+        key = (self._run_id, self._last)
+        if (shared := self._rows.get(key)) is None:
+            rows = _Rows(await self._store.events(*key))
+            shared = self._rows.setdefault(key, rows)
+        return shared
 
     def _passed(self, event: Event) -> Event:
         """Return a numbered event, which the caller now has."""
