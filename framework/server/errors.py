@@ -65,6 +65,13 @@ class BodyTooLarge(RequestError):
     http_status = 413
 
 
+class ServerBusy(RequestError):
+    """The bodies of the requests in progress take as much memory as they may. Try again, or send less at once."""
+
+    code = "server_busy"
+    http_status = 503
+
+
 class TooManyStreams(RequestError):
     """The limit of event streams is reached. Close one, or set a higher `server.max_streams`."""
 

@@ -14,10 +14,14 @@ from math import floor
 
 from framework.config.api_keys import Rate
 from framework.config.settings import ServerSettings
-from framework.server.errors import RateLimited, TooManyRuns, TooManyStreams
+from framework.server.errors import RateLimited, ServerBusy, TooManyRuns, TooManyStreams
 from framework.server.identity import Identity
 from framework.store.protocol import RunQuery, Store
 
+MAX_BODIES_BYTES = 16 * 1024 * 1024
+"""Limit of the request bodies in progress, in all requests together."""
+SMALL_BODY_BYTES = 32 * 1024
+"""Size up to which a body does not count for it."""
 _MAX_IDLE_NAMES = 1000
 """Names for which requests are remembered, before those without a recent one are forgotten."""
 _RETRY_SECONDS = 5
@@ -56,14 +60,40 @@ class _Runs:
     """Runs that had not ended when they were last compared with the store."""
 
 
+class BodiesInFlight:
+    """Limits the memory of the request bodies that are being received or parsed, in all requests together.
+
+    Parsed data takes several times as much memory, and a process without memory does nothing well.
+    """
+
+    def __init__(self, limit: int = MAX_BODIES_BYTES) -> None:
+        self._limit, self._size = limit, 0
+
+    def grow(self, before: int, after: int) -> None:
+        """Count a body that has grown; raise ServerBusy at the limit. Small ones, such as messages, do not count."""
+        more = _counted(after) - _counted(before)
+        if more and self._size + more > self._limit:
+            raise ServerBusy("the server handles other large requests: try again in a few seconds")
+        self._size += more
+
+    def end(self, size: int) -> None:
+        """Stop counting a body of this size."""
+        self._size -= _counted(size)
+
+
+def _counted(size: int) -> int:
+    return size if size > SMALL_BODY_BYTES else 0
+
+
 class KeyLimits:
-    """Counts the requests, runs and streams of each key, by the name of its identity."""
+    """Counts the requests, runs and streams of each key, by the name of its identity, and bodies of all together."""
 
     def __init__(self, store: Store, settings: ServerSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._store, self._settings, self._clock = store, settings, clock
         self._windows: dict[str, RateWindow] = {}
         self._runs: dict[str, _Runs] = {}
         self._streams: Counter[str] = Counter()
+        self.bodies = BodiesInFlight()
 
     def check_rate(self, identity: Identity) -> None:
         """Count a request that starts or continues a run; raise RateLimited if the key may send none now."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import closing
 from functools import partial
 from http import HTTPStatus
 from json import JSONDecodeError
@@ -17,17 +18,19 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Message, Receive
+from starlette.types import Message
 
 from framework.server.errors import (
     BodyTooLarge,
     RateLimited,
+    ServerBusy,
     Unauthenticated,
     error_body,
     status_error_body,
     validation_error,
 )
 from framework.server.identity import Identify, check_access
+from framework.server.key_limits import BodiesInFlight
 from framework.server.request_observer import note_error
 from framework.server.schemas import redacted_json
 from framework.telemetry.inbound import apply_inbound
@@ -52,7 +55,10 @@ _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 def guarded_route(
-    identify: Identify, trace_context: Callable[[], Inbound], max_body_bytes: int = CONFIG_BODY_BYTES
+    identify: Identify,
+    trace_context: Callable[[], Inbound],
+    max_body_bytes: int = CONFIG_BODY_BYTES,
+    bodies: BodiesInFlight | None = None,
 ) -> type[APIRoute]:
     """Return a route class that checks access before each request, and sets its identity.
 
@@ -60,7 +66,9 @@ def guarded_route(
         identify: the access check.
         trace_context: returns how a request's `traceparent` is used; called for each request.
         max_body_bytes: size limit of request bodies.
+        bodies: counts them while their requests are handled.
     """
+    in_flight = bodies or BodiesInFlight()
 
     class GuardedRoute(APIRoute):
         """A route that returns errors in the format of this API, in any app."""
@@ -71,8 +79,10 @@ def guarded_route(
             async def handle_checked(request: Request) -> Response:
                 try:
                     check_access(identify, request)
-                    with apply_inbound(request.headers.getlist("traceparent"), trace_context()):
-                        return with_security_headers(await handle(_StrictRequest(request, max_body_bytes)))
+                    inbound = apply_inbound(request.headers.getlist("traceparent"), trace_context())
+                    body = _LimitedBody(request, max_body_bytes, in_flight)
+                    with inbound, closing(body):
+                        return with_security_headers(await handle(_StrictRequest(request, body)))
                 except Exception as error:  # noqa: BLE001 - sent to the client; internal errors are also logged
                     return with_security_headers(error_response(error, request))
 
@@ -120,7 +130,7 @@ def _cause_of(error: Exception) -> Exception:
 def _error_headers(error: AgentsdError) -> dict[str, str]:
     if isinstance(error, Unauthenticated):
         return {"www-authenticate": "Bearer"}
-    if error.http_status == HTTPStatus.TOO_MANY_REQUESTS or isinstance(error, StoreError):
+    if error.http_status == HTTPStatus.TOO_MANY_REQUESTS or isinstance(error, StoreError | ServerBusy):
         named = error.retry_after if isinstance(error, RateLimited | QueueFull) else None
         return {"retry-after": str(named or _RETRY_SECONDS)}
     return {}
@@ -136,12 +146,15 @@ def with_security_headers(response: Response) -> Response:
 class _StrictRequest(Request):
     """A request whose body has a size limit, and is parsed as strict JSON without delaying other requests."""
 
-    def __init__(self, request: Request, max_body_bytes: int) -> None:
-        super().__init__(request.scope, _limit_body(request, max_body_bytes))
+    def __init__(self, request: Request, body: _LimitedBody) -> None:
+        super().__init__(request.scope, body.receive)
+        self._limited = body
 
     async def json(self) -> Any:
         """Return the body as JSON data; raises RequestError if it is not strict JSON in UTF-8."""
-        return await _parsed(await self.body(), read_json)
+        data = await _parsed(await self.body(), read_json)
+        self._limited.close()  # the response may take as long as a run
+        return data
 
 
 async def counted_body(request: Request, max_values: int) -> bytes:
@@ -174,16 +187,27 @@ def _parse(body: bytes, parse: Callable[[str], T]) -> T:
         raise RequestError(f"{_NOT_JSON}: {error}") from None
 
 
-def _limit_body(request: Request, max_bytes: int) -> Receive:
-    """Return a receive function that raises BodyTooLarge once a body exceeds the limit."""
-    size = 0
+class _LimitedBody:
+    """The body of one request while it is received and parsed."""
 
-    async def receive() -> Message:
-        nonlocal size
-        message = await request.receive()
-        size += len(message.get("body", b""))
-        if size > max_bytes:
-            raise BodyTooLarge(f"the request body exceeds {max_bytes} bytes")
+    def __init__(self, request: Request, max_bytes: int, in_flight: BodiesInFlight) -> None:
+        self._request, self._max_bytes, self._in_flight = request, max_bytes, in_flight
+        self._size = 0
+        self._is_closed = False
+
+    async def receive(self) -> Message:
+        """Receive the next part; raise BodyTooLarge or ServerBusy once the body, or all together, exceed the limit."""
+        message = await self._request.receive()
+        size = self._size + len(message.get("body", b""))
+        if size > self._max_bytes:
+            raise BodyTooLarge(f"the request body exceeds {self._max_bytes} bytes")
+        if not self._is_closed:
+            self._in_flight.grow(self._size, size)
+            self._size = size
         return message
 
-    return receive
+    def close(self) -> None:
+        """Stop counting."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._in_flight.end(self._size)

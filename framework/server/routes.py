@@ -63,7 +63,8 @@ def build_routes(
     """
 
     def routes_of(tag: str, max_body_bytes: int, prefix: str = _PREFIX) -> APIRouter:
-        route = guarded_route(identify, lambda: runtime.settings.telemetry.inbound, max_body_bytes)
+        inbound = lambda: runtime.settings.telemetry.inbound  # noqa: E731 - read at each request
+        route = guarded_route(identify, inbound, max_body_bytes, limits.bodies)
         return APIRouter(prefix=prefix, route_class=route, tags=[tag], responses=DEFAULT_RESPONSE)
 
     limits = KeyLimits(runtime.store, runtime.settings.server)

@@ -8,16 +8,19 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
+from fastapi import APIRouter, FastAPI, Request
 from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import Runtime, tool
 from framework.config.api_keys import Rate
 from framework.config.settings import ServerSettings
-from framework.server.errors import RateLimited, TooManyRuns, TooManyStreams
-from framework.server.identity import FULL_ACCESS, Identity
-from framework.server.key_limits import KeyLimits, RateWindow
+from framework.server.errors import RateLimited, ServerBusy, TooManyRuns, TooManyStreams
+from framework.server.identity import FULL_ACCESS, LOCAL, Identity
+from framework.server.key_limits import SMALL_BODY_BYTES, BodiesInFlight, KeyLimits, RateWindow
+from framework.server.request_handling import guarded_route
 from framework.store.memory import MemoryStore
 from framework.testing import ScriptedModel, calls
 from framework.types.errors import ConversationBusy, ModelError
@@ -231,3 +234,45 @@ def test_a_stream_counts_before_its_response_begins_and_until_that_is_closed() -
         limits.admit_stream(Identity("a"))
     response.close()
     limits.admit_stream(Identity("a")).close()
+
+
+def test_large_bodies_are_admitted_by_their_size_together() -> None:
+    bodies = BodiesInFlight(limit=3 * SMALL_BODY_BYTES)
+    for _ in range(100):
+        bodies.grow(0, SMALL_BODY_BYTES)  # small ones are always accepted
+    first = 2 * SMALL_BODY_BYTES
+    bodies.grow(0, SMALL_BODY_BYTES)
+    bodies.grow(SMALL_BODY_BYTES, first)
+    with pytest.raises(ServerBusy, match="try again"):
+        bodies.grow(0, SMALL_BODY_BYTES + 1)
+    bodies.end(first)
+    bodies.grow(0, 3 * SMALL_BODY_BYTES)
+
+
+def test_a_request_whose_body_finds_no_room_is_told_to_come_again() -> None:
+    async def main() -> httpx2.Response:
+        app, bodies = FastAPI(), BodiesInFlight(limit=2 * SMALL_BODY_BYTES)
+        routes = APIRouter(route_class=guarded_route(lambda _: LOCAL, lambda: "ignore", 10**6, bodies))
+
+        @routes.post("/large")
+        async def large(request: Request) -> int:
+            return len(await request.body())
+
+        @routes.post("/parsed")
+        async def parsed(request: Request) -> int:
+            text = await request.json()
+            bodies.grow(0, SMALL_BODY_BYTES * 2)  # a body that was parsed does not count while it is answered
+            bodies.end(SMALL_BODY_BYTES * 2)
+            return len(text)
+
+        app.include_router(routes)
+        transport = httpx2.ASGITransport(app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://test") as client:
+            assert (await client.post("/large", content=b" " * SMALL_BODY_BYTES)).status_code == 200
+            assert (await client.post("/parsed", json="x" * SMALL_BODY_BYTES)).text == str(SMALL_BODY_BYTES)
+            assert (await client.post("/large", content=b" " * 2 * SMALL_BODY_BYTES)).status_code == 200
+            return await client.post("/large", content=b" " * (2 * SMALL_BODY_BYTES + 1))
+
+    refused = asyncio.run(main())
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+    assert refused.json()["error"]["code"] == "server_busy"

@@ -24,7 +24,9 @@ def v1_routes(service: RunService, identify: Identify) -> APIRouter:
         identify: the access check.
     """
     runtime = service.runtime
-    guarded = guarded_route(identify, lambda: runtime.settings.telemetry.inbound, CHAT_BODY_BYTES)
+    guarded = guarded_route(
+        identify, lambda: runtime.settings.telemetry.inbound, CHAT_BODY_BYTES, service.limits.bodies
+    )
     routes = APIRouter(prefix="/v1", route_class=with_request_ids(guarded), tags=["openai"])
     answers = RunAnswers(service)
     exchange = Exchange(answers, service.limits)
