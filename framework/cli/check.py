@@ -20,7 +20,7 @@ from framework.config.yaml.parse import sort_problems
 from framework.engine.runtime.project import Project
 from framework.evals.suite import read_suite
 from framework.types.errors import ConfigError
-from framework.types.outcome import EXIT_CONFIG
+from framework.types.outcome import EXIT_CONFIG, EXIT_NEGATIVE
 from framework.types.problem import Problem
 
 ROUNDS = 3
@@ -33,11 +33,12 @@ ROUNDS = 3
     "--fix", "fix", is_flag=True, help="Correct mistakes that have only one possible meaning, and show the changes."
 )
 @click.option("--connect", is_flag=True, help="Connect to the tool servers, and report those that fail.")
+@click.option("--strict", is_flag=True, help="Exit with 1 if there are warnings, for use in CI.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def command(path: str, fix: bool, connect: bool, as_json: bool) -> int:
+def command(path: str, fix: bool, connect: bool, strict: bool, as_json: bool) -> int:
     """Check the files of a project (default: this folder) or one agent file.
 
-    Exit codes: 0 all files are valid, 78 some are not.
+    Exit codes: 0 all files are valid, 78 some are not; with --strict, 1 all are valid, but with warnings.
     """
     location = locate(path)
     changed = _fix(location, quiet=as_json) if fix else []
@@ -50,13 +51,13 @@ def command(path: str, fix: bool, connect: bool, as_json: bool) -> int:
     problems = settings_problems + _problems(location, generation)
     errors = sum(problem.severity == "error" for problem in problems)
     if as_json:
-        data = _as_data(generation, problems) | ({"fixed": changed} if fix else {})
+        data = _as_data(generation, problems, strict=strict) | ({"fixed": changed} if fix else {})
         click.echo(json.dumps(data, ensure_ascii=False, indent=2))
     else:
         for problem in problems:
             show_problem(problem)
         _show_summary(generation, errors, len(problems) - errors)
-    return EXIT_CONFIG if errors else 0
+    return EXIT_CONFIG if errors else EXIT_NEGATIVE if strict and problems else 0
 
 
 def _fix(location: Location, *, quiet: bool) -> list[str]:
@@ -93,9 +94,9 @@ async def _load_beside(location: Location) -> Generation:
     return project.catalog.current
 
 
-def _as_data(generation: Generation, problems: list[Problem]) -> dict[str, object]:
+def _as_data(generation: Generation, problems: list[Problem], *, strict: bool) -> dict[str, object]:
     return {
-        "ok": not any(problem.severity == "error" for problem in problems),
+        "ok": not any(strict or problem.severity == "error" for problem in problems),
         "digest": generation.digest,
         "agents": sorted(generation.agents),
         "tools": sorted(generation.tools),

@@ -1,28 +1,46 @@
-"""Evaluates the conditions (`when`) of a policy rule against the arguments of a call.
+"""Evaluates the conditions (`when`) of a policy rule against the arguments of a call, and checks them beforehand.
 
-A condition that cannot be evaluated counts as met: rules only restrict, so this is the safe interpretation.
+A condition that cannot be evaluated counts as met: rules only restrict, so this is the safe interpretation. When a file
+is loaded, `condition_fault` compares a condition with the type of its argument, so that no rule silently applies to no
+call, or to every call.
 """
 
 from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from decimal import Decimal
+from difflib import get_close_matches
 from enum import Enum
 from fnmatch import fnmatchcase
-from math import isnan
+from itertools import chain, islice, product
+from math import isfinite, isnan
 from pathlib import Path, PurePath
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core.core_schema import DecimalSchema
 
 from framework.tools.base_folder import BaseFolder
-from framework.tools.locations import NOT_AN_OBJECT, location_kind, location_matches, values_at
+from framework.tools.locations import (
+    NOT_AN_OBJECT,
+    is_location,
+    location_kind,
+    location_matches,
+    schemas_at,
+    values_at,
+)
+from framework.tools.schema.arguments import ModelArguments
+from framework.tools.schema.json_schema import JsonSchema, is_of_type, type_names
 from framework.tools.tool import Tool
+from framework.types.linear_pattern import LinearPattern
 from framework.types.spec import Rule
 
+Condition = str | int | float | bool
 Matcher = Callable[[str, str], bool | None]
 """Returns whether a text matches a pattern, or None if that is unknown."""
 WORKING_FOLDER = BaseFolder(Path())
@@ -34,6 +52,37 @@ _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     "<": operator.lt,
 }
+CONDITION_FORMS = (
+    'a condition is a comparison with a number (">", ">=", "<", "<="), "!= VALUE", a value, or a pattern such as "a*"; '
+    '"*" is met by any value'
+)
+"""What a `when` may contain, as the hint of an error."""
+_MEANT: Mapping[str, tuple[str, ...]] = {
+    ">=": (">=", "=>", "≥", "⩾", "gte", "ge", "at least", "not less than", "no less than"),
+    "<=": ("<=", "=<", "≤", "⩽", "lte", "le", "at most", "not more than", "no more than", "up to"),
+    ">": (">", "＞", "gt", "more than", "greater than", "larger than", "over", "above"),
+    "<": ("<", "＜", "lt", "less than", "fewer than", "smaller than", "under", "below"),
+    "!=": ("!=", "!==", "=!", "<>", "≠", "ne", "neq", "not equal to", "is not", "not", "!"),
+    "": ("===", "==", "=", "eq", "equals", "equal to", "is"),
+}
+"""Operators, each with spellings that people use for it. The first one of each is the right one."""
+_OPERATORS = {spelling: sign for sign, spellings in _MEANT.items() for spelling in spellings}
+_SPELLING = "|".join(re.escape(spelling) for spelling in sorted(_OPERATORS, key=len, reverse=True))
+_COMPARED_NUMBER = re.compile(
+    rf"(?P<sign>{_SPELLING})?\s*[^\w\s.+-]?\s*(?P<number>[+-]?\d[\d,._' ]*(?:e[+-]?\d+)?)\s*"
+    r"(?P<more>\+|(?:or|and) (?:more|less|above|below|over|under|up))?(?P<unit>\s*[^\d\s][^\d]*)?"
+)
+"""A number as people write it: with an operator in any spelling, thousands separators, a currency or a unit."""
+_COMPARED_TEXT = re.compile(r"(?P<sign>===?|!==|=!|<>|≠|[=!](?=\s))\s*(?P<text>\S.*)")
+"""A text with an operator of another language."""
+_MAX_CHARS_READ = 100
+"""Length up to which a condition is searched for what it may have meant."""
+_MAX_FILLED = 3_000
+"""Maximum number of texts that are tried as matches of a pattern."""
+_FILLINGS = ("", "1", "a", "0", "5", "https", "https://a", "https://", "1.1.1", "s", "-1", "1e-05")
+"""Texts that are tried for a wildcard of a pattern."""
+_STEP_TOLERANCE = 1e-6
+_NUMBER_IN_TEXT = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 
 
 def rule_matches(
@@ -54,7 +103,7 @@ def rule_matches(
     return True
 
 
-def condition_matches(condition: str | int | float | bool, value: Any, match: Matcher = fnmatchcase) -> bool:
+def condition_matches(condition: Condition, value: Any, match: Matcher = fnmatchcase) -> bool:
     """Return whether a value matches a condition. A list matches if any of its items does.
 
     Args:
@@ -67,7 +116,7 @@ def condition_matches(condition: str | int | float | bool, value: Any, match: Ma
     if isinstance(value, Mapping) or value is NOT_AN_OBJECT:
         return True
     if not isinstance(condition, str):
-        return bool(value == condition) or _as_in_yaml(value) == _as_in_yaml(condition)
+        return bool(value == condition) or text_of(value) == text_of(condition)
     sign = next((sign for sign in _COMPARISONS if condition.startswith(sign)), None)
     if sign is not None:
         try:
@@ -76,8 +125,250 @@ def condition_matches(condition: str | int | float | bool, value: Any, match: Ma
             return True
         return isnan(number) or isnan(bound) or _COMPARISONS[sign](number, bound)
     if condition.startswith("!="):
-        return not match(_as_in_yaml(value), condition.removeprefix("!=").strip())
-    return match(_as_in_yaml(value), condition) is not False
+        return not match(text_of(value), condition.removeprefix("!=").strip())
+    return match(text_of(value), condition) is not False
+
+
+class _DecimalsAsNumbers(GenerateJsonSchema):
+    """Describes decimal numbers as numbers only: the text form that they have as well is no other value."""
+
+    def decimal_schema(self, schema: DecimalSchema) -> JsonSchemaValue:
+        number: JsonSchemaValue = super().decimal_schema(schema)["anyOf"][0]
+        return number
+
+
+def has_argument(tool: Tool, name: str) -> bool:
+    """Return whether a call of the tool can have an argument with this dotted name."""
+    return _schemas(tool, name) is not None
+
+
+def takes_text(tool: Tool, name: str) -> bool:
+    """Return whether an argument may be any text."""
+    schemas = _schemas(tool, name)
+    return bool(schemas) and "string" in _kinds(schemas)
+
+
+def condition_fault(tool: Tool, name: str, condition: Condition) -> str | None:
+    """Return why a condition cannot be what its writer means, with the right spelling if it is clear; None if it can.
+
+    It is a fault if no value of the argument meets the condition, or if every value does, except for `*`. Only the
+    declared type, its choices and its limits are known: the format of a text is not.
+
+    Args:
+        tool: a tool that has the argument.
+        name: dotted name of the argument.
+        condition: the condition.
+    """
+    found = _fault(tool, name, condition)
+    if found is None:
+        return None
+    meant = _meant(condition, _kinds(_schemas(tool, name) or ()))
+    if meant is None and location_kind(tool, name) == "url" and isinstance(condition, str) and "://" not in condition:
+        sign, pattern = ("!= ", condition[2:].strip()) if condition.startswith("!=") else ("", condition)
+        meant = f"{sign}*://{pattern}"
+    if meant is not None and meant != condition and _fault(tool, name, meant) is None:
+        return f"{found}; did you mean {meant!r}?"
+    choices = {text.lower(): text for schema in _schemas(tool, name) or () for text in map(text_of, _choices(schema))}
+    close = get_close_matches(str(condition).lower(), choices, n=1)
+    return f"{found}; did you mean {choices[close[0]]!r}?" if close else found
+
+
+def _fault(tool: Tool, name: str, condition: Condition) -> str | None:
+    what = f"the condition {condition!r} on {name!r}"
+    if isinstance(condition, str):
+        if condition and not condition.strip("*"):
+            return None
+        sign = next((sign for sign in _COMPARISONS if condition.startswith(sign)), None)
+        if sign is not None and not _is_finite(condition.removeprefix(sign)):
+            return f"{what} of {tool.name} does not compare with a number"
+    elif not isfinite(condition):
+        return f"{what} of {tool.name} is no number that a call can have"
+    schemas = _schemas(tool, name) or ()
+    kinds = _kinds(schemas)
+    if isinstance(condition, str) and "string" in kinds and _is_misspelt(condition):
+        return f"{what} of {tool.name} has no known operator"
+    if not schemas:
+        return None
+    values = [schema for schema in schemas if "object" not in type_names([schema] if "type" in schema else [])]
+    if not values:
+        return f"{what} cannot be evaluated: it is an object in {tool.name}; name a field, such as '{name}.id'"
+    seen = _outcomes(tool, name, condition, values)
+    if seen == {True, False}:
+        return None
+    if True in seen:
+        return f"{what} of {tool.name} is met by every value"
+    described = JsonSchema({}).describe_any(values)
+    return f"{what} can never be met: {tool.name} takes {described} there"
+
+
+def _schemas(tool: Tool, name: str) -> Sequence[Mapping[str, Any]] | None:
+    """Return the schemas of an argument's values, by its name or its alias, as `schemas_at` does."""
+    found = schemas_at(tool.definition.parameters, name)
+    if found is None and isinstance(tool.arguments, ModelArguments):
+        found = schemas_at(tool.arguments.model.model_json_schema(by_alias=False), name)
+    if found and {"number", "string"} <= _kinds(found) and isinstance(tool.arguments, ModelArguments):
+        exact = tool.arguments.model.model_json_schema(schema_generator=_DecimalsAsNumbers)
+        return schemas_at(exact, name) or found
+    return found
+
+
+def _kinds(schemas: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Return the types of schemas whose values are not enumerated; `string` if any value is possible."""
+    kinds = type_names(schema for schema in schemas if not _choices(schema) and "type" in schema)
+    return kinds or ({"string"} if not schemas else set())
+
+
+def _choices(schema: Mapping[str, Any]) -> Sequence[Any]:
+    """Return the enumerated values of a schema; empty if it enumerates none."""
+    if "const" in schema:
+        return [schema["const"]]
+    return choices if isinstance(choices := schema.get("enum"), list) else ()
+
+
+def _is_finite(text: str) -> bool:
+    try:
+        return isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _is_misspelt(condition: str) -> bool:
+    """Return whether a condition on a text begins with an operator of another language."""
+    text = condition.strip()
+    if text != condition and text.startswith((*_COMPARISONS, "!=")):
+        return True
+    if len(text) > _MAX_CHARS_READ or text.startswith((*_COMPARISONS, "!=")):
+        return False
+    number = _COMPARED_NUMBER.fullmatch(text.lower())
+    if number and number["sign"] and not number["unit"]:
+        return True
+    return _COMPARED_TEXT.fullmatch(text) is not None
+
+
+def _meant(condition: Condition, kinds: set[str]) -> str | None:
+    """Return a condition in the right spelling, or None if it is not clear what it means."""
+    if not isinstance(condition, str) or len(condition) > _MAX_CHARS_READ:
+        return None
+    text = re.sub(r"^([<>!=])\s+=", r"\1=", condition.strip())
+    if match := _COMPARED_NUMBER.fullmatch(text.lower()):
+        number, sign = _plain_number(match["number"]), _OPERATORS[match["sign"]] if match["sign"] else ""
+        more = match["more"] or ""
+        if more and sign in ("", ">"):
+            sign = "<=" if more.endswith(("less", "below", "under")) else ">="
+        return number and f"{sign} {number}".strip()
+    if "string" in kinds and (match := _COMPARED_TEXT.fullmatch(text)):
+        return f"{_OPERATORS[match['sign']]} {match['text']}".strip()
+    return None
+
+
+def _plain_number(text: str) -> str | None:
+    """Return a number without thousands separators, in the form that values are compared in."""
+    compact = re.sub(r"[_' ]|,(?=\d{3}(?:\D|$))", "", text)
+    compact = compact.replace(",", ".") if compact.count(",") == 1 and "." not in compact else compact
+    return text_of(float(compact)) if _is_finite(compact) else None
+
+
+def _outcomes(tool: Tool, name: str, condition: Condition, schemas: Iterable[Mapping[str, Any]]) -> set[bool]:
+    """Return whether there are values that meet a condition, and values that do not."""
+    match, kind = _matcher_for(tool, name, WORKING_FOLDER), location_kind(tool, name)
+    compares = isinstance(condition, str) and condition.startswith((*_COMPARISONS,))
+    seen: set[bool] = set()
+    for value in chain.from_iterable(_examples(schema, condition) for schema in schemas):
+        is_number = not isinstance(value, str) and not isinstance(condition, str)
+        if is_number and isinstance(value, bool) != isinstance(condition, bool):
+            continue  # in Python, true is 1
+        if compares and value is None:
+            continue  # it is met, but only because it cannot be compared
+        if kind and isinstance(value, str) and not is_location(tool, kind, value):
+            continue
+        seen.add(condition_matches(condition, value, match))
+        if len(seen) > 1:
+            break
+    return seen
+
+
+def _examples(schema: Mapping[str, Any], condition: Condition) -> Iterator[Any]:
+    """Yield values that a schema allows: its choices, or those near the numbers and texts of a condition."""
+    if choices := _choices(schema):
+        yield from choices
+        return
+    types = type_names([schema])
+    literal = str(condition) if isinstance(condition, str) else text_of(condition)
+    pattern = literal[2:].strip() if literal.startswith("!=") else literal
+    if "null" in types:
+        yield None
+    if "boolean" in types:
+        yield from (True, False)
+    if types & {"number", "integer"}:
+        yield from (number for number in _numbers(schema, literal, pattern) if _is_number(schema, types, number))
+    if "string" in types:
+        bounds = [float(text) for text in _NUMBER_IN_TEXT.findall(literal)]
+        near = (text_of(bound + step) for bound in bounds if isfinite(bound) for step in (-1, 0, 1))
+        for text in chain(("", "x", "y/z", "http://x.example/y"), near, _filled(pattern)):
+            if text != literal or _is_text(schema, text):
+                yield text
+
+
+def _numbers(schema: Mapping[str, Any], literal: str, pattern: str) -> Iterator[float]:
+    """Yield numbers near those in a condition and in the limits of a schema, and those that match a pattern."""
+    limits = [schema.get(key) for key in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")]
+    found = [float(text) for text in _NUMBER_IN_TEXT.findall(literal)]
+    found += [float(limit) for limit in limits if isinstance(limit, (int, float)) and abs(limit) < 1e300]
+    if literal.lstrip("<>= ").strip() and _is_finite(literal.lstrip("<>= ")):
+        found.append(float(literal.lstrip("<>= ")))
+    for number in [0.0, *found]:
+        yield from (number, number - 1, number + 1, -number, number * 1.5, number * 0.5, number + 0.5)
+        if isinstance(step := schema.get("multipleOf"), (int, float)) and step > 0 and isfinite(number):
+            yield from (number // step * step, (number // step + 1) * step)
+    for text in _filled(pattern):
+        if _is_finite(text):
+            yield float(text)
+
+
+def _is_number(schema: Mapping[str, Any], types: set[str], number: float) -> bool:
+    """Return whether a schema allows a number."""
+    if not isfinite(number) or not is_of_type(number, types):
+        return False
+    limits: tuple[tuple[str, Callable[[float, float], bool]], ...] = (
+        ("minimum", operator.ge),
+        ("maximum", operator.le),
+        ("exclusiveMinimum", operator.gt),
+        ("exclusiveMaximum", operator.lt),
+        ("multipleOf", lambda value, step: step <= 0 or abs(value / step - round(value / step)) < _STEP_TOLERANCE),
+    )
+    given = ((schema.get(key), fits) for key, fits in limits)
+    return all(fits(number, limit) for limit, fits in given if isinstance(limit, (int, float)))
+
+
+def _is_text(schema: Mapping[str, Any], text: str) -> bool:
+    """Return whether a schema allows exactly this text; its `format` is not checked."""
+    shortest, longest = schema.get("minLength"), schema.get("maxLength")
+    if isinstance(shortest, int) and len(text) < shortest:
+        return False
+    if isinstance(longest, int) and len(text) > longest:
+        return False
+    try:
+        return LinearPattern(str(schema.get("pattern", ""))).is_in(text)
+    except ValueError:  # not a linear-time pattern
+        return True
+
+
+def _filled(pattern: str) -> Iterator[str]:
+    """Yield texts that match a pattern, with its wildcards filled in."""
+    parts: list[Sequence[str]] = []
+    position = 0
+    while position < len(pattern):
+        sign = pattern[position]
+        end = pattern.find("]", position + (3 if pattern[position + 1 : position + 2] == "!" else 2))
+        if sign == "[" and end >= 0:
+            chars = pattern[position : end + 1]
+            fits = (char for char in chain("15a0A-./", chars[1:]) if fnmatchcase(char, chars))
+            parts.append(list(islice(fits, 3)))
+            position = end + 1
+            continue
+        parts.append(_FILLINGS if sign == "*" else ("1", "a", "s", "/", "-", ".") if sign == "?" else (sign,))
+        position += 1
+    yield from map("".join, islice(product(*parts), _MAX_FILLED))
 
 
 def policy_views(
@@ -140,7 +431,7 @@ def _to_text(value: Any) -> str:
     return value.as_posix() if isinstance(value, PurePath) else str(value)
 
 
-def _as_in_yaml(value: Any) -> str:
+def text_of(value: Any) -> str:
     """Return a value as written in an agent file: `true`, `null`, `50`. `50.0` becomes `50`."""
     if isinstance(value, str):
         return value

@@ -89,6 +89,18 @@ def location_matches(kind: LocationKind, value: str, pattern: str, base: BaseFol
     return base.matches(canonical, pattern)
 
 
+def is_location(tool: Tool, kind: LocationKind, text: str) -> bool:
+    """Return whether a call of the tool can have this path or URL; a call with another one is rejected."""
+    try:
+        if kind == "path":
+            split_path(text)
+        elif not tool.is_external or _is_http(text):
+            parse_canonical_url(text)
+    except ToolError:
+        return False
+    return True
+
+
 def values_at(value: Any, name: str) -> Iterator[Any]:
     """Yield the values at a dotted name: `a.b` is `b` in the object `a`. Lists are searched item by item.
 
@@ -111,32 +123,57 @@ def declared_in_schema(schema: Mapping[str, Any]) -> Iterator[tuple[str, Locatio
     yield from _declared_in_node(JsonSchema(schema), schema, "", 0)
 
 
-def types_at(schema: Mapping[str, Any], name: str) -> set[str] | None:
-    """Return the JSON types that an argument may have, by its dotted name; for a list, those of its items.
+def schemas_at(schema: Mapping[str, Any], name: str) -> list[Mapping[str, Any]] | None:
+    """Return the schemas of an argument's values, by its dotted name; for a list, those of its items.
 
     Returns:
-        An empty set if the schema does not restrict the type; None if it has no such argument.
+        Schemas with `type`, `enum` or `const`; an empty list if any value is possible; None if there is no such
+        argument.
     """
-    reader = JsonSchema(schema)
-    nodes: list[Any] = [schema]
-    for part in name.split("."):
-        inside = [branch for node in nodes for branch in _item_schemas(reader, node)]
-        if any(branch.get("additionalProperties") not in (None, False) for branch in inside) or not inside:
-            return set()
-        nodes = [properties[part] for branch in inside if part in (properties := branch.get("properties") or {})]
-        if not nodes:
-            return None
-    schemas = [list(_item_schemas(reader, node)) for node in nodes]
-    return type_names(branch for branches in schemas for branch in branches) if all(schemas) else set()
+    return _schemas_below(JsonSchema(schema), schema, name)
 
 
-def _item_schemas(schema: JsonSchema, node: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
-    """Yield the schemas of a value, or of its items if it is a list."""
-    for branch in schema.branches(node):
-        if branch.get("type") != "array":
-            yield branch
-        elif depth < _MAX_DEPTH:
-            yield from _item_schemas(schema, branch.get("items"), depth + 1)
+def _schemas_below(reader: JsonSchema, node: Any, name: str) -> list[Mapping[str, Any]] | None:
+    branches = _item_schemas(reader, node)
+    if not name or not branches:
+        return branches
+    found: list[Mapping[str, Any]] = []
+    for branch in branches:
+        properties = branch.get("properties")
+        declared = properties if isinstance(properties, Mapping) else {}
+        for key in (keys := _leading_keys(declared, name)):
+            inside = _schemas_below(reader, declared[key], name[len(key) + 1 :])
+            if inside == []:
+                return []
+            found += inside or ()
+        if not keys and _is_open(branch, declared):
+            return []
+    return found or None
+
+
+def _is_open(branch: Mapping[str, Any], declared: Mapping[str, Any]) -> bool:
+    """Return whether an object may have properties that its schema does not name."""
+    if "patternProperties" in branch or branch.get("additionalProperties") not in (None, False):
+        return True
+    is_object = "object" in type_names([branch] if "type" in branch else [])
+    return is_object and not declared and "additionalProperties" not in branch
+
+
+def _item_schemas(schema: JsonSchema, node: Any, depth: int = 0) -> list[Mapping[str, Any]]:
+    """Return the schemas of a value, or of its items if it is a list; empty if any value is possible."""
+    found: list[Mapping[str, Any]] = []
+    for branch in schema.branches(node, "enum", "const"):
+        types = type_names([branch] if "type" in branch else [])
+        if "array" in types:
+            items = _item_schemas(schema, branch.get("items"), depth + 1) if depth < _MAX_DEPTH else []
+            if not items or "prefixItems" in branch:
+                return []
+            found += items
+        if others := types - {"array"}:
+            found.append(branch if others == types else {**branch, "type": sorted(others)})
+        elif not types:
+            found.append(branch)
+    return found
 
 
 def _declared_in_node(schema: JsonSchema, node: Any, name: str, depth: int) -> Iterator[tuple[str, LocationKind]]:

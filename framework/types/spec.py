@@ -138,6 +138,8 @@ class Rule(Frozen):
     """Conditions on arguments, such as `{amount: "> 50"}`. Operators: `>`, `>=`, `<`, `<=`, `!=`, a glob or a value."""
     reason: str = ""
     """Reason shown to the person who decides, and to the model when the call is denied."""
+    optional: Annotated[bool, Field(strict=True)] = False
+    """Whether the tool may be missing, such as one that a server may offer later. Otherwise that is an error."""
 
 
 def _rule(value: Any) -> Any:

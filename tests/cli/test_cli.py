@@ -8,7 +8,16 @@ import signal
 import subprocess
 from pathlib import Path
 
-from tests.support.commands import COMMAND, ENVIRONMENT, PATIENCE, agentsd, read_to_end, read_until, terminal
+from tests.support.commands import (
+    COMMAND,
+    ENVIRONMENT,
+    PATIENCE,
+    agentsd,
+    agentsd_in_process,
+    read_to_end,
+    read_until,
+    terminal,
+)
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write
 from tests.support.screens import without_styles
@@ -171,6 +180,43 @@ def test_check_reports_ten_typical_mistakes_in_one_round(tmp_path: Path) -> None
     for place in places:
         assert done.stderr.count(f"agents.d/{place}") == 1, done.stderr
     assert "11 errors, 0 warnings" in done.stdout  # the template's own finding is the eleventh
+
+
+def test_check_strict_exits_1_if_there_are_warnings(tmp_path: Path) -> None:
+    policy = "{allow: [echo, echo]}"
+    write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline", skill_policy=policy)})
+
+    for words, code in ((("check",), 0), (("check", "--strict"), 1)):
+        done = agentsd_in_process(*words, cwd=tmp_path)
+        assert (done.returncode, "all files are valid (1 warning)" in done.stdout) == (code, True)
+    strict = agentsd_in_process("check", "--strict", "--json", cwd=tmp_path)
+    assert (strict.returncode, json.loads(strict.stdout)["ok"]) == (1, False)
+    write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline", skill_policy="{allow: [echo]}")})
+    assert agentsd_in_process("check", "--strict", cwd=tmp_path).returncode == 0
+
+
+TYPO = """
+    version: 1
+    name: one
+    description: Pays.
+    model: offline
+    instructions: Pay.
+    skill_policy:
+      deny: [{tool: write_fiel}]
+      ask: [edit_fiel, {tool: mcp.shop.refund, optional: true}]
+      allow: [write_file]
+    """
+
+
+def test_a_typo_in_the_tool_of_a_deny_or_ask_rule_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path, {"agents.d/one.yaml": TYPO})
+    done = agentsd_in_process("check", cwd=tmp_path)
+
+    assert done.returncode == 78
+    assert "one.yaml:7:17: the deny rule 'write_fiel' matches no tool; did you mean write_file" in done.stderr
+    assert "one.yaml:8:9: the ask rule 'edit_fiel' matches no tool; did you mean edit_file" in done.stderr
+    assert "= if a server may offer the tool later, write {tool: edit_fiel, optional: true}" in done.stderr
+    assert "2 errors" in done.stdout
 
 
 def test_check_of_one_file_of_a_project_shows_only_its_problems(tmp_path: Path) -> None:

@@ -6,16 +6,20 @@ import ast
 import asyncio
 import re
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
 import click
 import pytest
 from fastapi import FastAPI
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import BaseModel
 
 import framework
 from examples.reference.__main__ import FOLDER, PAGES, written
+from examples.reference.policy import merged_rows
 from framework import AgentsdError, Runtime
 from framework.cli.main import agentsd
 from framework.config.settings import Settings
@@ -25,6 +29,7 @@ from framework.telemetry import names as telemetry_names
 from framework.types.events import WIRE_NAMES
 from framework.types.outcome import EXIT_CODES, Limit
 from framework.types.spec import AgentSpec
+from tests.support.cases import cases
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write
 from tests.support.server_routes import server_routes
@@ -149,3 +154,21 @@ def test_every_metric_and_attribute_is_listed() -> None:
     ]
     assert len(metrics) > 20
     assert missing([*attributes, *map(str, metrics)], "telemetry") == []
+
+
+@cases(100)
+@given(verdicts=st.lists(st.sampled_from(["allowed", "asks", "denied"]), min_size=18, max_size=18))
+def test_the_rows_of_the_truth_table_have_the_verdict_of_every_combination(verdicts: list[str]) -> None:
+    columns = (("yes", "not met", "no"), ("low", "medium"), ("yes", "not met", "no"))
+    table: dict[tuple[str, ...], str] = dict(zip(product(*columns), verdicts, strict=True))
+    rows = list(merged_rows(table))
+
+    def fits(cell: str, value: str, column: int) -> bool:
+        named = {row[column] for row in rows}
+        return cell in ("any", value) or (value == "not met" and cell == "no" and "not met" not in named)
+
+    for combination, verdict in table.items():
+        found = [row[-1] for row in rows if all(map(fits, row, combination, range(len(columns))))]
+        assert not found or found == [verdict]
+        if not any("not met" in row for row in rows):
+            assert found == [verdict]

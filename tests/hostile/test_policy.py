@@ -87,7 +87,7 @@ def text_of(rules: Rules) -> dict[str, str]:
     """Return the rules as text of an agent file."""
 
     def listed(pairs: tuple[tuple[str, str], ...]) -> str:
-        return ", ".join(f'{{tool: "{pattern}", when: {when}}}' for pattern, when in pairs)
+        return ", ".join(f'{{tool: "{pattern}", when: {when}, optional: true}}' for pattern, when in pairs)
 
     allowed = ", ".join(f'"{pattern}"' for pattern in rules.allow)
     return {

@@ -51,7 +51,7 @@ def clerk(policy: str, runtime_policy: str = "{}", tools: list[Tool] | None = No
 
 NAMES = ("a.read", "a.write", "b.drop", "b.read", "c")
 PATTERNS = st.sampled_from([*NAMES, "*", "a.*", "*.read", "?", "[ab].*", "nothing*"])
-CONDITIONS = st.sampled_from(["{}", '{order: "> 50"}', '{order: "5*"}', '{missing: "1"}'])
+CONDITIONS = st.sampled_from(["{}", '{order: "> 50"}', '{order: "5*"}'])
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Rules:
 
     def agent(self, tools: list[Tool]) -> Agent:
         def rules(pairs: tuple[tuple[str, str], ...]) -> str:
-            return ", ".join(f'{{tool: "{pattern}", when: {when}}}' for pattern, when in pairs)
+            return ", ".join(f'{{tool: "{pattern}", when: {when}, optional: true}}' for pattern, when in pairs)
 
         allowed = ", ".join(f'"{pattern}"' for pattern in self.allow)
         policy = f"{{deny: [{rules(self.deny)}], ask: [{rules(self.ask)}], allow: [{allowed}]}}"
@@ -77,12 +77,10 @@ class Rules:
         if self._says(self.deny, candidate.name, order) or RISKS.index(candidate.risk) > RISKS.index(self.ceiling):
             return "deny"
         listed = any(fnmatchcase(candidate.name, p) for p in self.allow)
-        if not listed and not any(fnmatchcase(candidate.name, p) for p, _ in self.ask):
+        if not listed and not self._says(self.ask, candidate.name, order):
             return "deny"
         risky = self.confirm_from != "never" and RISKS.index(candidate.risk) >= [*RISKS].index(self.confirm_from)  # type: ignore[arg-type]  # not "never" here
-        if self._says(self.ask, candidate.name, order) or candidate.confirm or risky:
-            return "ask"
-        return "allow" if listed else "deny"
+        return "ask" if self._says(self.ask, candidate.name, order) or candidate.confirm or risky else "allow"
 
     def _says(self, rules: tuple[tuple[str, str], ...], name: str, order: str) -> bool:
         met = {"{}": True, '{order: "> 50"}': float(order) > 50, '{order: "5*"}': order.startswith("5")}

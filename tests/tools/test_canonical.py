@@ -154,7 +154,7 @@ class Filter(BaseModel):
 
 def test_conditions_apply_inside_lists_and_objects(tmp_path: Path) -> None:
     @tool(risk="low", paths=["files", "filter.folder"])
-    def act(to: list[str], filter: Filter, files: list[str], note: str | None = None) -> str:
+    def act(to: list[str], filter: Filter, files: list[str], note: dict[str, str] | str | None = None) -> str:
         """Act."""
         return f"{to} {filter} {files} {note}"
 

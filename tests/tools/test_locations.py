@@ -71,7 +71,7 @@ def test_a_servers_absolute_path_stays_absolute(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["file://{root}/{path}", "FILE://localhost{root}/a/../{path}#x", "file:{path}"])
 def test_a_file_url_reaches_no_denied_file(tmp_path: Path, form: str) -> None:
     links = {"type": "array", "items": {"type": "string", "format": "uri"}}
-    root = project(tmp_path, {"type": "object", "properties": {"links": links}})
+    root = project(tmp_path, {"type": "object", "properties": {"path": {"type": "string"}, "links": links}})
     denied, taken = made(root, *({"links": [form.format(root=root, path=p)]} for p in ("my%73ecrets/a", "public/a")))
 
     assert (denied.status, denied.metadata["rule"]) == ("denied", "files.deny *secret*")

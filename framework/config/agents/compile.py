@@ -14,6 +14,7 @@ from framework.config.agents.extensions import extension_problems, hooks_by_plac
 from framework.config.agents.inputs import input_fields, input_problems, inputs_model, output_problems
 from framework.config.agents.lint import lint
 from framework.config.agents.models import model_problems
+from framework.config.agents.rules import is_glob, rule_problems
 from framework.config.agents.toolbox import Toolbox
 from framework.config.templates.prompt_check import prompt_problems, runtime_templates
 from framework.config.templates.prompts import Prompts
@@ -33,7 +34,6 @@ from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, HookPlace, Limits, TemplateRef
 from framework.types.text import did_you_mean
 
-_GLOB_SIGNS = frozenset("*?[")
 _MAX_GUIDANCE_TEXTS = 32
 
 
@@ -207,6 +207,7 @@ def unresolved_references(spec: AgentSpec, document: Document, context: CompileC
         input_problems(spec, document),
         output_problems(spec, document),
         _reference_problems(spec, document, context),
+        rule_problems(spec, document, _tools_for_rules(spec, document, context), context.toolbox.external.unavailable),
         extension_problems(spec, document, context.toolbox.extensions, context.executors),
     )
     return list(islice(problems, MAX_FILE_PROBLEMS))
@@ -290,12 +291,23 @@ def missing_tools(spec: AgentSpec, context: CompileContext) -> Iterator[tuple[in
     tools = _known_tools(spec, context)
     for index, pattern in enumerate(spec.skill_policy.allow):
         unavailable = source_of(pattern) in context.toolbox.external.unavailable
-        if not _GLOB_SIGNS.intersection(pattern) and pattern not in tools and not unavailable:
+        if not is_glob(pattern) and pattern not in tools and not unavailable:
             yield index, pattern
 
 
 def _known_tools(spec: AgentSpec, context: CompileContext) -> set[str]:
     return context.toolbox.tools.keys() | {f"agent.{name}" for name in spec.sub_agents}
+
+
+def _tools_for_rules(spec: AgentSpec, document: Document, context: CompileContext) -> Mapping[str, Tool | None]:
+    """Return the tools that rules may name; None for a sub-agent that does not exist, or has invalid inputs."""
+    if not spec.sub_agents:
+        return context.toolbox.tools
+    agents = {
+        f"agent.{name}": agent_tool(other) if other and not any(input_problems(other, document)) else None
+        for name, other in ((name, context.specs.get(name)) for name in spec.sub_agents)
+    }
+    return {**context.toolbox.tools, **agents}
 
 
 def _is_pinned(spec: AgentSpec, tool: str) -> bool:

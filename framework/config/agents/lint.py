@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterator, Mapping, Set
 
 from framework.config.templates.prompts import Prompts
 from framework.config.yaml.document import Document, KeyPath
-from framework.tools.locations import location_kind, types_at
+from framework.tools.conditions import has_argument
+from framework.tools.locations import location_kind
 from framework.tools.tool import Tool
 from framework.tools.tool_source import source_of
 from framework.tools.toolset import PlacedRule, Toolset
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, TemplateRef
-from framework.types.text import did_you_mean
 
 _MAX_OFFERED_TOOLS = 128
 """The limit of OpenAI, and of servers that are compatible with it."""
@@ -89,11 +89,10 @@ def _rule_warnings(spec: AgentSpec, toolset: Toolset, unavailable: Collection[st
         first = seen.get(same := (rule.kind, rule.rule.tool, repr(sorted(rule.rule.when.items()))))
         if first is not None:
             yield _warning(rule, f"duplicates line {first.place.rpartition(':')[2]}")
-        elif not tools and source_of(rule.rule.tool) in unavailable:
-            continue
-        elif not tools:
-            yield _warning(rule, "matches no tool")
-        elif reason := _reason_never_matching(spec, toolset, rule, tools):
+        elif not tools:  # for deny and ask rules, that is an error or was declared with `optional`
+            if rule.kind == "allow" and source_of(rule.rule.tool) not in unavailable:
+                yield _warning(rule, "matches no tool")
+        elif rule.kind != "deny" and (reason := _reason_denied(spec, toolset, tools)):
             yield _warning(rule, f"never applies: {reason}")
         else:
             yield from (_warning(rule, text) for text in _loose_conditions(rule, tools))
@@ -102,14 +101,11 @@ def _rule_warnings(spec: AgentSpec, toolset: Toolset, unavailable: Collection[st
 
 
 def _loose_conditions(rule: PlacedRule, tools: list[Tool]) -> Iterator[str]:
-    """Yield conditions that cannot be evaluated, or that another spelling of the same path or URL bypasses."""
+    """Yield conditions that another spelling of the same path or URL bypasses."""
     for name in rule.rule.when:
-        objects = [tool for tool in tools if types_at(tool.definition.parameters, name) == {"object"}]
-        if objects:
-            yield f"always applies: {name!r} is an object and cannot be compared; name a field, such as '{name}.id'"
         if name.rpartition(".")[2] not in _LOCATION_ARGUMENTS:
             continue
-        plain_text = [tool for tool in tools if _has_argument(tool, name) and location_kind(tool, name) is None]
+        plain_text = [tool for tool in tools if has_argument(tool, name) and location_kind(tool, name) is None]
         if plain_text:
             tool = plain_text[0]
             declaration = (
@@ -151,19 +147,6 @@ def _denied_paths(toolset: Toolset, tool: Tool) -> Set[object]:
     return {rule.rule.when[name] for rule in rules for name in tool.paths if name in rule.rule.when}
 
 
-def _reason_never_matching(spec: AgentSpec, toolset: Toolset, rule: PlacedRule, tools: list[Tool]) -> str | None:
-    if rule.kind != "deny" and (reason := _reason_denied(spec, toolset, tools)):
-        return reason
-    if any(all(_has_argument(tool, name) for name in rule.rule.when) for tool in tools):
-        return None
-    choices = sorted({name for tool in tools for name in tool.definition.parameters.get("properties", {})})
-    missing = next((name for name in rule.rule.when if not any(_has_argument(tool, name) for tool in tools)), None)
-    if missing is None:
-        return "no matching tool has all arguments of its conditions"
-    which = tools[0].name if len(tools) == 1 else "no matching tool"
-    return f"{which} has {'no' if len(tools) == 1 else 'an'} argument {missing!r}{did_you_mean(missing, choices)}"
-
-
 def _reason_denied(spec: AgentSpec, toolset: Toolset, tools: list[Tool]) -> str | None:
     """Return why every call of these tools is denied before ask and allow rules apply, or None."""
     if any(tool.name in toolset.offered or tool.name in toolset.blocked for tool in tools):
@@ -174,11 +157,6 @@ def _reason_denied(spec: AgentSpec, toolset: Toolset, tools: list[Tool]) -> str 
     denying = toolset.unconditional_deny(tools[0].name)
     assert denying is not None
     return f"the tools it matches are denied by {denying.rule.tool!r} in line {denying.place.rpartition(':')[2]}"
-
-
-def _has_argument(tool: Tool, name: str) -> bool:
-    """Return whether a call of the tool can have an argument with this dotted name."""
-    return types_at(tool.definition.parameters, name) is not None
 
 
 def _warning(rule: PlacedRule, text: str) -> Problem:

@@ -59,6 +59,8 @@ _NUMBERS: tuple[tuple[re.Pattern[str], Callable[[str], int | float]], ...] = (
     (re.compile(r"0(o[0-7]+|x[0-9a-fA-F]+)\Z"), lambda text: int(text, 0)),
     (re.compile(r"([-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))\Z"), lambda _: inf),
 )
+_PLAIN = re.compile(r"[^\s,\[\]{}#]+")
+"""A scalar without quotes and spaces."""
 _CONSTANTS: dict[str, bool | None] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -135,6 +137,13 @@ class Document:
         line, column = key if at_key else value
         problem = problem_at(self.path, self.lines, line, column, message, hint)
         return problem.model_copy(update={"fix": fix}) if fix else problem
+
+    def written(self, path: KeyPath) -> str:
+        """Return a plain scalar as the file writes it, such as `0123` for 123; empty if it is not in the file."""
+        line, column = self.marks[path][1] if path in self.marks else (0, 0)
+        lines = self.lines
+        match = _PLAIN.match(lines[line - 1], column - 1) if 0 < line <= len(lines) else None
+        return match[0] if match else ""
 
     def _closest(self, path: KeyPath) -> Marks:
         while path and path not in self.marks:

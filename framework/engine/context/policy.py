@@ -1,9 +1,9 @@
 """The policy: decides whether a tool call is allowed, needs approval or is denied, and by which rule.
 
-Rules apply in this order: a matching deny rule > risk above `risk_level` > not offered > a matching ask rule >
-`@tool(confirm=True)` > a risk that must be confirmed > allow. A call is evaluated by several agents (the version that
-the run is pinned to, the live version, the callers of a sub-agent), and the strictest verdict wins. An agent that has
-been deleted, or that its caller no longer lists, is denied every further call.
+Rules apply in this order: a matching deny rule > risk above `risk_level` > not offered > a matching ask rule > named by
+ask rules only > `@tool(confirm=True)` > a risk that must be confirmed > allow. A call is evaluated by several agents
+(the version that the run is pinned to, the live version, the callers of a sub-agent), and the strictest verdict wins.
+An agent that has been deleted, or that its caller no longer lists, is denied every further call.
 """
 
 from __future__ import annotations
@@ -78,7 +78,11 @@ class Policy:
 
     def _restriction(self, caller: Agent, tool: Tool, arguments: Mapping[str, Any]) -> Verdict | None:
         """Return the verdict with which a caller denies its sub-agent's call or requires approval, if any."""
-        return _denial(caller, tool, arguments, self.base) or _question(caller, tool, arguments, self.base)
+        return (
+            _denial(caller, tool, arguments, self.base)
+            or _asked_by_rule(caller, tool, arguments, self.base)
+            or _asked_by_risk(caller, tool)
+        )
 
     def _withdrawals(self) -> Iterator[Verdict]:
         """Yield a denial if the agent or a caller was deleted, or a caller no longer lists its sub-agent."""
@@ -109,16 +113,19 @@ def agent_verdict(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: 
     """Return the verdict of one agent's policy on a call."""
     if denied := _denial(agent, tool, arguments, base):
         return denied
-    rules = agent.toolset.rules_for(tool.name)
     if tool.name not in agent.toolset.offered:
         return _not_offered(agent, tool)
-    if asked := _question(agent, tool, arguments, base):
+    if asked := _asked_by_rule(agent, tool, arguments, base):
         return asked
+    allowing = agent.toolset.rules_for(tool.name).allow
     if tool.source == "agent":
-        return Verdict("allow", "sub_agents", agent.place("sub_agents"))
-    if rules.allow is None:  # offered by an ask rule whose conditions do not match
-        return _not_offered(agent, tool)
-    return Verdict("allow", f"allow {rules.allow.rule.tool}", rules.allow.place)
+        allowed = Verdict("allow", "sub_agents", agent.place("sub_agents"))
+    elif allowing is None:  # offered by an ask rule whose conditions are not met
+        why = "an ask rule permits only calls that meet its conditions"
+        return Verdict("deny", "not in skill_policy.allow", agent.place("skill_policy", "allow"), why)
+    else:
+        allowed = Verdict("allow", f"allow {allowing.rule.tool}", allowing.place)
+    return _asked_by_risk(agent, tool) or allowed
 
 
 def _denial(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFolder) -> Verdict | None:
@@ -149,10 +156,14 @@ def _file_denial(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: B
     return None
 
 
-def _question(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFolder) -> Verdict | None:
+def _asked_by_rule(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFolder) -> Verdict | None:
     for rule in agent.toolset.rules_for(tool.name).ask:
         if rule_matches(rule.rule, arguments, tool, base):
             return Verdict("ask", f"ask {rule.rule.tool}", rule.place, rule.rule.reason)
+    return None
+
+
+def _asked_by_risk(agent: Agent, tool: Tool) -> Verdict | None:
     if tool.confirm:
         return Verdict("ask", "@tool(confirm=True)", _defined_at(tool), "the tool itself requires confirmation")
     threshold = agent.spec.runtime_policy.confirm.from_

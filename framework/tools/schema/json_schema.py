@@ -49,8 +49,11 @@ class JsonSchema:
     def __init__(self, root: Mapping[str, Any]) -> None:
         self.root = root
 
-    def branches(self, node: Any) -> list[Mapping[str, Any]]:
-        """Return the schemas that a value may match, each with a `type`; empty if other values may be allowed, too."""
+    def branches(self, node: Any, *leaves: str) -> list[Mapping[str, Any]]:
+        """Return the schemas that a value may match; empty if other values may be allowed, too.
+
+        Each has a `type`, or one of the keywords `leaves`.
+        """
         if isinstance(node, dict) and "type" in node:  # fast path: nearly always true, once per argument
             return [node]
         branches: list[Mapping[str, Any]] = []
@@ -61,7 +64,7 @@ class JsonSchema:
             node, hops = pending.pop()
             if not isinstance(node, (dict, Mapping)) or hops > _MAX_HOPS:  # dict first: Mapping is slow to check
                 return []
-            if "type" in node:
+            if "type" in node or any(keyword in node for keyword in leaves):
                 branches.append(node)
             elif inner := self._alternatives(node):
                 pending.extend((choice, hops + 1) for choice in reversed(inner))
@@ -115,8 +118,13 @@ class JsonSchema:
         if isinstance(node, Mapping) and ("enum" in node or "const" in node):
             description = _list_choices(node)
         else:
-            description = " | ".join(dict.fromkeys(self._describe_branch(branch) for branch in self.branches(node)))
+            description = self.describe_any(self.branches(node))
         return shorten(description, _MAX_DESCRIBED_CHARS)
+
+    def describe_any(self, branches: Iterable[Mapping[str, Any]]) -> str:
+        """Describe the values that one of these schemas allows."""
+        described = " | ".join(dict.fromkeys(self._describe_branch(branch) for branch in branches))
+        return shorten(described, _MAX_DESCRIBED_CHARS)
 
     def _describe_branch(self, branch: Mapping[str, Any]) -> str:
         if "enum" in branch or "const" in branch:

@@ -32,6 +32,7 @@ VARIANTS: tuple[dict[str, str], ...] = (
     {"model": "openai/unknown", "runtime_policy": "{max_cost_usd: 1, cost: unknown_ok}"},
     {"model": "own/x"},
     {"skill_policy": "{deny: [{tool: none_such}], allow: []}"},
+    {"skill_policy": "{deny: [{tool: none_such, optional: true}, echo, echo], allow: []}"},
     {"skill_policy": "{allow: [missing]}"},
     {"unknown_key": "1"},
 )

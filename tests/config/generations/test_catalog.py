@@ -392,19 +392,25 @@ def test_the_edit_that_closes_a_cycle_is_the_one_rejected(tmp_path: Path) -> Non
     assert all(project.live[name] is before[name] for name in "ab")
 
 
-def test_rules_that_match_no_tool_remain_warnings(tmp_path: Path) -> None:
-    policy = "{deny: ['orders.*'], ask: [ech], allow: ['mcp.*', echo]}"
+def test_an_allow_rule_that_matches_no_tool_remains_a_warning(tmp_path: Path) -> None:
+    policy = "{deny: [{tool: 'orders.*', optional: true}], allow: ['mcp.*', echo]}"
     project = Project(tmp_path, {"agents.d/a.yaml": one("a", skill_policy=policy), "agents.d/b.yaml": one("b")})
-    expected = [
-        "agents.d/a.yaml:6: the deny rule 'orders.*' matches no tool",
-        "agents.d/a.yaml:6: the ask rule 'ech' matches no tool",
-        "agents.d/a.yaml:6: the allow rule 'mcp.*' matches no tool",
-    ]
+    expected = ["agents.d/a.yaml:6: the allow rule 'mcp.*' matches no tool"]
     assert (project.warnings, project.errors, project.stale()) == (expected, [], set())
     project.reload({"agents.d/b.yaml": one("b", "New.")})
     assert project.warnings == expected
+
+
+def test_rules_are_checked_again_when_their_tools_appear_change_and_disappear(tmp_path: Path) -> None:
+    policy = "{deny: ['orders.*', {tool: 'orders.lookup', when: {order: '> 5'}}], allow: [echo]}"
+    project = Project(tmp_path, {"agents.d/a.yaml": one("a", skill_policy=policy), "agents.d/b.yaml": one("b")})
+    assert ["matches no tool" in error for error in project.errors] == [True, True]
+    assert list(project.live) == ["b"]
     project.reload({"plugins/orders.py": ORDERS})
-    assert project.warnings == expected[1:]
+    assert (project.errors, list(project.live)) == ([], ["a", "b"])
+    project.reload({"plugins/orders.py": ORDERS.replace("order", "number")})
+    assert ["has no argument 'order'" in error for error in project.errors] == [True]
+    assert project.stale() == {"a"}
 
 
 # --- templates

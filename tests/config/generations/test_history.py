@@ -19,7 +19,7 @@ FILES = {
     "agents.d/plain.yaml": agent("plain", model="offline"),
     "agents.d/templated.yaml": agent("templated", **TEMPLATED),
     "agents.d/parent.yaml": agent("parent", model="offline", sub_agents="[plain]"),
-    "agents.d/odd.yaml": agent("odd", model="offline", skill_policy="{deny: [{tool: none_such}], allow: [calculator]}"),
+    "agents.d/odd.yaml": agent("odd", model="offline", skill_policy="{deny: [echo, echo], allow: [calculator]}"),
     "prompts/house.j2": "The first house.",
 }
 

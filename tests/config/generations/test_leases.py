@@ -46,7 +46,7 @@ PLUGIN = """
 """
 FAILING = "\n    async def setup(context):\n        raise ConnectionError('no database')\n"
 CLERK = agent("clerk", model="offline", skill_policy='{allow: ["p.f"]}')
-ASKER = agent("asker", model="offline", skill_policy='{ask: ["p.f"], allow: []}')
+ASKER = agent("asker", model="offline", skill_policy="{ask: [{tool: p.f, optional: true}], allow: []}")
 
 
 def plugin(version: str, more: str = "") -> str:

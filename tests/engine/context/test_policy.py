@@ -143,8 +143,13 @@ def test_each_kind_of_rule_yields_only_to_those_before_it(
     assert verdict(clerk(policy, runtime_policy, tools), "t")[1] == expected
 
 
-def test_a_tool_named_only_by_an_ask_rule_is_denied_if_its_condition_does_not_match() -> None:
-    of = clerk('{ask: [{tool: orders.refund, when: {order: "7*"}}], allow: []}')
+@pytest.mark.parametrize("threshold", ["never", "high", "medium", "low"])
+@pytest.mark.parametrize("confirm", [False, True])
+def test_a_tool_named_only_by_an_ask_rule_is_denied_if_its_condition_does_not_match(
+    threshold: str, *, confirm: bool
+) -> None:
+    policy = '{ask: [{tool: orders.refund, when: {order: "7*"}}], allow: []}'
+    of = clerk(policy, f"{{confirm: {{from: {threshold}}}}}", [shaped("orders.refund", confirm=confirm)])
 
     assert set(of.toolset.offered) == {"orders.refund"}
     assert verdict(of, "orders.refund", order="77")[0] == "ask"
