@@ -142,7 +142,7 @@ def test_a_rule_on_an_unknown_value_is_evaluated_at_the_call(tmp_path: Path) -> 
     async def main() -> RunResult:
         model = ScriptedModel(plan, "done")
         root = project(tmp_path, plan="{on_failure: skip}")
-        async with Runtime.open(root, tools=[big, pay], models={"scripted": model}, watch=False) as runtime:
+        async with Runtime.open(root, tools=[big, wipe, pay], models={"scripted": model}, watch=False) as runtime:
             return await runtime.run("do it")
 
     result = asyncio.run(main())
