@@ -144,8 +144,8 @@ def has_argument(tool: Tool, name: str) -> bool:
 
 def takes_text(tool: Tool, name: str) -> bool:
     """Return whether an argument may be any text."""
-    schemas = _schemas(tool, name)
-    return bool(schemas) and "string" in _kinds(schemas)
+    schemas = _schemas(tool, name) or ()
+    return len(schemas) > 0 and "string" in _kinds(schemas)
 
 
 def condition_fault(tool: Tool, name: str, condition: Condition) -> str | None:

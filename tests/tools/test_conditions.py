@@ -297,7 +297,7 @@ def test_the_schema_of_a_server_is_used(tmp_path: Path, when: str, expected: str
     policy = f"{{deny: [{{tool: mcp.shop.pay, when: {when}}}], allow: [mcp.shop.pay]}}"
     found, _ = asyncio.run(_problems(tmp_path, policy, [SERVER]))
     messages = [problem.message for problem in found if problem.severity == "error"]
-    assert [expected in message for message in messages] == ([True] if expected else [])
+    assert [str(expected) in message for message in messages] == ([True] if expected else [])
 
 
 NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
@@ -341,8 +341,8 @@ def _probes(argument: str, condition: object, drawn: list[Any]) -> Iterator[Any]
             yield value if isinstance(value, str) else json.dumps(int(value) if value.is_integer() else value)
         elif isinstance(value, str) and argument in ("amount", "maybe", "count"):
             yield from _as_number(value, whole=argument == "count")
-    if argument in ("flag", "method", "colour"):
-        yield from {"flag": [True, False], "method": ["GET", "POST"], "colour": ["red", "green"]}[argument]
+    choices: dict[str, list[Any]] = {"flag": [True, False], "method": ["GET", "POST"], "colour": ["red", "green"]}
+    yield from choices.get(argument, [])
     if argument == "maybe":
         yield None
 
