@@ -4,7 +4,7 @@ In reading order; each module imports only from those below it:
 
     builtin          The tools that come with the runtime: files, search, logs, JSON, arithmetic, notes, HTTP.
     plugins          Plugin files: Python files with tools, hooks and executors, reloaded while the process runs.
-    conditions       Evaluates the conditions (`when`) of a policy rule against the arguments of a call.
+    conditions       Evaluates the conditions (`when`) of policy rules, and checks them against the arguments' types.
     connection_pool  Connections to tool servers, shared by the generations that use the same server entry.
     skills           Skills of other services, called over HTTP.
     contracts        Pins the definitions of server tools: a changed tool waits until an operator accepts it.

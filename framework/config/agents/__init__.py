@@ -12,6 +12,7 @@ In reading order; each module imports only from those below it:
     diff               Compares two generations; each change widens, tightens, or is neutral.
     inputs             Pydantic models for the inputs of an agent, and checks of its input and output schemas.
     extensions         Checks the executors and hooks that agents name.
+    rules              Checks the rules of an agent: each must match a tool, and its conditions that tool's arguments.
     lint               Warnings about valid agents: rules without effect, unused variables, too many tools.
     model_settings     Finds model settings that a model does not support.
     prices             Finds cost limits that cannot be enforced: the price of a model is unknown, or was left at 0.
