@@ -116,7 +116,7 @@ def condition_matches(condition: Condition, value: Any, match: Matcher = fnmatch
     if isinstance(value, Mapping) or value is NOT_AN_OBJECT:
         return True
     if not isinstance(condition, str):
-        return bool(value == condition) or text_of(value) == text_of(condition)
+        return bool(value == condition) or yaml_text(value) == yaml_text(condition)
     sign = next((sign for sign in _COMPARISONS if condition.startswith(sign)), None)
     if sign is not None:
         try:
@@ -125,8 +125,8 @@ def condition_matches(condition: Condition, value: Any, match: Matcher = fnmatch
             return True
         return isnan(number) or isnan(bound) or _COMPARISONS[sign](number, bound)
     if condition.startswith("!="):
-        return not match(text_of(value), condition.removeprefix("!=").strip())
-    return match(text_of(value), condition) is not False
+        return not match(yaml_text(value), condition.removeprefix("!=").strip())
+    return match(yaml_text(value), condition) is not False
 
 
 class _DecimalsAsNumbers(GenerateJsonSchema):
@@ -168,7 +168,7 @@ def condition_fault(tool: Tool, name: str, condition: Condition) -> str | None:
         meant = f"{sign}*://{pattern}"
     if meant is not None and meant != condition and _fault(tool, name, meant) is None:
         return f"{found}; did you mean {meant!r}?"
-    choices = {text.lower(): text for schema in _schemas(tool, name) or () for text in map(text_of, _choices(schema))}
+    choices = {text.lower(): text for schema in _schemas(tool, name) or () for text in map(yaml_text, _choices(schema))}
     close = get_close_matches(str(condition).lower(), choices, n=1)
     return f"{found}; did you mean {choices[close[0]]!r}?" if close else found
 
@@ -265,7 +265,7 @@ def _plain_number(text: str) -> str | None:
     """Return a number without thousands separators, in the form that values are compared in."""
     compact = re.sub(r"[_' ]|,(?=\d{3}(?:\D|$))", "", text)
     compact = compact.replace(",", ".") if compact.count(",") == 1 and "." not in compact else compact
-    return text_of(float(compact)) if _is_finite(compact) else None
+    return yaml_text(float(compact)) if _is_finite(compact) else None
 
 
 def _outcomes(tool: Tool, name: str, condition: Condition, schemas: Iterable[Mapping[str, Any]]) -> set[bool]:
@@ -293,7 +293,7 @@ def _examples(schema: Mapping[str, Any], condition: Condition) -> Iterator[Any]:
         yield from choices
         return
     types = type_names([schema])
-    literal = str(condition) if isinstance(condition, str) else text_of(condition)
+    literal = str(condition) if isinstance(condition, str) else yaml_text(condition)
     pattern = literal[2:].strip() if literal.startswith("!=") else literal
     if "null" in types:
         yield None
@@ -303,7 +303,7 @@ def _examples(schema: Mapping[str, Any], condition: Condition) -> Iterator[Any]:
         yield from (number for number in _numbers(schema, literal, pattern) if _is_number(schema, types, number))
     if "string" in types:
         bounds = [float(text) for text in _NUMBER_IN_TEXT.findall(literal)]
-        near = (text_of(bound + step) for bound in bounds if isfinite(bound) for step in (-1, 0, 1))
+        near = (yaml_text(bound + step) for bound in bounds if isfinite(bound) for step in (-1, 0, 1))
         for text in chain(("", "x", "y/z", "http://x.example/y"), near, _filled(pattern)):
             if text != literal or _is_text(schema, text):
                 yield text
@@ -431,7 +431,7 @@ def _to_text(value: Any) -> str:
     return value.as_posix() if isinstance(value, PurePath) else str(value)
 
 
-def text_of(value: Any) -> str:
+def yaml_text(value: Any) -> str:
     """Return a value as written in an agent file: `true`, `null`, `50`. `50.0` becomes `50`."""
     if isinstance(value, str):
         return value

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from fnmatch import fnmatchcase
 
 from framework.config.yaml.document import Document, KeyPath
-from framework.tools.conditions import CONDITION_FORMS, condition_fault, has_argument, takes_text, text_of
+from framework.tools.conditions import CONDITION_FORMS, condition_fault, has_argument, takes_text, yaml_text
 from framework.tools.tool import Tool
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, Rule
@@ -71,7 +71,7 @@ def _condition_problems(rule: Rule, path: KeyPath, document: Document, tools: li
     for name, condition in rule.when.items():
         where = (*path, "when", name)
         if not isinstance(condition, (str, bool)) and any(takes_text(tool, name) for tool in fitting):
-            written, compared = document.written(where), text_of(condition)
+            written, compared = document.written(where), yaml_text(condition)
             if written != compared:
                 message = f"the condition on {name!r} of {fitting[0].name} compares texts with {compared!r}"
                 yield document.problem(where, f"{message}; put it in quotes: '{written}'")
