@@ -25,7 +25,7 @@ from framework.types.version import installed_version
 STREAM_RESPONSE: dict[str, Any] = {
     "content": {
         "text/event-stream": {
-            "itemSchema": {  # of OpenAPI 3.2; a schema would describe the whole stream as one text
+            "x-item-schema": {  # `itemSchema` of OpenAPI 3.2; in 3.1, a schema would describe the whole stream
                 "type": "object",
                 "properties": {
                     "id": {"type": "string"},
@@ -33,7 +33,7 @@ STREAM_RESPONSE: dict[str, Any] = {
                     "data": {"type": "string", "contentMediaType": "application/json"},
                     "retry": {"type": "integer", "minimum": 0},
                 },
-            }
+            },
         }
     }
 }
@@ -50,6 +50,11 @@ _DESCRIPTION = (
     " that are not listed."
 )
 _KEY = {"type": "http", "scheme": "bearer", "description": "A key of `server.api_keys`, if any are set."}
+_TAGS = {
+    "configuration": "The project's files, generations and agents, and the processes that serve them.",
+    "protocols": "Protocols of other programs.",
+    "runs": "Runs, their conversations, decisions and figures.",
+}
 _JSON, _STREAM = "application/json", "text/event-stream"
 
 
@@ -73,10 +78,13 @@ def add_openapi_route(router: APIRouter, routes: Sequence[BaseRoute]) -> None:
 def build_document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
     """Return the OpenAPI document of routes, with the docstrings of fields as descriptions, and examples."""
     document = get_openapi(title="agentsd", version=installed_version(), description=_DESCRIPTION, routes=routes)
+    document["info"] |= {"license": {"name": "MIT", "identifier": "MIT"}, "contact": {"name": "agentsd"}}
+    document["tags"] = [{"name": tag, "description": text} for tag, text in _TAGS.items()]
     document["components"]["securitySchemes"] = {"key": _KEY}
     document["security"] = [{"key": []}, {}]
     schemas = document["components"]["schemas"]
-    for kind in ("Approve", "Edit", "Reject", "Respond"):  # without it, the kind of a decision is unknown
+    # Without it, the kind of a decision or of a part is unknown.
+    for kind in ("Approve", "Edit", "Reject", "Respond", "TextPart", "MediaPart"):
         schemas[kind]["required"] = [*dict.fromkeys([*schemas[kind].get("required", ()), "type"])]
     _describe_fields(schemas)
     _add_common_errors(document["paths"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import closing
@@ -49,6 +50,8 @@ _THREAD_BYTES = 32 * 1024
 """Size of a body from which it is parsed in a thread, because the event loop would wait for it."""
 _RETRY_SECONDS = 5
 """`Retry-After` of errors that name no time."""
+_LEAST_COMPRESSED, _COMPRESSION = 16 * 1024, 3
+"""Bytes of a body from which compression pays, and the level of gzip: higher ones take longer than the network."""
 _NOT_JSON = "invalid request: the body is not JSON"
 T = TypeVar("T")
 _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
@@ -99,6 +102,19 @@ def json_response(body: BaseModel, status: int = 200) -> JSONResponse:
 def verbatim_response(body: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return a JSON response without redaction: for messages, arguments and decisions, which are the caller's own."""
     return Response(body.model_dump_json(), status, headers, "application/json")
+
+
+def compressed_response(body: BaseModel, request: Request, headers: Mapping[str, str]) -> Response:
+    """Return a verbatim response, compressed if the client accepts gzip. For large bodies; call it in a thread."""
+    response = verbatim_response(body, headers=headers)
+    response.headers["vary"] = "accept-encoding"
+    accepted = [name.partition(";")[0].strip() for name in request.headers.get("accept-encoding", "").split(",")]
+    if "gzip" not in accepted or len(response.body) < _LEAST_COMPRESSED:
+        return response
+    response.body = gzip.compress(bytes(response.body), _COMPRESSION)
+    response.headers["content-length"] = str(len(response.body))
+    response.headers["content-encoding"] = "gzip"
+    return response
 
 
 def error_response(error: Exception, request: Request) -> Response:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic.config import JsonDict
 
 from framework.engine.runtime.request import RunOptions
 from framework.server.owned import MAX_URL_ID_CHARS
+from framework.server.schemas import whole_number
 from framework.store.protocol import SEARCHED_RUNS, RunQuery
 from framework.types.digest import content_digest
 from framework.types.errors import RequestError
@@ -22,12 +24,7 @@ def _check_printable(text: str) -> str:
     return text
 
 
-def _whole(value: object) -> object:
-    """Return a number such as 5.0, which JSON does not distinguish from 5, as an integer."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-_Limit = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
+_Limit = Annotated[int, Field(ge=1), BeforeValidator(whole_number)]
 Id = Annotated[str, StringConstraints(min_length=1, max_length=MAX_URL_ID_CHARS), AfterValidator(_check_printable)]
 """An id that the client chooses."""
 MAX_DECISIONS = 100
@@ -40,8 +37,31 @@ class RequestModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
 
+_RULES: JsonDict = {
+    "anyOf": [
+        {"required": ["message"], "properties": {"message": {"type": "string"}}},
+        {"required": ["messages"], "properties": {"messages": {"type": "array", "items": {}, "minItems": 1}}},
+    ],
+    "not": {
+        "anyOf": [
+            {
+                "required": ["conversation_id", "messages"],
+                "properties": {"conversation_id": {"type": "string"}, "messages": {"type": "array", "items": {}}},
+            },
+            {
+                "required": ["max_total_tokens", "max_tokens"],
+                "properties": {"max_total_tokens": {"type": "integer"}, "max_tokens": {"type": "integer"}},
+            },
+        ]
+    },
+}
+"""What `RunBody.check` refuses, as JSON Schema."""
+
+
 class RunBody(RequestModel):
     """A message for an agent."""
+
+    model_config = ConfigDict(json_schema_extra=_RULES)
 
     message: str | None = None
     """The user's message. Default: the last entry of `messages`."""
@@ -66,7 +86,7 @@ class RunBody(RequestModel):
     """Owner of the run and its conversation, if the key names no user."""
     queue: bool = False
     """In a busy conversation, wait for its open run and those that wait already (at most 20), instead of 409."""
-    priority: Annotated[Priority, BeforeValidator(_whole)] = 0
+    priority: Annotated[Priority, BeforeValidator(whole_number)] = 0
     """Of the runs that can begin, those with a higher priority begin first. Above 0: needs the role `admin`."""
     queue_name: Annotated[str, StringConstraints(pattern=f"^{QUEUE_NAME}$")] | None = None
     """Queue whose workers execute the run; needs the role `admin`. Default: workers of its agent."""

@@ -240,6 +240,8 @@ class StoredTrace(ResponseModel):
     run_id: str
     trace_id: str | None
     spans: tuple[SpanRecord, ...]
+    next: str | None = None
+    """Value of `after` for the next page, if there is one."""
 
 
 class PendingRun(ResponseModel):

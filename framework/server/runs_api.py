@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
@@ -12,13 +13,14 @@ from framework.server.chat_api import IdempotencyHeader, submit_body
 from framework.server.identity import identity_of
 from framework.server.openapi import STREAM_RESPONSE, error_responses
 from framework.server.owned import list_runs_for, load_run_info_for
-from framework.server.request_handling import verbatim_response
+from framework.server.request_handling import compressed_response, verbatim_response
 from framework.server.roles import requires
 from framework.server.run_requests import DecisionsBody, Id, RunBody, RunFilters
 from framework.server.run_schemas import RunDetail, RunList, RunReference, RunSummary, StoredTrace
 from framework.server.run_service import OwnedRun, RunService
 from framework.server.run_stream import last_event, run_stream
 from framework.store.protocol import OPEN_STATUSES
+from framework.types.errors import RequestError
 
 MAX_PAGE = 100
 """Number of entries in one page of a list."""
@@ -88,12 +90,24 @@ def _add_read_routes(routes: APIRouter, service: RunService) -> None:
         dependencies=[requires("read")],
         responses=error_responses(404),
     )
-    async def show_trace(request: Request, run_id: str) -> Response:
-        """Return the stored spans of a run, in the order they began."""
+    async def show_trace(
+        request: Request,
+        run_id: str,
+        after: Annotated[str | None, Query(description="Only spans after this one: `next` of a page.")] = None,
+        limit: Annotated[int | None, Query(ge=1, description="Number of spans. Default: all.")] = None,
+    ) -> Response:
+        """Return the stored spans of a run, in the order they began; compressed if the client accepts gzip."""
         run, state = await service.load(identity_of(request), run_id)
         spans = tuple(await service.runtime.store.spans(run_id))
-        trace = StoredTrace.model_construct(run_id=run_id, trace_id=state.trace_id, spans=spans)
-        return verbatim_response(trace, headers=run.headers)
+        if after is not None:
+            place = next((number for number, span in enumerate(spans) if span.span_id == after), None)
+            if place is None:
+                raise RequestError(f"after is no span of this run: {after[:40]!r}", param="after")
+            spans = spans[place + 1 :]
+        page = spans if limit is None else spans[:limit]
+        following = page[-1].span_id if len(page) < len(spans) else None
+        trace = StoredTrace.model_construct(run_id=run_id, trace_id=state.trace_id, spans=page, next=following)
+        return await asyncio.to_thread(compressed_response, trace, request, run.headers)
 
 
 def _add_events_route(routes: APIRouter, service: RunService) -> None:

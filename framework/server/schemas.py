@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from framework.config.generations.candidate import Preview, ReloadOutcome
 from framework.config.generations.catalog import Catalog
@@ -123,12 +123,17 @@ class CheckedConfig(ResponseModel):
         )
 
 
+def whole_number(value: object) -> object:
+    """Return a number such as 5.0, which JSON does not distinguish from 5, as an integer."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 class Rollback(BaseModel):
     """The generation to publish again."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    generation: int = Field(ge=1, strict=True)
+    generation: Annotated[int, Field(ge=1, strict=True), BeforeValidator(whole_number)]
 
 
 class HealthResponse(ResponseModel):

@@ -41,6 +41,45 @@ def check(document: dict[str, Any], operation: dict[str, Any], status: int, body
     validator(document, schema).validate(body)
 
 
+def test_the_document_has_only_what_its_version_of_openapi_knows(tmp_path: Path) -> None:
+    document = asyncio.run(document_of(project(tmp_path)))
+    assert document["openapi"].startswith("3.1.")
+    assert document["info"]["license"]["name"] == "MIT"
+    declared = {tag["name"] for tag in document["tags"]}
+    for name, operation in operations(document):
+        assert set(operation["tags"]) <= declared, name
+        for response in operation["responses"].values():
+            for content in response.get("content", {}).values():
+                unknown = {key for key in content if not key.startswith("x-")} - {"schema", "example", "examples"}
+                assert unknown == set(), name
+    for kind in ("TextPart", "MediaPart"):
+        assert "type" in document["components"]["schemas"][kind]["required"]
+
+
+def test_bodies_that_are_refused_whatever_the_project_has_do_not_fit_the_schema(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with client_of(project(tmp_path), ScriptedModel()) as client:
+            document = await client.get("openapi.json")
+            for path in ("chat", "runs"):
+                body = document["paths"][f"/agent/{path}"]["post"]["requestBody"]["content"]["application/json"]
+                fits = validator(document, body["schema"]).is_valid
+                assert fits({"message": "hi"})
+                assert fits({"messages": [{"role": "user", "content": "hi"}], "conversation_id": None})
+                refused_bodies: tuple[dict[str, Any], ...] = (
+                    {},
+                    {"message": None},
+                    {"messages": []},
+                    {"messages": [{}], "conversation_id": "c"},
+                    {"message": "hi", "max_tokens": 5, "max_total_tokens": 5},
+                )
+                for refused in refused_bodies:
+                    assert not fits(refused), refused
+                    assert (await client.http.post(f"/agent/{path}", json=refused)).status_code == 400
+            assert (await client.http.post("/agent/config/rollback", json={"generation": 99.0})).status_code == 404
+
+    asyncio.run(main())
+
+
 def test_every_route_is_described_with_its_errors(tmp_path: Path) -> None:
     async def main() -> None:
         root = project(tmp_path)
@@ -81,7 +120,7 @@ def test_every_body_has_an_example_that_fits_its_schema(tmp_path: Path) -> None:
             if media_type == "text/event-stream":
                 for event in content["example"].strip().split("\n\n")[1:]:  # the first one is `retry`
                     fields = dict(line.split(": ", 1) for line in event.splitlines())
-                    validator(document, content["itemSchema"]).validate(fields)
+                    validator(document, content["x-item-schema"]).validate(fields)
             else:
                 validator(document, content["schema"]).validate(content["example"])
 

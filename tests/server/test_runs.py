@@ -430,6 +430,37 @@ def test_the_trace_of_a_run_is_its_stored_spans(tmp_path: Path) -> None:
             assert {span["trace_id"] for span in trace["spans"]} == {trace["trace_id"]}
             starts = [span["start_ns"] for span in trace["spans"]]
             assert starts == sorted(starts)
+            assert trace["next"] is None
+            pages, after = [], ""
+            while True:
+                page = await client.get(f"runs/{run_id}/trace?limit=2{after}")
+                assert len(page["spans"]) <= 2
+                pages.extend(page["spans"])
+                if page["next"] is None:
+                    break
+                after = f"&after={page['next']}"
+            assert pages == trace["spans"]
+            error = await client.error("GET", f"runs/{run_id}/trace?after=nothing", 400)
+            assert error["param"] == "after"
+
+    asyncio.run(main())
+
+
+def test_a_long_trace_is_compressed_if_the_client_accepts_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        turns = [calls(("calculator", {"expression": f"1+{number}"})) for number in range(30)]
+        root = project(tmp_path)
+        async with client_of(root, ScriptedModel(*turns, "done"), store=f"sqlite:///{tmp_path}/state.db") as client:
+            run_id = await submit(client)
+            await finished(client, run_id)
+            path = f"/agent/runs/{run_id}/trace"
+            plain = await client.http.get(path, headers={"accept-encoding": "identity"})
+            packed = await client.http.get(path, headers={"accept-encoding": "br, gzip;q=0.5"})
+            assert "content-encoding" not in plain.headers
+            assert packed.headers["content-encoding"] == "gzip"
+            assert plain.headers["vary"] == packed.headers["vary"] == "accept-encoding"
+            assert packed.json() == plain.json()
+            assert int(packed.headers["content-length"]) < len(plain.content) / 4
 
     asyncio.run(main())
 
