@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from math import floor
 
@@ -44,6 +44,11 @@ class RateWindow:
             self._times.append(now)
             return 0
         return floor(self._times[len(self._times) - self.rate.count] + self.rate.seconds - now) + 1
+
+    def withdraw(self, at: float) -> None:
+        """Count the request that was admitted at this time no more: it was refused, and started nothing."""
+        with suppress(ValueError):  # it counts no more
+            self._times.remove(at)
 
     def is_idle(self, now: float) -> bool:
         """Return whether no request counts any more."""
@@ -95,27 +100,44 @@ class KeyLimits:
         self._streams: Counter[str] = Counter()
         self.bodies = BodiesInFlight()
 
-    def check_rate(self, identity: Identity) -> None:
-        """Count a request that starts or continues a run; raise RateLimited if the key may send none now."""
+    def check_rate(self, identity: Identity) -> float | None:
+        """Count a request that starts or continues a run; raise RateLimited if the key may send none now.
+
+        Returns the time for which it counts, if it counts.
+        """
         if identity.rate is None:
-            return
+            return None
         now, window = self._clock(), self._windows.get(identity.name)
         if window is None or window.rate != identity.rate:
             self._forget_idle(now)
             window = self._windows[identity.name] = RateWindow(identity.rate, window)
         if seconds := window.admit(now):
             raise RateLimited(f"the key {identity.name!r} sends too many requests: retry in {seconds} s", seconds)
+        return now
 
     @asynccontextmanager
     async def starting(self, identity: Identity) -> AsyncIterator[Callable[[str], object]]:
-        """Admit a request that starts a run. The caller passes the run's id to the function that this yields.
+        """Admit a request that starts or continues a run. The caller passes the run's id to the yielded function.
+
+        If the context ends with an error, nothing was started, and the request does not count for the rate.
 
         Raises:
             RateLimited: the key may send no request now.
             TooManyRuns: as many of its runs as it may have are queued or in progress.
             StoreError: the store fails.
         """
-        self.check_rate(identity)
+        counted_at = self.check_rate(identity)
+        try:
+            async with self._counting_run(identity) as started:
+                yield started
+        except BaseException:
+            if counted_at is not None and (window := self._windows.get(identity.name)) is not None:
+                window.withdraw(counted_at)
+            raise
+
+    @asynccontextmanager
+    async def _counting_run(self, identity: Identity) -> AsyncIterator[Callable[[str], object]]:
+        """Count a run of the key while it starts, and from then on; see `starting`."""
         if identity.max_running is None:
             yield lambda run_id: None  # noqa: ARG005 - nothing counts these runs
             return

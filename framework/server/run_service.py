@@ -21,6 +21,7 @@ from framework.types.errors import ConversationNotFound, RequestError
 from framework.types.events import Event
 from framework.types.run_request import FIRST_COME, IdempotencyKey, QueuePlace
 from framework.types.state import Decision, RunResult, RunState
+from framework.types.status import Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +113,18 @@ class RunService:
         return await self.runtime.result(run.run_id, user=run.user, tenant=run.tenant)
 
     async def decide(self, identity: Identity, run: OwnedRun, decisions: Mapping[str, Decision]) -> None:
-        """Save decisions, and continue the run in the background; raises the errors of `Runtime.decide`."""
-        self.limits.check_rate(identity)
-        by = identity.user or identity.name
-        await self.runtime.decide(run.run_id, decisions, user=run.user, tenant=run.tenant, by=by, execute=True)
+        """Save decisions, and continue the run in the background, which counts as one of the client's.
 
-    async def cancel(self, run: OwnedRun) -> None:
-        """Cancel a run; nothing happens if it has ended."""
-        await self.runtime.cancel(run.run_id, user=run.user, tenant=run.tenant)
+        Raises the errors of `Runtime.decide`, and those of `KeyLimits.starting`: then nothing is saved.
+        """
+        by = identity.user or identity.name
+        async with self.limits.starting(identity) as started:
+            await self.runtime.decide(run.run_id, decisions, user=run.user, tenant=run.tenant, by=by, execute=True)
+            started(run.run_id)
+
+    async def cancel(self, run: OwnedRun) -> Status:
+        """Cancel a run, and return what happened; see `Runtime.cancel`."""
+        return await self.runtime.cancel(run.run_id, user=run.user, tenant=run.tenant)
 
 
 def _check_place(identity: Identity, place: QueuePlace) -> None:

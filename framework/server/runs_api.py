@@ -163,13 +163,16 @@ def _add_control_routes(routes: APIRouter, service: RunService) -> None:
         status_code=202,
         response_model=RunReference,
         dependencies=[requires("chat")],
-        responses=error_responses(404),
+        responses={
+            200: {"model": RunReference, "description": "Not cancelled: the run had ended before"},
+            **error_responses(404),
+        },
     )
     async def cancel(request: Request, run_id: str) -> Response:
-        """Cancel a run. One that has ended stays as it is."""
+        """Cancel a run. The status is 202 if it is cancelled or will be, and 200 if it had ended before."""
         run, _ = await service.load(identity_of(request), run_id)
-        await service.cancel(run)
-        return verbatim_response(await _reference(service, run), 202, run.headers)
+        has_ended = await service.cancel(run) not in (*OPEN_STATUSES, "cancelled")
+        return verbatim_response(await _reference(service, run), 200 if has_ended else 202, run.headers)
 
 
 async def _reference(service: RunService, run: OwnedRun) -> RunReference:

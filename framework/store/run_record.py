@@ -12,6 +12,13 @@ from framework.types.state import RunState
 from framework.types.trace import SpanRecord
 
 
+class CancelAccepted(Exception):
+    """The last write of a run was not done, because a cancel request was accepted: the run has to end as cancelled.
+
+    The record is as before. The next write contains what this one did.
+    """
+
+
 class RunRecord(Protocol):
     """A run that this process holds. Writes are sequential, and each one is atomic."""
 
@@ -38,6 +45,8 @@ class RunRecord(Protocol):
 
         Raises:
             RunTaken: another process has taken over the run; nothing was written.
+            CancelAccepted: it is the last write of a run that was completed or stopped, and a cancel request is in the
+                store; nothing was written.
             StoreError: the write failed.
         """
         ...

@@ -187,6 +187,29 @@ def test_of_concurrent_starts_no_more_than_the_limit_are_admitted() -> None:
     asyncio.run(main())
 
 
+def test_a_request_that_starts_nothing_does_not_count_for_the_rate() -> None:
+    async def main() -> None:
+        limits, identity = limits_at(), Identity("k", rate=Rate(3, 60.0), max_running=1)
+        for _ in range(10):
+            with suppress(ConversationBusy):
+                async with limits.starting(identity):
+                    raise ConversationBusy("c")
+        async with limits.starting(identity):
+            for _ in range(10):
+                with pytest.raises(TooManyRuns):
+                    async with limits.starting(identity):
+                        pass
+        async with limits.starting(identity):
+            pass
+        async with limits.starting(identity):
+            pass
+        with pytest.raises(RateLimited):
+            async with limits.starting(identity):
+                pass
+
+    asyncio.run(main())
+
+
 def test_a_start_counts_as_a_request() -> None:
     async def main() -> None:
         limits, identity = limits_at(), Identity("k", rate=Rate(1, 60.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from framework.llm.scripted import ScriptedModel, calls
+from framework.llm.client import ModelRequest
+from framework.llm.scripted import ScriptedModel, Turn, calls
 from framework.store.memory import MemoryStore
 from framework.store.protocol import NOBODY, Deciders
 from framework.store.run_record import RunRecord
 from framework.types.errors import StoreError
 from framework.types.state import Decision, RunState
+from tests.support.api_keys import KEY, key_entry
 from tests.support.projects import agent, write
 from tests.support.runs_http import RunClient, ServerEvent, client_of
 from tests.support.submitted_runs import Gate, project
@@ -339,6 +342,43 @@ def test_an_expired_decision_is_409(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_decision_that_continues_more_runs_than_the_key_may_have_is_429_and_saves_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        gate, root = Gate(), project(tmp_path)
+        entry = key_entry("web", KEY, roles=["chat", "decide"], max_running=2, rate="10/h")
+        write(root, {"agentsd.yaml": f"server: {{api_keys: [{json.dumps(entry)}]}}\n"})
+
+        def script(request: ModelRequest) -> Turn:
+            done = sum(message.role == "tool" for message in request.messages)
+            turns: list[Turn] = [calls(("pay", {})), calls(("hold", {}), prefix="h"), "done"]
+            return turns[done]
+
+        async with client_of(root, ScriptedModel(script=script), gate, KEY) as client:
+            paused = [await submit(client) for _ in range(5)]
+            for run_id in paused:
+                assert (await finished(client, run_id))[-1].data["status"] == "paused"
+            body = {"decisions": {"c1": {"type": "approve"}}}
+            async with asyncio.TaskGroup() as group:
+                deciding = [client.http.post(f"/agent/runs/{run_id}/decisions", json=body) for run_id in paused]
+                tasks = [group.create_task(one) for one in deciding]
+            responses = [task.result() for task in tasks]
+            assert sorted(one.status_code for one in responses) == [202] * 2 + [429] * 3
+            refused = [one.json()["error"]["code"] for one in responses if one.status_code == 429]
+            assert (refused, gate.paid <= 2) == (["too_many_runs"] * 3, True)
+            await gate.began.wait()
+            gate.opened.set()
+            for run_id, response in zip(paused, responses, strict=True):
+                if response.status_code == 202:
+                    assert (await finished(client, run_id, params={"wait": True}))[-1].data["status"] == "completed"
+            waiting = [run_id for run_id, one in zip(paused, responses, strict=True) if one.status_code == 429]
+            for run_id in waiting:  # 5 starts and 2 decisions count for the rate, the refused ones do not
+                await client.post(f"runs/{run_id}/decisions", body, 202)
+                assert (await finished(client, run_id, params={"wait": True}))[-1].data["status"] == "completed"
+            assert gate.paid == 5
+
+    asyncio.run(main())
+
+
 # --- cancellation
 
 
@@ -354,6 +394,16 @@ def test_a_run_is_cancelled_while_it_runs_waits_or_is_queued_and_a_second_time(t
                 found = await client.post(f"runs/{run_id}/cancel", status=202)
                 assert found["run_id"] == run_id
                 assert (await finished(client, run_id))[-1].data["status"] == "cancelled"
+
+    asyncio.run(main())
+
+
+def test_a_cancellation_that_comes_too_late_is_200_with_what_happened(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with client_of(project(tmp_path), ScriptedModel("done")) as client:
+            run_id = await submit(client)
+            await finished(client, run_id)
+            assert (await client.post(f"runs/{run_id}/cancel", status=200))["status"] == "completed"
 
     asyncio.run(main())
 

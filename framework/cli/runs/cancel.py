@@ -13,6 +13,7 @@ from framework.cli.records import find_run
 from framework.cli.resuming import open_runtime
 from framework.store.protocol import OPEN_STATUSES
 from framework.types.state import RunState
+from framework.types.status import Status
 
 
 @click.command("cancel")
@@ -24,8 +25,8 @@ def command(run: str, project: str, as_json: bool) -> int:
 
     Exit codes: 0 it is cancelled, or its process was asked to cancel it; 1 it had already ended.
     """
-    before, after = asyncio.run(_cancel(project, run))
-    had_ended = before.status not in OPEN_STATUSES
+    before, after, happened = asyncio.run(_cancel(project, run))
+    had_ended = before.status not in OPEN_STATUSES or happened not in (*OPEN_STATUSES, "cancelled")
     if as_json:
         click.echo(json.dumps({"run_id": after.run_id, "status": after.status, "was": before.status}))
     elif had_ended:
@@ -37,8 +38,8 @@ def command(run: str, project: str, as_json: bool) -> int:
     return 1 if had_ended else 0
 
 
-async def _cancel(project: str, run: str) -> tuple[RunState, RunState]:
+async def _cancel(project: str, run: str) -> tuple[RunState, RunState, Status]:
     async with open_runtime(locate(project)) as runtime:
         before = await find_run(runtime.store, run)
-        await runtime.cancel(before.run_id)
-        return before, await runtime.store.load_run(before.run_id)
+        happened = await runtime.cancel(before.run_id)
+        return before, await runtime.store.load_run(before.run_id), happened

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from framework.engine.context.event_hub import EventHub
-from framework.store.run_record import ImmediateRecord, RunRecord
+from framework.store.run_record import CancelAccepted, ImmediateRecord, RunRecord
 from framework.types.budget import BudgetUse
 from framework.types.events import Event, RunEvent
 from framework.types.state import RunState
@@ -81,6 +81,8 @@ class Journal:
         """Number of the last request when the timer was set."""
         self._failure: BaseException | None = None
         self._is_ending = self._is_releasing = False
+        self._end_is_refused = False
+        """Whether the last write was not done, because a cancel request was accepted before it."""
 
     @property
     def is_suspended(self) -> bool:
@@ -169,21 +171,28 @@ class Journal:
         """Whether the run's end or pause is being written, or was."""
         return self._is_ending
 
-    async def end(self, events: Sequence[Event]) -> None:
-        """Persist the final state with the last events, even if the task is cancelled during the write."""
-        self._is_ending = True
+    async def end(self, events: Sequence[Event]) -> bool:
+        """Persist the final state with the last events, even if the task is cancelled during the write.
+
+        Returns:
+            False if nothing was written, because a cancel request was accepted before: end the run as cancelled.
+        """
+        self._is_ending, self._end_is_refused = True, False
         if not self._durable:
             kept = (*self._hub.kept, *events)
             await self._record.write(self._state, kept, self._take_spans(), last=True, uses=self._take_uses())
             for event in events:
                 self._hub.put(event)
-            return
+            return True
         self._outbox.extend(events)
         self._requested += 1  # before any await: a write that begins now includes the end, and must be the last one
         if self._writing is None and self._begin_write() is None:
             self._raise_failure()
         else:
             await _wait_shielded(asyncio.ensure_future(self._wait_until_written(self._requested)))
+        if self._end_is_refused:
+            self._outbox = [event for event in self._outbox if event.seq < events[0].seq]
+        return not self._end_is_refused
 
     async def release(self) -> None:
         """Persist the state and release the lease, so that any process can resume the run."""
@@ -212,7 +221,7 @@ class Journal:
 
     async def _wait_until_written(self, target: int) -> None:
         """Wait until the write with this number is done."""
-        while self._written < target:
+        while self._written < target and not self._end_is_refused:
             self._raise_failure()
             if (writing := self._writing or self._begin_write()) is not None:
                 await asyncio.shield(writing)
@@ -255,10 +264,18 @@ class Journal:
             self._written = covered
             for event in events:
                 self._hub.put(event)
+        except CancelAccepted:
+            self._refuse_end(events, spans, uses)
+            return True
         except BaseException as failure:  # noqa: BLE001 - the next save raises it; no step runs unrecorded
             self._failure = failure
         self._pass_cancel_request_on()
         return True
+
+    def _refuse_end(self, events: list[Event], spans: Sequence[SpanRecord], uses: Sequence[BudgetUse]) -> None:
+        """Keep what the last write contained: the next one is that of a cancelled run."""
+        self._outbox, self._spans, self._state.uncounted = events, spans, [*uses]
+        self._end_is_refused = self.cancel_requested = True
 
     def _take(self) -> tuple[int, list[Event], Sequence[SpanRecord], Sequence[BudgetUse]]:
         """Return what the next write contains: the number of the last request, events, spans, and uses of budgets."""
@@ -281,6 +298,9 @@ class Journal:
             self._written = covered
             for event in events:
                 self._hub.put(event)
+        except CancelAccepted:
+            self._refuse_end(events, spans, uses)
+            return
         except BaseException as failure:  # noqa: BLE001 - the next save raises it; no step runs unrecorded
             self._failure = failure
         finally:

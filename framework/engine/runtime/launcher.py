@@ -217,7 +217,10 @@ class Launcher:
             await asyncio.wait([active.stream.end()])
 
     def cancel(self, run_id: str) -> bool:
-        """Cancel a run that this process executes or begins. Return False if there is none, or its lease was lost."""
+        """Cancel a run that this process executes or begins. Return False if there is none, or its lease was lost.
+
+        Also False if its end or pause is being saved: then only the store knows whether the request is in time.
+        """
         if run_id in self._claims:
             self._claims[run_id].request_cancel()
             return True
@@ -225,6 +228,8 @@ class Launcher:
         if active is None or active.journal.lease_lost:
             return False
         active.journal.mark_cancelled()
+        if active.journal.is_ending and self.store.durable:
+            return False
         active.cancel()
         return True
 

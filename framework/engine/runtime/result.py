@@ -13,6 +13,7 @@ from framework.engine.context.journal import next_event
 from framework.engine.context.run_context import RunContext
 from framework.engine.run import Run
 from framework.engine.run_trace import RunTrace
+from framework.store.protocol import ANSWERED_STATUSES
 from framework.types.errors import LimitExceeded, RunSuspended
 from framework.types.events import ConfirmationRequested, Event, RunFailed, RunFinished, RunPaused
 from framework.types.report import CallSummary, IncompleteStep, ToolStat, TraceEntry
@@ -35,12 +36,25 @@ async def finish_run(run: Run, pending: tuple[Confirmation, ...], trace: RunTrac
     state.pending = [_with_expiry(run, confirmation) for confirmation in pending]
     if state.status == "running":  # cancelled before its executor began
         state.status, state.finish_reason = "cancelled", "cancelled"
+    journal = run.services.journal
+    if journal.cancel_requested:
+        _end_as_cancelled(state)
     state.paused_at = run.services.now() if pending else None
     trace.finish()
-    await run.services.journal.end([*closing_events(state, run.output_message_id)])
+    closing = [*closing_events(state, run.output_message_id)]
+    if not await journal.end(closing):  # a cancellation was accepted elsewhere before the end was saved
+        _end_as_cancelled(state)
+        state.seq = closing[0].seq - 1
+        await journal.end([*closing_events(state, run.output_message_id)])
     result = build_result(state, run.typed_answer)
     _log_result(result)
     return result
+
+
+def _end_as_cancelled(state: RunState) -> None:
+    """Let a run with an answer end as cancelled: whoever cancelled it was told that it would be."""
+    if state.status in ANSWERED_STATUSES:
+        state.status, state.finish_reason, state.stopped_by = "cancelled", "cancelled", None
 
 
 async def suspend_run(run: Run, trace: RunTrace) -> NoReturn:

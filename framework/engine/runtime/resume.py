@@ -209,17 +209,18 @@ class RunResumer:
                 raise
             resumed.set_exception(error)
 
-    async def cancel(self, run_id: str, caller: Caller) -> None:
+    async def cancel(self, run_id: str, caller: Caller) -> Status:
         """Cancel a run that is in progress in any process, paused or interrupted; see `Runtime.cancel`."""
         while True:
             state = await self.load(run_id, caller)
             if self._launcher.cancel(run_id):
-                return
+                return "queued" if state.status == "queued" else "running"
             if state.status not in OPEN_STATUSES or await self._store.request_cancel(run_id):
-                return
+                return state.status
             with suppress(RunBusy):  # another process has just resumed it: request cancellation from that process
                 await self._end_inactive(state, "cancelled", "cancelled")
-                return
+                return "cancelled"
+            await self._launcher.wait_until_released(run_id)  # its end was saved, and this process still holds it
 
     async def orphans(self) -> Sequence[RunInfo]:
         """Return runs that were in progress when their process ended, oldest first."""
@@ -338,13 +339,16 @@ class RunResumer:
         requested while its pause was being saved is cancelled now.
         """
         if cancel_requested:
-            self._background.start(f"run {state.run_id}", self.cancel(state.run_id, RUNTIME_CALLER))
+            self._background.start(f"run {state.run_id}", self._cancel_paused(state.run_id))
             return
         expiries = [one.expires_at for one in state.pending if one.expires_at is not None]
         if expiries:
             delay = min(expiries).timestamp() - self._store.now()
             call_later = asyncio.get_running_loop().call_later
             self._timers[state.run_id] = call_later(delay, self._continue_expired, state.run_id)
+
+    async def _cancel_paused(self, run_id: str) -> None:
+        await self.cancel(run_id, RUNTIME_CALLER)
 
     def _stop_timer(self, run_id: str) -> None:
         if timer := self._timers.pop(run_id, None):

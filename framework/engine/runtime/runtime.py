@@ -41,6 +41,7 @@ from framework.types.media import MediaPart
 from framework.types.messages import ToolResult
 from framework.types.run_request import IdempotencyKey, QueuePlace
 from framework.types.state import Confirmation, Decision, OutputT, RunResult
+from framework.types.status import Status
 from framework.types.todo import TodoItem
 
 _GRACE_SECONDS = 2.0
@@ -372,9 +373,14 @@ class Runtime:
         """
         return await todo_list.replace_todo(self.store, conversation, items, self._caller(user, tenant))
 
-    async def cancel(self, run_id: str, *, user: str | None = None, tenant: str | None = None) -> None:
-        """Cancel a run, unless it has ended: it may be queued, paused, or in progress anywhere; raises RunNotFound."""
-        await self._resumer.cancel(run_id, self._caller(user, tenant))
+    async def cancel(self, run_id: str, *, user: str | None = None, tenant: str | None = None) -> Status:
+        """Cancel a run, unless it has ended: it may be queued, paused, or in progress anywhere; raises RunNotFound.
+
+        Returns:
+            What happened: `cancelled`; `running` or `queued` if its process has accepted the request, so that the run
+            ends as `cancelled`, unless it fails; or the status of a run that had ended before.
+        """
+        return await self._resumer.cancel(run_id, self._caller(user, tenant))
 
     async def budgets(self) -> tuple[BudgetStatus, ...]:
         """Return how much of the budgets of all users is used in their current periods, the fullest first."""

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from pydantic_core import PydanticSerializationError
 
 from framework.store.protocol import ANSWERED_STATUSES
-from framework.store.run_record import ImmediateRecord
+from framework.store.run_record import CancelAccepted, ImmediateRecord
 from framework.store.signals import Signal
 from framework.store.span_rows import encode_spans
 from framework.store.sql.budgets import CounterStatements
@@ -179,8 +179,9 @@ class SqlRecord(ImmediateRecord):
         """
         with self._failing():
             batch = self._batch(state, events, spans, uses)
-            cancelled = await self._database.write(self._work(state, batch, last=last), self._committed)
-            self._saved(state, batch, batch.size, cancelled=cancelled, last=last)
+            with self._keeping(batch):
+                cancelled = await self._database.write(self._work(state, batch, last=last), self._committed)
+                self._saved(state, batch, batch.size, cancelled=cancelled, last=last)
 
     def write_now(
         self,
@@ -198,7 +199,8 @@ class SqlRecord(ImmediateRecord):
             batch = self._batch(state, events, spans, uses)
             cancelled, chars = None, batch.size
             if (self._stored_chars if last else 0) + chars <= MAX_IMMEDIATE_CHARS:
-                cancelled = self._database.write_now(self._work(state, batch, last=last))
+                with self._keeping(batch):
+                    cancelled = self._database.write_now(self._work(state, batch, last=last))
             if cancelled is None:
                 self._unsaved = batch
                 return False
@@ -212,6 +214,9 @@ class SqlRecord(ImmediateRecord):
         try:
             yield
             is_held = True
+        except CancelAccepted:
+            is_held = True
+            raise
         except RunTaken:
             raise
         except StoreError as error:
@@ -219,6 +224,15 @@ class SqlRecord(ImmediateRecord):
         finally:
             if not is_held:
                 self._lease.end()
+
+    @contextmanager
+    def _keeping(self, batch: RowBatch) -> Iterator[None]:
+        """Keep the rows of a last write that a cancel request has prevented for the next write."""
+        try:
+            yield
+        except CancelAccepted:
+            self._unsaved = batch
+            raise
 
     def _batch(
         self, state: RunState, events: Sequence[Event], spans: Sequence[SpanRecord], uses: Sequence[BudgetUse]
@@ -259,6 +273,8 @@ class SqlRecord(ImmediateRecord):
 
         def work(connection: sa.Connection) -> bool:
             cancelled = self._compare_and_set(connection, statement, row)
+            if cancelled and last and state.status in ANSWERED_STATUSES:
+                raise CancelAccepted
             batch.insert(connection, self._statements)
             if not (last and state.status != "paused" and self._pack(connection, batch)):
                 batch.insert_events(connection, self._statements, self._run_id, self._version + 1)

@@ -150,6 +150,74 @@ def test_a_run_cancelled_while_its_pause_is_saved_does_not_stay_paused(
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_a_run_cancelled_while_its_end_is_saved_ends_as_cancelled(
+    tmp_path: Path, store_url: str, elsewhere: bool
+) -> None:
+    """The request is accepted, so the run must not end as completed."""
+
+    async def main() -> None:
+        store = await Slow.open(store_url, tmp_path)
+        assert isinstance(store, Slow)
+        store.slow_down()
+        root = project(tmp_path)
+        async with Runtime.open(root, store=store, **options(Shop(), "the answer")) as runtime:
+            async with runtime.stream("go", conversation="c") as stream:
+                ended = asyncio.create_task(stream.result())
+                await store.reached.wait()
+                if elsewhere:
+                    async with Runtime.open(root, store=store_url, **options(Shop())) as other:
+                        assert await other.cancel(stream.run_id) == "running"
+                else:
+                    assert await runtime.cancel(stream.run_id) == "running"
+                store.go.set()
+                assert (await ended).status == "cancelled"
+            await must_be_cancelled(store, stream.run_id)
+            assert await runtime.cancel(stream.run_id) == "cancelled"
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_run_cancelled_while_its_answer_is_checked_ends_as_cancelled(tmp_path: Path, any_url: str | None) -> None:
+    async def main() -> None:
+        reached, root = asyncio.Event(), project(tmp_path)
+        write(
+            root,
+            {
+                "plugins/guard.py": """
+                    import asyncio
+
+                    from framework import hook
+
+                    @hook
+                    async def wait(context, output):
+                        context.deps.set()
+                        await asyncio.Event().wait()
+                """,
+                "agents.d/one.yaml": agent("one", hooks="{after_run: [guard.wait]}"),
+            },
+        )
+        made = {**options(Shop(), "the answer"), "deps": reached}
+        async with Runtime.open(root, store=any_url, **made) as runtime, runtime.stream("go") as stream:
+            ended = asyncio.create_task(stream.result())
+            async with asyncio.timeout(PATIENCE):
+                await reached.wait()
+            assert await runtime.cancel(stream.run_id) == "running"
+            assert (await ended).status == "cancelled"
+
+    asyncio.run(main())
+
+
+def test_a_cancellation_of_a_run_that_has_ended_says_how_it_ended(tmp_path: Path, any_url: str | None) -> None:
+    async def main() -> None:
+        async with Runtime.open(project(tmp_path), store=any_url, **options(Shop(), "the answer")) as runtime:
+            result = await runtime.run("go")
+            assert await runtime.cancel(result.run_id) == "completed"
+
+    asyncio.run(main())
+
+
 def test_a_cancel_request_to_a_dead_process_is_executed_by_the_next(tmp_path: Path, store_url: str) -> None:
     async def main() -> None:
         dead = await SqlStore.open(store_url, tmp_path)
