@@ -171,7 +171,7 @@ MUTANTS = (
     Mutant(FOLLOW, "min(after, state.seq)", "after", FOLLOW_TEST),
     Mutant(FOLLOW, "or not hub.serves(self._last)", "", FOLLOW_TEST),
     Mutant(PLACES, "taken = min(number, self.free)", "taken = number", SUBMIT_TEST),
-    Mutant(QUEUE, "if request.attempts >= MAX_RESUME_ATTEMPTS:", "if False:", SUBMIT_TEST),
+    Mutant(QUEUE, "if request.attempts and not await self._may_begin(request):", "if False:", SUBMIT_TEST),
     Mutant(PLACES, "        self._on_free()  # not after", "        # not after", SUBMIT_TEST),
     Mutant(QUEUE, "                if claim.cancel_requested:\n", "                if False:\n", SUBMIT_TEST),
     Mutant(QUEUE, "                        self._launcher.hold(request.run_id, claim)\n", "", SUBMIT_TEST),

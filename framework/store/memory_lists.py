@@ -107,6 +107,8 @@ def _is_in_scope(info: RunInfo | ConversationInfo, query: RunQuery | Conversatio
 def _conditions(info: RunInfo, query: RunQuery) -> Iterator[bool]:
     yield not query.statuses or info.status in query.statuses
     yield not query.orphaned or info.orphaned
+    yield info.attempts >= query.min_attempts
+    yield query.max_attempts is None or info.attempts <= query.max_attempts
     if query.expired_at is not None:
         yield info.status == "paused" and info.expires_at is not None and info.expires_at <= query.expired_at
     for name in ("run_id", "conversation_id", "agent", "generation"):

@@ -123,6 +123,8 @@ class RunInfo:
     """Whether a process is executing it."""
     attempts: int = 0
     """Number of times it was taken over since its last saved step."""
+    crashes: int = 0
+    """Number of processes that ended during its next step and held no other run."""
     priority: int = 0
     waits_for: str | None = None
     """What it waits for until it begins or continues: `conversation` (the runs before it), `capacity` (a free process),
@@ -162,6 +164,10 @@ class RunQuery:
     """Only runs added before this Unix time."""
     orphaned: bool = False
     """Only runs in progress that no process executes."""
+    min_attempts: int = 0
+    """Only runs with at least this many `RunInfo.attempts`."""
+    max_attempts: int | None = None
+    """Only runs with at most this many."""
     expired_at: float | None = None
     """Only paused runs with a confirmation that expires by this Unix time."""
     newest_first: bool = False

@@ -364,12 +364,12 @@ def test_a_run_that_is_claimed_again_as_soon_as_it_is_released_stays_claimed(
         first, second = await store.claim(2)
         running = await begin(store, first, ONE)
 
-        async def releasing(work: Any, committed: Any = None, *, is_small: bool = False) -> Any:
+        async def releasing(*arguments: Any, **options: Any) -> Any:
             if next(calls) == 0:  # the attempt
-                return await write(work, committed, is_small=is_small)
+                return await write(*arguments, **options)
             monkeypatch.undo()
             await end(*running)
-            result = await write(work, committed, is_small=is_small)
+            result = await write(*arguments, **options)
             again.extend(await store.claim(1))
             return result
 

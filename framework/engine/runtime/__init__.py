@@ -10,7 +10,7 @@ In reading order; each module imports only from those below it:
     follow          Follows a run, wherever it is in progress: its stored events, then live ones.
     elsewhere       Runs that are followed here while other processes execute them.
     resume          Resumes runs after a pause or a crash, and ends runs that are not resumed.
-    suspects        Resumes, one at a time, the runs that may crash their process.
+    suspects        Finds out which of the interrupted runs ends its processes.
     single_call     Calls one tool under an agent's policy, outside any run and without a model.
     model_only      Asks the model of an agent alone: no instructions, no tools, no record.
     hand_on         Leaves runs that this process lacks something for to processes that have it.

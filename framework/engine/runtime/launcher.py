@@ -206,6 +206,10 @@ class Launcher:
         active = self._running.get(run_id)
         return active.stream.end() if active else None
 
+    def executes_only(self, run_id: str) -> bool:
+        """Return whether this process executes no other run, and is about to begin none."""
+        return not (self._running.keys() | self._claims.keys()) - {run_id}
+
     def is_running(self, run_id: str) -> bool:
         """Return whether the run is in progress in this process."""
         return run_id in self._running

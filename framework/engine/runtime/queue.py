@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from contextvars import Context
 from dataclasses import dataclass
 from uuid import uuid4
@@ -26,7 +26,6 @@ from framework.engine.runtime.queued_request import check_place, read_request, s
 from framework.engine.runtime.request import RUNTIME_CALLER, RunOptions
 from framework.engine.runtime.resume import RunResumer
 from framework.engine.runtime.start import NewRun, RunStarter
-from framework.engine.runtime.suspects import MAX_RESUME_ATTEMPTS
 from framework.engine.runtime.user_input import UserInput
 from framework.engine.work.source import WorkSource
 from framework.store.signals import MISSED, Signal
@@ -42,6 +41,8 @@ log = logging.getLogger(__name__)
 
 LOOK_AGAIN_SECONDS = 1.0
 """Shortest interval at which a program that executes runs looks for those that no process holds."""
+_TURN_SECONDS = 1.0
+"""How long a queued run is left alone that has to wait for its turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +217,7 @@ class RunQueue:
         claims: list[_Claim] = []
         try:
             async with self._claiming:
-                if not self._is_closing:
+                if not (self._is_closing or await self._resumer.suspects.tries_alone()):
                     for request in await self._store.claim(number, scope=self._work.scope):
                         claim = self._claims[request.run_id] = _Claim(request)
                         self._launcher.hold(request.run_id, claim)
@@ -287,12 +288,13 @@ class RunQueue:
         """
         request, run_id = claim.request, claim.request.run_id
         try:
-            if request.attempts >= MAX_RESUME_ATTEMPTS:
-                message = f"{request.attempts} processes in a row ended before the run began"
-                await self._fail(run_id, ErrorInfo(code="crashed", message=message))
-            elif new := await claim.prepare(self._starter, generation):
+            if request.attempts and not await self._may_begin(request):
+                return None
+            with self._resumer.suspects.trying(run_id) if request.attempts else nullcontext():
+                new = await claim.prepare(self._starter, generation)
+            if new:
                 return await self._start(claim, new)
-            elif not claim.lease_lost:
+            if not claim.lease_lost:
                 await self._release(run_id)
                 if claim.cancel_requested:
                     await self._resumer.cancel(run_id, RUNTIME_CALLER)
@@ -309,6 +311,19 @@ class RunQueue:
             log.error("run %s could not begin: %s", run_id, places(error))
             await self._fail(run_id, ErrorInfo(code="internal_error", message="internal error; see the log"))
         return None
+
+    async def _may_begin(self, request: RunRequest) -> bool:
+        """Return whether to begin a run whose earlier processes ended. If not, it has failed, or begins later."""
+        run_id = request.run_id
+        if await self._resumer.suspects.has_crashed(run_id, request.attempts):
+            message = f"{request.attempts} processes in a row ended before the run began"
+            await self._fail(run_id, ErrorInfo(code="crashed", message=message))
+            return False
+        if not await self._resumer.suspects.admit(run_id, request.attempts):
+            self._launcher.drop(run_id)
+            await self._store.hand_on(run_id, "waits until another run has saved a step", _TURN_SECONDS)
+            return False
+        return True
 
     async def _start(self, claim: _Claim, new: NewRun) -> asyncio.Task[RunResult] | None:
         """Record and start a prepared run, and return its task; None if a limit on runs in progress is reached."""

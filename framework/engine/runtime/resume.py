@@ -23,7 +23,7 @@ from framework.engine.runtime.max_running import limits_of
 from framework.engine.runtime.places import Places
 from framework.engine.runtime.request import RUNTIME_CALLER, Caller, check_decisions, storable_decisions
 from framework.engine.runtime.result import closing_events
-from framework.engine.runtime.suspects import MAX_RESUME_ATTEMPTS, Suspects
+from framework.engine.runtime.suspects import Suspects
 from framework.store.protocol import OPEN_STATUSES, RunInfo, RunQuery
 from framework.store.run_record import RunRecord
 from framework.store.work import UNLIMITED
@@ -75,7 +75,8 @@ class RunResumer:
         self._catalog, self._launcher, self._blueprints = catalog, launcher, blueprints
         self._store, self._background = launcher.store, background
         self._places, self._hand_on, self._leaves_runs = places, hand_on, leaves_runs
-        self._suspects = Suspects(launcher.store)
+        self.suspects = Suspects(launcher.store, launcher.executes_only)
+        self._resuming = asyncio.Lock()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         """Timers of the runs that paused in this process with confirmations that expire, by run id."""
         launcher.call_on_pause(self._on_pause)
@@ -228,21 +229,27 @@ class RunResumer:
 
     async def resume_orphans(self) -> list[str]:
         """Resume interrupted runs in the background and return their ids; see `Runtime.resume_orphans`."""
-        resumed = []
-        await self._places.known()
-        if not self._places.free:
-            return []
-        limit = self._places.free + self._hand_on.remembered
-        for info in await self._store.runs(RunQuery(orphaned=True, limit=limit)):
-            if not self._hand_on.is_due(info.run_id) or info.run_id in self._suspects:
-                continue
-            if info.attempts >= MAX_RESUME_ATTEMPTS:
-                await self._fail_crashed(info)
-                continue
+        async with self._resuming:  # so that each call knows what the one before has resumed
             await self._places.known()
-            if self._places.take():
-                self._background.start(f"run {info.run_id}", self._places.execute(self.continue_interrupted(info)))
-                resumed.append(info.run_id)
+            return await self._resume_candidates() if self._places.free else []
+
+    async def _resume_candidates(self) -> list[str]:
+        resumed = []
+        must_wait = False
+        for info in await self.suspects.candidates(self._places.free + self._hand_on.remembered):
+            is_here = info.run_id in self.suspects or self._launcher.is_running(info.run_id)
+            if await self.suspects.has_crashed(info.run_id, info.attempts):
+                await self._fail_crashed(info)
+            elif not (must_wait or is_here) and self._hand_on.is_due(info.run_id):
+                await self._places.known()
+                if not self._places.take():
+                    must_wait = True
+                elif not await self.suspects.admit(info.run_id, info.attempts):
+                    self._places.give_back()
+                    must_wait = True
+                else:
+                    self._background.start(f"run {info.run_id}", self._places.execute(self.continue_interrupted(info)))
+                    resumed.append(info.run_id)
         return resumed
 
     async def expire(self) -> list[str]:
@@ -254,26 +261,23 @@ class RunResumer:
         return [info.run_id for info in infos]
 
     async def find_interrupted(self, run_id: str) -> RunInfo | None:
-        """Return a run if it has to be continued, and does not wait for its turn here: see `continue_interrupted`."""
-        for info in () if run_id in self._suspects else await self._store.runs(RunQuery(run_id=run_id)):
+        """Return a run if it has to be continued, and may be now: see `Suspects`."""
+        for info in () if run_id in self.suspects else await self._store.runs(RunQuery(run_id=run_id)):
             is_expired = info.status == "paused" and (info.expires_at or math.inf) <= self._store.now()
-            if info.orphaned or is_expired:
+            if is_expired or (info.orphaned and await self.suspects.admit(run_id, info.attempts)):
                 return info
         return None
 
     async def continue_interrupted(self, info: RunInfo) -> None:
         """Continue a run that no process holds, or with an expired confirmation, and wait for its end or pause.
 
-        A run that may have crashed its processes waits for its turn. If another process continues it, nothing happens.
+        If another process continues it, nothing happens.
         """
-        if info.orphaned and info.attempts >= MAX_RESUME_ATTEMPTS:
-            await self._fail_crashed(info)
-        elif info.orphaned and info.attempts == MAX_RESUME_ATTEMPTS - 1:
-            async with self._suspects.turn(info.run_id) as may_resume:
-                if may_resume:
-                    await self._continue(info.run_id)
-        else:
-            await self._continue(info.run_id)
+        with self.suspects.trying(info.run_id):
+            if info.orphaned and await self.suspects.has_crashed(info.run_id, info.attempts):
+                await self._fail_crashed(info)
+            else:
+                await self._continue(info.run_id)
 
     async def fail_queued(self, run_id: str, error: ErrorInfo) -> None:
         """Fail a queued run that cannot begin, unless another process has claimed it."""
@@ -283,8 +287,7 @@ class RunResumer:
                 await self._end_inactive(state, "failed", error.code, error)
 
     def close(self) -> None:
-        """Stop the timers, and what waits for its turn."""
-        self._suspects.close()
+        """Stop the timers."""
         for timer in self._timers.values():
             timer.cancel()
 

@@ -232,7 +232,7 @@ class Runtime:
         return await self._queue.submit(*check_request(message, options), place, idempotency)
 
     async def start_queued(self) -> Sequence[str]:
-        """Begin queued runs in the background, and return their ids. One that crashed three processes is failed."""
+        """Begin queued runs in the background, and return their ids. One that ends its processes is failed."""
         claimed = await self._queue.claim()
         self.work.wake(has_looked=True)
         return claimed
@@ -393,7 +393,8 @@ class Runtime:
     async def resume_orphans(self) -> list[str]:
         """Resume interrupted runs in the background; return their ids. A program that looks for runs does so itself.
 
-        A run that was resumed three times in a row without saving another step is failed instead (`crashed`).
+        A run that was resumed three times without saving another step, and of which three processes ended that held no
+        other run, is failed instead (`crashed`).
         """
         return await self._resumer.resume_orphans()
 

@@ -11,7 +11,6 @@ from framework.store.sql.leases import RunLease, RunLeases
 from framework.store.sql.offering import RunOffers
 from framework.store.sql.processes import ProcessLease, find_dead, is_held_under, lock_dead
 from framework.store.sql.queue import claim_ready, claimed_by, find_claims, select_ready
-from framework.store.sql.schema import is_claimed_or_running, runs
 from framework.store.sql.slots import block_run
 from framework.store.work import RunLimits, WorkScope
 from framework.types.run_request import RunRequest
@@ -98,9 +97,7 @@ class Claims:
         return await self._database.read(work)
 
     def _release_dead(self, connection: sa.Connection) -> None:
-        """Release the queued runs that dead processes have claimed, and count the attempts."""
+        """Release the runs of dead processes that have claimed queued ones."""
         dead = find_dead(connection, self._database, self._leases)
-        if dead and (numbers := find_claims(connection, dead)):
-            locked = lock_dead(connection, self._database, self._leases, dead)
-            is_left = sa.and_(runs.c.no.in_(numbers), is_claimed_or_running(), runs.c.process.in_(locked))
-            self._offers.release(connection, is_left, attempts=runs.c.attempts + 1)
+        if dead and find_claims(connection, dead):
+            self._offers.release_dead(connection, lock_dead(connection, self._database, self._leases, dead))

@@ -95,6 +95,10 @@ def _version_8(connection: sa.Connection) -> None:
         index.create(connection, checkfirst=True)
 
 
+def _version_9(connection: sa.Connection) -> None:
+    _add_column_of_runs(connection, runs.c.crashes)
+
+
 def _has_column(connection: sa.Connection, table: sa.Table, name: str) -> bool:
     return name in {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
 
@@ -142,11 +146,12 @@ MIGRATIONS: Mapping[int, Migration] = {
     6: _version_6,
     7: _version_7,
     8: _version_8,
+    9: _version_9,
 }
 """Migrates a database from the version before to this one. All run in one transaction."""
 SCHEMA_VERSION = max(MIGRATIONS)
 """The version of the tables that this code uses."""
-_MIN_VERSIONS: Mapping[int, int] = {number: number for number in range(1, 8)} | {8: 7}
+_MIN_VERSIONS: Mapping[int, int] = {number: number for number in range(1, 8)} | {8: 7, 9: 7}
 """The oldest schema version of code that may use a database of this version."""
 
 

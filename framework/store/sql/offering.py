@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -10,7 +11,7 @@ import sqlalchemy as sa
 from framework.store.signals import Signal
 from framework.store.sql.database import Database
 from framework.store.sql.prepared_statement import PreparedStatement, driver_cursor
-from framework.store.sql.schema import conversations, has_status, is_next, runs
+from framework.store.sql.schema import conversations, has_status, is_claimed_or_running, is_next, runs
 from framework.store.sql.signals import notify
 from framework.store.work import OfferedRun, Offers
 
@@ -65,6 +66,32 @@ class RunOffers:
         returned = (*OFFERED_COLUMNS, runs.c.status, runs.c.ready)
         rows = connection.execute(sa.update(runs).where(condition).values(values).returning(*returned)).all()
         return self.offer(connection, (row[:4] for row in rows if row.ready or row.status == "running"))
+
+    def release_dead(self, connection: sa.Connection, dead: Collection[str]) -> list[OfferedRun]:
+        """Release all runs of processes that have ended, and offer them.
+
+        A process that held a single run ended because of it, as far as can be known. All runs of a process are released
+        together, so that the last one does not look as if it had been alone.
+
+        Args:
+            connection: the connection.
+            dead: ids of processes that cannot renew their leases until the transaction ends.
+        """
+        held = sa.select(runs.c.no, runs.c.process).where(is_claimed_or_running(), runs.c.process.in_(dead))
+        rows = connection.execute(held.order_by(runs.c.no).with_for_update()).all()
+        if not rows:
+            return []
+        number = Counter(row.process for row in rows)
+        alone = [row.no for row in rows if number[row.process] == 1]
+        columns = {
+            "attempts": sa.case(
+                (has_status("queued"), runs.c.attempts + 1), else_=runs.c.attempts
+            ),  # `take` counts others
+            "crashes": runs.c.crashes + sa.case((runs.c.no.in_(alone), 1), else_=0),
+        }
+        return self.release(
+            connection, runs.c.no.in_([row.no for row in rows]), offered_at=self._database.now, **columns
+        )
 
     def make_next_ready(self, connection: sa.Connection, conversation: str) -> None:
         """Make the first queued run of a conversation ready, and offer it, if no run of that is open any more."""

@@ -167,6 +167,7 @@ def begin_queued(
         "request": None,
         "refusals": None,
         "attempts": 0,
+        "crashes": 0,
         "version": runs.c.version + 1,
         **row,
     }

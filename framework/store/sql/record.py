@@ -71,8 +71,8 @@ class Statements:
 
         self.begin = prepared(INSERT_HELD)
         self.step = prepared(step.values(**progress))
-        self.progress = prepared(step.values(attempts=0, refusals=None, **progress))
-        unoffered = {"attempts": 0, "refusals": None, "offered_at": None, "request": None}
+        self.progress = prepared(step.values(attempts=0, crashes=0, refusals=None, **progress))
+        unoffered = {"attempts": 0, "crashes": 0, "refusals": None, "offered_at": None, "request": None}
         end = step.values(**RELEASED, **unoffered, **progress, **ended)
         self.end = prepared(end)
         self.packer, self.counters = Packer(database), CounterStatements(database)

@@ -112,6 +112,10 @@ def _conditions(query: RunQuery, dialect: str) -> Iterator[sa.ColumnElement[bool
         yield sa.or_(*(has_status(status) for status in sorted(query.statuses)))
     if query.expired_at is not None:
         yield sa.and_(has_status("paused"), runs.c.expires_at <= query.expired_at)
+    if query.min_attempts:
+        yield runs.c.attempts >= query.min_attempts
+    if query.max_attempts is not None:
+        yield runs.c.attempts <= query.max_attempts
     if query.run_id is not None:
         yield runs.c.id == to_sql_text(query.run_id)
     if query.agent is not None:
@@ -164,6 +168,7 @@ def _run_info(row: Any, *, held: bool) -> RunInfo:
         expires_at=row.expires_at,
         held=held,
         attempts=row.attempts,
+        crashes=row.crashes,
         priority=row.priority,
         waits_for=None if held else _waits_for(row),
         refusals=None if row.refusals is None else json.loads(row.refusals),

@@ -85,6 +85,7 @@ runs = sa.Table(
     sa.Column("blocked_by", sa.Text),
     sa.Column("refusals", sa.Text),
     sa.Column("offered_at", sa.Double),
+    sa.Column("crashes", sa.Integer, nullable=False, server_default="0"),
     sa.UniqueConstraint("conversation_id", "turn"),
 )
 """One row per run. `head` is written once, `state` with every step. The other columns are used in queries.
@@ -101,6 +102,9 @@ process has claimed it, and no limit blocks it. `blocked_by` names the limit tha
 runs are claimed in the order of `priority` (higher first), `rank` and `no`. `offered_at` is when the run was last
 offered, on the database's clock. `refusals` has the reasons of processes that could not execute the run, as JSON by the
 name of the process.
+
+`attempts` is how often the run was taken over since its last saved step, and `crashes` how many of the processes that
+ended in that time held no other run: only these ended because of it, as far as can be known.
 """
 
 

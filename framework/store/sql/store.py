@@ -188,7 +188,7 @@ class SqlStore(SqlReader, SqlSignals):
         diff = StateDiff()
 
         def block(connection: sa.Connection) -> bool:
-            takeover.block(connection, self._offers, limits)
+            takeover.block(connection, limits)
             return True
 
         try:
@@ -209,7 +209,7 @@ class SqlStore(SqlReader, SqlSignals):
         takeover = self._takeover(state, decisions, by)
 
         def work(connection: sa.Connection) -> bool:
-            takeover.hand_over(connection, self._offers)
+            takeover.hand_over(connection)
             return True
 
         await self._database.write(work, takeover.was_handed_over, is_request=True)
@@ -296,7 +296,8 @@ class SqlStore(SqlReader, SqlSignals):
         alive = self._leases.alive()  # read after the rows: a lease begins before its row is written
         left = [row.owner for row in rows if row.owner not in alive]
         if left:
-            self._offers.release(connection, is_held_under(self._leases.name, left))
+            is_left = is_held_under(self._leases.name, left)
+            self._offers.release(connection, is_left, crashes=runs.c.crashes + 1)
         return {row.id: bool(row.cancel_requested) for row in rows if row.owner in alive}
 
     async def save_media(self, run_id: str, files: Mapping[str, bytes]) -> None:
@@ -402,7 +403,7 @@ class SqlStore(SqlReader, SqlSignals):
 
     def _takeover(self, state: RunState, made: Mapping[str, Decision], by: Deciders) -> Takeover:
         bodies = {key: decision.model_dump_json() for key, decision in made.items()}
-        return Takeover(self._database, self._leases, state, NewDecisions(bodies, by))
+        return Takeover(self._database, self._leases, self._offers, state, NewDecisions(bodies, by))
 
 
 def _first_rows(state: RunState, diff: StateDiff, *, keeps_history: bool) -> tuple[RowBatch, dict[str, Any]]:

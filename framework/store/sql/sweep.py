@@ -16,7 +16,7 @@ from framework.store.sql.database import Database
 from framework.store.sql.leases import RunLeases
 from framework.store.sql.offering import OFFERED_COLUMNS, REOFFER_SECONDS, RunOffers
 from framework.store.sql.processes import delete_old, find_dead, find_unfinished, lock_dead
-from framework.store.sql.schema import CLAIM_ORDER, RELEASED_ORDER, has_status, is_claimed_or_running, is_next, runs
+from framework.store.sql.schema import CLAIM_ORDER, RELEASED_ORDER, has_status, is_next, runs
 from framework.store.sql.slots import select_unblocked, wake
 from framework.store.work import Allowed, OfferedRun
 
@@ -47,13 +47,13 @@ class Sweep:
         """The last limit that was checked."""
 
     async def sweep(self, limit: int, allowed: Allowed | None) -> list[OfferedRun]:
-        """Release the runs of dead processes, and offer up to `limit` runs that need a process; return these."""
+        """Release the runs of dead processes, and offer up to `limit` others that need a process; return all."""
         found = await self._database.read(lambda connection: self._find(connection, limit, allowed))
         if not (found.dead or found.wrong or found.blocked):
             return []
 
         def work(connection: sa.Connection) -> list[OfferedRun]:
-            offered = self._release(connection, found.dead, limit)
+            offered = self._release(connection, found.dead)
             offered += self._correct(connection, found.wrong, limit - len(offered))
             return offered + wake(connection, self._offers, found.blocked[: max(0, limit - len(offered))])
 
@@ -115,17 +115,13 @@ class Sweep:
     def _has_expired(self) -> sa.ColumnElement[bool]:
         return sa.and_(has_status("paused"), runs.c.expires_at <= self._database.statement_start)
 
-    def _release(self, connection: sa.Connection, dead: Sequence[str], limit: int) -> list[OfferedRun]:
-        """Release up to `limit` runs of dead processes, and delete their rows if they are old."""
+    def _release(self, connection: sa.Connection, dead: Sequence[str]) -> list[OfferedRun]:
+        """Release the runs of dead processes, and delete their rows if they are old."""
         if not dead:
             return []
         locked = lock_dead(connection, self._database, self._leases, dead)
         delete_old(connection, self._database)
-        held = sa.select(runs.c.no).where(is_claimed_or_running(), runs.c.process.in_(locked)).order_by(runs.c.no)
-        numbers = held.limit(limit).with_for_update(skip_locked=True)
-        attempts = sa.case((has_status("queued"), runs.c.attempts + 1), else_=runs.c.attempts)  # `take` counts others
-        is_dead = runs.c.no.in_(list(connection.execute(numbers).scalars()))
-        return self._offers.release(connection, is_dead, attempts=attempts, offered_at=self._database.now)
+        return self._offers.release_dead(connection, locked)
 
     def _correct(self, connection: sa.Connection, numbers: Sequence[int], limit: int) -> list[OfferedRun]:
         """Offer up to `limit` of these runs that need a process, and mark those as not ready that cannot begin."""

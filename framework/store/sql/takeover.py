@@ -14,7 +14,8 @@ from framework.store.protocol import OPEN_STATUSES, Deciders
 from framework.store.sql.database import Database
 from framework.store.sql.leases import RunLeases
 from framework.store.sql.offering import OFFERED_COLUMNS, RELEASED, REOFFER_SECONDS, UNCOUNTED, RunOffers
-from framework.store.sql.owners import is_free
+from framework.store.sql.owners import find_owner
+from framework.store.sql.processes import lock_dead
 from framework.store.sql.run_figures import UNMEASURED
 from framework.store.sql.runs import HELD_COLUMNS, HeldRow, held_row
 from framework.store.sql.schema import decisions, has_status, is_claimed_or_running, runs
@@ -61,8 +62,10 @@ class NewDecisions:
 class Takeover:
     """A run that is not held and has not changed since it was loaded, to be given another holder."""
 
-    def __init__(self, database: Database, leases: RunLeases, state: RunState, made: NewDecisions) -> None:
-        self._database, self._leases = database, leases
+    def __init__(
+        self, database: Database, leases: RunLeases, offers: RunOffers, state: RunState, made: NewDecisions
+    ) -> None:
+        self._database, self._leases, self._offers = database, leases, offers
         self._run_id, self._version, self._made = state.run_id, state.version, made
 
     def take(self, connection: sa.Connection, lease_name: str) -> HeldRow:
@@ -77,21 +80,21 @@ class Takeover:
         values = {**holder, "status": status, "attempts": runs.c.attempts + 1}
         return held_row(self._update(connection, runs.c.status.in_(OPEN_STATUSES), values))
 
-    def hand_over(self, connection: sa.Connection, offers: RunOffers) -> None:
+    def hand_over(self, connection: sa.Connection) -> None:
         """Offer the run to any process.
 
         Raises:
             RunBusy: the run is held or queued, or another process took it over first.
             DecisionRefused: a confirmation was already decided.
         """
-        values = {**RELEASED, "status": "running", "offered_at": offers.offered_at}
+        values = {**RELEASED, "status": "running", "offered_at": self._offers.offered_at}
         row = self._update(connection, runs.c.status.in_(("paused", "running")), values)
-        offers.offer(connection, [row[: len(OFFERED_COLUMNS)]])
+        self._offers.offer(connection, [row[: len(OFFERED_COLUMNS)]])
 
-    def block(self, connection: sa.Connection, offers: RunOffers, limits: RunLimits) -> None:
+    def block(self, connection: sa.Connection, limits: RunLimits) -> None:
         """Let the run wait for a slot, or offer it if each limit has one by now; raises what `hand_over` raises."""
         self._update(connection, runs.c.status.in_(("paused", "running")), {**RELEASED, "status": "running"})
-        block_run(connection, offers, self._database, runs.c.id == self._run_id, limits)
+        block_run(connection, self._offers, self._database, runs.c.id == self._run_id, limits)
 
     def was_handed_over(self, connection: sa.Connection) -> bool | None:
         """Return True if `hand_over` was committed, else None."""
@@ -100,7 +103,7 @@ class Takeover:
         return (is_saved and self._made.are_stored(connection, self._run_id)) or None
 
     def _update(self, connection: sa.Connection, may_change: sa.ColumnElement[bool], values: Mapping[str, Any]) -> Any:
-        free = is_free(connection, self._database, self._leases, self._run_id)
+        free = self._release(connection)
         row = None
         if free is not None:
             is_unchanged = (runs.c.id == self._run_id, runs.c.version == self._version, may_change, free)
@@ -111,6 +114,25 @@ class Takeover:
             raise RunBusy(f"run {self._run_id} is already in progress in another process")
         self._made.insert(connection, self._run_id, self._database.clock())
         return row
+
+    def _release(self, connection: sa.Connection) -> sa.ColumnElement[bool] | None:
+        """Release the run if its process has ended, with all others of that process, or has left it.
+
+        Return the condition that nobody has taken it over since; None if a process holds it.
+        """
+        owner = find_owner(connection, self._database, self._leases, self._run_id)
+        if owner is None:
+            return runs.c.owner.is_(None)
+        if owner.is_held:
+            return None
+        if owner.process is None or owner.process == self._leases.name:  # a write failed: this was nobody else
+            is_left = sa.and_(runs.c.id == self._run_id, runs.c.owner == owner.name)
+            connection.execute(sa.update(runs).where(is_left).values(**RELEASED, crashes=runs.c.crashes + 1))
+        elif lock_dead(connection, self._database, self._leases, [owner.process]):
+            self._offers.release_dead(connection, [owner.process])
+        else:
+            return None
+        return runs.c.owner.is_(None)
 
 
 def hand_on(

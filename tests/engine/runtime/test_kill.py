@@ -14,7 +14,7 @@ from random import Random
 
 from framework.store.sql.store import SqlStore
 from framework.types.state import RunState
-from tests.support import lives
+from tests.support import crashing_lives, lives
 from tests.support.cases import FACTOR
 
 KILLS = 5 * FACTOR
@@ -125,3 +125,25 @@ def test_killed_processes_lose_nothing_and_repeat_no_finished_call(
         if "sqlite" in url:
             with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as database:
                 assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_a_run_that_ends_its_processes_makes_no_other_run_fail(new_store: Callable[[], str], tmp_path: Path) -> None:
+    root, log, url = crashing_lives.project(tmp_path), tmp_path / "log", new_store()
+    codes = [1]
+    while codes[-1] == 1:
+        process = FORKS.Process(target=crashing_lives.live, args=(url, root, log, len(codes) == 1))
+        process.start()
+        process.join()
+        codes.append(process.exitcode or 0)
+
+    async def ended() -> list[str]:
+        store = await SqlStore.open(url, root)
+        try:
+            return [f"{info.message} {info.status} {info.finish_reason}" for info in await store.runs()]
+        finally:
+            await store.close()
+
+    others = ["work completed final"] * crashing_lives.INNOCENT
+    assert asyncio.run(ended()) == ["crash failed crashed", *others]
+    assert codes == [1, *[1] * crashing_lives.ends(log), 0]
+    assert 5 <= crashing_lives.ends(log) <= 10, "at least twice beside the others, and three times alone"
