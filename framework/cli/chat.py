@@ -83,7 +83,8 @@ def command(path: str, trace: bool, as_json: bool, **given: Any) -> int:
 
 
 async def _chat(location: Location, given: Mapping[str, Any], answers: AnswerOutput) -> int:
-    async with Runtime.open(location.root, store=store_url(location), single_user=True) as runtime:
+    opened = Runtime.open(location.root, store=store_url(location), single_user=True, gate_start=False)
+    async with opened as runtime:
         answers.problems.show(runtime.catalog.current.startup_problems)
         with answers.problems.shown_once():
             return await _converse(runtime, location, given, answers)

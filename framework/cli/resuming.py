@@ -18,7 +18,9 @@ from framework.types.state import Confirmation, Decision, RunResult
 async def open_runtime(location: Location, *, quiet: bool = True) -> AsyncIterator[Runtime]:
     """Open a project's runtime on its store; print its startup problems unless `quiet`."""
     with exporting(location.settings()):
-        async with Runtime.open(location.root, store=store_url(location), watch=False, single_user=True) as runtime:
+        url = store_url(location)
+        opened = Runtime.open(location.root, store=url, watch=False, single_user=True, gate_start=False)
+        async with opened as runtime:
             StartupProblems().show(() if quiet else runtime.catalog.current.startup_problems)
             yield runtime
 

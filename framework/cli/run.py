@@ -94,7 +94,9 @@ async def _answer(
     view = given["events"] or (None if quiet else view_of_run())
     async with (
         shown_from_now(view),
-        Runtime.open(location.root, settings=settings, store=url, watch=False, single_user=True) as runtime,
+        Runtime.open(
+            location.root, settings=settings, store=url, watch=False, single_user=True, gate_start=False
+        ) as runtime,
     ):
         refresh_schemas(runtime)
         generation = runtime.catalog.current

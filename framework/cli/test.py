@@ -44,6 +44,11 @@ class Tried:
         return all(attempt.passed for attempt in self.attempts)
 
     @property
+    def transcript(self) -> tuple[str, ...]:
+        """What happened in the first attempt that failed; empty if all passed."""
+        return next((attempt.transcript for attempt in self.attempts if not attempt.passed), ())
+
+    @property
     def failures(self) -> list[str]:
         """Distinct failures of all attempts."""
         return list(dict.fromkeys(text for attempt in self.attempts for text in attempt.failures))
@@ -164,6 +169,8 @@ def _show(tried: Tried) -> None:
     click.secho(f"  {elapsed:.0f} ms", dim=True)
     for text in tried.failures:
         say(f"    {text}  ({tried.placed.place})")
+    for line in tried.transcript:
+        say(f"      {line}")
 
 
 def _report(
@@ -200,6 +207,7 @@ def _as_data(tried: Sequence[Tried], problems: Sequence[Problem], found: dict[st
             "attempts": len(one.attempts),
             "attempts_passed": sum(attempt.passed for attempt in one.attempts),
             "failures": one.failures,
+            "transcript": one.transcript,
             "elapsed_ms": round(sum(attempt.elapsed_ms for attempt in one.attempts), 1),
         }
         for one in tried

@@ -18,7 +18,9 @@ from framework.types.plan import PlanStep
 from framework.types.state import RunResult
 from framework.types.text import one_line
 
-_SHOWN_CHARS = 160
+MAX_LINE_CHARS = 160
+"""Length of texts in messages and lines of transcripts."""
+_MAX_LINES = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +50,13 @@ class Evidence:
     plan: tuple[PlanStep, ...] = ()
     result: RunResult | None = None
     """Result of the last run."""
+    transcript: list[str] = field(default_factory=list)
+    """What happened, one line each: messages, calls with what became of them, answers."""
 
     def observe(self, event: Event) -> None:
         """Record an event of a run."""
+        if (line := _line(event)) and len(self.transcript) < _MAX_LINES:
+            self.transcript.append(line)
         match event:
             case events.ToolStarted(run_id=run, path=path, id=call, tool=tool, arguments=arguments, progress=None):
                 self.called[run, path, call] = tool
@@ -70,6 +76,15 @@ class Evidence:
         self.result = result
         self.steps += result.steps
         self.requested.extend((call.tool, call.arguments) for call in result.tool_calls)
+        subjects = ", ".join(subject_of(one.kind, one.tool) for one in result.pending)
+        waiting = f", waits for a decision on {subjects}" if subjects else ""
+        output = f": {one_line(result.output, MAX_LINE_CHARS)}" if result.output else ""
+        self.transcript.append(f"{result.status} ({result.finish_reason}{waiting}){output}")
+
+    def fate(self, pattern: str) -> str:
+        """Return what became of the calls of a tool: `denied`, `asked` or `called`; empty if there were none."""
+        fates = (("denied", self.denied), ("asked", self.asked), ("called", [*self.called.values()]))
+        return next((text for text, names in fates if _any_matches(names, pattern)), "")
 
 
 def checks(expect: Expect, evidence: Evidence) -> Iterator[Check]:
@@ -88,7 +103,7 @@ def _membership_checks(expect: Expect, evidence: Evidence) -> Iterator[Check]:
         patterns = getattr(expect, key)
         if patterns is not None:
             passed = all(_any_matches(got, pattern) for pattern in patterns) if patterns else not got
-            yield _list_check(key, passed, patterns, list(dict.fromkeys(got)))
+            yield _list_check(key, passed, patterns, list(dict.fromkeys(got)), evidence)
     for key, got in (("not_offered", evidence.offered), ("not_called", called)):
         patterns = getattr(expect, key)
         if patterns is not None:
@@ -100,10 +115,10 @@ def _order_checks(expect: Expect, evidence: Evidence) -> Iterator[Check]:
     called = list(evidence.called.values())
     if expect.called is not None:
         passed = _in_order(expect.called, [{tool} for tool in called]) if expect.called else not called
-        yield _list_check("called", passed, expect.called, called)
+        yield _list_check("called", passed, expect.called, called, evidence)
     if expect.called_exactly is not None:
         passed = _exactly(expect.called_exactly, called)
-        yield _list_check("called_exactly", passed, expect.called_exactly, called)
+        yield _list_check("called_exactly", passed, expect.called_exactly, called, evidence)
     if expect.plan is not None:
         names = [{step.id, *([step.tool] if step.tool else [])} for step in evidence.plan]
         passed = _in_order(expect.plan, names) if expect.plan else not names
@@ -118,7 +133,7 @@ def _ending_checks(expect: Expect, evidence: Evidence, result: RunResult) -> Ite
     if (pattern := expect.output_matches) is not None:
         message = f"expected output_matches {_shown(pattern)}, got {_shown(result.output)}"
         yield Check("output_matches", LinearPattern(pattern).is_in(result.output), message)
-    why = f" ({one_line(result.error.message, _SHOWN_CHARS)})" if result.error else ""
+    why = f" ({one_line(result.error.message, MAX_LINE_CHARS)})" if result.error else ""
     for key, expected, got in (
         ("status", expect.status, result.status),
         ("finish_reason", expect.finish_reason, result.finish_reason),
@@ -131,8 +146,30 @@ def _ending_checks(expect: Expect, evidence: Evidence, result: RunResult) -> Ite
         yield Check("max_steps_used", evidence.steps <= limit, f"expected max_steps_used {limit}, got {evidence.steps}")
 
 
-def _list_check(key: str, passed: bool, patterns: Sequence[str], got: Sequence[str]) -> Check:
-    return Check(key, passed, f"expected {key} [{', '.join(patterns)}], got [{one_line(', '.join(got), _SHOWN_CHARS)}]")
+def _list_check(
+    key: str, passed: bool, patterns: Sequence[str], got: Sequence[str], evidence: Evidence | None = None
+) -> Check:
+    """Return the check of a list of tools; with `evidence`, the message says what became of the missing ones."""
+    message = f"expected {key} [{', '.join(patterns)}], got [{one_line(', '.join(got), MAX_LINE_CHARS)}]"
+    missing = [pattern for pattern in patterns if not _any_matches(got, pattern)] if key != "offered" else []
+    happened = [(pattern, evidence.fate(pattern)) for pattern in missing] if evidence else []
+    fates = ", ".join(f"{pattern} was {fate}" for pattern, fate in happened if fate)
+    return Check(key, passed, f"{message}; {fates}" if fates else message)
+
+
+def _line(event: Event) -> str:
+    """Return the line of a transcript for an event; empty for events that it leaves out."""
+    match event:
+        case events.ToolStarted(tool=tool, arguments=arguments, progress=None):
+            return f"call {tool} {_shown(arguments)}"
+        case events.ToolFinished(tool=tool, status=status, result=result, error=error):
+            return f"{status} {tool}: {one_line(error or result, MAX_LINE_CHARS)}"
+        case events.ConfirmationRequested(kind=kind, tool=tool, arguments=arguments, reason=reason, rule=rule):
+            why = one_line(reason or rule, MAX_LINE_CHARS)
+            return f"asked {subject_of(kind, tool)} {_shown(arguments)}: {why}"
+        case events.PlanProposed(steps=steps):
+            return f"plan {', '.join(step.tool or step.id for step in steps)}"
+    return ""
 
 
 def _arguments_check(tool: str, expected: Mapping[str, Any], evidence: Evidence) -> Check:
@@ -165,4 +202,4 @@ def _exactly(patterns: Sequence[str], names: Sequence[str]) -> bool:
 
 
 def _shown(value: Any) -> str:
-    return one_line(json.dumps(value, ensure_ascii=False, default=str), _SHOWN_CHARS)
+    return one_line(json.dumps(value, ensure_ascii=False, default=str), MAX_LINE_CHARS)

@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from framework.config.generations.generation import Generation
-from framework.evals.expectations import Check, Evidence, checks
+from framework.evals.expectations import MAX_LINE_CHARS, Check, Evidence, checks
 from framework.evals.stubs import sandboxed
 from framework.evals.suite import PlacedCase, read_suite
 from framework.llm.client import ModelClient, ModelRequest
@@ -26,6 +26,7 @@ from framework.types.messages import ToolCall
 from framework.types.plan import PlanDraft
 from framework.types.problem import Problem
 from framework.types.state import Confirmation, Decision, RunResult
+from framework.types.text import one_line
 
 
 class CaseRun(Protocol):
@@ -74,6 +75,8 @@ class Attempt:
     elapsed_ms: float
     failed_calls: int = 0
     """Tool calls that ended in an error."""
+    transcript: tuple[str, ...] = ()
+    """What happened, one line each."""
 
     @property
     def passed(self) -> bool:
@@ -109,7 +112,8 @@ class CaseRunner:
         results = [*checks(case.expect, evidence)]
         if error:
             results.insert(0, Check("run", False, error))
-        return Attempt(tuple(results), (perf_counter() - started) * 1000, evidence.failed_calls)
+        elapsed_ms = (perf_counter() - started) * 1000
+        return Attempt(tuple(results), elapsed_ms, evidence.failed_calls, tuple(evidence.transcript))
 
 
 async def case_problems(candidate: Generation, launch: Launch) -> tuple[Problem, ...]:
@@ -125,7 +129,8 @@ async def case_problems(candidate: Generation, launch: Launch) -> tuple[Problem,
 
 def failed_case_problem(placed: PlacedCase, attempt: Attempt) -> Problem:
     """Return a failed case as a problem at its place in the file."""
-    return placed.problem(f"case {placed.case.name!r} failed: {'; '.join(attempt.failures)}", "name")
+    message = f"case {placed.case.name!r} failed: {'; '.join(attempt.failures)}"
+    return placed.problem(message, "name", hint=f"agentsd test -a {placed.agent} shows what happened instead")
 
 
 class CaseScript:
@@ -176,6 +181,7 @@ async def _run_messages(runtime: CaseRuntime, case: Case, agent: str, evidence: 
         try:
             names = case.files if number == 1 else ()
             files = [await asyncio.to_thread(File.from_path, runtime.root / name) for name in names]
+            evidence.transcript.append(f"user: {one_line(message, MAX_LINE_CHARS)}")
             started = runtime.stream([*files, message], agent=agent, conversation=_CONVERSATION, inputs=case.inputs)
             result = await _watch(started, evidence)
             for _ in range(_MAX_DECISIONS):

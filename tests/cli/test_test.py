@@ -55,7 +55,8 @@ def test_a_failing_case_prints_the_reason_with_exit_code_1(project: Path) -> Non
     assert lines[2].startswith("✗ two: it reads")
     assert lines[3] == "    expected called [read_file], got []  (agents.d/two.test.yaml:2)"
     assert lines[4] == '    expected output with "hello", got "no"  (agents.d/two.test.yaml:2)'
-    assert lines[5] == "2 passed, 1 failed"
+    assert [line.strip() for line in lines[5:7]] == ["user: read a.txt", "completed (final): no"]
+    assert lines[7] == "2 passed, 1 failed"
     assert agentsd("test", "--agent", "one", cwd=project).returncode == 0
     assert agentsd("test", "agents.d/one.yaml", cwd=project).stdout.endswith("2 passed, 0 failed\n")
     assert agentsd("test", "agents.d/two.test.yaml", cwd=project).stdout.endswith("0 passed, 1 failed\n")
@@ -138,13 +139,14 @@ def test_check_warns_about_a_case_with_an_unknown_tool(project: Path) -> None:
     assert "agents.d/one.test.yaml:4:27: warning: there is no tool 'ecko'; did you mean echo?" in done.stderr
 
 
-def test_a_closed_gate_affects_neither_check_nor_test(project: Path) -> None:
+def test_a_closed_gate_affects_servers_and_no_commands(project: Path) -> None:
     write(project, {"agentsd.yaml": "reload: {gate: tests, mode: strict}", "agents.d/one.test.yaml": FAILS})
     assert agentsd("check", cwd=project).returncode == 0
     assert agentsd("test", cwd=project).stdout.endswith("0 passed, 1 failed\n")
-    ran = agentsd("run", "echo hello", cwd=project)
-    assert ran.returncode == 78
-    assert "case 'it reads' failed: expected called [read_file], got []" in ran.stderr
+    assert agentsd("run", "echo hello", cwd=project).returncode == 0
+    served = agentsd("serve", "--port", "0", cwd=project)
+    assert served.returncode == 78
+    assert "case 'it reads' failed: expected called [read_file], got []" in served.stderr
 
 
 def test_a_single_agent_file_has_its_cases_next_to_it(tmp_path: Path) -> None:
@@ -178,8 +180,9 @@ def test_a_live_model_replaces_the_script_and_gets_success_rates(project: Path) 
         assert lines[2].startswith(
             '    expected arguments of calculator {"expression": "2 + 3"}, got {"expression": "3 + 2"}'
         )
-        assert lines[3] == "1 passed, 1 failed"
-        assert [line.split() for line in lines[5:]] == [
+        end = lines.index("1 passed, 1 failed")
+        assert lines[3] == "      user: How much is 2 + 3?"
+        assert [line.split() for line in lines[end + 2 :]] == [
             ["local:"],
             ["right", "tool", "4/4", "100%"],
             ["right", "arguments", "0/2", "0%"],

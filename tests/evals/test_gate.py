@@ -12,6 +12,7 @@ from framework import ConfigError, Runtime, tool
 from framework.config.settings import ReloadSettings, Settings
 from framework.testing import ScriptedModel, calls
 from framework.types.events import ConfigRejected, ConfigReloaded
+from tests.support.commands import agentsd_in_process
 from tests.support.projects import agent, write
 
 GATED = Settings(reload=ReloadSettings(gate="tests", quiet=0.01))
@@ -225,3 +226,73 @@ def test_the_gate_executes_no_tool_with_side_effects(tmp_path: Path) -> None:
             assert paid == []
 
     asyncio.run(main())
+
+
+# --- beside the gate
+
+ASKS = """
+cases:
+  - name: it refuses to write
+    message: write a file
+    model: [{call: write_file, arguments: {path: a.txt, content: x}}, {say: done}]
+    expect: {denied: [write_file]}
+"""
+
+
+def closed(root: Path) -> Path:
+    writes = one("[write_file, echo]", runtime_policy="{risk_level: high}")
+    settings = "reload: {gate: tests}\nstore: {url: 'sqlite:///runs.db'}\n"
+    return write(root, {FILE: writes, CASES: ASKS, "agentsd.yaml": settings})
+
+
+@pytest.mark.parametrize("arguments", [["run", "echo hi"], ["chat"]], ids=["run", "chat"])
+def test_a_person_can_use_an_agent_whose_cases_fail(tmp_path: Path, arguments: list[str]) -> None:
+    done = agentsd_in_process(*arguments, cwd=closed(tmp_path), stdin="echo hi\n")
+
+    assert done.returncode == 0, done.stderr
+    assert "hi" in done.stdout
+
+
+def test_a_run_can_be_decided_while_cases_fail(tmp_path: Path) -> None:
+    root = closed(tmp_path)
+    asked = agentsd_in_process("run", "write x to a.txt", cwd=root)
+    assert asked.returncode == 3, asked.stderr
+
+    done = agentsd_in_process("runs", "decide", "last", "--approve-all", cwd=root)
+
+    assert (done.returncode, (root / "a.txt").exists()) == (0, True), done.stderr
+
+
+def test_a_server_names_the_commands_that_show_and_use_the_agent(tmp_path: Path) -> None:
+    done = agentsd_in_process("serve", "--port", "0", cwd=closed(tmp_path))
+
+    assert done.returncode == 78
+    assert "`agentsd test` shows why they fail, and `agentsd run` and `agentsd chat` use the agents" in done.stderr
+    assert "agentsd test -a one shows what happened instead" in done.stderr
+
+
+def test_an_edit_in_a_chat_with_failing_cases_is_checked_by_the_gate(tmp_path: Path) -> None:
+    async def main() -> list[int]:
+        root = closed(tmp_path)
+        async with Runtime.open(root, watch=False, gate_start=False) as runtime:
+            numbers = [runtime.catalog.current.number]
+            write(root, {FILE: one("[echo, write_file]", description="other", runtime_policy="{risk_level: high}")})
+            numbers.append((await runtime.reload()).number)
+            write(root, {FILE: one("[echo, write_file]", skill_policy="{deny: [write_file], allow: [write_file]}")})
+            return [*numbers, (await runtime.reload()).number]
+
+    assert asyncio.run(main()) == [1, 1, 2]
+
+
+def test_a_failed_case_shows_what_became_of_its_calls_with_a_transcript(tmp_path: Path) -> None:
+    done = agentsd_in_process("test", cwd=closed(tmp_path))
+
+    assert done.returncode == 1
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    assert lines[1:] == [
+        f"expected denied [write_file], got []; write_file was asked  ({CASES}:2)",
+        "user: write a file",
+        'asked write_file {"path": "a.txt", "content": "x"}: its risk is high',
+        "paused (confirmation, waits for a decision on write_file)",
+        "0 passed, 1 failed",
+    ]

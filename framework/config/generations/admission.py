@@ -15,7 +15,15 @@ Gate = Callable[[Generation], Awaitable[Sequence[Problem]]]
 class Admission:
     """Decides whether a candidate may be published."""
 
-    def __init__(self, settings: ReloadSettings, gate: Gate | None) -> None:
+    def __init__(self, settings: ReloadSettings, gate: Gate | None, *, gate_start: bool = True) -> None:
+        """Create the checks.
+
+        Args:
+            settings: whether they are strict, and use the gate.
+            gate: the gate.
+            gate_start: use it for the files at the start, too.
+        """
+        self._gate_start = gate_start
         self._strict = settings.mode == "strict"
         self._gate = gate if settings.gate == "tests" else None
 
@@ -34,4 +42,5 @@ class Admission:
         """Return why a candidate is rejected, by its files or by the gate; empty if it may be published."""
         if problems := self.check_files(generation):
             return problems
-        return tuple(await self._gate(generation)) if self._gate else ()
+        is_gated = self._gate_start or generation.number > 1
+        return tuple(await self._gate(generation)) if self._gate and is_gated else ()

@@ -64,6 +64,7 @@ class Catalog:
         gate: Gate | None = None,
         lifecycle: PluginLifecycle | None = None,
         connect: bool = False,
+        gate_start: bool = True,
     ) -> None:
         """Create an empty catalog. The first `reload` reads the files.
 
@@ -77,6 +78,7 @@ class Catalog:
             gate: an additional check of candidates; used if `reload.gate` is set.
             lifecycle: sets up plugins. Without it, agents can be inspected but not run.
             connect: connect to the tool servers that the files declare.
+            gate_start: whether the gate also checks the files at the start.
         """
         self.root = root
         self.is_single_file = root.is_file()
@@ -86,7 +88,7 @@ class Catalog:
         self.history = History()
         self.problems: tuple[Problem, ...] = ()
         """Errors and warnings of the files that were last read, even if they were rejected."""
-        self._admission = Admission(settings.reload, gate)
+        self._admission = Admission(settings.reload, gate, gate_start=gate_start)
         self._builder = GenerationBuilder(tools, executors, models, SettingsFile(settings, fixed=fixed))
         self._leases = Leases(lifecycle, self.current, self._close_unused)
         self._set_up_ahead: list[PluginLease] = []

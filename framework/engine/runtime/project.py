@@ -20,6 +20,11 @@ from framework.tools.tool import Tool
 from framework.tools.toolset import index_tools
 from framework.types.errors import ConfigError, RequestError
 
+_GATE_CLOSED = (
+    "nothing is served until every case passes (reload.gate: tests); `agentsd test` shows why they fail, "
+    "and `agentsd run` and `agentsd chat` use the agents meanwhile"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Project:
@@ -50,6 +55,7 @@ class Project:
         gate: Gate | None = None,
         lifecycle: PluginLifecycle | None = None,
         connect: bool = False,
+        gate_start: bool = True,
     ) -> Project:
         """Load a project folder, or a single agent file. Without `lifecycle`, its agents must not be run.
 
@@ -62,6 +68,7 @@ class Project:
             gate: check that can reject an edit, if the settings enable it.
             lifecycle: sets up the plugins.
             connect: connect to the tool servers that the files declare. The catalog must then be closed.
+            gate_start: whether `gate` also checks the files at the start.
 
         Raises:
             ConfigError: the settings or tools are invalid, or no generation can be served.
@@ -78,13 +85,14 @@ class Project:
             gate=gate,
             lifecycle=lifecycle,
             connect=connect,
+            gate_start=gate_start,
         )
         try:
             await catalog.reload("startup")
             if not catalog.current.number:
                 strict = started.reload.mode == "strict"
                 needed = "strict mode: nothing is served until every file is valid"
-                raise ConfigError(needed if strict else "nothing is served until every case passes", catalog.problems)
+                raise ConfigError(needed if strict else _GATE_CLOSED, catalog.problems)
         except BaseException:
             await catalog.close()
             raise

@@ -97,6 +97,7 @@ class Runtime:
         work: WorkSource | None = None,
         strict: bool = False,
         execute: bool = True,
+        gate_start: bool = True,
     ) -> AsyncIterator[Runtime]:
         """Load a project folder, or a single agent file, and watch it while the context is open.
 
@@ -116,6 +117,8 @@ class Runtime:
             work: what delivers queued and interrupted runs. Default: this process looks for them itself, once it has
                 submitted a run or called `start_queued`.
             execute: execute the runs that are submitted and decided here. False: save them for other processes.
+            gate_start: whether `reload.gate` also checks the files at the start. False: start also with files whose
+                cases fail, to find out why; edits are still checked.
             strict: raise ConfigError if a file is invalid, instead of serving the other agents.
 
         Raises:
@@ -130,7 +133,14 @@ class Runtime:
         clients = dict(models or {})
         gate = case_gate(partial(cls.over, project_folder(root), deps))
         project = await Project.read(
-            root, settings, tools=tools, models=clients.keys(), gate=gate, lifecycle=PluginLifecycle(deps), connect=True
+            root,
+            settings,
+            tools=tools,
+            models=clients.keys(),
+            gate=gate,
+            lifecycle=PluginLifecycle(deps),
+            connect=True,
+            gate_start=gate_start,
         )
         if strict and (errors := project.catalog.current.errors):
             await project.catalog.close()
