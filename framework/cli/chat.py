@@ -98,6 +98,7 @@ async def _converse(runtime: Runtime, location: Location, given: Mapping[str, An
     chat.select(chat.agent or location.agent(runtime.catalog.current))
     listed = f"agents: {', '.join(sorted(agents))} · /help shows what you can type"
     click.secho(wrapped_line(listed, hanging=0), dim=True, err=True)
+    answers.notices.know(runtime.catalog.current.problems)
     runtime.catalog.subscribe(answers.notices.report)
     reader = _reader(chat, location)
     preparing = None if isinstance(reader, LineReader) else asyncio.create_task(_prepare(chat))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import click
 
 from framework.cli.location import show_problem
 from framework.types.events import ConfigRejected, ConfigReloaded
+from framework.types.problem import Problem
 
 
 class ReloadNotices:
@@ -16,11 +17,17 @@ class ReloadNotices:
 
     def __init__(self) -> None:
         self._held: list[ConfigReloaded | ConfigRejected] | None = None
+        self._known: frozenset[Problem] = frozenset()
+        """The problems of the last reload, which the next one does not repeat."""
+
+    def know(self, problems: Iterable[Problem]) -> None:
+        """Do not report these problems, as long as they last."""
+        self._known = frozenset(problems)
 
     def report(self, event: ConfigReloaded | ConfigRejected) -> None:
         """Print what changed, unless notices are held."""
         if self._held is None:
-            _show_change(event)
+            self._show(event)
         else:
             self._held.append(event)
 
@@ -34,12 +41,20 @@ class ReloadNotices:
         finally:
             self._held = None
             for event in held:
-                _show_change(event)
+                self._show(event)
+
+    def _show(self, event: ConfigReloaded | ConfigRejected) -> None:
+        lines = set[tuple[str, int | None]]()
+        for problem in event.problems:
+            if problem not in self._known:
+                line = (problem.path, problem.line)
+                show_problem(problem.model_copy(update={"excerpt": None}) if line in lines else problem)
+                lines.add(line)
+        self.know(event.problems)
+        _show_change(event)
 
 
 def _show_change(event: ConfigReloaded | ConfigRejected) -> None:
-    for problem in event.problems:
-        show_problem(problem)
     if isinstance(event, ConfigRejected):
         click.secho("(the edit is invalid; the previous version stays live)", fg="yellow", err=True)
         return

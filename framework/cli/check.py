@@ -16,7 +16,7 @@ from framework.cli.screen import prints_on_stderr
 from framework.cli.show import counted
 from framework.config.generations.generation import Generation
 from framework.config.settings import SETTINGS_FILE, Settings
-from framework.config.yaml.parse import sort_problems
+from framework.config.yaml.parse import sort_problems, without_repeats
 from framework.engine.runtime.project import Project
 from framework.evals.suite import read_suite
 from framework.types.errors import ConfigError
@@ -76,7 +76,7 @@ def _fix(location: Location, *, quiet: bool) -> list[str]:
 
 def _problems(location: Location, generation: Generation) -> list[Problem]:
     found = sort_problems([*generation.problems, *read_suite(generation).problems])
-    return [problem for problem in found if location.file in (None, problem.path)]
+    return without_repeats(problem for problem in found if location.file in (None, problem.path))
 
 
 async def _load(location: Location, *, connect: bool = False) -> Generation:

@@ -15,6 +15,9 @@ from pathlib import Path
 import pytest
 
 from framework.cli.chat_commands import COMMANDS_HELP
+from framework.cli.chat_notices import ReloadNotices
+from framework.types.events import ConfigRejected
+from framework.types.problem import Problem
 from tests.support.commands import PATIENCE, agentsd, read_until, terminal
 from tests.support.forks import Fork
 from tests.support.paths import ROOT
@@ -316,3 +319,19 @@ def test_a_bad_command_says_what_to_do_and_the_chat_continues(project: Path, lin
 
 def test_a_path_is_not_a_command(project: Path) -> None:
     assert "there is no command" not in piped(project, "/etc/hosts what is this?")
+
+
+def test_a_notice_shows_new_problems_only_and_each_line_once(capsys: pytest.CaptureFixture[str]) -> None:
+    def problem(message: str) -> Problem:
+        return Problem(path="agents.d/a.yaml", line=7, column=1, message=message, excerpt="deny: [x")
+
+    old, error, warning = (problem(text) for text in ("old", "not closed", "deny is NOT in effect"))
+    notices = ReloadNotices()
+    notices.know([old])
+    found = []
+    for problems in ((old, error, warning), (old, error, warning), (old,), (old, error)):
+        notices.report(ConfigRejected(generation=1, problems=problems))
+        shown = capsys.readouterr().err
+        found.append([shown.count(text) for text in ("old", "not closed", "NOT in effect", "deny: [x")])
+
+    assert found == [[0, 1, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0], [0, 1, 0, 1]]

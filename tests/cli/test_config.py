@@ -176,3 +176,22 @@ def test_an_input_of_type_string_is_the_text_that_was_typed(tmp_path: Path, valu
     done = agentsd("run", "hi", "-i", f"version={value}", "-i", "count=3", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert agentsd("run", "hi", "-i", "version=1", "-i", "count=x", cwd=tmp_path).returncode == 2
+
+
+def test_each_mistake_is_reported_once(tmp_path: Path) -> None:
+    files = {
+        "agentsd.yaml": """\
+            models: {local: {model: openai/qwen, base_url: "http://127.0.0.1:1/v1", api_key: none}}
+            budgets: {team: {max_cost_usd: 5, per: day}, month: {max_cost_usd: 50, per: month}}
+            """,
+        "prompts/one.j2": "hi {{ nme }}\n",
+        "agents.d/one.yaml": agent("one", model="offline", instructions="{template: one.j2}"),
+        "agents.d/two.yaml": agent("two", model="local", runtime_policy="{max_cost_usd: 1.0}", budgets="[team, month]"),
+        "agents.d/three.yaml": agent("three", model="local", budgets="[team, month]"),
+    }
+    done = agentsd("check", cwd=write(tmp_path, files))
+
+    assert done.stdout.endswith("3 errors, 0 warnings\n")
+    assert done.stderr.count("'nme' is undefined") == 1
+    assert done.stderr.count("cannot be enforced: the price of local is unknown") == 2
+    assert "cannot render template one.j2" in agentsd("check", "agents.d/one.yaml", cwd=tmp_path).stderr

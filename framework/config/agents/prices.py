@@ -101,6 +101,7 @@ def price_problems(
     policy = spec.runtime_policy
     if policy.max_cost_usd is None:
         return
+    opt_out = "" if spec.budgets else f"; {OPT_OUT_HINT}"  # a shared limit needs the price in any case
     named: set[str] = set()
     for name, place in prices.unpriced(spec, specs):
         if name in named:
@@ -109,7 +110,7 @@ def price_problems(
         hint = price_hint(name, name in prices.aliases)
         if policy.cost == "known":
             message = f"max_cost_usd cannot be enforced: the price of {name} is unknown ({place})"
-            yield document.problem(_LIMIT_PATH, message, hint=f"{hint}; {OPT_OUT_HINT}", at_key=True)
+            yield document.problem(_LIMIT_PATH, message, hint=f"{hint}{opt_out}", at_key=True)
             return
         message = f"max_cost_usd counts calls of {name} as 0: its price is unknown ({place})"
         problem = document.problem(_COST_PATH, message, hint=hint, at_key=True)
@@ -119,7 +120,12 @@ def price_problems(
 def budget_price_problems(
     spec: AgentSpec, document: Document, specs: Mapping[str, AgentSpec], prices: PriceList, budgets: Budgets
 ) -> Iterator[Problem]:
-    """Yield an error for each shared cost limit of an agent if it, or a sub-agent, may call a model without a price."""
+    """Yield an error for a shared cost limit of an agent if it, or a sub-agent, may call a model without a price.
+
+    One missing price is one error: none if that of the agent's own limit says so, and only the first shared limit.
+    """
+    if spec.runtime_policy.max_cost_usd is not None and spec.runtime_policy.cost == "known":
+        return
     for index, name in enumerate(spec.budgets):
         place = budgets[name].places.get("max_cost_usd") if name in budgets else None
         if place and (unpriced := next(prices.unpriced(spec, specs), None)):
@@ -127,6 +133,7 @@ def budget_price_problems(
             limit = f"max_cost_usd of budget {name} ({place})"
             message = f"{limit} cannot be enforced: the price of {model} is unknown ({key})"
             yield document.problem(("budgets", index), message, hint=price_hint(model, model in prices.aliases))
+            return
 
 
 def price_hint(name: str, is_alias: bool) -> str:

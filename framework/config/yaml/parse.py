@@ -118,6 +118,13 @@ def sort_problems(problems: Iterable[Problem]) -> list[Problem]:
     return sorted(dict.fromkeys(problems), key=lambda p: (p.path, p.line or inf, p.column or 0))
 
 
+def without_repeats(problems: Iterable[Problem]) -> list[Problem]:
+    """Return the problems without those that only quote another one, such as the agent's of a broken template."""
+    found = [*problems]
+    quoted = {f"{problem.place}: {problem.message}" for problem in found}
+    return [problem for problem in found if problem.message.partition(": ")[2] not in quoted]
+
+
 def mask_problems(problems: Iterable[Problem], source: bytes) -> list[Problem]:
     """Return the problems without literal secrets of the file.
 
