@@ -21,7 +21,7 @@ from tests.support.projects import agent, write
 from tests.support.runs_http import RunClient, client_of
 from tests.support.submitted_runs import PATIENCE, Gate
 
-ASKS = '{allow: ["*"], ask: [pay]}'
+ASKS = '{allow: ["*"], ask: [{tool: pay, optional: true}]}'
 
 
 def project(root: Path, url: str, **keys: str) -> Path:
