@@ -10,7 +10,7 @@ import click
 
 from framework.cli.location import arguments_of
 from framework.cli.plan_question import ask_about_plan
-from framework.cli.show import arguments_text, as_visible_json
+from framework.cli.show import arguments_text, confirmation_lines
 from framework.cli.terminal import open_editor, read_in_thread
 from framework.cli.wrapping import wrapped_line
 from framework.types.confirmation_kinds import CONFIRMATION_KINDS
@@ -79,8 +79,8 @@ def _show(asked: Confirmation) -> None:
     _say(f"{asked.agent} asks: may it call {asked.tool}?", bold=True, first=True)
     if asked.description:
         _say(f"  {visible(asked.description)}", dim=True)
-    for name, value in asked.arguments.items():
-        _say(f"  {visible(name)}: {as_visible_json(value)}")
+    for line in confirmation_lines(asked):
+        _say(f"  {line}")
     because = f"{asked.reason}; " if asked.reason else ""
     _say(f"  ({because}{asked.rule}, risk {asked.risk})", dim=True)
 

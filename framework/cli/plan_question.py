@@ -8,14 +8,14 @@ import click
 from pydantic import ValidationError
 
 from framework.cli.plan_text import as_text, is_unchanged, read_text, with_problems, without
-from framework.cli.show import MARKS, arguments_text, counted
+from framework.cli.show import MARKS, counted
 from framework.cli.terminal import open_editor
 from framework.cli.wrapping import wrapped_line
 from framework.config.yaml.parse import ParseError
 from framework.types.plan import Plan, PlanDraft, PlanStep
 from framework.types.preflight import Preflight, StepCheck
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond
-from framework.types.text import visible
+from framework.types.text import value_lines, visible
 
 _CHOICES = ("a", "e", "d", "s", "r")
 _PROMPT = "[a]pprove, [e]dit, [d]rop steps, [s]ay what to change, [r]eject"
@@ -124,7 +124,9 @@ def _step(step: PlanStep, check: StepCheck | None) -> Iterator[str]:
     after = f"  (after {', '.join(step.depends_on)})" if step.depends_on else ""
     yield f"  {MARKS[step.status]} {step.id}  {visible(step.description)}{click.style(after, dim=True)}"
     if step.tool is not None:
-        yield f"      {visible(step.tool)} {arguments_text(step.parameters)}"
+        yield f"      {visible(step.tool)}"
+        for name, value in step.parameters.items():
+            yield from (f"        {line}" for line in value_lines(name, value))
     elif step.tools is not None:
         yield f"      may use {visible(', '.join(step.tools)) or 'no tools'}"
     if check is not None:

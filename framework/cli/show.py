@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from shlex import quote
 from shutil import get_terminal_size
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ from framework.types.confirmation_kinds import CONFIRMATION_KINDS
 from framework.types.errors import LimitExceeded
 from framework.types.events import Event
 from framework.types.state import Confirmation, RunResult
-from framework.types.text import shorten, visible
+from framework.types.text import preview_lines, shorten, value_lines, visible
 
 VALUE_CHARS = 60
 RESULT_CHARS = 100
@@ -165,6 +165,17 @@ def arguments_text(arguments: Mapping[str, Any]) -> str:
     return " ".join(
         f"{visible(name)}={shorten(as_visible_json(value), VALUE_CHARS)}" for name, value in arguments.items()
     )
+
+
+def confirmation_lines(asked: Confirmation) -> Iterator[str]:
+    """Yield the arguments of a call that waits for approval, and what it would change."""
+    for name, value in asked.arguments.items():
+        yield from value_lines(name, value)
+    if changes := preview_lines(asked.preview):
+        yield "changes:"
+    for line in changes:
+        colour = {"+": "green", "-": "red"}.get(line.removeprefix("  | ")[:1])
+        yield click.style(line, fg=colour)
 
 
 def first_line(text: str) -> str:

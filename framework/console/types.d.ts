@@ -97,6 +97,8 @@ export interface Confirmation {
   tool: string;
   description: string;
   arguments: Record<string, unknown>;
+  /** What the call would change, such as a unified diff; absent in runs of older versions. */
+  preview?: string;
   plan?: Plan | null;
   preflight?: Preflight | null;
   hash: string;

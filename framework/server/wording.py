@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from framework.types.confirmation_kinds import CONFIRMATION_KINDS
 from framework.types.errors import LimitExceeded
 from framework.types.plan import Plan
 from framework.types.state import Confirmation, RunResult
-from framework.types.text import one_line, visible
+from framework.types.text import one_line, preview_lines, shorten, value_lines, visible
 
 _VALUE_CHARS = 2000
 """Characters of an argument that a question shows."""
@@ -44,19 +43,34 @@ def confirmation_text(asked: Confirmation) -> str:
     if traits.is_question:
         return f"{asked.agent}: {reason}\n  {visible(one_line(asked.description, _VALUE_CHARS))}{_choices(asked)}"
     lines = _plan(asked.agent, asked.plan) if asked.plan else [f"{asked.agent} asks: may it call {asked.tool}?"]
-    lines += [] if asked.plan else [f"  {visible(name)}: {_value(value)}" for name, value in asked.arguments.items()]
+    for name, value in asked.arguments.items() if not asked.plan else ():
+        lines += [f"  {line}" for line in _cut(value_lines(name, value))]
+    if changes := preview_lines(asked.preview):
+        lines += ["  changes:", *(f"  {line}" for line in _cut(changes))]
     because = "; ".join(part for part in (reason, asked.rule) if part)
     return "\n".join([*lines, f"  ({', '.join(part for part in (because, f'risk {asked.risk}') if part)})"])
 
 
 def _plan(agent: str, plan: Plan) -> list[str]:
-    steps = (f"  {step.id}. {visible(step.description)}{f' ({step.tool})' if step.tool else ''}" for step in plan.steps)
-    return [f"{agent} asks: may it execute this plan? {visible(plan.goal)}", *steps]
+    lines = [f"{agent} asks: may it execute this plan? {visible(plan.goal)}"]
+    for step in plan.steps:
+        lines.append(f"  {step.id}. {visible(step.description)}{f' ({step.tool})' if step.tool else ''}")
+        for name, value in step.parameters.items():
+            lines += [f"     {line}" for line in _cut(value_lines(name, value))]
+    return lines
 
 
 def _choices(asked: Confirmation) -> str:
     return f" ({' / '.join(map(visible, asked.choices))})" if asked.choices else ""
 
 
-def _value(value: object) -> str:
-    return one_line(visible(json.dumps(value, ensure_ascii=False)), _VALUE_CHARS)
+def _cut(lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines up to the limit of characters; the last one says how many are left out."""
+    left = _VALUE_CHARS
+    kept = list(lines)
+    for number, line in enumerate(kept):
+        if left <= 0:
+            yield f"  … {len(kept) - number} more lines"
+            return
+        yield shorten(line, left)
+        left -= len(line)

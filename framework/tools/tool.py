@@ -10,6 +10,7 @@ import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
@@ -133,6 +134,9 @@ class Tool:
     """Modules that the function imports when it is called, each with what pip installs."""
     returns: ReturnType | None = None
     """Declared type of the result, if it is structured."""
+    preview: Callable[..., str] | None = None
+    """Called with the arguments of the function before a person is asked. Returns what the call would change, as text
+    for the person, and raises ToolError if the call cannot succeed. Changes nothing; runs in a thread."""
     needs_thread: bool = field(init=False, compare=False, repr=False)
     """Whether the function is not a coroutine function and must run in a thread."""
 
@@ -211,6 +215,25 @@ class Tool:
         run = asyncio.get_running_loop().run_in_executor
         return await run(threads, lambda: self._checked(call(self.function, **kwargs)))
 
+    async def invoke_preview(
+        self, bound: Mapping[str, Any], context: Callable[[], ToolContext], threads: Executor | None
+    ) -> str:
+        """Return what a call would change, as text for the person who approves it; empty if the tool does not say.
+
+        Args:
+            bound: the arguments, as `bind` returns them.
+            context: returns the value of `context_parameter`.
+            threads: runs the function.
+
+        Raises:
+            ToolError: the call cannot succeed.
+        """
+        if self.preview is None:
+            return ""
+        kwargs = {**bound, self.context_parameter: context()} if self.context_parameter else dict(bound)
+        run = asyncio.get_running_loop().run_in_executor
+        return str(await run(threads, partial(contextvars.copy_context().run, partial(self.preview, **kwargs))))
+
     def _checked(self, output: Any) -> Any:
         return output if self.returns is None else self.returns.check(output)
 
@@ -231,6 +254,7 @@ def tool(
     paths: str | Iterable[str] = (),
     urls: str | Iterable[str] = (),
     needs: Mapping[str, str] = MappingProxyType({}),
+    preview: Callable[..., str] | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -247,6 +271,7 @@ def tool(
     paths: str | Iterable[str] = (),
     urls: str | Iterable[str] = (),
     needs: Mapping[str, str] = MappingProxyType({}),
+    preview: Callable[..., str] | None = None,
     **unknown: object,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Create a tool from a function. The signature becomes the schema, the docstring the description.
@@ -264,6 +289,9 @@ def tool(
         paths: parameters that are paths below the base folder; `files.source` names a part of an object.
         urls: parameters that are http(s) URLs.
         needs: modules that the function imports when it is called, each with what pip installs: `{"yaml": "pyyaml"}`.
+        preview: a function, not a coroutine, with the same parameters, called before a person is asked to approve a
+            call. It returns what the call would change, such as a diff, or an empty text, and raises ToolError if the
+            call cannot succeed; then nobody is asked.
         unknown: rejected.
 
     Raises:
@@ -278,6 +306,7 @@ def tool(
         title = check.run("name", lambda: check_name(own_name if name is None else name)) or str(own_name)
         given = {"risk": risk, "confirm": confirm, "idempotent": idempotent, "retries": retries}
         declared = _options(check, title, given, timeout, rate, needs)
+        declared["preview"] = check.run("preview", lambda: _check_preview(title, target, preview))
         signature = check.run(None, lambda: _signature(target, title, description))
         accepted = signature[1].accepted_names if signature else lambda name: (name,)
         locations: dict[str, Any] = {
@@ -305,6 +334,19 @@ def _options(
     }
     check.run(None, lambda: check_options(title, declared))
     return declared
+
+
+def _check_preview(title: str, function: Callable[..., Any], preview: object) -> Callable[..., str] | None:
+    """Return the preview of a tool; raise ConfigError if it cannot be called with the function's arguments."""
+    if preview is None:
+        return None
+    if not callable(preview) or inspect.iscoroutinefunction(preview):
+        raise ConfigError(f"tool {title!r}: preview must be a function that is no coroutine: {short_repr(preview)}")
+    try:
+        inspect.signature(preview).bind(**dict.fromkeys(inspect.signature(function).parameters))
+    except TypeError as error:
+        raise ConfigError(f"tool {title!r}: preview must have the parameters of the tool: {error}") from None
+    return preview
 
 
 def _signature(

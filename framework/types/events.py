@@ -182,6 +182,8 @@ class ConfirmationRequested(RunEvent):
     """Short description of the tool."""
     arguments: dict[str, Any]
     """Arguments of the call."""
+    preview: str = ""
+    """What the call would change, as the tool describes it: a unified diff for an edit of a file. May be empty."""
     hash: str
     """Digest of what is to be approved. An approval applies to this content only."""
     reason: str

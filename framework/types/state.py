@@ -38,6 +38,8 @@ class Confirmation(Frozen):
     """Short description of the tool."""
     arguments: dict[str, Any] = {}
     """Arguments of the call."""
+    preview: str = ""
+    """What the call would change, as the tool describes it: a unified diff for an edit of a file. May be empty."""
     plan: Plan | None = None
     """Plan to be approved."""
     preflight: Preflight | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -23,6 +23,30 @@ def one_line(text: str, max_chars: int) -> str:
 def visible(text: str) -> str:
     """Escape every character that is invisible or moves the cursor, because people decide by this text."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def value_lines(name: str, value: Any) -> Iterator[str]:
+    """Yield an argument as a person reads it: on one line as JSON, or a text of several lines with its line breaks.
+
+    Lines of a text begin with `|`, so that no text can look like another argument.
+    """
+    if isinstance(value, str) and "\n" in value:
+        yield f"{visible(name)}:"
+        yield from (f"  | {visible(line)}" for line in value.split("\n"))
+    elif isinstance(value, (Mapping, list, tuple)) and "\\n" in json.dumps(value, ensure_ascii=False, default=str):
+        yield f"{visible(name)}:"
+        items = (
+            value.items() if isinstance(value, Mapping) else ((f"[{index}]", one) for index, one in enumerate(value))
+        )
+        for key, inner in items:
+            yield from (f"  {line}" for line in value_lines(str(key), inner))
+    else:
+        yield f"{visible(name)}: {visible(json.dumps(value, ensure_ascii=False))}"
+
+
+def preview_lines(preview: str) -> list[str]:
+    """Return what a call would change, as its tool describes it, for a person; empty if it says nothing."""
+    return [f"  | {visible(line)}" for line in preview.split("\n")] if preview else []
 
 
 def fix_surrogates(text: str) -> str:

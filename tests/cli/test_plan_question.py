@@ -49,7 +49,8 @@ def test_a_plan_is_approved_fails_and_is_replanned_until_it_completes(project: P
         assert "planner asks: may it execute this plan?" in shown
         assert "○ s1  summarize data/log/app.log" in shown
         assert "allowed, risk low" in shown
-        assert 'write_file path="notes.md" content="{{ steps.s1.output }}"' in shown
+        assert 'path: "notes.md"' in shown
+        assert 'content: "{{ steps.s1.output }}"' in shown
         assert "needs approval again when s1 is done: confirm from high (default), risk high" in shown
         assert "2 tool calls, 1 model call or more, about" in shown
         shown = answer(master, "re[s]pond", b"a")

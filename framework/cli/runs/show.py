@@ -17,7 +17,7 @@ from framework.cli.show import (
     MARKS,
     QUESTIONS,
     arguments_text,
-    as_visible_json,
+    confirmation_lines,
     counted,
     first_line,
     how_to_decide,
@@ -32,7 +32,7 @@ from framework.telemetry.otlp_json import otlp_json as exported
 from framework.types.messages import REFUSED_STATUSES
 from framework.types.report import TraceEntry, incomplete_text
 from framework.types.state import Approve, Confirmation, Edit, MadeDecision, Reject, Respond, RunResult, RunState
-from framework.types.text import visible
+from framework.types.text import value_lines, visible
 from framework.types.trace import SpanRecord
 
 
@@ -183,10 +183,11 @@ def _question(asked: Confirmation) -> Iterator[str]:
     if asked.kind in QUESTIONS:
         head += f": {visible(asked.reason)}"
     yield click.style(head, fg="yellow")
-    yield from (f"    {visible(name)}: {as_visible_json(value)}" for name, value in asked.arguments.items())
+    yield from (f"    {line}" for line in confirmation_lines(asked))
     for step in asked.plan.steps if asked.plan else ():
-        call = f"  {step.tool} {as_visible_json(step.parameters)}" if step.tool else ""
-        yield f"    {step.id}. {visible(step.description)}{call}"
+        yield f"    {step.id}. {visible(step.description)}{f'  {step.tool}' if step.tool else ''}"
+        for name, value in step.parameters.items():
+            yield from (f"       {line}" for line in value_lines(name, value))
     reason = f"{visible(asked.reason)}; " if asked.reason and asked.kind not in QUESTIONS else ""
     expires = f", until {asked.expires_at:%Y-%m-%d %H:%M:%S} UTC" if asked.expires_at else ""
     yield click.style(f"    ({reason}{asked.rule}, risk {asked.risk}{expires})", dim=True)

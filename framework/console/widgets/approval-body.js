@@ -5,7 +5,7 @@ import { cost, tokens } from "../core/format.js";
 import { t, tn } from "../core/i18n.js";
 import { icon } from "../core/icons.js";
 import { before } from "./approval-record.js";
-import { diffView } from "./diff.js";
+import { diffView, unifiedView } from "./diff.js";
 import { argumentLine, jsonBlock } from "./json.js";
 import { withPlaces } from "./place.js";
 import { schemaForm } from "./schema-form.js";
@@ -51,7 +51,8 @@ function callBody(asked, onChange) {
   const edit = (on) => {
     form = on ? schemaForm(asked.schemas?.[asked.tool] ?? {}, asked.arguments) : null;
     if (form) form.onChange = changed;
-    fill(element, form?.element ?? argumentList(asked.arguments), difference);
+    const preview = asked.preview ? [h("p.label", t("What it changes")), unifiedView(asked.preview)] : null;
+    fill(element, form?.element ?? argumentList(asked.arguments), form ? null : preview, difference);
     changed();
   };
   edit(false);
@@ -175,22 +176,24 @@ function stepRow(asked, step, form, choose) {
   const label = t("Keep step {id}", { id: step.id });
   const box = h("input", { type: "checkbox", name: step.id, checked: true, "aria-label": label });
   box.addEventListener("change", () => choose(box.checked));
-  const call = step.tool
-    ? h("code", visible(step.tool), " ", argumentLine(step.parameters))
-    : t("The model works towards this goal.");
+  const goal = t("The model works towards this goal.");
+  const call = h("span.sub.cut", step.tool ? h("code", visible(step.tool), " ", argumentLine(step.parameters)) : goal);
   return h(
     "li",
     box,
     h("span.id", step.id),
     h("span.t", visible(step.description)),
     h(`span.small.ink.k-${verdict.kind}`, { title: check?.rule ?? "" }, verdict.word()),
-    form ? h("div.sub", h("code", step.tool), form) : h("span.sub.cut", call),
+    form || isLong(step) ? h("div.sub", h("code", step.tool), form ?? argumentList(step.parameters)) : call,
     step.depends_on.length ? h("span.sub", t("after {ids}", { ids: step.depends_on.join(", ") })) : null,
     check?.waits_for.length ? h("span.sub", t("It is checked again when its arguments are known.")) : null,
     check && check.verdict !== "allow" && check.rule ? h("span.sub", withPlaces(check.rule)) : null,
     [...(check?.findings ?? []), ...(check?.risks ?? [])].map((text) => h("span.sub", icon("alert"), " ", text)),
   );
 }
+
+/** @param {PlanStep} step whether its parameters have texts of several lines, which one line cannot show */
+const isLong = ({ tool, parameters }) => Boolean(tool) && JSON.stringify(parameters).includes("\\n");
 
 /** @param {Confirmation} asked */
 function estimate({ preflight }) {

@@ -52,6 +52,16 @@ export function diffView(before, after, { wrapped = true } = {}) {
   return block;
 }
 
+/**
+ * Show a unified diff, or any other text that a tool describes a change with.
+ * @param {string} text
+ */
+export function unifiedView(text) {
+  const kinds = /** @type {Record<string, string>} */ ({ "+": "add", "-": "del", "@": "hunk" });
+  const lines = text.split("\n").filter((line) => !/^(---|\+\+\+) /.test(line));
+  return h("code.code.diff.wrapped", lines.map((line) => h("span.l", { class: kinds[line[0]] ?? "" }, visible(line))));
+}
+
 /** @param {Line} line */
 function lineNode({ kind, parts }) {
   const sign = { same: "  ", del: "− ", add: "+ " }[kind];

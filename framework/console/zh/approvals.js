@@ -37,6 +37,7 @@ export default {
   "{agent} asked": "{agent} 请求",
   "All approvals": "全部审批",
   "Your changes": "您的改动",
+  "What it changes": "它会改变什么",
   "Approve with {n} changes": "批准，含 {n} 处改动",
   "It has no arguments.": "没有参数。",
   empty: "空",

@@ -14,7 +14,7 @@ from framework.engine.context.concurrency import Confirmations
 from framework.engine.context.policy import Verdict
 from framework.engine.context.run_context import RunContext
 from framework.engine.tool_call import argument_repair, hooks
-from framework.engine.tool_call.execution import execute
+from framework.engine.tool_call.execution import execute, preview_call
 from framework.engine.tool_call.results import INVALID_CALL, record_result
 from framework.engine.tool_call.trace import record_decision, trace_call
 from framework.llm.openai_format import revalidate_call, unique_calls
@@ -226,6 +226,11 @@ async def _apply_decision(
     match decision:
         case None:
             record = run.state.calls[call.id]
+            if not record.started:  # a call in doubt may have taken effect, so that it could not succeed again
+                preview = await preview_call(run, call, tool, bound)
+                if isinstance(preview, ToolResult):
+                    return await record_result(run, call, preview)
+                question = question.model_copy(update={"preview": preview})
             if not record.contract:  # the first question keeps the plain id; its approval covers these contents only
                 about = {"contract": tool.contract, "asked": question.hash}
                 run.state.calls[call.id] = record.model_copy(update=about)

@@ -32,12 +32,14 @@ from framework.types.file import File
 from framework.types.media import MAX_REQUEST_MEDIA_BYTES, file_size
 from framework.types.messages import ToolCall, ToolResult
 from framework.types.redact import redact_data
+from framework.types.text import shorten
 from framework.types.todo import read_items
 
 log = logging.getLogger(__name__)
 
 RAISED_AT = "raised_at"
 """Key in a result's metadata: `file:line` in the tool's code, for its author. It is not sent to the model."""
+_MAX_PREVIEW_CHARS = 20_000
 RETRYABLE = "retryable"
 """Key in a result's metadata: the tool broke or timed out, so a retry may help."""
 
@@ -68,6 +70,31 @@ async def execute(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, 
     return await record_result(
         run, call, timed if changed is timed else changed.model_copy(update={"elapsed_ms": elapsed})
     )
+
+
+async def preview_call(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> str | ToolResult:
+    """Return what a call would change, for the person who approves it; or the error of a call that cannot succeed.
+
+    If the preview itself fails, the person decides without it.
+    """
+    if tool.preview is None:
+        return ""
+    limits = [limit for limit in (tool.timeout, run.budget.limits.tool_timeout) if limit is not None]
+    try:
+        async with (
+            run.services.threads.turn(run.services.root.run_id, tool.name) as thread,
+            asyncio.timeout(min(limits, default=None)),
+        ):
+            return shorten(
+                await tool.invoke_preview(bound, partial(build_tool_context, run, call), thread), _MAX_PREVIEW_CHARS
+            )
+    except ToolError as error:
+        return ToolResult(status="error", error=error.message, metadata={"error_type": error.code})
+    except BaseException as error:  # a plugin's preview may raise anything
+        if not is_plugin_failure(error) and not isinstance(error, TimeoutError):
+            raise
+        log.info("run %s: the preview of %s failed: %s", run.state.run_id, tool.name, places(error))
+        return ""
 
 
 async def _call_with_retries(

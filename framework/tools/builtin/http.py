@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from framework.tools.http.client import HttpClient, HttpReply
+from framework.tools.http.client import HttpClient, HttpReply, validate_headers
 from framework.tools.tool import ToolContext, tool
 from framework.types.errors import ToolError
 from framework.types.http import Method
@@ -15,7 +15,21 @@ MAX_BODY_CHARS = 20_000
 _SHOWN_HEADERS = ("content-type", "location", "retry-after", "etag", "last-modified", "link")
 
 
-@tool(risk="high", urls="url")
+def _preview(
+    url: str,
+    method: Method,
+    headers: Mapping[str, str] | None,
+    body: str | None,
+    data: Any,
+    context: ToolContext,
+) -> str:
+    """Raise ToolError if `http_request` would send nothing."""
+    validate_headers(_content(method, body, data, headers or {})[1])
+    HttpClient(context.http).check(method, url)
+    return ""
+
+
+@tool(risk="high", urls="url", preview=_preview)
 async def http_request(
     url: str,
     method: Method = "GET",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
 from difflib import SequenceMatcher
@@ -9,7 +10,7 @@ from heapq import nlargest
 from typing import Literal
 
 from framework.tools.builtin.files import format_size, is_binary
-from framework.tools.files.atomic_write import MAX_FILE_BYTES, write_atomically
+from framework.tools.files.atomic_write import MAX_FILE_BYTES, Update, preview_write, write_atomically
 from framework.tools.files.protection import writable_parts
 from framework.tools.files.safe_open import printable, quoted
 from framework.tools.tool import ToolContext, tool
@@ -22,9 +23,24 @@ _MAX_LINE_CHARS = 120
 _MAX_CANDIDATES = 50
 """Maximum number of lines compared in full, which is slow; the others are excluded by a quick estimate."""
 _MIN_SIMILARITY = 0.6
+_Change = tuple[tuple[str, ...], Update, list[str]]
+"""The parts of a path, the change of the file's content, and a list that the change adds its report to."""
 
 
-@tool(risk="high", paths="path")
+def _preview_write(path: str, content: str, mode: str, context: ToolContext) -> str:
+    """Return the difference that `write_file` would make; a new file has none, because its content is an argument."""
+    parts, change, _ = _written(path, content, mode, context)
+    old, new = preview_write(context.files, parts, change)
+    return unified_diff(old, new, "/".join(parts)) if old else ""
+
+
+def _preview_edit(path: str, old: str, new: str, replace_all: bool, context: ToolContext) -> str:
+    """Return the difference that `edit_file` would make. Errors quote nothing of the file: nobody has approved yet."""
+    parts, change, _ = _edited(path, old, new, replace_all, context, quotes=False)
+    return unified_diff(*preview_write(context.files, parts, change), "/".join(parts))
+
+
+@tool(risk="high", paths="path", preview=_preview_write)
 def write_file(
     path: str, content: str, mode: Literal["create", "overwrite", "append"] = "create", *, context: ToolContext
 ) -> str:
@@ -39,6 +55,13 @@ def write_file(
         mode: What to do if the file exists.
         context: The run.
     """
+    parts, change, reports = _written(path, content, mode, context)
+    write_atomically(context.files, parts, change, create_folders=True)
+    return reports[0]
+
+
+def _written(path: str, content: str, mode: str, context: ToolContext) -> _Change:
+    """Return the change that `write_file` makes."""
     parts = _target(context, path)
     new = _encoded(content)
     reports: list[str] = []
@@ -57,11 +80,10 @@ def write_file(
         reports.append(same if old == new else f"overwrote {quoted(parts)}: {_extent(new)} now, {_extent(old)} before")
         return new
 
-    write_atomically(context.files, parts, change, create_folders=True)
-    return reports[0]
+    return parts, change, reports
 
 
-@tool(risk="high", paths="path")
+@tool(risk="high", paths="path", preview=_preview_edit)
 def edit_file(path: str, old: str, new: str, replace_all: bool = False, *, context: ToolContext) -> str:
     """Replace a piece of a text file with another. Read the file first: it must contain the piece exactly as given.
 
@@ -73,6 +95,13 @@ def edit_file(path: str, old: str, new: str, replace_all: bool = False, *, conte
         replace_all: Replace every occurrence.
         context: The run.
     """
+    parts, change, reports = _edited(path, old, new, replace_all, context)
+    write_atomically(context.files, parts, change)
+    return reports[0]
+
+
+def _edited(path: str, old: str, new: str, replace_all: bool, context: ToolContext, *, quotes: bool = True) -> _Change:
+    """Return the change that `edit_file` makes; its errors may quote a similar line of the file."""
     if not old:
         raise ToolError("old must not be empty: give the text to replace (write_file creates new files)")
     if old == new:
@@ -90,7 +119,7 @@ def edit_file(path: str, old: str, new: str, replace_all: bool = False, *, conte
         piece, replacement = (part.replace("\r\n", "\n") if crlf else part for part in (old, new))
         lines = _lines_of(text, piece)
         if not lines:
-            raise ToolError(f"the text to replace is not in {quoted(parts)}{_hint(text, piece)}")
+            raise ToolError(f"the text to replace is not in {quoted(parts)}{_hint(text, piece) if quotes else ''}")
         if len(lines) > 1 and not replace_all:
             raise ToolError(_ambiguous(lines, parts))
         count = text.count(piece)
@@ -99,8 +128,28 @@ def edit_file(path: str, old: str, new: str, replace_all: bool = False, *, conte
         reports.append(_edit_report(count, lines[0], edited, parts))
         return _encoded(edited.replace("\n", "\r\n") if crlf else edited)
 
-    write_atomically(context.files, parts, change)
-    return reports[0]
+    return parts, change, reports
+
+
+def unified_diff(old: bytes, new: bytes, name: str) -> str:
+    """Return the difference of two texts for a person; empty if they are equal.
+
+    Large texts are compared from both ends only, so that the lines between the first and the last change are all shown
+    as changed.
+    """
+    before, after = (content.decode("utf-8", "replace").splitlines() for content in (old, new))
+    if len(before) + len(after) <= _MAX_COMPARED_LINES:
+        return "\n".join(difflib.unified_diff(before, after, name, name, lineterm=""))
+    pairs = zip(before, after, strict=False)
+    start = next((index for index, (one, other) in enumerate(pairs) if one != other), min(len(before), len(after)))
+    tails = zip(reversed(before[start:]), reversed(after[start:]), strict=False)
+    same = next((index for index, (one, other) in enumerate(tails) if one != other), None)
+    end = min(len(before), len(after)) - start if same is None else same
+    removed, added = before[start : len(before) - end], after[start : len(after) - end]
+    if not removed and not added:
+        return ""
+    head = [f"--- {name}", f"+++ {name}", f"@@ -{start + 1},{len(removed)} +{start + 1},{len(added)} @@"]
+    return "\n".join([*head, *(f"-{line}" for line in removed), *(f"+{line}" for line in added)])
 
 
 def _target(context: ToolContext, path: str) -> tuple[str, ...]:

@@ -45,13 +45,40 @@ def write_atomically(base: BaseFolder, parts: Sequence[str], update: Update, *, 
             raise ToolError(f"{quoted(parts)} cannot be written: {error.strerror}") from None
 
 
+def preview_write(base: BaseFolder, parts: Sequence[str], update: Update) -> tuple[bytes, bytes]:
+    """Return the content of a file now (empty if there is none) and after `write_atomically`. Nothing is written.
+
+    Raises:
+        ToolError: `write_atomically` would fail.
+    """
+    if not parts:
+        raise ToolError("the path is the base folder itself, not a file")
+    require_permitted(base, parts)
+    content = None
+    if _folder_exists(base, parts[:-1]):
+        with open_folder(base, parts[:-1]) as folder:
+            content = None if _stat(folder, parts[-1]) is None else _read(base, folder, parts)
+    new_content = update(content)
+    _require_size(parts, new_content)
+    return content or b"", new_content
+
+
+def _folder_exists(base: BaseFolder, parts: Sequence[str]) -> bool:
+    """Return whether a folder exists, also if a part of its path is no folder, which is an error when it is opened."""
+    return all(os.path.lexists(base.path.joinpath(*parts[:depth])) for depth in range(1, len(parts) + 1))
+
+
+def _require_size(parts: Sequence[str], content: bytes) -> None:
+    if len(content) > MAX_FILE_BYTES:
+        raise ToolError(f"{quoted(parts)} would have {len(content)} bytes; the limit is {MAX_FILE_BYTES}")
+
+
 def _write_at(base: BaseFolder, folder: int, parts: Sequence[str], update: Update) -> None:
     name = parts[-1]
     old_stat = _stat(folder, name)
     content = None if old_stat is None else _read(base, folder, parts)
     new_content = update(content)
-    if len(new_content) > MAX_FILE_BYTES:
-        raise ToolError(f"{quoted(parts)} would have {len(new_content)} bytes; the limit is {MAX_FILE_BYTES}")
+    _require_size(parts, new_content)
     if new_content == content:
         return
     temporary = _write_temporary(folder, new_content, None if old_stat is None else stat.S_IMODE(old_stat.st_mode))

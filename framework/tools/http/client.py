@@ -148,7 +148,7 @@ class HttpClient:
         self, method: str, url: WebUrl, headers: dict[str, str], body: bytes | None, follow: bool
     ) -> HttpReply:
         for _ in range(self._limits.max_redirects + 1):
-            self._check(method, url)
+            self.check(method, url)
             reply = await self._exchange(method, url, headers, body)
             location = reply.headers.get("location")
             if not follow or reply.status not in _REDIRECT_STATUSES or not location:
@@ -162,7 +162,9 @@ class HttpClient:
             url = target
         raise HttpFailed(f"more than {self._limits.max_redirects} redirects: the last one is to {url}")
 
-    def _check(self, method: str, url: WebUrl) -> None:
+    def check(self, method: str, url: str | WebUrl) -> None:
+        """Raise UrlRefused or HttpRefused if a request is not allowed, without sending it."""
+        url = parse_canonical_url(url) if isinstance(url, str) else url
         if method not in self._limits.methods:
             listed = ", ".join((*self._limits.methods, method))
             line = f"tools: {{http: {{methods: [{listed}]}}}}"

@@ -33,7 +33,8 @@ ENTRIES = [
     key_entry("bob", KEYS["bob"], tenant="b", roles=_ALL),
     key_entry("chatter", KEYS["chatter"], tenant="a"),
 ]
-ASKING = agent("main", skill_policy='{allow: ["*"], ask: [send], deny: [wipe]}')
+SEND, WIPE = "{tool: send, optional: true}", "{tool: wipe, optional: true}"
+ASKING = agent("main", skill_policy=f'{{allow: ["*"], ask: [{SEND}], deny: [{WIPE}]}}')
 MAIL = {"to": "ann", "text": "hello"}
 
 

@@ -136,13 +136,15 @@ def test_llm10_long_and_binary_bodies_are_truncated(tmp_path: Path) -> None:
 
 def test_asi09_a_request_needs_approval_unless_the_agent_disables_it(tmp_path: Path) -> None:
     async def main() -> None:
-        wish = (ToolCall(id="1", tool="http_request", arguments={"url": "http://127.0.0.1:1/"}),)
-        async with project(tmp_path, {}, wish, runtime_policy="{risk_level: high}") as (_, runtime):
-            result = await runtime.run("go")
-            assert (result.status, [confirmation.tool for confirmation in result.pending]) == (
-                "paused",
-                ["http_request"],
-            )
+        async with site({}) as served:
+            wish = (ToolCall(id="1", tool="http_request", arguments={"url": served.url}),)
+            write(tmp_path, {"agents.d/a.yaml": agent("a", runtime_policy="{risk_level: high}")})
+            settings = Settings(tools=ToolSettings(http=HttpLimits(domains=(served.host,))))
+            models = {"scripted": ScriptedModel(wish)}
+            async with Runtime.open(tmp_path, settings=settings, models=models, watch=False) as runtime:
+                result = await runtime.run("go")
+            assert (result.status, [one.tool for one in result.pending]) == ("paused", ["http_request"])
+            assert served.requests == []
 
     asyncio.run(main())
 
