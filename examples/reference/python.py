@@ -20,7 +20,7 @@ from framework.types.frozen import Frozen
 MODULES = Path(framework.__file__).parent.parent / "docs/embedding.md"
 """The page whose table lists the public modules."""
 _OPENING = """\
-After this page you know the public names of {what}, with their signatures.
+After this page you know the public names of {what}, with signatures.
 [Python API](../embedding.md) shows how they are used, and lists the public modules.
 """
 _OWN = "framework"

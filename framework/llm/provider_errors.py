@@ -167,6 +167,9 @@ class ProviderErrors:
         """Return the error for an HTTP status and the provider's error `code`; `wait` is `retry-after` in seconds."""
         if code in _FILTERED:
             return self.refusal("refused", message or "by the content filter")
+        return self._of_status(status, message, code, wait).of_type(str(status))
+
+    def _of_status(self, status: int, message: str, code: str | None, wait: float | None) -> ModelError:
         if status not in _RETRYABLE and (kind := _rejected_files(message)):
             # llama.cpp sends it with status 500, which is retried otherwise.
             return self.error(f"the model does not accept {kind}: {_NO_FILES_ADVICE}", message, unavailable=True)
@@ -221,16 +224,14 @@ class ProviderErrors:
             return self.refusal("refused", message or "by the content filter")
         status = _STATUS_BY_CODE.get(code, 0) if isinstance(code, str) else code if isinstance(code, int) else 0
         is_permanent = 400 <= status < 500 and status not in _RETRYABLE
-        return self.error(
-            "the provider reported an error",
-            message,
-            retryable=not is_permanent,
-            permanent=status in (401, 402, 404),
-        )
+        permanent = status in (401, 402, 404)
+        error = self.error("the provider reported an error", message, retryable=not is_permanent, permanent=permanent)
+        return error.of_type(str(status)) if status else error
 
     def web_page(self) -> ModelError:
         """Return the error for a web page in place of a completion."""
-        return self.error("the server returned a web page instead of a completion: check base_url", retryable=True)
+        problem = "the server returned a web page instead of a completion: check base_url"
+        return self.error(problem, retryable=True).of_type("web_page")
 
     def scarcity(self) -> ModelError:
         """Return the error for a request that this process could not send."""
@@ -239,7 +240,7 @@ class ProviderErrors:
 
     def empty_answer(self) -> ModelError:
         """Return the error for a response without content."""
-        return self.error("the answer is empty", retryable=True)
+        return self.error("the answer is empty", retryable=True).of_type("empty_answer")
 
     def error(self, problem: str, quoted: str = "", **kind: Unpack[_ErrorTraits]) -> ModelError:
         """Return an error of one line: the model, the problem and the provider's own message."""
@@ -259,9 +260,16 @@ class ProviderErrors:
     def _transport_error(self, error: Exception) -> ModelError:
         import httpx2
 
+        root = error if isinstance(error, httpx2.HTTPError) else error.__cause__ or error
+        kind = "timeout" if isinstance(root, httpx2.TimeoutException) else type(root).__name__
+        return self._of_transport(error, root).of_type(kind)
+
+    def _of_transport(self, error: Exception, root: BaseException) -> ModelError:
+        """Return the error for an exception that has no status; `root` is its cause."""
+        import httpx2
+
         from framework.types.bounded_body import TooLarge
 
-        root = error if isinstance(error, httpx2.HTTPError) else error.__cause__ or error
         if isinstance(root, TooLarge):
             return self.error(str(root), unavailable=True)
         if isinstance(root, httpx2.TimeoutException):

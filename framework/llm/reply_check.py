@@ -81,7 +81,7 @@ def require_content(reply: ModelReply, info: ModelInfo) -> None:
     else:
         error = ModelError(f"{info.name}: the answer is empty: no text and no tool calls", retryable=True)
     error.usage = reply.usage
-    raise error
+    raise error.of_type("empty_answer")
 
 
 def _has_text(content: str) -> bool:
@@ -118,7 +118,8 @@ def _finish_reason(response: ProviderResponse, reasons: FinishReasons, errors: P
         case None if not reported:
             empty = "the server streamed nothing: check base_url"
             incomplete = "the stream ended before the answer was complete"
-            raise errors.error(incomplete if response.chunks else empty, retryable=True)
+            error = errors.error(incomplete if response.chunks else empty, retryable=True)
+            raise error.of_type("incomplete_answer" if response.chunks else "empty_answer")
         case None if not has_calls and "error" not in reported:
             return "stop"
         case _:

@@ -21,6 +21,7 @@ from opentelemetry.trace import ProxyTracerProvider
 from framework.types.errors import ConfigError
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.export import MetricExporter
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
@@ -33,7 +34,8 @@ BATCH_SPANS = 1024
 _SEND_TIMEOUT_SECONDS = 30.0
 """Timeout of one export request. MLflow needs ten seconds for the first one."""
 _CONNECT_TIMEOUT_SECONDS = 3.0
-_TRACES_PATH = "/v1/traces"
+_TRACES_PATH, _METRICS_PATH = "/v1/traces", "/v1/metrics"
+_METRICS_ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
@@ -67,7 +69,7 @@ def export_traces(endpoint: str | None, headers: Mapping[str, str], service: str
     )
     provider = tracer_provider(exporter, resource)
     trace.set_tracer_provider(provider)
-    with _export_metrics(resource):
+    with _export_metrics(resource, endpoint, headers) as metric_exporter:
         try:
             yield
         finally:
@@ -77,8 +79,10 @@ def export_traces(endpoint: str | None, headers: Mapping[str, str], service: str
                 logging.getLogger("opentelemetry.exporter").setLevel(
                     logging.CRITICAL
                 )  # it would repeat the error for each batch
-                # without this it retries for half a minute
+                # without this they retry for half a minute
                 exporter.shutdown()  # type: ignore[no-untyped-call]  # untyped in the package
+                if metric_exporter is not None:
+                    metric_exporter.shutdown()
             provider.shutdown()
 
 
@@ -107,6 +111,11 @@ def _is_listening(address: str) -> bool:
     except (OSError, ValueError):
         return False
     return True
+
+
+def metrics_url(endpoint: str) -> str:
+    """Return the URL for metrics of an endpoint that `traces_url` accepts."""
+    return traces_url(endpoint).rstrip("/").removesuffix(_TRACES_PATH) + _METRICS_PATH
 
 
 def traces_url(endpoint: str) -> str:
@@ -143,18 +152,29 @@ def process_resource(service: str) -> Resource:
 
 
 @contextmanager
-def _export_metrics(resource: Resource) -> Iterator[None]:
-    """Export metrics to the same endpoint, but only if requested: not every trace backend accepts them."""
-    if os.environ.get("OTEL_METRICS_EXPORTER") != "otlp":
-        yield
+def _export_metrics(
+    resource: Resource, endpoint: str | None, headers: Mapping[str, str]
+) -> Iterator[MetricExporter | None]:
+    """Export metrics beside the traces, and yield their exporter; None if OTEL_* variables exclude them.
+
+    Many backends take only traces, so that what the exporter logs is hidden unless OTEL_METRICS_EXPORTER asks for it.
+    """
+    chosen = os.environ.get("OTEL_METRICS_EXPORTER")
+    has_address = endpoint is not None or any(os.environ.get(name) for name in _METRICS_ENDPOINT_VARIABLES)
+    if chosen not in (None, "otlp") or not (chosen or has_address):
+        yield None
         return
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
-    provider = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter())], resource=resource)
+    if chosen is None:
+        logging.getLogger(OTLPMetricExporter.__module__).setLevel(logging.CRITICAL)
+    url = None if endpoint is None else metrics_url(endpoint)
+    exporter = OTLPMetricExporter(endpoint=url, headers=dict(headers) or None)
+    provider = MeterProvider([PeriodicExportingMetricReader(exporter)], resource=resource, shutdown_on_exit=False)
     metrics.set_meter_provider(provider)
     try:
-        yield
+        yield exporter
     finally:
         provider.shutdown()

@@ -241,6 +241,13 @@ class ModelError(AgentsdError):
         """Whether a part of the answer had arrived."""
         self.message_id: str | None = None
         """Id of the message of the failed attempt, as used in events; None if no model was called."""
+        self.error_type: str = self.code
+        """`error.type` in traces and metrics: the HTTP status, such as `500`, or the class of the failure."""
+
+    def of_type(self, error_type: str) -> Self:
+        """Set `error_type`, which must be one of few values and never a message, and return the error."""
+        self.error_type = error_type
+        return self
 
     def for_message(self, message_id: str | None) -> Self:
         """Set `message_id` and return the error."""

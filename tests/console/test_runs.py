@@ -96,7 +96,7 @@ def test_a_run_is_found_and_read(tmp_path: Path) -> None:
 
 async def _read_waterfall(page: Page) -> None:
     await expect(page.get_by_text("ben approved refund with 1 change")).to_be_visible()
-    await expect(row(page, "fetch, tool")).to_contain_text("tool_error")
+    await expect(row(page, "fetch, tool")).to_contain_text("ToolError")
     assert await page.locator(".run-main").evaluate("(node) => node.scrollWidth <= node.clientWidth")
     await expect(page.locator(".wf-r[role=treeitem]")).to_have_count(16)
     await expect(page.locator(".insp")).to_contain_text("is <script>")

@@ -1,4 +1,4 @@
-"""Installs agentsd beside the newest openai SDK, with the commands of docs/embedding.md.
+"""Installs agentsd beside the newest openai SDK, with the commands of docs/settings.md.
 
 `python -m tests.support.openai_install pip FOLDER` creates a virtual environment there and runs the commands for pip;
 `uv` runs those for uv. The package is this checkout, with its test dependencies in the versions of constraints.txt,
@@ -27,7 +27,7 @@ PROBE = "pip install uv"
 
 def documented_commands(installer: Installer) -> list[str]:
     """Return the lines of the block of commands on the documentation page."""
-    page = (ROOT / "docs" / "embedding.md").read_text("utf-8")
+    page = (ROOT / "docs" / "settings.md").read_text("utf-8")
     blocks = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
     (block,) = (block for block in blocks if MARKS[installer] in block)
     return str(block).strip().splitlines()

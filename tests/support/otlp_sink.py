@@ -23,6 +23,8 @@ class Sink:
         self.services: set[str] = set()
         self.headers: list[dict[str, str]] = []
         self.paths: set[str] = set()
+        self.refused = ""
+        """Path of requests that are answered with status 404."""
 
     def record(self, path: str, headers: dict[str, str], body: bytes) -> None:
         """Record one request."""
@@ -52,7 +54,7 @@ def sink() -> Iterator[Sink]:
             if self.headers.get("content-encoding") == "gzip":
                 body = gzip.decompress(body)
             collector.record(self.path, {name.lower(): value for name, value in self.headers.items()}, body)
-            self.send_response(200)
+            self.send_response(404 if self.path == collector.refused else 200)
             self.send_header("content-length", "0")
             self.end_headers()
 

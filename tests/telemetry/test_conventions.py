@@ -15,10 +15,11 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from framework import RunResult, Runtime
+from framework import RunResult, Runtime, ToolError, tool
 from framework.llm.client import served_model
 from framework.llm.provider_table import PROVIDERS
 from framework.telemetry import names
+from framework.testing import ScriptedModel, calls
 from tests.conftest import tree
 from tests.support.projects import agent, write
 from tests.support.telemetry import metric_points
@@ -33,7 +34,9 @@ UNLISTED = {"qwen", "openrouter", "ollama"}
 """Providers without a name in the conventions, which keep their agentsd name."""
 
 
-def play(root: Path, answers: list[Answer], served: str = "mistral/test", **keys: str) -> tuple[RunResult, str]:
+def play(
+    root: Path, answers: list[Answer], served: str = "mistral/test", *, content: str = "none", **keys: str
+) -> tuple[RunResult, str]:
     """Run once against a server; return the result and the server's address."""
 
     async def main() -> tuple[RunResult, str]:
@@ -42,6 +45,7 @@ def play(root: Path, answers: list[Answer], served: str = "mistral/test", **keys
             alias = f"{{model: {served}, base_url: '{server.url}', api_key: k, {prices}}}"
             down = f"{{model: {served}, base_url: 'http://127.0.0.1:9/v1', api_key: k}}"
             settings = f"models: {{local: {alias}, down: {down}}}\nmodel_calls: {{backoff: 0.001, max_retries: 2}}\n"
+            settings += f"telemetry: {{content: {content}}}\n"
             write(root, {"agents.d/one.yaml": agent("one", **{"model": "local"} | keys), "agentsd.yaml": settings})
             async with Runtime.open(root, watch=False) as runtime:
                 return await runtime.run("go", agent="one"), server.url
@@ -112,15 +116,76 @@ def test_a_retried_call_is_one_span_with_its_attempts(
     model = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "mistral_ai", "gen_ai.request.model": "test"}
     found = metric_points(reader)
     assert found["gen_ai.client.operation.duration"] == [(model, 1)]
-    assert found["agentsd.model.attempts"] == [({**model, "error.type": "model_error"}, 2), (model, 1)]
+    assert [about(span).get("error.type") for span in attempts] == ["500", "503", None]
+    failures = [({**model, "error.type": status}, 1) for status in ("500", "503")]
+    assert sorted(found["agentsd.model.attempts"], key=str) == sorted([*failures, (model, 1)], key=str)
 
 
 def test_a_failed_call_is_one_error(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     result, _ = play(tmp_path, [failed(400, "no")])
     assert result.status == "failed"
     (chat,) = named(spans, "chat")
-    assert (about(chat)["error.type"], about(chat)["agentsd.model.attempts"]) == ("model_error", 1)
+    assert (about(chat)["error.type"], about(chat)["agentsd.model.attempts"]) == ("400", 1)
     assert not named(spans, "chat.attempt")
+
+
+@pytest.mark.parametrize(
+    ("answer", "model", "kind"),
+    [
+        (failed(401, "no"), "local", "401"),
+        (failed(429, "slow down"), "local", "429"),
+        (failed(500, "boom"), "local", "500"),
+        (Answer(body=b"<html>", content_type="text/html"), "local", "empty_answer"),
+        (says(""), "local", "empty_answer"),
+        (Answer(events=("{}",), ending="stall"), "local", "timeout"),
+        (says("unused"), "down", "ConnectError"),
+    ],
+    ids=["401", "429", "500", "web page", "empty", "timeout", "refused"],
+)
+def test_a_failed_call_has_its_status_or_class_and_its_message_only_as_content(
+    tmp_path: Path, answer: Answer, model: str, kind: str, spans: InMemorySpanExporter
+) -> None:
+    limits = "{model_timeout: 0.2}"
+    for content in ("none", "full"):
+        spans.clear()
+        keys = {"model": model, "runtime_policy": limits, "telemetry": f"{{content: {content}}}"}
+        result, _ = play(tmp_path, [answer] * 3, content=content, **keys)
+        assert result.error is not None
+        (chat,) = named(spans, "chat")
+        failures = [chat, *named(spans, "chat.attempt")]
+        assert {about(span)["error.type"] for span in failures} == {kind}
+        messages = {about(span).get("error.message") for span in failures}
+        whole = result.error.message.removesuffix(" (3 attempts)")
+        assert messages == ({None} if content == "none" else {whole})
+        (step,) = named(spans, "agent.step")
+        assert (step.status.status_code, about(step)["error.type"]) == (StatusCode.ERROR, kind)
+
+
+def test_a_failed_tool_has_the_class_of_its_exception(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+    @tool(risk="low")
+    def read(how: str) -> str:
+        """Read something."""
+        if how == "chained":
+            try:
+                return Path("/nowhere").read_text("utf-8")
+            except OSError as error:
+                raise ToolError("cannot read it") from error
+        raise ValueError("broken") if how == "broken" else ToolError("no")
+
+    async def main(content: str) -> None:
+        turn = calls(*(("read", {"how": how}) for how in ("chained", "broken", "told")), ("invented.tool", {}))
+        settings = f"telemetry: {{content: {content}}}\n"
+        write(tmp_path, {"agents.d/one.yaml": agent("one"), "agentsd.yaml": settings})
+        models = {"scripted": ScriptedModel(turn, "done")}
+        async with Runtime.open(tmp_path, tools=[read], models=models, watch=False) as runtime:
+            await runtime.run("go")
+
+    asyncio.run(main("none"))
+    found = [about(span) for span in named(spans, "execute_tool read")]
+    assert sorted(one["error.type"] for one in found) == ["FileNotFoundError", "ToolError", "ValueError"]
+    asyncio.run(main("redacted"))
+    unknown = [about(span).get("agentsd.tool.requested") for span in named(spans, "execute_tool unknown")]
+    assert unknown == [None, "invented.tool"], "what a model writes is content"
 
 
 def test_a_call_that_a_fallback_answers_names_both_models(tmp_path: Path, spans: InMemorySpanExporter) -> None:

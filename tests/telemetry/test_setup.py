@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from framework import ConfigError
-from framework.telemetry.setup import traces_url
+from framework.telemetry.setup import metrics_url, traces_url
 from tests.support.forks import run
 from tests.support.otlp_sink import Sink, sink
 from tests.support.projects import agent, write
@@ -63,7 +63,8 @@ def test_the_otlp_option_sets_the_endpoint(project: Path) -> None:
         done = command(project, "--otlp", collector.url)
     assert (done.returncode, done.stdout.strip()) == (0, "84")
     assert names(collector) == WHOLE
-    assert (collector.paths, collector.services) == ({"/v1/traces"}, {"agentsd"})
+    assert (collector.paths, collector.services) == ({"/v1/traces", "/v1/metrics"}, {"agentsd"})
+    assert {"agentsd.runs", "gen_ai.execute_tool.duration", "gen_ai.client.token.usage"} <= collector.metrics
     runs = {span.trace_id for span in collector.spans if not span.name.startswith("config.")}
     assert len(runs) == 1
 
@@ -87,6 +88,18 @@ def test_opentelemetry_variables_set_the_endpoint(project: Path) -> None:
         command(project, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url, OTEL_TRACES_EXPORTER="none")
         command(project, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url, OTEL_TRACES_SAMPLER="always_off")
         assert len(collector.spans) == before
+
+
+def test_metrics_can_be_left_out_and_a_backend_may_take_only_traces(project: Path) -> None:
+    with sink() as collector:
+        command(project, "--otlp", collector.url, OTEL_METRICS_EXPORTER="none")
+        command(project, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=f"{collector.url}/v1/traces")
+        assert (names(collector), collector.paths) == (WHOLE, {"/v1/traces"})
+        collector.refused = "/v1/metrics"
+        done = command(project, "--otlp", collector.url)
+    assert (done.returncode, done.stdout.strip()) == (0, "84")
+    assert "/v1/metrics" in collector.paths
+    assert "metric" not in done.stderr
 
 
 def test_content_is_exported_only_if_enabled(project: Path) -> None:
@@ -125,6 +138,7 @@ def test_an_invalid_endpoint_is_rejected_before_the_run(project: Path) -> None:
 )
 def test_an_endpoint_may_omit_its_path(given: str, used: str) -> None:
     assert traces_url(given) == used
+    assert metrics_url(given) == used.replace("/v1/traces", "/v1/metrics")
 
 
 def test_an_endpoint_requires_a_scheme() -> None:

@@ -180,7 +180,7 @@ def test_the_parts_of_a_paused_run(tmp_path: Path, spans: InMemorySpanExporter) 
     every = [dict(span.attributes or {}) for span in of_runs(spans)]
     assert {one["session.id"] for one in every} == {one["agentsd.run.id"] for one in every} == {result.run_id}
     assert not [one for one in every if "gen_ai.conversation.id" in one]
-    parts = [one["gen_ai.aggregated_usage.input_tokens"] for one in named(spans, "invoke_agent one")]
+    parts = [one["agentsd.usage.input_tokens"] for one in named(spans, "invoke_agent one")]
     assert sum(parts) == result.usage.prompt_tokens, "each part has its own usage"
     assert [one["agentsd.step.kind"] for one in named(spans, "agent.step") if "agentsd.step.kind" in one] == [
         "action",

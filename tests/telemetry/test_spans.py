@@ -111,7 +111,7 @@ def test_every_span_names_its_run_generation_and_conversation_and_tokens_are_cou
     assert {span.name for span in counted} == {"chat scripted"}
     assert {span.kind for span in counted} == {SpanKind.CLIENT}
     agents = [span for span in finished if span.name == "invoke_agent one"]
-    assert [(s.attributes or {})["gen_ai.aggregated_usage.input_tokens"] for s in agents] == [10]
+    assert [(s.attributes or {})["agentsd.usage.input_tokens"] for s in agents] == [10]
 
 
 def test_a_tools_spans_are_below_its_call_even_in_a_thread(tmp_path: Path, spans: InMemorySpanExporter) -> None:

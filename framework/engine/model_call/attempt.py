@@ -52,7 +52,7 @@ async def send_attempt(
         except ModelError as error:
             error.usage = attempt.failed_usage(error.usage)
             error.has_begun = any(text.strip() for text in attempt.texts)
-            trace.failed("timeout" if attempt.is_late else error.code, error.usage)
+            trace.failed(error.error_type, error.message, error.usage)
             error.for_message(message_id)
             raise
         trace.replied(reply, attempt.first_at)
@@ -123,7 +123,8 @@ class _Attempt:
             # Left to the garbage collector, the connection would stay open and the provider would keep generating.
             if isinstance(deltas, AsyncGenerator):
                 await deltas.aclose()
-        raise ModelError(f"{self.info.name} closed the stream before its answer was complete", retryable=True)
+        problem = f"{self.info.name} closed the stream before its answer was complete"
+        raise ModelError(problem, retryable=True).of_type("incomplete_answer")
 
     def _show(self, delta: Delta) -> None:
         if delta.reasoning:
@@ -137,8 +138,9 @@ class _Attempt:
         within = "in time" if seconds is None else f"within {seconds:g}s ({self._place_of(key)})"
         chars = sum(map(len, self.texts))
         if chars < _MAX_RETRIED_CHARS:
-            return ModelError(f"{self.info.name} {what} {within}", retryable=True)
-        return ModelError(f"{self.info.name} {what} {within}; not retried after {chars} characters of answer")
+            return ModelError(f"{self.info.name} {what} {within}", retryable=True).of_type("timeout")
+        problem = f"{self.info.name} {what} {within}; not retried after {chars} characters of answer"
+        return ModelError(problem).of_type("timeout")
 
     def _place_of(self, key: str) -> str:
         """Return the key of a limit, and the file and line that set it."""

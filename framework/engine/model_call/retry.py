@@ -248,13 +248,14 @@ class _ModelCall:
         """Return the error for the caller: the last message of each model, without duplicates."""
         messages = "; ".join(dict.fromkeys(error.message for error in failures))
         attempts = f" ({self._attempts} attempts)" if self._attempts > 1 else ""
-        return ModelError(
+        exhausted = ModelError(
             messages + attempts,
             retryable=any(error.retryable for error in failures),
             retry_after=failures[-1].retry_after,
             unavailable=True,
             scarce=any(error.scarce for error in failures),
-        ).for_message(self._message_id)
+        )
+        return exhausted.of_type(failures[-1].error_type).for_message(self._message_id)
 
 
 def backoff_seconds(error: ModelError, retries: int, rules: ModelCallSettings) -> float:

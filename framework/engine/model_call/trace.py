@@ -16,7 +16,7 @@ from framework.engine.context.model_clients import ModelCaller
 from framework.engine.context.trace import model_attributes, usage_attributes
 from framework.llm.client import ModelInfo, ModelReply, ModelRequest
 from framework.telemetry import names
-from framework.telemetry.span import NOOP_SPAN, NullContext
+from framework.telemetry.span import NOOP_SPAN, NullContext, TraceSpan
 from framework.types.messages import Usage
 
 
@@ -28,8 +28,8 @@ class AttemptTrace(NullContext):
     def replied(self, reply: ModelReply, first_at: float | None) -> None:
         """Record the reply; `first_at` is when the first piece arrived, by `perf_counter`."""
 
-    def failed(self, error_type: str, usage: Usage | None) -> None:
-        """Record that the attempt failed, and what it consumed nevertheless."""
+    def failed(self, error_type: str, message: str, usage: Usage | None) -> None:
+        """Record that the attempt failed, why, and what it consumed nevertheless."""
 
 
 class ModelTrace(NullContext):
@@ -55,7 +55,10 @@ def model_trace(caller: ModelCaller, request: ModelRequest) -> ModelTrace:
 class _CallTrace(ModelTrace):
     """The span opens with the first attempt, so that a model in cooldown leaves none."""
 
-    __slots__ = ("_attempts", "_began", "_caller", "_error", "_first", "_held", "_info", "_request", "_span", "_usage")
+    __slots__ = (
+        *("_attempts", "_began", "_caller", "_error", "_first", "_held", "_info", "_message", "_request", "_span"),
+        "_usage",
+    )
 
     def __init__(self, caller: ModelCaller, request: ModelRequest) -> None:
         self._caller, self._request = caller, request
@@ -68,6 +71,8 @@ class _CallTrace(ModelTrace):
         """The first attempt, if it failed: it gets a span when there is a second one."""
         self._error: str | None = None
         """`error.type` of the last attempt."""
+        self._message = ""
+        """Its message."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -79,7 +84,7 @@ class _CallTrace(ModelTrace):
         if self._span is not NOOP_SPAN:
             self._span.set_attributes({names.MODEL_ATTEMPTS: self._attempts, **usage_attributes(self._usage)})
             if self._error:
-                self._span.fail(self._error)
+                self._fail(self._span, self._error, self._message)
             self._span.__exit__(kind, error, traceback)
         if meters := self._caller.meters:
             seconds = perf_counter() - self._began
@@ -118,7 +123,7 @@ class _CallTrace(ModelTrace):
 
     def add_attempt(self, attempt: _EndedAttempt, usage: Usage | None) -> None:
         """Record an attempt that ended, in success or failure."""
-        self._error = attempt.error
+        self._error, self._message = attempt.error, attempt.message
         if usage:
             self._usage = self._usage + usage if self._usage else usage
         if meters := self._caller.meters:
@@ -150,8 +155,14 @@ class _CallTrace(ModelTrace):
         name = f"chat.attempt {attempt.number}"
         span = self._caller.spans.span(name, "CHAIN", attributes, client=True, started_ns=attempt.began_ns)
         if attempt.error:
-            span.fail(attempt.error)
+            self._fail(span, attempt.error, attempt.message)
         span.end(attempt.ended_ns)
+
+    def _fail(self, span: TraceSpan, error_type: str, message: str) -> None:
+        """Mark a span as failed. Providers quote requests in their messages, so a message is content."""
+        span.fail(error_type)
+        if message and span.is_recording() and (content := self._caller.content):
+            span.set_attributes(content.text(names.ERROR_MESSAGE, message))
 
     def _attributes(self, info: ModelInfo) -> dict[str, Any]:
         request, settings = self._request, self._request.settings
@@ -178,14 +189,16 @@ class _EndedAttempt:
     began_ns: int
     ended_ns: int
     error: str | None
+    message: str
 
 
 class _RecordedAttempt(AttemptTrace):
-    __slots__ = ("_began", "_began_ns", "_call", "_error", "_fallback", "_info", "_number", "_usage")
+    __slots__ = ("_began", "_began_ns", "_call", "_error", "_fallback", "_info", "_message", "_number", "_usage")
 
     def __init__(self, call: _CallTrace, info: ModelInfo, number: int, *, fallback: bool) -> None:
         self._call, self._info, self._number, self._fallback = call, info, number, fallback
         self._error: str | None = None
+        self._message = ""
         self._usage: Usage | None = None
 
     def __enter__(self) -> Self:
@@ -196,7 +209,8 @@ class _RecordedAttempt(AttemptTrace):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         error_type = "cancelled" if isinstance(error, asyncio.CancelledError) else self._error
-        ended = _EndedAttempt(self._info, self._number, self._fallback, self._began_ns, time_ns(), error_type)
+        times = self._began_ns, time_ns()
+        ended = _EndedAttempt(self._info, self._number, self._fallback, *times, error_type, self._message)
         self._call.add_attempt(ended, self._usage)
 
     def replied(self, reply: ModelReply, first_at: float | None) -> None:
@@ -204,5 +218,5 @@ class _RecordedAttempt(AttemptTrace):
         first = None if first_at is None else first_at - self._began
         self._call.set_reply(self._info, reply, first, fallback=self._fallback)
 
-    def failed(self, error_type: str, usage: Usage | None) -> None:
-        self._error, self._usage = error_type, usage
+    def failed(self, error_type: str, message: str, usage: Usage | None) -> None:
+        self._error, self._message, self._usage = error_type, message, usage

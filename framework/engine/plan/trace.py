@@ -41,7 +41,12 @@ def failure_span(run: RunContext, decision: Decision) -> TraceSpan:
 
 def plan_step_span(run: RunContext, step: PlanStep, revision: int) -> TraceSpan:
     """Open the span of one step."""
-    attributes = {names.PLAN_STEP_ID: step.id, names.PLAN_REVISION: revision}
+    attributes = {
+        names.PLAN_STEP_ID: step.id,
+        names.PLAN_REVISION: revision,
+        names.PLAN_STEP_TOOL: step.tool,
+        names.PLAN_STEP_DEPENDS_ON: step.depends_on or None,
+    }
     span = _span(run, f"plan.step {step.id}", attributes, None)
     if span.is_recording() and (content := run.content):
         span.set_attributes(content.text(names.PLAN_STEP_DESCRIPTION, step.description))

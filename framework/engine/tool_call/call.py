@@ -16,7 +16,7 @@ from framework.engine.context.run_context import RunContext
 from framework.engine.tool_call import argument_repair, hooks
 from framework.engine.tool_call.execution import execute, preview_call
 from framework.engine.tool_call.results import INVALID_CALL, record_result
-from framework.engine.tool_call.trace import record_decision, trace_call
+from framework.engine.tool_call.trace import raised_error_type, record_decision, trace_call
 from framework.llm.openai_format import revalidate_call, unique_calls
 from framework.tools.conditions import policy_views
 from framework.tools.locations import canonical_arguments
@@ -147,7 +147,7 @@ async def _authorize(run: RunContext, call: ToolCall, tool: Tool, record: CallRe
             run, call, _invalid_call(error.message, findings=argument_repair.findings_as_data(error))
         )
     except ToolError as error:
-        return await record_result(run, call, _tool_error(error))
+        return await record_result(run, call, _tool_error(error, tool))
     if len(seen := policy_views(tool, call.arguments, bound)) > 1:
         verdict = run.policy.evaluate(tool, *seen)
     if verdict.kind == "deny":
@@ -281,8 +281,8 @@ def _invalid_call(message: str, **more: Any) -> ToolResult:
     )
 
 
-def _tool_error(error: ToolError) -> ToolResult:
-    return ToolResult(status="error", error=error.message, metadata={"error_type": error.code})
+def _tool_error(error: ToolError, tool: Tool) -> ToolResult:
+    return ToolResult(status="error", error=error.message, metadata={"error_type": raised_error_type(error, tool)})
 
 
 def _denied(verdict: Verdict) -> ToolResult:

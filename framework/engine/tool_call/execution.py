@@ -18,6 +18,7 @@ from framework.engine.tool_call import hooks
 from framework.engine.tool_call.hooks import confirmations_in, is_plugin_failure
 from framework.engine.tool_call.results import describe_output, describe_unfinished, record_result, split_output
 from framework.engine.tool_call.tool_context import build_tool_context
+from framework.engine.tool_call.trace import raised_error_type
 from framework.telemetry import names
 from framework.telemetry.redact import places
 from framework.telemetry.span import current_span
@@ -135,7 +136,7 @@ async def _invoke(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, 
             context = partial(build_tool_context, run, call)
             output, files = split_output(await tool.invoke(bound, context, thread))
     except ToolError as error:
-        return ToolResult(status="error", error=error.message, metadata={"error_type": error.code})
+        return ToolResult(status="error", error=error.message, metadata={"error_type": raised_error_type(error, tool)})
     except TimeoutError as error:
         if not deadline.expired():
             return _failure_result(run, tool, error)
