@@ -48,7 +48,9 @@ class Gate:
 
 def project(root: Path, **keys: str) -> Path:
     """Return a project with one agent, whose calls of `pay` need approval."""
-    return write(root, {"agents.d/a.yaml": agent("a", skill_policy='{allow: ["*"], ask: [{tool: pay, optional: true}]}', **keys)})
+    return write(
+        root, {"agents.d/a.yaml": agent("a", skill_policy='{allow: ["*"], ask: [{tool: pay, optional: true}]}', **keys)}
+    )
 
 
 @asynccontextmanager
