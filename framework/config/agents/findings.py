@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any
@@ -81,7 +82,8 @@ def broken_agent(
         return BrokenAgent(path, spec.name, spec.description, spec.routing, tuple(problems))
     document = read_unique_keys(path, source) if source else None
     keys = document.data if document else read_keys(path, source or b"", ("name", "description", "routing"))
-    known = AgentSpec.model_fields.keys() >= keys.keys() if document else b"routing" not in (source or b"routing")
+    unknown = [*(keys.keys() - AgentSpec.model_fields.keys())]
+    known = not get_close_matches("routing", unknown) if document else b"routing" not in (source or b"routing")
     name, description = keys.get("name"), keys.get("description", "")
     own_name = isinstance(name, str) and re.fullmatch(AGENT_NAME, name)
     return BrokenAgent(

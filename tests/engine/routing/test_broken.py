@@ -19,6 +19,7 @@ BROKEN = {
     "a reference": agent("billing", routing="{keywords: [invoice]}", fallback_models="[nope/x]"),
     "the shape": agent("billing", routing="{keywords: [invoice]}", budgetss="[team]"),
     "the rules": agent("billing", routing="{keywrods: [invoice]}"),
+    "a misspelled section": agent("billing", rotuing="{keywords: [invoice]}"),
     "misplaced rules": agent("billing", keywords="[invoice]"),
     "a tab": agent("billing", routing="{keywords: [invoice]}") + "inputs:\n\tcity: {type: string}\n",
     "a tab, block style": agent("billing") + "routing:\n  keywords:\n    - invoice\ninputs:\n\tcity: {}\n",
@@ -87,6 +88,13 @@ def test_a_broken_default_agent_has_no_replacement(tmp_path: Path, settings: str
 
     with pytest.raises(AgentBroken, match="agent 'assistant' would get this message"):
         asyncio.run(answer_of(tmp_path, "hello"))
+
+
+def test_a_broken_fallback_agent_is_named_whatever_key_is_wrong(tmp_path: Path) -> None:
+    files = {"agents.d/assistant.yaml": agent("assistant", confirm="high"), "agents.d/plans.yaml": agent("plans")}
+
+    with pytest.raises(AgentBroken, match=r"agent 'assistant' would get this message \(no rule matches"):
+        asyncio.run(answer_of(write(tmp_path, files), "hello"))
 
 
 def test_a_conversation_is_not_continued_by_another_agent(tmp_path: Path) -> None:
