@@ -42,7 +42,10 @@ def as_key(client: RunClient, name: str) -> None:
 @asynccontextmanager
 async def serving_keys(root: Path, gate: Gate, model: ScriptedModel) -> AsyncIterator[RunClient]:
     entries = [*(key_entry(name, secret(name), **rights) for name, rights in KEYS.items()), FULL]
-    agents = {f"agents.d/{name}.yaml": agent(name, skill_policy='{allow: ["*"], ask: [{tool: pay, optional: true}]}') for name in "ab"}
+    agents = {
+        f"agents.d/{name}.yaml": agent(name, skill_policy='{allow: ["*"], ask: [{tool: pay, optional: true}]}')
+        for name in "ab"
+    }
     write(root, {**agents, "agentsd.yaml": f"server: {{api_keys: {json.dumps(entries)}}}\n"})
     async with client_of(root, model, gate, store=f"sqlite:///{root}/state.db") as client:
         yield client
