@@ -70,6 +70,8 @@ def _after_failure(asked: Confirmation) -> str:
     _say(f"  {visible(asked.description)}")
     if asked.tool:
         _say(f"  {visible(asked.tool)} {arguments_text(asked.arguments)}")
+    if asked.call_id is not None:
+        _say(f"  call id {visible(asked.call_id)}, idempotency key {visible(asked.idempotency_key or '')}", dim=True)
     _say(f"  ({asked.rule}, risk {asked.risk})", dim=True)
     choice = click.prompt(STEP_PROMPT, type=click.Choice([*STEP_CHOICES]), show_choices=False, err=True)
     return STEP_CHOICES[choice]

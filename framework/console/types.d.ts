@@ -95,6 +95,8 @@ export interface Confirmation {
   kind: "tool" | "plan" | "question" | "ask_user" | "step";
   agent: string;
   tool: string;
+  call_id?: string | null;
+  idempotency_key?: string | null;
   description: string;
   arguments: Record<string, unknown>;
   /** What the call would change, such as a unified diff; absent in runs of older versions. */

@@ -102,7 +102,12 @@ class ToolContext:
     @property
     def idempotency_key(self) -> str:
         """Key that is the same for every attempt of one call, for services that accept idempotency keys."""
-        return f"{self.run_id}:{self.call_id}"
+        return idempotency_key(self.run_id, self.call_id)
+
+
+def idempotency_key(run_id: str, call_id: str) -> str:
+    """Return the key of a call for services that accept idempotency keys."""
+    return f"{run_id}:{call_id}"
 
 
 @dataclass(frozen=True, slots=True)

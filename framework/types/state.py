@@ -34,6 +34,10 @@ class Confirmation(Frozen):
     """Agent that waits for the decision."""
     tool: str = ""
     """Tool to be called; empty for a plan."""
+    call_id: str | None = None
+    """Id of the call as its tool sees it (`context.call_id`); None for a plan, or a step without a tool."""
+    idempotency_key: str | None = None
+    """Key that the tool passes to services (`context.idempotency_key`), to look up whether the call took effect."""
     description: str = ""
     """Short description of the tool."""
     arguments: dict[str, Any] = {}

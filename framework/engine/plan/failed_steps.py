@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from framework.engine.plan.history import attempt_id, last_attempt
 from framework.engine.plan.planner import adopt_plan, current_plan, plan_settings, replan
 from framework.engine.plan.preflight import highest_risk, preflight, usable_tools
 from framework.engine.plan.step import set_status
 from framework.engine.plan.trace import failure_span
 from framework.engine.run import Run
 from framework.engine.tool_call.trace import record_decision
+from framework.tools.tool import idempotency_key
 from framework.types.confirmation_kinds import STEP_PREFIX
 from framework.types.digest import call_digest
 from framework.types.errors import Paused, StepFailed
@@ -91,11 +93,15 @@ async def _retry(run: Run, failed: Collection[str]) -> None:
 
 
 def _confirmation(run: Run, step: PlanStep) -> Confirmation:
+    number, record = last_attempt(run, step)
+    call_id = "/".join((*run.state.path, attempt_id(step, number))) if record is not None else None
     return Confirmation(
         id="/".join((*run.state.path, f"{STEP_PREFIX}{step.revision}-{step.id}")),
         kind="step",
         agent=run.agent.name,
         tool=step.tool or "",
+        call_id=call_id,
+        idempotency_key=idempotency_key(run.state.run_id, call_id) if call_id is not None else None,
         description=step.description,
         arguments=step.parameters,
         hash=call_digest(step.tool or "", {"parameters": step.parameters, "result": step.result}),

@@ -129,12 +129,16 @@ async def _request_plan(run: Run, before: Plan | None, feedback: str) -> tuple[P
             draft = draft.with_goal(before.goal if before else _default_goal(run))
             plan = Plan.from_draft(draft, before)
             check = preflight(run, plan, settings)
+            is_empty = not draft.steps and before is None and len(check.problems) == 1
+            if is_empty and rejected is not None and not rejected.steps:
+                check = Preflight(estimate=check.estimate)  # the model insists that nothing has to be done
             record_draft(run, span, draft, usable=not check.problems)
             if not check.problems:
                 run.state.corrections = 0
                 return plan, check
             rejected, findings = draft, check.problems[:_SHOWN_FINDINGS]
-            run.budget.spend_correction()
+            if not is_empty:  # which is asked only once
+                run.budget.spend_correction()
 
 
 def _plan_messages(

@@ -55,7 +55,7 @@ def highest_risk(tools: list[Tool]) -> Risk:
 
 def _size_findings(plan: Plan, remaining: list[PlanStep], settings: PlanSettings) -> Iterator[str]:
     if not remaining and plan.revision == 1:
-        yield "it has no steps"
+        yield "it has no steps: if nothing has to be done, return it again without steps"
     if len(remaining) > settings.max_plan_steps:
         yield f"it has {len(remaining)} steps; at most {settings.max_plan_steps} are allowed"
     if (size := sum(len(step.model_dump_json()) for step in remaining)) > _MAX_PLAN_CHARS:

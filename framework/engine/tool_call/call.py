@@ -21,7 +21,7 @@ from framework.llm.openai_format import revalidate_call, unique_calls
 from framework.tools.conditions import policy_views
 from framework.tools.locations import canonical_arguments
 from framework.tools.schema.arguments import ArgumentsError
-from framework.tools.tool import Tool
+from framework.tools.tool import Tool, idempotency_key
 from framework.tools.toolset import Toolset
 from framework.types.digest import canonical_call, content_digest, matches_digest, repetition_key
 from framework.types.errors import ToolError
@@ -200,14 +200,20 @@ def _required_confirmation(
         reason = "its arguments have changed since approval was requested"
         changed.append(arguments)
     doubt = f"~{record.started}" if in_doubt else ""
-    if in_doubt:
-        reason = "the process ended during this call: whether it took effect is unknown"
     key = "/".join((*run.state.path, call.id))
+    told = idempotency_key(run.state.run_id, key)
+    if in_doubt:
+        reason = (
+            "the process ended during this call: whether it took effect is unknown "
+            f"(look it up by the call id {key} or the idempotency key {told})"
+        )
     return Confirmation(
         id=run.confirmation_id(key, changed, end=doubt),
         kind="tool",
         agent=run.agent.name,
         tool=tool.name,
+        call_id=key,
+        idempotency_key=told,
         description=tool.definition.summary,
         arguments=call.arguments,
         hash=content_digest(arguments),

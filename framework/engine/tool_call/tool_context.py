@@ -12,7 +12,7 @@ from framework.telemetry import names, plugin_span
 from framework.telemetry.plugin_span import PluginSpan
 from framework.tools.builtin.questions import ASK_USER
 from framework.tools.session_values import Session
-from framework.tools.tool import ToolContext
+from framework.tools.tool import ToolContext, idempotency_key
 from framework.tools.tool_span import ToolSpan
 from framework.types.digest import call_digest
 from framework.types.errors import Paused, ToolError
@@ -64,8 +64,11 @@ def build_tool_context(run: RunContext, call: ToolCall) -> ToolContext:
 
 
 def _question(run: RunContext, call: ToolCall, question: str, choices: Sequence[str], number: int) -> Confirmation:
+    call_id = "/".join((*run.state.path, call.id))
     return Confirmation(
-        id=f"{'/'.join((*run.state.path, call.id))}?{number}",
+        id=f"{call_id}?{number}",
+        call_id=call_id,
+        idempotency_key=idempotency_key(run.state.run_id, call_id),
         kind="ask_user" if call.tool == ASK_USER else "question",
         agent=run.agent.name,
         tool=call.tool,

@@ -120,6 +120,23 @@ def test_each_problem_is_reported_to_the_model_and_no_step_runs(tmp_path: Path, 
     assert len(result.tool_calls) == 1
 
 
+def test_a_model_that_insists_that_nothing_has_to_be_done_answers(tmp_path: Path) -> None:
+    root = project(tmp_path, runtime_policy="{max_corrections: 0}", plan="{approval: always}")
+    result, requests, seen = run(root, drafted([]), drafted([]), "nothing to do")
+    assert (result.status, result.output, result.tool_calls) == ("completed", "nothing to do", ())
+    assert result.plan is not None
+    assert (result.plan.steps, result.warnings) == ((), ())
+    assert "it has no steps: if nothing has to be done, return it again" in requests[1].messages[-1].content
+    assert requests[2].messages[-1].content.startswith("Nothing has to be done for the request")
+    assert [event["status"] for event in seen if event["event"] == "done"] == ["completed"]
+
+
+def test_a_plan_without_steps_between_invalid_ones_counts_no_correction(tmp_path: Path) -> None:
+    bad = drafted([step("a", tool="wrok")])
+    result, requests, _ = run(project(tmp_path), drafted([]), bad, drafted([step("good")]), "done")
+    assert (result.status, result.output, len(requests)) == ("completed", "done", 4)
+
+
 def test_a_model_sees_its_invalid_plan_as_an_assistant_message(tmp_path: Path) -> None:
     bad = drafted([step("a", tool="wrok")], goal="do the thing")
     _, requests, _ = run(project(tmp_path), bad, drafted([step("good")]), "done")

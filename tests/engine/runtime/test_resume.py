@@ -405,6 +405,35 @@ def test_a_paused_run_is_cancelled_by_any_process_with_the_store(tmp_path: Path,
     life(root, store_url, shop, body, "ok")
 
 
+def test_the_question_about_an_unknown_outcome_names_what_the_tool_was_given(tmp_path: Path, store_url: str) -> None:
+    root, began, seen = project(tmp_path), asyncio.Event(), list[tuple[str, str]]()
+
+    @tool(risk="low")
+    async def look(context: ToolContext) -> str:
+        """Book."""
+        seen.append((context.call_id, context.idempotency_key))
+        began.set()
+        await asyncio.Event().wait()
+        return ""
+
+    async def main() -> None:
+        options: dict[str, Any] = {"store": store_url, "tools": [*Shop().tools(), look], "watch": False}
+        options["tools"] = [one for one in options["tools"] if one.name != "look" or one is look]
+        models = {"scripted": ScriptedModel(calls(("look", {})))}
+        async with Runtime.open(root, models=models, grace=0, **options) as runtime:
+            submitted = await runtime.submit("book")
+            await began.wait()
+        async with Runtime.open(root, models=models, **options) as runtime:
+            (asked,) = (await runtime.resume(submitted.run_id, {})).pending
+            stored = await runtime.store.events_named(submitted.run_id, "confirm_required")
+        assert (asked.call_id, asked.idempotency_key) == seen[0]
+        assert asked.id != asked.call_id
+        assert all(name in asked.reason for name in seen[0])
+        assert (stored[0]["call_id"], stored[0]["idempotency_key"]) == seen[0]
+
+    asyncio.run(main())
+
+
 # --- closing
 
 
