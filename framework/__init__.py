@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         RunTaken,
         StepFailed,
         StoreError,
+        StoreLost,
         StoreTooNew,
         ToolError,
     )
@@ -127,6 +128,7 @@ __all__ = [
     "StepFailed",
     "Store",
     "StoreError",
+    "StoreLost",
     "StoreTooNew",
     "Submitted",
     "TodoItem",

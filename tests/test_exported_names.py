@@ -48,8 +48,8 @@ def test_the_public_names() -> None:
         "ModelRefused", "Plan", "PlanStep", "PluginContext", "PolicyDenied", "Preflight", "Prices", "Problem",
         "QueueFull", "ReachedBudget", "Refused", "Reject", "RequestError", "Respond", "Run", "RunBlocked", "RunBusy",
         "RunInfo", "RunNotFound", "RunOptions", "RunResult", "RunStream", "RunSuspended", "RunTaken", "RunWarning",
-        "Runtime", "StepFailed", "Store", "StoreError", "StoreTooNew", "Submitted", "TodoItem", "Tool", "ToolCall",
-        "ToolContext", "ToolError", "ToolResult", "ToolStat", "TraceEntry", "Usage", "WorkSource", "events",
+        "Runtime", "StepFailed", "Store", "StoreError", "StoreLost", "StoreTooNew", "Submitted", "TodoItem", "Tool",
+        "ToolCall", "ToolContext", "ToolError", "ToolResult", "ToolStat", "TraceEntry", "Usage", "WorkSource", "events",
         "executor", "filter_tools", "hook", "tool",
     }  # fmt: skip
 

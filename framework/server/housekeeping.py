@@ -7,12 +7,14 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from math import inf
 from random import uniform
 
+from framework.engine.runtime.background import essential
 from framework.engine.runtime.runtime import Runtime
 from framework.engine.work.source import PeriodicJob
 from framework.telemetry.server_metrics import ServerMetrics
-from framework.types.errors import AgentsdError, ClockRefused, StoreError
+from framework.types.errors import AgentsdError, ClockRefused, StoreError, StoreLost
 from framework.types.fleet import ProcessDetails
 
 log = logging.getLogger(__name__)
@@ -21,6 +23,8 @@ _SWEEP_INTERVAL_SECONDS = 1.0
 _COUNT_INTERVAL_SECONDS = 10.0
 _PRUNE_INTERVAL_SECONDS = 3600.0
 _EACH_MINUTE, _EACH_HOUR = "* * * * *", "0 * * * *"
+LOST_SECONDS = 10.0
+"""Time without a usable store after which a process ends, so that its supervisor starts another."""
 _Job = Callable[[], Awaitable[None]]
 
 
@@ -48,7 +52,10 @@ async def housekeeping(
         work.repeat(PeriodicJob("expire", _EACH_MINUTE, partial(_guarded, metrics, expire)))
         if not work.repeat(PeriodicJob("prune", _EACH_HOUR, partial(_guarded, metrics, prune))):
             jobs.append((_PRUNE_INTERVAL_SECONDS, prune))
-    tasks = [asyncio.create_task(_repeat(metrics, interval, job)) for interval, job in jobs]
+    loop = asyncio.get_running_loop()
+    tasks = [
+        essential(loop.create_task(_repeat(metrics, interval, job), name="housekeeping")) for interval, job in jobs
+    ]
     work.wake()
 
     def stop() -> None:
@@ -64,20 +71,32 @@ async def housekeeping(
 
 
 async def _repeat(metrics: ServerMetrics, interval: float, job: _Job) -> None:
+    """Do the job again and again; raise StoreLost once this process has not been able to use the store for a while."""
+    loop, lost_since = asyncio.get_running_loop(), inf
     while True:
-        await _guarded(metrics, job)
+        lost = await _try(metrics, job)
+        lost_since = inf if lost is None else min(lost_since, loop.time())
+        if lost is not None and loop.time() - lost_since >= LOST_SECONDS:
+            raise lost
         await asyncio.sleep(interval * uniform(0.8, 1.2))  # so that processes do not do it at the same moment
 
 
 async def _guarded(metrics: ServerMetrics, job: _Job) -> None:
+    await _try(metrics, job)
+
+
+async def _try(metrics: ServerMetrics, job: _Job) -> StoreLost | None:
+    """Do a job, and log its errors; return the one with which this process has lost its store."""
     try:
         await job()
     except AgentsdError as error:  # the store may be available again at the next attempt
         if isinstance(error, StoreError):
             metrics.count_store_error("housekeeping")
         log.warning("housekeeping failed: %s", error.message)
+        return error if isinstance(error, StoreLost) else None
     except Exception:
         log.exception("housekeeping failed")
+    return None
 
 
 async def _sweep(runtime: Runtime) -> None:

@@ -77,6 +77,7 @@ async def serve(
         except asyncio.CancelledError:
             if not stopping.requested:
                 raise
+        stopping.check()
 
 
 class _Server(uvicorn.Server):

@@ -74,6 +74,7 @@ async def run_worker(
         except asyncio.CancelledError:
             if not stopping.requested:
                 raise
+        stopping.check()
     return in_progress
 
 

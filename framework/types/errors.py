@@ -24,6 +24,7 @@
     ├── StoreError             the store
     │   ├── RunTaken           another process has taken over the run
     │   ├── ClockRefused       nothing is deleted, because the clock may be wrong
+    │   ├── StoreLost          this process cannot use the store any more
     │   └── StoreTooNew        the store was written by a newer version of agentsd
     ├── RunBlocked             the run waits for a limit on runs in progress
     └── RunSuspended           the runtime was closed; the run can be resumed
@@ -335,6 +336,12 @@ class RunTaken(StoreError):
     """Another process has taken over the run. This process can no longer write to it; follow the run instead."""
 
     code = "run_taken"
+
+
+class StoreLost(StoreError):
+    """This process cannot use the store any more, for a reason that only a new process can mend. Restart it."""
+
+    code = "store_lost"
 
 
 class StoreTooNew(StoreError):

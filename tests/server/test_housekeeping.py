@@ -5,15 +5,24 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import threading
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from framework import Runtime
+from framework.config.settings import Settings
+from framework.engine.runtime.background import BackgroundWork
+from framework.server.housekeeping import housekeeping
+from framework.server.stopping import ProcessFailed, Stopping
+from framework.store.sql.connections import ConnectionThreads
 from framework.store.url import open_store
-from framework.types.errors import RunSuspended
+from framework.telemetry.server_metrics import ServerMetrics
+from framework.types.errors import RunSuspended, StoreLost
 from framework.types.state import RunState
 from tests.support.held_calls import HELD_TOOL, write_held_project
+from tests.support.projects import agent, write
 from tests.support.served import PATIENCE, served
 
 STORE = "sqlite:///.agentsd/state.db"
@@ -99,3 +108,63 @@ def test_a_signal_leaves_runs_in_progress_to_the_next_process_and_ends_streams(
                 assert server.stop(number) == 0
 
     asyncio.run(main())
+
+
+def test_a_process_that_has_lost_its_store_ends_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A supervisor starts another, which can open the store."""
+    monkeypatch.setattr("framework.server.housekeeping.LOST_SECONDS", 0.0)
+    write(tmp_path, {"agents.d/one.yaml": agent("one")})
+
+    async def main() -> None:
+        store = await open_store(STORE, tmp_path)
+        settings = Settings()
+        async with Runtime.open(tmp_path, store=store, watch=False) as runtime:
+            with Stopping() as stopping:
+                stopped = asyncio.Event()
+                stopping.call_on_stop(stopped.set)
+                for file in (tmp_path / ".agentsd").glob("state.db*"):
+                    file.unlink()
+                async with housekeeping(runtime, ServerMetrics(), settings.store.retention):
+                    await stopped.wait()
+            with pytest.raises(
+                ProcessFailed, match=r"housekeeping has ended: .* deleted or replaced .*; the process ends"
+            ):
+                stopping.check()
+        await store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("error", [MemoryError(), ValueError("a bug")])
+def test_a_process_whose_background_work_finds_no_memory_ends(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail() -> None:
+        raise error
+
+    async def main() -> bool:
+        stopped: list[bool] = []
+        with Stopping() as stopping:
+            stopping.call_on_stop(lambda: stopped.append(True))
+            background = BackgroundWork()
+            background.start("the queue", fail())
+            await background.close()
+        return bool(stopped)
+
+    assert asyncio.run(main()) == isinstance(error, MemoryError)
+    assert f"the queue failed: {type(error).__name__}" in caplog.text
+
+
+def test_a_store_whose_threads_cannot_be_started_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was reported as closed."""
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    threads = ConnectionThreads(sa.create_engine("sqlite://"), 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        with pytest.raises(StoreLost, match="no thread for the store can be started: can't start new thread"):
+            threads.submit(lambda _: None)

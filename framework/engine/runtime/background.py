@@ -6,11 +6,16 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from contextvars import Context
-from typing import Any
+from typing import Any, TypeVar
 
+from framework.telemetry.redact import places
 from framework.types.errors import AgentsdError, RequestError
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+ESSENTIAL = "agentsd_essential"
+"""Key of the event loop's exception handler for errors after which a process does not do its work any more."""
 
 MAX_LOGGED_ERRORS = 1000
 """Number of names whose last logged error is remembered, so that it is logged once."""
@@ -58,5 +63,25 @@ class BackgroundWork:
                 self._logged_errors[name] = str(error)
                 level = logging.INFO if isinstance(error, RequestError) else logging.WARNING
                 log.log(level, "%s: %s", name, error)
+        except Exception as error:  # noqa: BLE001 - logged; nobody awaits it
+            log.error("%s failed: %s", name, places(error))
+            if isinstance(error, MemoryError):
+                _report(f"{name} in the background", error)
         else:
             self._logged_errors.pop(name, None)
+
+
+def essential(task: asyncio.Task[T]) -> asyncio.Task[T]:
+    """Report to the event loop's exception handler if a task ends by an error: the process needs it."""
+    task.add_done_callback(_report_end)
+    return task
+
+
+def _report_end(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _report(task.get_name(), error)
+
+
+def _report(name: str, error: BaseException) -> None:
+    context = {"message": f"{name} has ended", "exception": error, ESSENTIAL: True}
+    asyncio.get_running_loop().call_exception_handler(context)

@@ -8,6 +8,7 @@ from contextlib import suppress
 from contextvars import Context
 from typing import Protocol
 
+from framework.engine.runtime.background import essential
 from framework.engine.runtime.receiver import SignalReceiver
 from framework.store.protocol import Store
 from framework.store.signals import MISSED, Signal
@@ -46,9 +47,10 @@ class LeaseHeartbeat:
         """Renew the lease of a run until `drop`. A run in progress replaces the claim that it was started from."""
         self._held[run_id] = run
         if self._store.durable and self._task is None and not self._is_closed:
-            self._task = asyncio.get_running_loop().create_task(
-                self._renew_while_held(), context=Context()
-            )  # outside any trace
+            renewing = self._renew_while_held()
+            self._task = essential(  # outside any trace
+                asyncio.get_running_loop().create_task(renewing, name="renewal of leases", context=Context())
+            )
 
     def drop(self, run_id: str) -> None:
         """Stop renewing the lease of a run."""

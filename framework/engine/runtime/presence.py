@@ -14,6 +14,7 @@ from contextvars import Context
 from typing import Literal
 
 from framework.config.generations.catalog import Catalog
+from framework.engine.runtime.background import essential
 from framework.engine.runtime.launcher import Launcher
 from framework.engine.work.source import WorkSource
 from framework.types.errors import StoreError
@@ -56,7 +57,7 @@ class Presence:
         self._kind, self.name = kind, name or default_name()
         self._unsubscribe = self._catalog.subscribe(lambda _: self._is_due.set())
         await self._report()
-        self._task = asyncio.create_task(self._repeat(), name="reports of the process", context=Context())
+        self._task = essential(asyncio.create_task(self._repeat(), name="reports of the process", context=Context()))
 
     async def close(self) -> None:
         """Stop reporting. A store that closes removes the last report."""

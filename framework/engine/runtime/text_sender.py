@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from framework.engine.context.event_hub import EventHub, TextKind
 from framework.engine.context.text_piece import MessageKey, TextPiece, split
+from framework.engine.runtime.background import essential
 from framework.engine.runtime.receiver import SignalReceiver
 from framework.store.signals import NEW, Signal, Signals
 from framework.types.errors import StoreError
@@ -45,9 +46,8 @@ class TextSender:
         self._answers.append(Signal("events", run_id, hub.number))
         self._woken.set()
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(
-                self._send(), name="texts for other processes", context=Context()
-            )
+            sending, loop = self._send(), asyncio.get_running_loop()
+            self._task = essential(loop.create_task(sending, name="texts for other processes", context=Context()))
 
     async def close(self) -> None:
         """Stop sending."""

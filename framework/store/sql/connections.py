@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from framework.store.sql.transactions import SqliteTransactions, Transactions, transactions_of
-from framework.types.errors import StoreError
+from framework.types.errors import StoreError, StoreLost
 
 T = TypeVar("T")
 Work = Callable[[sa.Connection], T]
@@ -112,8 +112,10 @@ class ConnectionThreads:
         """
         try:
             return self._pool.submit(self._execute, work, transaction, locks_until)
-        except RuntimeError:
-            raise StoreError("the store is closed") from None
+        except RuntimeError as error:
+            if self._is_closed:
+                raise StoreError("the store is closed") from None
+            raise StoreLost(f"no thread for the store can be started: {error}") from None
 
     def execute_now(self, work: Work[T]) -> T | None:
         """Execute work in a transaction in the thread of the caller, with the writer's connection to SQLite.

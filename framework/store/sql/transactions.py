@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import sqlalchemy as sa
 
-from framework.types.errors import StoreError
+from framework.types.errors import StoreError, StoreLost
 from framework.types.private_folder import make_private_folder
 
 _CHECKPOINT_PAGES = 2000
@@ -129,7 +129,7 @@ class SqliteFile:
             now = None
         if now is None or (now.st_ino, now.st_dev) != self._identity:
             reason = "the file was deleted or replaced while in use; restart the process"
-            raise StoreError(f"store {self._path}: {reason}")
+            raise StoreLost(f"store {self._path}: {reason}")
         return now.st_mtime_ns
 
 
