@@ -16,7 +16,7 @@ In reading order; each module imports only from those below it:
     toolset          The tools of one agent: which are offered to the model, and which rules match each.
     globs            Matches names against many globs at once.
     tool             Tools: a function, the schema of its arguments, and the properties that policies use.
-    child_processes  Child processes: the variables that they inherit, and a barrier to reading this process's memory.
+    child_processes  Child processes: how Python is started, what they inherit, who may read this process.
     base_folder      The base folder of file tools: splits paths, matches patterns, names denied files.
     deadline         Calls a function in a thread with a time limit, and abandons it when the limit is exceeded.
     declaration      Checks the options of `@tool` when the tool is declared.

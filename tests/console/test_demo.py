@@ -27,6 +27,8 @@ def test_the_demo_has_two_weeks_of_runs(tmp_path: Path) -> None:
                 6,
                 ["agents.d/stock.yaml"],
             )
+            page = await shop.runtime.call_tool("support", "docs.read", {"path": "returns.md"})
+            assert page.output == (tmp_path / "shop/help/returns.md").read_text("utf-8")
             refund, question, plan = [run for run in runs if run.status == "paused"][:3]  # an older one expires
             assert [run.agent for run in (refund, question, plan)] == ["support", "support", "planner"]
             (asked,) = await shop.runtime.pending(refund.run_id, user=refund.user)

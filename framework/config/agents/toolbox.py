@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import unwrap
+from pathlib import Path
 from threading import Event
 
 from framework.config.agents.external_tools import ExternalTools
@@ -78,9 +79,10 @@ class Toolbox:
 class PluginCache:
     """Loads plugin files when their bytes change, and keeps the loaded plugins."""
 
-    def __init__(self, own_tools: Iterable[Tool]) -> None:
-        self._own_tools = tuple(own_tools)
-        self._loader = PluginLoader()
+    def __init__(self, own_tools: Iterable[Tool], root: Path = Path()) -> None:
+        """Create a cache without plugins. `root` is the project's folder."""
+        self._own_tools, self._root = tuple(own_tools), root
+        self._loader = PluginLoader(root=root)
         self._loaded: dict[str, _Loaded] = {}
         """The results that the last toolbox contains, by path."""
         self._ahead: dict[str, _Loaded] = {}
@@ -103,7 +105,7 @@ class PluginCache:
             TrialAbandoned: the event `abandoned` was set.
         """
         try:
-            tried = try_plugins(paths, _used(paths, files), abandoned)
+            tried = try_plugins(paths, _used(paths, files), abandoned, self._root)
         except TrialNotStarted as error:
             return {path: _untried(path, files, str(error)) for path in paths}
         return {path: self._load(path, files, tried[path]) for path in paths}

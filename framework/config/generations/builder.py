@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from weakref import WeakValueDictionary
 
 from framework.config.agents.budgets import Budgets, define_budgets, with_used_budgets
@@ -74,9 +75,14 @@ class GenerationBuilder:
     """
 
     def __init__(
-        self, tools: Iterable[Tool], executors: Collection[str], models: Collection[str], settings: SettingsFile
+        self,
+        tools: Iterable[Tool],
+        executors: Collection[str],
+        models: Collection[str],
+        settings: SettingsFile,
+        root: Path = Path(),
     ) -> None:
-        self._plugins = PluginCache(tools)
+        self._plugins = PluginCache(tools, root)
         self._models, self._settings, self._sources = models, settings, SourceCache()
         self._link_context = LinkContext(Toolbox({}), Prompts({}), executors, frozenset(), PriceList("", None, {}, ()))
         self._templates: Mapping[str, str] = {}

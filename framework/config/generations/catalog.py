@@ -89,12 +89,13 @@ class Catalog:
         self.problems: tuple[Problem, ...] = ()
         """Errors and warnings of the files that were last read, even if they were rejected."""
         self._admission = Admission(settings.reload, gate, gate_start=gate_start)
-        self._builder = GenerationBuilder(tools, executors, models, SettingsFile(settings, fixed=fixed))
+        home = root.parent if self.is_single_file else root
+        self._builder = GenerationBuilder(tools, executors, models, SettingsFile(settings, fixed=fixed), home)
         self._leases = Leases(lifecycle, self.current, self._close_unused)
         self._set_up_ahead: list[PluginLease] = []
         """Leases of plugins that were set up before their generation is published."""
         self._pool = ConnectionPool(self._sources_changed) if connect else None
-        self._contracts = Contracts((root.parent if self.is_single_file else root) / _CONTRACTS_FILE)
+        self._contracts = Contracts(home / _CONTRACTS_FILE)
         self._last_snapshot: Snapshot | None = None
         """The files that were last published or rejected; None after a rollback."""
         self._is_restricted = False

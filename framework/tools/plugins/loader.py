@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -78,8 +78,17 @@ class PluginLoader:
         load_seconds: float = LOAD_SECONDS,
         import_seconds: float = IMPORT_SECONDS,
         on_tick: Callable[[], None] = lambda: None,
+        root: Path = Path(),
     ) -> None:
-        """Set the time limits, in seconds. `on_tick` is called repeatedly while a file is loaded."""
+        """Create a loader.
+
+        Args:
+            load_seconds: time limit for a plugin's own code.
+            import_seconds: time limit that includes imports of installed packages.
+            on_tick: called repeatedly while a file is loaded.
+            root: the project's folder. A module's `__file__` is below it.
+        """
+        self._root = root.absolute()
         self._load_seconds, self._import_seconds, self._on_tick = load_seconds, import_seconds, on_tick
         self._numbers = count(1)
         if PluginFinder not in sys.meta_path:
@@ -99,7 +108,7 @@ class PluginLoader:
         folder_files = {**(files or {}), path: source}
         made_from = plugin_files(path, folder_files)
         package = PluginPackage(
-            path, {name: text for name, text in made_from.items() if text is not None}, self._numbers
+            path, {name: text for name, text in made_from.items() if text is not None}, self._numbers, self._root
         )
         try:
             make = partial(_plugin, package, made_from)

@@ -16,7 +16,7 @@ from importlib import import_module
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -37,11 +37,11 @@ class PluginSourceError(Exception):
 class _ModuleProxy(ModuleType):
     """A proxy in `sys.modules` with a weak reference to its module. It is removed together with the module."""
 
-    def __init__(self, module: ModuleType) -> None:
+    def __init__(self, module: ModuleType, filename: str) -> None:
+        """Create a proxy of a module whose frames have this file name."""
         super().__init__(module.__name__)
         super().__setattr__("_module", weakref.ref(module))
-        file = getattr(module, "__file__", None) or ""
-        weakref.finalize(module, _forget, module.__name__, file).atexit = False
+        weakref.finalize(module, _forget, module.__name__, filename).atexit = False
 
     def __getattribute__(self, name: str) -> Any:
         module = super().__getattribute__("__dict__").get("_module", lambda: None)()
@@ -54,9 +54,9 @@ class _ModuleProxy(ModuleType):
             setattr(module, name, value)
 
 
-def _forget(name: str, file: str) -> None:
+def _forget(name: str, filename: str) -> None:
     sys.modules.pop(name, None)
-    linecache.cache.pop(file, None)
+    linecache.cache.pop(filename, None)
 
 
 class _PackagePath(list[str]):
@@ -80,19 +80,22 @@ class PluginPackage(Loader):
     """The modules of one load of a plugin file and its helpers, and their importlib loader.
 
     The package and its modules reference each other, so they are garbage-collected together.
+
+    The `__file__` of a module is the path of its file, which may have changed since. The file name of its frames is
+    another: the path in the project, and the number of the load.
     """
 
-    def __init__(self, path: str, files: Mapping[str, bytes], numbers: Iterator[int]) -> None:
-        self.path, self.files = path, files
+    def __init__(self, path: str, files: Mapping[str, bytes], numbers: Iterator[int], root: Path) -> None:
+        self.path, self.files, self._root = path, files, root
         self.modules: dict[str, ModuleType] = {}
         self.number, self.name = _reserve(numbers)
         self._paths: dict[str, str | None] = {self.name: None}
         """File of each module by its full name; None for a folder without `__init__.py`."""
         for file in files:
             self._add(file)
-        root = self.spec(self.name)
-        assert root is not None
-        self.exec_module(module_from_spec(root))
+        top = self.spec(self.name)
+        assert top is not None
+        self.exec_module(module_from_spec(top))
 
     def execute(self) -> ModuleType:
         """Execute the plugin file and return its module. Raise PluginSourceError, or any exception of the file."""
@@ -106,7 +109,7 @@ class PluginPackage(Loader):
             return None
         file = self._paths[name]
         is_folder = file is None or file.endswith(INIT_FILE)
-        spec = ModuleSpec(name, self, origin=f"{file}@{self.number}" if file else None, is_package=is_folder)
+        spec = ModuleSpec(name, self, origin=str(self._root / file) if file else None, is_package=is_folder)
         spec.has_location = file is not None
         if is_folder:
             spec.submodule_search_locations = _PackagePath(self)
@@ -116,9 +119,11 @@ class PluginPackage(Loader):
         """Execute a module and put a proxy of it into `sys.modules`."""
         self.modules[module.__name__] = module
         # Dataclasses, pydantic and typing look up names in the module of a class, some only when it is first used.
-        sys.modules[module.__name__] = _ModuleProxy(module)
-        if file := self._paths[module.__name__]:
-            exec(_compile(file, f"{file}@{self.number}", self.files[file]), module.__dict__)
+        file = self._paths[module.__name__]
+        filename = f"{file}@{self.number}" if file else ""
+        sys.modules[module.__name__] = _ModuleProxy(module, filename)
+        if file:
+            exec(_compile(file, filename, self.files[file]), module.__dict__)
 
     def get_source(self, name: str) -> str | None:
         """Return the source of a module, so that tracebacks show it even if the file has changed since."""

@@ -44,7 +44,7 @@ class TrialAbandoned(Exception):
 
 
 def try_plugins(
-    paths: Sequence[str], files: Mapping[str, bytes], abandoned: Event | None = None
+    paths: Sequence[str], files: Mapping[str, bytes], abandoned: Event | None = None, root: Path = Path()
 ) -> dict[str, tuple[Problem, ...]]:
     """Load plugin files in a child process and return, for each, the problems if it does not finish.
 
@@ -56,6 +56,7 @@ def try_plugins(
         paths: paths of the plugin files.
         files: contents of the files and their helpers, by path.
         abandoned: ends the trial when it is set.
+        root: the project's folder.
 
     Raises:
         TrialAbandoned: `abandoned` was set.
@@ -63,7 +64,7 @@ def try_plugins(
     """
     problems: dict[str, tuple[Problem, ...]] = {}
     while remaining := [path for path in paths if path not in problems]:
-        problems |= _try_in_one_process(remaining, files, abandoned or Event())
+        problems |= _try_in_one_process(remaining, files, abandoned or Event(), root)
     return problems
 
 
@@ -72,12 +73,12 @@ class TrialNotStarted(Exception):
 
 
 def _try_in_one_process(
-    paths: Sequence[str], files: Mapping[str, bytes], abandoned: Event
+    paths: Sequence[str], files: Mapping[str, bytes], abandoned: Event, root: Path
 ) -> dict[str, tuple[Problem, ...]]:
     """Return the problems of the files that the process could load, and of the one that it did not finish."""
     problems: dict[str, tuple[Problem, ...]] = {}
     try:
-        with _child(paths, files) as (child, report):
+        with _child(paths, files, root) as (child, report):
             trial = _Trial(child, report, files, abandoned)
             trial.wait_for_start()
             for path in paths:
@@ -90,9 +91,12 @@ def _try_in_one_process(
 
 
 @contextmanager
-def _child(paths: Sequence[str], files: Mapping[str, bytes]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def _child(
+    paths: Sequence[str], files: Mapping[str, bytes], root: Path
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """Start a new process, not a fork of this one with its threads. Yield it and the descriptor that it reports on."""
-    request = {"paths": paths, "files": {name: base64.b64encode(text).decode() for name, text in files.items()}}
+    contents = {name: base64.b64encode(text).decode() for name, text in files.items()}
+    request = {"root": str(root.absolute()), "paths": paths, "files": contents}
     reading, writing = os.pipe()
     try:
         try:

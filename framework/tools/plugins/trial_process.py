@@ -1,9 +1,9 @@
 """The child process that loads plugin files. Started by `trial`, never imported.
 
-Reads `{"paths": […], "files": {PATH: base64}}` from standard input. Reports on the file descriptor in its argument:
-`ready`, then for each file the stacks that faulthandler dumps while the main thread cannot run Python code, `tick` when
-it can again, and finally `done` with the problems of code that does not finish. After such code it loads no further
-file, because the code may still be running.
+Reads `{"root": PATH, "paths": […], "files": {PATH: base64}}` from standard input. Reports on the file descriptor in its
+argument: `ready`, then for each file the stacks that faulthandler dumps while the main thread cannot run Python code,
+`tick` when it can again, and finally `done` with the problems of code that does not finish. After such code it loads no
+further file, because the code may still be running.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import resource
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from framework.tools.child_processes import forbid_inspection
 from framework.tools.plugins.loader import LOAD_SECONDS, PluginError, PluginHangsError, PluginLoader
@@ -45,7 +46,7 @@ def main(report: int) -> None:
     request = json.load(sys.stdin)
     files = {path: base64.b64decode(source) for path, source in request["files"].items()}
     watch = _StackDumper(report)
-    loader = PluginLoader(on_tick=watch.tick)
+    loader = PluginLoader(on_tick=watch.tick, root=Path(request["root"]))
     os.write(report, b"ready\n")
     for path in request["paths"]:
         used = resource.getrusage(resource.RUSAGE_SELF)

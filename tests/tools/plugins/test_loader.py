@@ -22,6 +22,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from framework import Runtime
 from framework.config.generations.catalog import Catalog
 from framework.tools.builtin import BUILTIN_TOOLS
 from framework.tools.plugins.loader import Plugin, PluginError, PluginLoader, plugins_of
@@ -29,7 +30,7 @@ from framework.tools.plugins.modules import PLUGIN_PACKAGE
 from framework.tools.tool import ToolContext
 from framework.types.problem import Problem
 from tests.support.cases import cases
-from tests.support.projects import write
+from tests.support.projects import agent, write
 
 TWO_TOOLS = """
     from framework import tool
@@ -723,3 +724,28 @@ def test_a_dropped_plugin_leaves_nothing_behind() -> None:
     assert not set(linecache.cache) - before[1]
     assert not set(threading.enumerate()) - before[2]
     assert len(gc.get_objects()) - before[3] < 50 * 10
+
+
+def test_the_file_of_a_module_is_its_real_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the plugin, in its helpers, in the trial of a changed plugin, and wherever the process was started."""
+    code = "from pathlib import Path\nFOUND = (Path(__file__).parent.parent / 'data.txt').read_text()\n"
+    tool = (
+        f'{code}from framework import tool\nfrom ._helper import FOUND as AGAIN\n\n@tool(risk="low")\ndef f() -> str:\n'
+    )
+    plugin = f'{tool}    "F."\n    return FOUND + AGAIN\n'
+    write(tmp_path / "project", {"agents.d/a.yaml": agent("a", model="offline"), "data.txt": "found"})
+    write(tmp_path / "project", {"plugins/p.py": plugin, "plugins/_helper.py": code})
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    async def main() -> None:
+        async with Runtime.open("project", watch=False) as runtime:
+            monkeypatch.chdir(tmp_path / "elsewhere")
+            assert (await runtime.call_tool("a", "p.f", {})).output == "foundfound"
+            noted = f"with open({str(tmp_path / 'loads')!r}, 'a') as file:\n    file.write(__file__ + ' ')\n"
+            write(tmp_path / "project", {"plugins/p.py": plugin + noted})
+            await runtime.reload()
+            assert runtime.catalog.current.errors == ()
+
+    asyncio.run(main())
+    assert (tmp_path / "loads").read_text().split() == 2 * [str(tmp_path / "project/plugins/p.py")]
