@@ -79,6 +79,10 @@ class ConnectionPool:
             await asyncio.wait(starting, timeout=patience)
         return list(self._wanted)
 
+    def is_open(self, wanted: Mapping[str, SourceConfig]) -> bool:
+        """Return whether `open` would start no source."""
+        return all(name in self._rejected or self._known(name, config) for name, config in wanted.items())
+
     @property
     def rejected(self) -> Mapping[str, str]:
         """Errors of sources with an invalid configuration, by name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -303,6 +304,20 @@ def test_a_file_that_may_be_half_written_restricts_nothing_early(tmp_path: Path)
                 assert candidate is not None
                 assert denies(candidate.generation)
                 assert candidate.generation.agents["a"].spec.runtime_policy.max_steps != 99
+
+    asyncio.run(scene())
+
+
+def test_a_deny_rule_does_not_wait_for_a_new_tool_server(tmp_path: Path) -> None:
+    """The server never responds: an edit waits for its tools for some seconds."""
+
+    async def scene() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            url = f"http://127.0.0.1:{silent.getsockname()[1]}/mcp"
+            async with opened(tmp_path) as runtime:
+                sources = f"version: 1\nmcp_servers:\n  slow: {{url: '{url}'}}\n"
+                write(tmp_path, {"plugins/slow.yaml": sources, "agents.d/a.yaml": one("a", skill_policy=DENY)})
+                assert not (await until(runtime, denies)).external.declared
 
     asyncio.run(scene())
 

@@ -21,7 +21,7 @@ _CHANGE_TEXTS: Mapping[ContractChange, str] = {
     "new": "was added after its server was accepted",
     "lower risk": "claims a lower risk, or to be idempotent, since it was accepted; the accepted values apply",
 }
-_EDIT_WAIT_SECONDS = 3.0
+EDIT_WAIT_SECONDS = 3.0
 """Seconds that an edit waits for the servers it adds, after the first two seconds. Their tools may be added later."""
 
 
@@ -75,8 +75,7 @@ async def discover(
     if pool is None:
         problems = (*files.problems, *_without_sdk(files.declared))
         return ExternalTools(declared, not_contacted=declared, unavailable=declared, problems=problems)
-    configs = {name: source.config for name, source in files.declared.items()}
-    opened = await pool.open(configs, None if starting else _EDIT_WAIT_SECONDS)
+    opened = await pool.open(files.configs, None if starting else EDIT_WAIT_SECONDS)
     tools = [tool for one in opened for tool in one.source.tools]
     rated = [one.name for one in opened if isinstance(one.config, McpServer) and one.config.risk]
     compared = contracts.compare([tool for tool in tools if tool.name.startswith(_MCP_PREFIX)], rated) if tools else []

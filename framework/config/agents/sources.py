@@ -41,6 +41,11 @@ class SourceFiles:
     declared: Mapping[str, DeclaredSource]
     problems: tuple[Problem, ...] = ()
 
+    @property
+    def configs(self) -> dict[str, McpServer | SkillHost]:
+        """The configurations by name."""
+        return {name: source.config for name, source in self.declared.items()}
+
 
 class SourceCache:
     """Reads the files when their bytes change. An invalid file keeps its last valid declarations."""

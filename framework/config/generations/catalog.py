@@ -19,7 +19,7 @@ from time import perf_counter, time_ns
 from types import MappingProxyType
 
 from framework.config.agents.compile import Agent
-from framework.config.agents.external_tools import ExternalTools, discover
+from framework.config.agents.external_tools import EDIT_WAIT_SECONDS, ExternalTools, discover
 from framework.config.files.scanner import take_single_file_snapshot, take_snapshot
 from framework.config.files.snapshot import Snapshot
 from framework.config.generations.admission import Admission, Gate
@@ -191,10 +191,15 @@ class Catalog:
         rejected = self._rejected_digests and self._rejected_digests[0]
         if not self.current.number or snapshot.digest in (self.current.digest, self._ignored_digest, rejected):
             return False
-        return await asyncio.to_thread(self._builder.has_plugins_to_load, snapshot)
+        if await asyncio.to_thread(self._builder.has_plugins_to_load, snapshot):
+            return True
+        declared = await asyncio.to_thread(self._builder.sources, snapshot)
+        return self._pool is not None and not self._pool.is_open(declared.configs)
 
     async def load(self, snapshot: Snapshot, *, set_up: bool = True) -> None:
-        """Load the changed plugins of a snapshot, and set them up, without delaying any other reload or rollback.
+        """Load and set up the changed plugins of a snapshot, and connect to its new tool servers.
+
+        No other reload, and no rollback, is delayed.
 
         Cancelling the call abandons the load.
         """
@@ -204,6 +209,9 @@ class Catalog:
         except asyncio.CancelledError:
             abandoned.set()
             raise
+        if self._pool:
+            declared = await asyncio.to_thread(self._builder.sources, snapshot)
+            await self._pool.open(declared.configs, EDIT_WAIT_SECONDS)
         if set_up:
             lease = await self._leases.set_up(plugins)
             self._set_up_ahead.append(lease)
