@@ -682,7 +682,7 @@ def test_one_agent_file_is_a_project(tmp_path: Path) -> None:
     write(tmp_path, {"one.yaml": BAD})
     project.reload()
     assert project.stale() == {"a"}
-    assert project.errors[0].startswith("one.yaml:3:1: ")
+    assert project.errors[0].startswith("one.yaml:2:7: ")
     (tmp_path / "one.yaml").unlink()
     project.reload()
     assert project.stale() == {"a"}
