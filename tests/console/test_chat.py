@@ -22,7 +22,7 @@ from tests.support.projects import agent, write
 from tests.support.served import served
 
 REFUSED = r"ERR_CONNECTION_REFUSED|ERR_EMPTY_RESPONSE|ERR_INCOMPLETE_CHUNKED_ENCODING|ERR_CONNECTION_RESET"
-POLICY = '{allow: ["*"], deny: [{tool: find_order, when: {order: "secret*"}, reason: not for customers}]}'
+POLICY = '{allow: ["*"], deny: [{tool: find_order, when: {order: "secret*"}, reason: no, optional: true}]}'
 FILES = {
     "agents.d/support.yaml": agent("support", skill_policy=POLICY, routing="{keywords: [order]}"),
     "agents.d/writer.yaml": agent("writer", inputs="{tone: {type: string, required: true}}"),

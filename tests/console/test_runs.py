@@ -19,7 +19,7 @@ from tests.support.console import check_axe, open_page, run_in_browser, serve_co
 from tests.support.projects import agent, write
 from tests.support.submitted_runs import Gate
 
-POLICY = '{allow: ["*"], ask: [refund]}'
+POLICY = '{allow: ["*"], ask: [{tool: refund, optional: true}]}'
 FILES = {
     "agents.d/support.yaml": agent("support", skill_policy=POLICY, instructions='{template: "support.j2"}'),
     "agents.d/other.yaml": agent("other", skill_policy='{allow: ["*"]}', runtime_policy="{max_steps: 1}"),
