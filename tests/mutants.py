@@ -139,8 +139,6 @@ MUTANTS = (
     Mutant("engine/model_call/retry", "failed.add(name)", "failed.discard(name)", "engine/model_call/test_retry"),
     Mutant("engine/model_call/files", "request, messages=messages, media=media)", "request, media=media)", FILES_TEST),
     Mutant("engine/model_call/files", "if info.accepts(part) is False:", "if False:", FILES_TEST),
-    Mutant("llm/openai/pool", "if request not in self._at_risk or _has_begun(error):", "if True:", LOST_TEST),
-    Mutant("llm/openai/pool", "if not is_repeated and not _has_input", "if not _has_input", LOST_TEST),
     Mutant(CATALOG, "if candidate.before is not self.current:", "if False:", CATALOG_TEST),
     Mutant(
         CATALOG,

@@ -51,7 +51,6 @@ HEAVY |= {"framework.server.mcp.http", "framework.server.mcp.stdio"}  # with the
 HEAVY |= {"framework.telemetry.tracer"}  # with OpenTelemetry's SDK
 HEAVY |= {"framework.telemetry.span_exporter"}  # with the OTLP exporter, an extra
 HEAVY |= {"framework.llm.openai.sdk_connection"}  # with the openai SDK
-HEAVY |= {"framework.llm.openai.http_connection"}  # with aiohttp
 HEAVY |= {"framework.llm.openai.client", "framework.llm.openai.responses", "framework.llm.offline.model"}  # as the next
 HEAVY |= {"framework.llm.anthropic.client", "framework.llm.bedrock"}  # as the next
 HEAVY |= {"framework.llm.gemini.client", "framework.llm.vertex"}  # clients, of which a process uses one or two

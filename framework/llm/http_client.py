@@ -48,20 +48,27 @@ def create_http_client(
         on_request: called with each request before it is sent; may replace its body.
         options: other options of `httpx2.AsyncClient`.
     """
-    import httpx2
-
     from framework.llm.reconnection import ReconnectingClient
 
-    limits = httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=_MAX_IDLE_CONNECTIONS)
-    hooks: dict[str, list[Any]] = {
-        "request": [on_request] if on_request else [],
-        "response": [_limit_response, on_response] if on_response else [_limit_response],
+    return ReconnectingClient(**http_client_options(timeout, on_response, on_request=on_request), **options)
+
+
+def http_client_options(
+    timeout: float, on_response: ResponseHook | None = None, *, on_request: RequestHook | None = None
+) -> dict[str, Any]:
+    """Return the options of `httpx2.AsyncClient` for a client of a model server; the arguments are as above."""
+    import httpx2
+
+    return {
+        "timeout": timeout,
+        "limits": httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=_MAX_IDLE_CONNECTIONS),
+        "headers": {"accept-encoding": ACCEPT_ENCODING},
+        "event_hooks": {
+            "request": [on_request] if on_request else [],
+            "response": [_limit_response, on_response] if on_response else [_limit_response],
+        },
+        "verify": trusted_certificates(),
     }
-    headers = {"accept-encoding": ACCEPT_ENCODING}
-    trust = trusted_certificates()
-    return ReconnectingClient(
-        timeout=timeout, limits=limits, headers=headers, event_hooks=hooks, verify=trust, **options
-    )
 
 
 async def _limit_response(response: httpx2.Response) -> None:

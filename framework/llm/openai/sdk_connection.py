@@ -1,17 +1,14 @@
-"""Sends requests that are already encoded through the openai SDK: to OpenAI, to Azure, and through proxies.
-
-The SDK knows how these are addressed and authenticated. It prepares the first request; later ones repeat its URL and
-headers over a connection of their own, unless a proxy or a password in the URL needs the SDK's transport.
-"""
+"""Sends requests that are already encoded through the openai SDK, over its HTTP client on aiohttp."""
 
 from __future__ import annotations
 
-import inspect
+from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
+import aiohttp
 import httpx2
 import orjson
 from openai import (
@@ -21,24 +18,23 @@ from openai import (
     AsyncAzureOpenAI,
     AsyncOpenAI,
     AsyncStream,
+    DefaultAioHttpClient,
     Omit,
     RequestOptions,
     omit,
 )
 
-from framework.llm.capabilities import OpenAIApi
-from framework.llm.http_client import create_http_client
+from framework.llm.http_client import http_client_options
 from framework.llm.openai.event_stream import EventStream
-from framework.llm.openai.http_connection import (
-    USER_AGENT,
-    HttpConnection,
-    is_directly_reachable,
-    parse_json,
-    parse_properties,
-)
 from framework.llm.openai.server_error import ServerError
-from framework.llm.stream_assembler import as_dict
 
+USER_AGENT = "agentsd"
+LARGE_BODY = 1 << 20
+"""Bytes; larger bodies are sent in pieces, between which other tasks run."""
+_PIECE = 1 << 18
+"""Bytes of one piece of a large body."""
+_MAX_PROPERTIES = 1_000_000
+"""Bytes of a server's answer about itself."""
 _TELEMETRY = (
     *("X-Stainless-Lang", "X-Stainless-Package-Version", "X-Stainless-OS", "X-Stainless-Arch"),
     *("X-Stainless-Runtime", "X-Stainless-Runtime-Version", "X-Stainless-Async"),
@@ -47,44 +43,44 @@ _TELEMETRY = (
 """Headers in which the SDK describes this machine to every server."""
 _ACCOUNT = ("OpenAI-Organization", "OpenAI-Project")
 """Headers that the SDK sets from environment variables, even for servers that are not OpenAI's."""
-_OF_ONE_REQUEST = {"content-length", "transfer-encoding", "host", "connection"}
-"""Headers that are not repeated."""
 
 
 class SdkConnection:
-    """A connection to one server, through the SDK's public `post`: its `create` inspects every part of every message.
-
-    If the installed SDK's `post` does not accept bytes, `create` is used, with the same results.
+    """A connection to one server, through the SDK's `post` with bytes: its `create` inspects each part of each message.
 
     Args:
         api_key: empty for a server that requires none.
         base_url: the URL up to and including `/v1`; None for the SDK's default.
         timeout: seconds without a byte.
-        api: the API to which requests are sent.
         path: the path of the API below the base URL.
+
+    Raises:
+        ValueError: the key contains a line break or another character that is not printable.
+        OSError: the certificates that the environment names cannot be read.
     """
 
-    def __init__(self, api_key: str, base_url: str | None, timeout: float, api: OpenAIApi, path: str) -> None:
+    def __init__(self, api_key: str, base_url: str | None, timeout: float, path: str) -> None:
+        if not api_key.isprintable():
+            raise ValueError("Authorization contains a line break or another character that is not printable")
+        base_url, password = _split_password(base_url)
         # Never empty: the SDK would send the key in its own environment variable to any server.
         self._sdk = self._create_sdk(
             api_key=api_key or "none",
             base_url=base_url,
             max_retries=0,
             timeout=timeout,
-            # httpx drops the key from requests that are redirected to another host.
-            http_client=create_http_client(timeout, follow_redirects=True),
+            # The client drops the key from requests that are redirected to another host.
+            http_client=_HttpClient(**http_client_options(timeout), follow_redirects=True),
         )
         # The complete URL, so that the SDK does not join it for every call. Its base URL may end with a slash.
         self._url = f"{str(self._sdk.base_url).rstrip('/')}/{path}"
-        self._api, self._timeout = api, timeout
-        self._accepts_bytes = "content" in inspect.signature(self._sdk.post).parameters
-        self._may_repeat = is_directly_reachable(base_url)
-        self._repeated: HttpConnection | None = None
-        """Repeats the URL and headers of the first request that was answered."""
         omitted = _TELEMETRY if base_url is None else (*_TELEMETRY, *_ACCOUNT)
+        headers: dict[str, str | Omit] = {"User-Agent": USER_AGENT, **dict.fromkeys(omitted, omit)}
+        if password:
+            headers["Authorization"] = password
         # Repeats the client's options: without them, the SDK copies its defaults for each request.
         self._options: RequestOptions = {
-            "headers": {"User-Agent": USER_AGENT, **dict.fromkeys(omitted, omit)},
+            "headers": headers,
             "max_retries": 0,
             "timeout": timeout,
             "security": {"bearer_auth": True},
@@ -98,35 +94,32 @@ class SdkConnection:
 
         Raises ServerError, OpenAIError, httpx2.HTTPError or ValueError.
         """
-        if self._repeated is not None:
-            return await self._repeated.post(body)
-        if not self._accepts_bytes:
-            completion = await self._create(body)
-            return completion if isinstance(completion, str) else as_dict(completion)
+        content, options = self._content(body)
         with _server_errors():
-            response = await self._sdk.post(self._url, content=body, cast_to=httpx2.Response, options=self._options)
-            content = await response.aread()
-        self._repeat(response)
-        return parse_json(content, response.headers)
+            response = await self._sdk.post(self._url, content=content, cast_to=httpx2.Response, options=options)
+            received = await response.aread()
+        return _parse_json(received, response.headers)
 
     async def stream(self, body: bytes) -> EventStream:
         """Return the events of the response, for a body that requests a stream; raises the same errors as `post`."""
-        if self._repeated is not None:
-            return await self._repeated.stream(body)
-        if not self._accepts_bytes:
-            typed: AsyncStream[Any] = await self._create(body)
-            return EventStream(SdkResponse(typed.response))
+        content, options = self._content(body)
         with _server_errors():
             stream = await self._sdk.post(
                 self._url,
-                content=body,
+                content=content,
                 cast_to=object,
-                options=self._options,
+                options=options,
                 stream=True,
                 stream_cls=AsyncStream[object],
             )
-        self._repeat(stream.response)
         return EventStream(SdkResponse(stream.response))
+
+    def _content(self, body: bytes) -> tuple[bytes | _Pieces, RequestOptions]:
+        """Return the content of a request and its options."""
+        if len(body) < LARGE_BODY:
+            return body, self._options
+        headers = {**self._options["headers"], "Content-Length": str(len(body))}
+        return _Pieces(body), {**self._options, "headers": headers}
 
     async def fetch(self, url: str, body: dict[str, Any] | None = None) -> object:
         """Return the JSON at another URL of the server, for GET, or for POST with a body; None if there is none.
@@ -144,32 +137,15 @@ class SdkConnection:
             if error.status is None or error.status >= 500:  # it may be loading its model
                 raise
             return None
-        return parse_properties(await response.aread(), response.headers)
+        content = await response.aread()
+        if len(content) > _MAX_PROPERTIES or "json" not in response.headers.get("content-type", ""):
+            return None
+        value: object = orjson.loads(content)
+        return value
 
     async def close(self) -> None:
         """Close the connections."""
         await self._sdk.close()
-        if self._repeated is not None:
-            await self._repeated.close()
-
-    def _repeat(self, response: httpx2.Response) -> None:
-        """Send the next requests with the URL and the headers of this response's request, without the SDK."""
-        if not self._may_repeat or response.history:  # a redirect may be another one the next time
-            return
-        headers = {name: value for name, value in response.request.headers.items() if name not in _OF_ONE_REQUEST}
-        self._repeated = HttpConnection(str(response.request.url), headers, self._timeout)
-
-    async def _create(self, body: bytes) -> Any:
-        """Call the typed `create`, with the conversation in `extra_body`, which it does not inspect."""
-        fields = orjson.loads(body)
-        create: Any = self._sdk.responses.create if self._api == "responses" else self._sdk.chat.completions.create
-        required: dict[str, Any] = {} if self._api == "responses" else {"messages": []}
-        if fields.pop("stream", False):
-            required["stream"] = True
-        with _server_errors():
-            return await create(
-                model=fields.pop("model"), **required, extra_body=fields, extra_headers=self._options["headers"]
-            )
 
 
 class AzureConnection(SdkConnection):
@@ -179,20 +155,17 @@ class AzureConnection(SdkConnection):
         api_key: key of the resource.
         base_url: the resource's URL, such as `https://example.openai.azure.com`.
         timeout: seconds without a byte.
-        api: the API to which requests are sent.
         path: the path of the API below the base URL.
         deployment: name of the deployment.
         version: `api-version` of each request.
     """
 
-    def __init__(
-        self, api_key: str, base_url: str, timeout: float, api: OpenAIApi, path: str, deployment: str, version: str
-    ) -> None:
+    def __init__(self, api_key: str, base_url: str, timeout: float, path: str, deployment: str, version: str) -> None:
         root = base_url.removesuffix("/openai")
         # Azure has chat completions for each deployment; the Responses API finds it by the model in the request.
-        below = f"/openai/deployments/{quote(deployment, safe='')}" if api == "chat" else "/openai"
+        below = f"/openai/deployments/{quote(deployment, safe='')}" if path == "chat/completions" else "/openai"
         self._version = version
-        super().__init__(api_key, root + below, timeout, api, path)
+        super().__init__(api_key, root + below, timeout, path)
         # Set here, so that the SDK does not send a token from its own environment variable instead.
         headers: dict[str, str | Omit] = {**self._options["headers"], "api-key": api_key, "Authorization": omit}
         self._options["headers"] = headers
@@ -219,6 +192,71 @@ class SdkResponse:
     async def aclose(self) -> None:
         """Close the response."""
         await self._response.aclose()
+
+
+class _HttpClient(DefaultAioHttpClient):
+    """The SDK's HTTP client on aiohttp, with errors of the right kind, and without requests lost to closed connections.
+
+    Some servers announce that they keep a connection open and close it after each response. A request that is sent
+    over such a connection is lost before any of its response arrives, and is sent once more.
+    """
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        """Send a request; raise httpx2.HTTPError if it fails."""
+        try:
+            return await self._send(request, **options)
+        except _Lost:
+            return await self._send(request, **options)
+
+    async def _send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        """Send a request once; raise an error of a refused or lost connection as such, not as a timeout."""
+        try:
+            return await super().send(request, **options)
+        except httpx2.TransportError as error:
+            match error.__cause__:
+                case aiohttp.ClientConnectorError() as cause:
+                    raise httpx2.ConnectError(str(cause)) from cause
+                case aiohttp.ServerDisconnectedError(message=str()) | aiohttp.ClientOSError() as cause:
+                    raise _Lost(str(cause)) from cause
+                case aiohttp.ServerDisconnectedError() as cause:  # within the header of the response
+                    raise httpx2.RemoteProtocolError(str(cause)) from cause
+            raise
+
+
+class _Lost(httpx2.RemoteProtocolError):
+    """The connection was lost before any of the response arrived."""
+
+
+class _Pieces:
+    """A large body in pieces, which can be read again for another try."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        view = memoryview(self._body)
+        for start in range(0, len(view), _PIECE):
+            yield bytes(view[start : start + _PIECE])
+
+
+def _split_password(base_url: str | None) -> tuple[str | None, str]:
+    """Return a URL without its user and password, and the header with them; aiohttp refuses them beside a header."""
+    parts = urlsplit(base_url or "")
+    if "@" not in parts.netloc:
+        return base_url, ""
+    user, _, host = parts.netloc.rpartition("@")
+    named = b64encode(unquote(user if ":" in user else f"{user}:").encode()).decode()
+    return urlunsplit(parts._replace(netloc=host)), f"Basic {named}"
+
+
+def _parse_json(content: bytes, headers: Mapping[str, str]) -> Any:
+    """Return the JSON in a body, or its text if it declares another content type; raises ValueError for bad JSON."""
+    try:
+        return orjson.loads(content)
+    except ValueError:
+        if "json" not in headers.get("content-type", "json"):
+            return content.decode(errors="replace")
+        raise
 
 
 @contextmanager
