@@ -107,6 +107,7 @@ TIME_OF_DAY = {
     "framework.config.files.scanner": "compares with the times of files on this machine",
     "framework.config.generations.catalog": "times of spans",
     "framework.config.generations.history": "shows when files were edited",
+    "framework.config.generations.hold": "shows when a rollback was",
     "framework.engine.model_call.trace": "times of spans",
     "framework.engine.routing.by_model": "times of spans",
     "framework.engine.runtime.todo_list": "shows when an item was changed",

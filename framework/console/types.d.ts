@@ -81,6 +81,7 @@ export interface LiveConfig {
   trigger: string;
   /** Whether the files are ignored because of a rollback, until they change again. */
   held: boolean;
+  hold?: { generation: number; digest: string; at: string } | null;
   agents: string[];
   stale: string[];
   problems: Problem[];

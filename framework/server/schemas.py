@@ -24,6 +24,17 @@ class ResponseModel(BaseModel):
     model_config = ConfigDict(frozen=True, defer_build=True, extra="ignore", hide_input_in_errors=True)
 
 
+class HeldSince(ResponseModel):
+    """The rollback that holds back the files."""
+
+    generation: int
+    """Number of the generation that was rolled back to, in the process that did it."""
+    digest: str
+    """The digest of its files."""
+    at: datetime
+    """The time of the rollback, which may be before the start of the server."""
+
+
 class LiveConfig(ResponseModel):
     """The live configuration."""
 
@@ -35,6 +46,8 @@ class LiveConfig(ResponseModel):
     """The cause of the publication."""
     held: bool
     """Whether the current files are ignored because of a rollback, until they change again."""
+    hold: HeldSince | None = None
+    """That rollback, while `held` is true. It survives restarts of the server."""
     agents: tuple[str, ...]
     stale: tuple[str, ...]
     """The agents whose files are invalid, and whose last good versions are live."""
@@ -44,13 +57,14 @@ class LiveConfig(ResponseModel):
     @classmethod
     def of(cls, catalog: Catalog) -> LiveConfig:
         """Return the live configuration of a catalog."""
-        current, last = catalog.current, catalog.history.last
+        current, last, hold = catalog.current, catalog.history.last, catalog.hold if catalog.held else None
         return cls(
             generation=current.number,
             digest=current.digest,
             at=last and last.at,
             trigger=last and last.trigger,
             held=catalog.held,
+            hold=hold and HeldSince(generation=hold.generation, digest=hold.digest, at=hold.at),
             agents=tuple(sorted(current.agents)),
             stale=tuple(sorted(name for name, agent in current.agents.items() if agent.stale)),
             problems=redact_problems(catalog.problems),

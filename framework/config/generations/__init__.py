@@ -6,6 +6,7 @@ In reading order; each module imports only from those below it:
     builder              Builds a generation from a snapshot of the files.
     reload_trace         The trace of a reload, from reading the files to publishing the generation.
     admission            Decides whether a candidate may be published: settings errors, strict mode, the gate.
+    hold                 The hold of a rollback, kept in a file: what was rolled back to, and which files it holds back.
     leases               Leases on generations: plugins stay set up while a generation is live or a run uses it.
     file_changes         The texts of files in archived generations, and which generations changed those of an agent.
     history              The last generations that were live, archived in compact form for rollbacks.

@@ -27,6 +27,7 @@ from framework.config.generations.builder import GenerationBuilder
 from framework.config.generations.candidate import Candidate, Compared, Preview, ReloadOutcome, compare
 from framework.config.generations.generation import Generation, empty_generation
 from framework.config.generations.history import History, Trigger
+from framework.config.generations.hold import HOLD_FILE, Hold, HoldFile
 from framework.config.generations.leases import Lease, Leases
 from framework.config.generations.reload_effects import SettingsFile
 from framework.config.generations.reload_trace import open_reload_span, record_reload
@@ -65,6 +66,7 @@ class Catalog:
         lifecycle: PluginLifecycle | None = None,
         connect: bool = False,
         gate_start: bool = True,
+        keep_holds: bool = False,
     ) -> None:
         """Create an empty catalog. The first `reload` reads the files.
 
@@ -79,6 +81,7 @@ class Catalog:
             lifecycle: sets up plugins. Without it, agents can be inspected but not run.
             connect: connect to the tool servers that the files declare.
             gate_start: whether the gate also checks the files at the start.
+            keep_holds: keep what a rollback holds back in a file, and begin with it.
         """
         self.root = root
         self.is_single_file = root.is_file()
@@ -96,6 +99,9 @@ class Catalog:
         """Leases of plugins that were set up before their generation is published."""
         self._pool = ConnectionPool(self._sources_changed) if connect else None
         self._contracts = Contracts(home / _CONTRACTS_FILE)
+        self.hold: Hold | None = None
+        """The rollback that holds back the current files, if any."""
+        self._hold_file = HoldFile(home / HOLD_FILE) if keep_holds else None
         self._last_snapshot: Snapshot | None = None
         """The files that were last published or rejected; None after a rollback."""
         self._is_restricted = False
@@ -109,8 +115,6 @@ class Catalog:
         """Set when the generation after the current one is published."""
         self._rejected_digests: tuple[str, str] | None = None
         """Digests of the files and the tool servers that were last rejected. They are not built again."""
-        self._ignored_digest: str | None = None
-        """Digest of the files that are ignored because of a rollback."""
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Call `subscriber` after each reload that changed or rejected files. Returns a function to unsubscribe."""
@@ -144,7 +148,12 @@ class Catalog:
         return agent if any(problem.path == agent.path for problem in self.current.errors) else None
 
     async def reload(self, trigger: Trigger = "api") -> Generation:
-        """Read the files and publish them. Unchanged files keep the current generation."""
+        """Read the files and publish them. Unchanged files keep the current generation.
+
+        Raises ConfigError at the start if a rollback holds the files back, and its record cannot be read.
+        """
+        if not self.current.number and self._hold_file is not None and await self._begin_held(self._hold_file):
+            return self.current
         async with self._with_plugins(self.snapshot, trigger) as snapshot:
             candidate = await self._prepare(snapshot)
             return await self._publish(candidate, trigger) if candidate else self.current
@@ -179,7 +188,7 @@ class Catalog:
         async with self._with_plugins(partial(self.snapshot, texts or {}), None) as snapshot:
             external = await self._discover(snapshot)
             candidate = await self._build(snapshot, external)
-            built, held = candidate.generation, self.held and snapshot.digest == self._ignored_digest
+            built, held = candidate.generation, self.held and self._is_ignored(snapshot)
             state = snapshot.digest, external.digest
             if state == (self.current.digest, self.current.external.digest):
                 return Preview("unchanged", candidate, held, self.current.problems_with(external))
@@ -189,7 +198,7 @@ class Catalog:
     async def must_load(self, snapshot: Snapshot) -> bool:
         """Return whether `load` must be called before a snapshot can be prepared without a delay."""
         rejected = self._rejected_digests and self._rejected_digests[0]
-        if not self.current.number or snapshot.digest in (self.current.digest, self._ignored_digest, rejected):
+        if not self.current.number or snapshot.digest in (self.current.digest, rejected) or self._is_ignored(snapshot):
             return False
         if await asyncio.to_thread(self._builder.has_plugins_to_load, snapshot):
             return True
@@ -228,7 +237,7 @@ class Catalog:
             young: files that changed a moment ago. Those that are invalid or grant permissions may be half-written, so
                 they restrict nothing yet.
         """
-        if not self.current.number or self._admission.runs_cases or snapshot.digest == self._ignored_digest:
+        if not self.current.number or self._admission.runs_cases or self._is_ignored(snapshot):
             return None
         before = self.current
         built = await asyncio.to_thread(self._builder.build_restrictions, snapshot, before, young)
@@ -266,14 +275,17 @@ class Catalog:
             on_disk = await asyncio.to_thread(self.snapshot)
             lease = await self._leases.reacquire(earlier)
             with lease:
-                self._ignored_digest, self._last_snapshot = on_disk.digest, None
+                self.hold, self._last_snapshot = Hold.of(archived, on_disk.digest), None
                 self._swap(Candidate.of(earlier, self.current), lease, "rollback")
+            if self._hold_file is not None:
+                keep = partial(self._hold_file.write, self.hold) if self.held else self._hold_file.delete
+                await asyncio.to_thread(keep)
             return self.current
 
     @property
     def held(self) -> bool:
         """Whether the current files are ignored because of a rollback, until they change again."""
-        return self._ignored_digest not in (None, self.current.digest)
+        return self.hold is not None and self.hold.ignored != self.current.digest
 
     def lease(self) -> Lease:
         """Return the lease of the live generation. Its plugins stay set up while the lease is entered."""
@@ -324,12 +336,39 @@ class Catalog:
         while self._set_up_ahead:
             self._set_up_ahead.pop().release()
 
+    async def _begin_held(self, hold_file: HoldFile) -> bool:
+        """Publish the generation that an earlier process rolled back to, if the files have not changed since."""
+        hold = await asyncio.to_thread(hold_file.read)
+        if hold is None:
+            return False
+        async with self._lock:
+            if (await asyncio.to_thread(self.snapshot)).digest != hold.ignored:
+                log.info("the files have changed since the rollback to generation %d: it has ended", hold.generation)
+                await asyncio.to_thread(hold_file.delete)
+                return False
+            if (candidate := await self._prepare(hold.snapshot)) is not None:
+                await self._publish(candidate, "rollback")
+            self.hold, self._last_snapshot = hold, None
+            log.warning("%s", hold)
+        return True
+
+    def _is_ignored(self, snapshot: Snapshot) -> bool:
+        """Return whether a rollback holds these files back."""
+        return self.hold is not None and snapshot.digest == self.hold.ignored
+
+    def _end_hold(self) -> None:
+        if self.hold is not None:
+            self.hold = None
+            if self._hold_file is not None:
+                self._hold_file.delete()
+
     async def _prepare(self, snapshot: Snapshot) -> Candidate | None:
-        if snapshot.digest == self._ignored_digest and snapshot.digest != self.current.digest:
+        if self._is_ignored(snapshot) and snapshot.digest != self.current.digest:
             return None
         started, external = time_ns(), await self._discover(snapshot)
         if (snapshot.digest, external.digest) == (self.current.digest, self.current.external.digest):
-            self._rejected_digests, self._ignored_digest, self._last_snapshot = None, None, snapshot
+            self._rejected_digests, self._last_snapshot = None, snapshot
+            self._end_hold()
             self._release_ahead()
             self.problems = self.current.problems_with(external)
             return None
@@ -360,7 +399,8 @@ class Catalog:
                 reasons = await self._admission.check(candidate.generation)
                 outcome = _outcome(candidate.generation, reasons)
                 record_reload(span, candidate, trigger, outcome)
-                self._ignored_digest, self._last_snapshot = None, candidate.snapshot
+                self._last_snapshot = candidate.snapshot
+                self._end_hold()
                 if reasons:
                     await self._reject(candidate, reasons, trigger)
                 else:

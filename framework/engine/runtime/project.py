@@ -56,6 +56,7 @@ class Project:
         lifecycle: PluginLifecycle | None = None,
         connect: bool = False,
         gate_start: bool = True,
+        keep_holds: bool = False,
     ) -> Project:
         """Load a project folder, or a single agent file. Without `lifecycle`, its agents must not be run.
 
@@ -69,6 +70,7 @@ class Project:
             lifecycle: sets up the plugins.
             connect: connect to the tool servers that the files declare. The catalog must then be closed.
             gate_start: whether `gate` also checks the files at the start.
+            keep_holds: keep what a rollback holds back in a file, and begin with it.
 
         Raises:
             ConfigError: the settings or tools are invalid, or no generation can be served.
@@ -86,6 +88,7 @@ class Project:
             lifecycle=lifecycle,
             connect=connect,
             gate_start=gate_start,
+            keep_holds=keep_holds,
         )
         try:
             await catalog.reload("startup")

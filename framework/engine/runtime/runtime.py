@@ -109,7 +109,7 @@ class Runtime:
             models: model clients by the name that agent files use.
             store: a store, or its URL, such as `sqlite:///state.db`. Default: a store in memory.
             deps: the program's own objects, passed to tools as `context.deps`.
-            watch: reload when files change.
+            watch: reload when files change, and begin with what a rollback holds until they do.
             grace: seconds that tool calls get to end when the context closes. Runs in a durable store that have not
                 ended by then can be resumed.
             single_user: let calls without `user` and `tenant` access the data of every user and tenant. By default
@@ -141,6 +141,7 @@ class Runtime:
             lifecycle=PluginLifecycle(deps),
             connect=True,
             gate_start=gate_start,
+            keep_holds=watch,
         )
         if strict and (errors := project.catalog.current.errors):
             await project.catalog.close()

@@ -8,10 +8,13 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from framework import Runtime
+import pytest
+
+from framework import ConfigError, Runtime
 from framework.config.agents.compile import Agent
 from framework.config.generations.generation import Generation
 from framework.config.generations.history import ArchivedGeneration
+from framework.server.schemas import LiveConfig
 from tests.support.projects import agent, write
 
 TEMPLATED = {"instructions": "{template: house.j2}", "model": "offline"}
@@ -97,3 +100,97 @@ def test_an_archived_generation_contains_no_agents(tmp_path: Path) -> None:
         assert left == {id(one) for one in runtime.catalog.current.agents.values()}
 
     live(write(tmp_path, FILES), body)
+
+
+# --- holds
+
+PLUGIN = """
+from framework import tool
+
+@tool(risk="low")
+def say() -> str:
+    \"\"\"Say a word.\"\"\"
+    return "{}"
+"""
+
+
+def described(description: str) -> str:
+    return agent("a", model="offline", description=description, skill_policy='{allow: ["*"]}')
+
+
+def description(runtime: Runtime) -> str:
+    return runtime.catalog.current.agents["a"].spec.description
+
+
+async def roll_back(root: Path) -> Path:
+    """Roll an edit back in a process that ends; return the file that keeps the hold."""
+    write(root, {"agents.d/a.yaml": described("Old."), "plugins/p.py": PLUGIN.format("old")})
+    async with Runtime.open(root) as runtime:
+        write(root, {"agents.d/a.yaml": described("Bad."), "plugins/p.py": PLUGIN.format("bad")})
+        await runtime.reload()
+        assert description(runtime) == "Bad."
+        await runtime.catalog.rollback(1)
+        assert description(runtime) == "Old."
+    return root / ".agentsd" / "hold.json"
+
+
+def test_a_rollback_survives_restarts_until_the_files_change(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        hold = await roll_back(tmp_path)
+        for _ in range(2):
+            caplog.clear()
+            async with Runtime.open(tmp_path) as runtime:
+                assert description(runtime) == "Old."
+                assert (await runtime.call_tool("a", "p.say", {})).output == "old"
+                assert (runtime.catalog.held, [one.trigger for one in runtime.catalog.history]) == (True, ["rollback"])
+                assert "held since a rollback to generation 1" in caplog.text
+                shown = LiveConfig.of(runtime.catalog)
+                assert shown.hold is not None
+                assert (shown.held, shown.hold.generation) == (True, 1)
+                assert (await runtime.reload()).number == 1
+        assert (hold.stat().st_mode & 0o777, hold.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+        async with Runtime.open(tmp_path, watch=False) as runtime:
+            assert description(runtime) == "Bad.", "a program that does not follow the files reads them"
+        async with Runtime.open(tmp_path) as runtime:
+            write(tmp_path, {"agents.d/a.yaml": described("Better.")})
+            await runtime.reload()
+            assert (description(runtime), runtime.catalog.held, hold.exists()) == ("Better.", False, False)
+            assert LiveConfig.of(runtime.catalog).hold is None
+        async with Runtime.open(tmp_path) as runtime:
+            assert description(runtime) == "Better."
+
+    asyncio.run(main())
+
+
+def test_files_that_changed_while_no_process_ran_end_a_hold(tmp_path: Path) -> None:
+    async def main() -> None:
+        hold = await roll_back(tmp_path)
+        write(tmp_path, {"agents.d/a.yaml": described("Better.")})
+        async with Runtime.open(tmp_path) as runtime:
+            assert (description(runtime), runtime.catalog.held, hold.exists()) == ("Better.", False, False)
+
+    asyncio.run(main())
+
+
+def test_a_rollback_to_the_files_on_disk_keeps_no_hold(tmp_path: Path) -> None:
+    async def main() -> None:
+        hold = await roll_back(tmp_path)
+        async with Runtime.open(tmp_path) as runtime:
+            write(tmp_path, {"agents.d/a.yaml": described("Better.")})
+            live = await runtime.reload()
+            await runtime.catalog.rollback(live.number)
+            assert not hold.exists()
+
+    asyncio.run(main())
+
+
+def test_a_hold_that_cannot_be_read_stops_the_start(tmp_path: Path) -> None:
+    """An operator rejected the files: they must not go live because the record of that is damaged."""
+    write(tmp_path, {"agents.d/a.yaml": described("Bad."), ".agentsd/hold.json": "{"})
+
+    async def main() -> None:
+        with pytest.raises(ConfigError, match=r"hold\.json cannot be read.*delete"):
+            async with Runtime.open(tmp_path):
+                pass
+
+    asyncio.run(main())
