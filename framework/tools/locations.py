@@ -21,6 +21,7 @@ from framework.tools.schema.json_schema import JsonSchema, type_names
 from framework.tools.schema.repairs import RepairedArguments
 from framework.tools.tool import Tool
 from framework.types.errors import ToolError
+from framework.types.flat_schema import declared_properties, is_composed
 
 LocationKind = Literal["path", "url"]
 _FORMATS: Mapping[str, LocationKind] = {
@@ -139,8 +140,7 @@ def _schemas_below(reader: JsonSchema, node: Any, name: str) -> list[Mapping[str
         return branches
     found: list[Mapping[str, Any]] = []
     for branch in branches:
-        properties = branch.get("properties")
-        declared = properties if isinstance(properties, Mapping) else {}
+        declared = _properties(reader, branch)
         for key in (keys := _leading_keys(declared, name)):
             inside = _schemas_below(reader, declared[key], name[len(key) + 1 :])
             if inside == []:
@@ -177,15 +177,23 @@ def _item_schemas(schema: JsonSchema, node: Any, depth: int = 0) -> list[Mapping
 
 
 def _declared_in_node(schema: JsonSchema, node: Any, name: str, depth: int) -> Iterator[tuple[str, LocationKind]]:
-    for branch in schema.branches(node):
+    is_whole = isinstance(node, Mapping) and is_composed(node)
+    for branch in schema.branches(node) or ([node] if is_whole else []):
         kind = _FORMATS.get(str(branch.get("format")))
         if kind and name:
             yield name, kind
         if depth < _MAX_DEPTH:
             yield from _declared_in_node(schema, branch.get("items"), name, depth + 1)
-            properties = branch.get("properties")
-            for key, inner in properties.items() if isinstance(properties, Mapping) else ():
+            for key, inner in _properties(schema, branch).items():
                 yield from _declared_in_node(schema, inner, f"{name}.{key}" if name else key, depth + 1)
+
+
+def _properties(schema: JsonSchema, branch: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the properties that a schema of an object declares, also in the schemas that it is composed of."""
+    if is_composed(branch):
+        return declared_properties(branch, schema.root).properties
+    properties = branch.get("properties")
+    return properties if isinstance(properties, Mapping) else {}
 
 
 def _leading_keys(value: Mapping[str, Any], name: str) -> list[str]:

@@ -92,7 +92,7 @@ def external_tool(
     if not _NAME.match(name):
         raise ConfigError(f"invalid tool name {name!r}: use at most 128 letters, digits, '_', '-' and '.'")
     arguments = SchemaArguments(schema)
-    definition = ToolDefinition(name=name, description=_readable(description), parameters=arguments.schema)
+    definition = ToolDefinition(name=name, description=_readable(description), parameters=arguments.flat)
 
     async def function(**given: Any) -> Any:
         context = given.pop(_CONTEXT)
@@ -107,8 +107,8 @@ def external_tool(
         idempotent=idempotent,
         timeout=timeout,
         source=source,
-        paths=_declared("path", paths, arguments.schema),
-        urls=_declared("url", urls, arguments.schema),
+        paths=_declared("path", paths, arguments.flat),
+        urls=_declared("url", urls, arguments.flat),
     )
 
 

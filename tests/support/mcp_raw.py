@@ -149,7 +149,7 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
                 say({"method": "notifications/tools/list_changed"})
             return {"tools": tools()}
         case "resources/list":
-            return {"resources": [{"uri": uri, "name": uri} for uri in configuration().get("resources", [])]}
+            return {"resources": [uri and {"uri": uri, "name": uri} for uri in configuration().get("resources", [])]}
         case "resources/read":
             uri = params["uri"]
             return {

@@ -98,3 +98,10 @@ def test_references_of_a_schema_are_resolved_with_their_escapes(reference: str, 
         "oneOf": [hint],
     }
     assert [name for name, _ in declared_in_schema(schema)] == names
+
+
+def test_locations_inside_composed_arguments_are_declared() -> None:
+    at = {"properties": {"at": {"type": "string", "format": "path"}}}
+    for inner in ({"type": "object", "anyOf": [at, {}]}, {"allOf": [at, {"required": ["at"]}]}, {"$ref": "#/$defs/at"}):
+        schema = {"type": "object", "properties": {"from": inner}, "$defs": {"at": {"type": "object", "allOf": [at]}}}
+        assert list(declared_in_schema(schema)) == [("from.at", "path")]

@@ -54,17 +54,22 @@ class McpClient:
         self._connection = McpConnection(in_file, server, callbacks, self._metrics)
         self.start, self.close = self._connection.start, self._connection.close
 
-    async def tools(self, enough: int) -> list[wire.Tool]:
+    async def tools(self, enough: int) -> tuple[list[wire.Tool], dict[str, str]]:
         """List the tools of the server; stop after the page with which there are more than `enough`.
 
         If listing them fails, the connection is dropped.
+
+        Returns:
+            The valid tools, and the reason for each invalid one by its name.
         """
+        self._connection.invalid_tools.clear()
         try:
             with trace_failure("mcp.list_tools", self._name.removeprefix("mcp."), self._server):
                 patience = self._server.connect_timeout
-                return await self._request(
+                listed = await self._request(
                     lambda client: _list_tools(client, enough), about={"method": "tools/list"}, timeout=patience
                 )
+                return listed, dict(self._connection.invalid_tools)
         except RequestFailed as error:
             self._connection.drop(f"listing its tools failed: {error.message}")
             raise

@@ -36,7 +36,7 @@ from framework.tools.mcp.errors import (
     mask_secrets,
 )
 from framework.tools.mcp.telemetry import McpMetrics, trace_failure
-from framework.tools.mcp.transports import http_transport, stdio_transport
+from framework.tools.mcp.transports import http_transport, stdio_transport, tool_by_tool
 from framework.types.backoff import backoff
 from framework.types.tool_servers import McpServer
 
@@ -77,6 +77,8 @@ class McpConnection:
         self._ready, self._gone, self._closing = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._reason = "it has not connected yet"
         self._status: int | None = None
+        self.invalid_tools: dict[str, str] = {}
+        """Tools that were left out of the lists received, and why; the caller clears it before it lists the tools."""
 
     def start(self) -> None:
         """Start connecting in the background."""
@@ -186,7 +188,7 @@ class McpConnection:
                     with self._metrics.request("initialize"), trace_failure("mcp.connect", self._name, self._server):
                         client = await stack.enter_async_context(
                             Client(
-                                self._transport(),
+                                tool_by_tool(self._transport(), self.invalid_tools.__setitem__),
                                 cache=None,
                                 message_handler=self._on_message,
                                 client_info=_CLIENT_INFO,

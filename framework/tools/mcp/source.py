@@ -29,6 +29,9 @@ MAX_TOOLS = 1000
 """Maximum number of tools of one server. `skill_policy` selects those that an agent is offered."""
 _LIST_INTERVAL = 0.5
 """Minimum time between two listings of a server's tools, in seconds."""
+_MAX_NAMED = 20
+"""Maximum number of invalid tools that a problem names."""
+_MAX_FAULT_CHARS = 200
 _PROGRESS_INTERVAL = 0.1
 """Minimum time between two progress events of a call, in seconds."""
 
@@ -124,11 +127,11 @@ class McpSource:
             await self._stale.wait()
             self._stale.clear()
             with suppress(ToolError):  # they are listed again after the next connection
-                self._update(await self._connected().tools(MAX_TOOLS))
+                self._update(*await self._connected().tools(MAX_TOOLS))
                 self._settled.set()
             await asyncio.sleep(_LIST_INTERVAL)
 
-    def _update(self, listed: list[wire.Tool]) -> None:
+    def _update(self, listed: list[wire.Tool], invalid: Mapping[str, str]) -> None:
         before = self.tools, self.faults
         current: dict[str, _ListedTool] = {}
         duplicates = []
@@ -140,7 +143,9 @@ class McpSource:
                 current[tool.name] = self._build(tool)
         self._listed, self._connection_fault = current, ""
         unmatched = [glob for glob in self._server.tools if not any(fnmatchcase(tool.name, glob) for tool in selected)]
-        self._list_fault = "; ".join(_list_faults(self.name, len(listed), duplicates, unmatched))
+        selected_faults = {name: fault for name, fault in invalid.items() if self._is_selected(name)}
+        about_list = _list_faults(self.name, len(listed), duplicates, unmatched)
+        self._list_fault = "; ".join([*about_list, *_invalid_faults(self.name, selected_faults)])
         tools, faults = before
         same = len(tools) == len(self.tools) and all(a is b for a, b in zip(tools, self.tools, strict=True))
         if not same or faults != self.faults:
@@ -223,6 +228,13 @@ def _list_faults(source: str, count: int, duplicates: Iterable[str], unmatched: 
         yield f"{source} lists tools more than once, using the first: {', '.join(map(_quoted, duplicates))}"
     if unmatched:
         yield f"{source} has no tool that matches {', '.join(map(_quoted, unmatched))} (`tools` of the server)"
+
+
+def _invalid_faults(source: str, invalid: Mapping[str, str]) -> Iterable[str]:
+    for name in list(invalid)[:_MAX_NAMED]:
+        yield f"{source}: invalid tool {_quoted(name)}: {shorten(invalid[name], _MAX_FAULT_CHARS)}"
+    if len(invalid) > _MAX_NAMED:
+        yield f"{source}: {len(invalid) - _MAX_NAMED} more tools are invalid"
 
 
 def _quoted(name: str) -> str:

@@ -12,7 +12,8 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, Process, SubprocessStreamProtocol
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Any, cast
@@ -21,7 +22,9 @@ import anyio
 import httpx2
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
-from mcp.types import jsonrpc_message_adapter
+from mcp.types import JSONRPCResponse, jsonrpc_message_adapter
+from mcp.types.methods import validate_server_result
+from pydantic import ValidationError
 
 from framework.tools.child_processes import child_environment, forbid_inspection
 from framework.tools.mcp import child_launcher
@@ -30,6 +33,8 @@ from framework.types.certificates import trusted_certificates
 from framework.types.tool_servers import McpServer
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
     from mcp.client._transport import TransportStreams
 
@@ -49,6 +54,14 @@ OnHttpError = Callable[[int], None]
 
 OnDisconnect = Callable[[str], None]
 """Called with the reason when the connection to a server ends."""
+
+OnInvalidTool = Callable[[str, str], None]
+"""Called with the name of a tool in a server's list that is left out, and why it is invalid."""
+_USED_FIELDS = ("name", "title", "description", "inputSchema", "annotations")
+"""Fields of a tool's definition that are read. An invalid icon or output schema, which nothing reads, is no fault."""
+_CHECKED_LISTS = ("tools", "resources")
+_STRICTEST_VERSION = "2025-11-25"
+"""The version of MCP by which each entry is validated; the later one accepts more input schemas."""
 
 
 class _Protocol(SubprocessStreamProtocol):
@@ -277,3 +290,92 @@ def _http_client(server: McpServer, on_http_error: OnHttpError) -> httpx2.AsyncC
     headers = {"accept-encoding": "identity"} | configured
     hooks = {"response": [check]}
     return httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks=hooks, verify=trusted_certificates())
+
+
+@asynccontextmanager
+async def tool_by_tool(
+    transport: AbstractAsyncContextManager[TransportStreams], on_invalid: OnInvalidTool
+) -> AsyncIterator[TransportStreams]:
+    """Leave invalid tools out of the lists that a server sends: the SDK rejects a list for one such tool."""
+    async with transport as (received, sent):
+        yield cast("Any", _ValidTools(received, on_invalid)), sent
+
+
+class _ValidTools:
+    """A stream of a server's messages, without the invalid tools and resources in its lists."""
+
+    def __init__(self, received: Any, on_invalid: OnInvalidTool) -> None:
+        self._received, self._on_invalid = received, on_invalid
+
+    @property
+    def last_context(self) -> Any:
+        """The context of the last message, which some transports record."""
+        return getattr(self._received, "last_context", None)
+
+    async def receive(self) -> SessionMessage | Exception:
+        """Return the next message."""
+        return self._checked(await self._received.receive())
+
+    async def aclose(self) -> None:
+        """Close the stream."""
+        await self._received.aclose()
+
+    def __aiter__(self) -> _ValidTools:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        return self._checked(await self._received.__anext__())
+
+    async def __aenter__(self) -> _ValidTools:
+        await self._received.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        closed: bool | None = await self._received.__aexit__(kind, error, trace)
+        return closed
+
+    def _checked(self, item: SessionMessage | Exception) -> SessionMessage | Exception:
+        message = item.message if isinstance(item, SessionMessage) else None
+        if not isinstance(message, JSONRPCResponse) or not isinstance(item, SessionMessage):
+            return item
+        lists = {name: value for name in _CHECKED_LISTS if isinstance(value := message.result.get(name), list)}
+        if not lists:
+            return item
+        check = {"tools": self._checked_tool, "resources": _checked_resource}
+        valid = {name: [used for one in value if (used := check[name](one))] for name, value in lists.items()}
+        return replace(item, message=message.model_copy(update={"result": message.result | valid}))
+
+    def _checked_tool(self, tool: Any) -> dict[str, Any] | None:
+        """Return the used part of a tool's definition, or None if it is invalid."""
+        used = {key: tool[key] for key in _USED_FIELDS if key in tool} if isinstance(tool, dict) else {}
+        if not isinstance(used.get("title"), str):
+            used.pop("title", None)
+        schema = used.get("inputSchema")
+        kind = schema.get("type", "object") if isinstance(schema, dict) else None
+        if isinstance(schema, dict) and "object" in (kind if isinstance(kind, list) else [kind]):
+            used["inputSchema"] = {**schema, "type": "object"}  # arguments are always an object
+        try:
+            validate_server_result("tools/list", _STRICTEST_VERSION, {"tools": [used]})
+        except ValidationError as error:
+            self._on_invalid(str(used.get("name", "without a name")), _first_fault(error))
+            return None
+        return used
+
+
+def _checked_resource(resource: Any) -> dict[str, Any] | None:
+    """Return the URI and the name of a resource in a list, or None if they are invalid."""
+    used = {key: resource[key] for key in ("uri", "name") if key in resource} if isinstance(resource, dict) else {}
+    try:
+        validate_server_result("resources/list", _STRICTEST_VERSION, {"resources": [used]})
+    except ValidationError:
+        return None
+    return used
+
+
+def _first_fault(error: ValidationError) -> str:
+    """Return where the first fault of a tool's definition is, and what it is."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"][2:])  # after `tools` and the position
+    return f"{place}: {first['msg']}" if place else first["msg"]

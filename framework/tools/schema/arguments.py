@@ -12,6 +12,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from framework.tools.schema.findings import Finding, findings_from_pydantic, findings_from_validator
 from framework.tools.schema.validation_work import ValidationWork, is_within_limit
 from framework.types.errors import ConfigError, ToolError
+from framework.types.flat_schema import declared_properties, flat_schema, is_composed
 from framework.types.strict_json import read_json
 from framework.types.text import shorten
 
@@ -100,19 +101,25 @@ class SchemaArguments:
     """Validates the arguments of a remote tool with the JSON Schema that its server declares.
 
     The schema is untrusted: its references are not fetched, and its patterns are matched in linear time. Undeclared
-    properties are rejected unless the schema allows them, because the effect of an undeclared one is unknown.
+    properties are rejected unless the schema allows them, because the effect of an undeclared one is unknown. Those
+    that a part of the schema declares, such as a choice of `anyOf`, are declared.
     """
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         """Compile a schema; raise ConfigError if it is invalid or too large."""
-        self.schema: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False} | dict(schema)
+        _check_size(schema)
+        self.schema: dict[str, Any] = _closed(schema)
         self._validator = _validator(self.schema)
         self._work = ValidationWork(self.schema)
+        self.flat = flat_schema(self.schema)
+        """The schema with the properties of all its parts in one list, for models, rules and forms."""
+        properties = self.flat["properties"].items()
+        self._defaults = {
+            name: spec["default"] for name, spec in properties if isinstance(spec, Mapping) and "default" in spec
+        }
 
     def with_defaults(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        properties = self.schema["properties"].items()
-        defaults = {name: spec["default"] for name, spec in properties if isinstance(spec, dict) and "default" in spec}
-        return defaults | dict(arguments)
+        return self._defaults | dict(arguments)
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         text = _json(arguments)
@@ -163,6 +170,25 @@ def bounded_model(model: type[_ModelT]) -> type[_ModelT]:
     return create_model(model.__name__, __base__=Bounded, __doc__=model.__doc__)
 
 
+def _closed(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema such that it rejects properties that neither it nor a part of it declares or allows."""
+    own: dict[str, Any] = {"type": "object", "properties": {}} | dict(schema)
+    if "additionalProperties" in own or "unevaluatedProperties" in own or not isinstance(own["properties"], Mapping):
+        return own
+    if not is_composed(own):
+        return {"type": "object", "properties": {}, "additionalProperties": False} | own
+    if "$ref" in own:  # older drafts ignore what stands beside a reference
+        own["allOf"] = [{"$ref": own.pop("$ref")}, *(own["allOf"] if isinstance(own.get("allOf"), list) else [])]
+    declared = declared_properties(own, own)
+    if declared.is_open:
+        return own
+    anything: dict[str, Any] = {}  # which values a property may have is up to the part that declares it
+    own["properties"] = {**dict.fromkeys(declared.properties, anything), **own["properties"]}
+    if declared.patterns:
+        own["patternProperties"] = {**dict.fromkeys(declared.patterns, anything), **own.get("patternProperties", {})}
+    return own | {"additionalProperties": False}
+
+
 def _require_bounded_work(work: ValidationWork, value: Any) -> int:
     """Return the estimated work of validating a value; raise ArgumentsError if it is too much."""
     estimate = work.estimate(value)
@@ -188,10 +214,6 @@ def _validator(schema: dict[str, Any]) -> jsonschema_rs.Validator:
 
     if schema["type"] != "object" or not isinstance(schema["properties"], dict):
         raise ConfigError("its schema does not describe an object of named arguments")
-    if _depth(schema) > _MAX_SCHEMA_DEPTH or len(json.dumps(schema)) > _MAX_SCHEMA_CHARS:
-        raise ConfigError(
-            f"its schema is too large: at most {_MAX_SCHEMA_CHARS} characters, nested {_MAX_SCHEMA_DEPTH} deep"
-        )
     try:
         linear = jsonschema_rs.RegexOptions()
         return jsonschema_rs.validator_for(schema, retriever=_refuse_retrieval, pattern_options=linear)
@@ -199,6 +221,13 @@ def _validator(schema: dict[str, Any]) -> jsonschema_rs.Validator:
         raise ConfigError(
             f"its schema is invalid: {shorten(str(error).partition(chr(10))[0], _MAX_REASON_CHARS)}"
         ) from None
+
+
+def _check_size(schema: Mapping[str, Any]) -> None:
+    if _depth(schema) > _MAX_SCHEMA_DEPTH or len(json.dumps(schema)) > _MAX_SCHEMA_CHARS:
+        raise ConfigError(
+            f"its schema is too large: at most {_MAX_SCHEMA_CHARS} characters, nested {_MAX_SCHEMA_DEPTH} deep"
+        )
 
 
 def _refuse_retrieval(uri: str) -> NoReturn:

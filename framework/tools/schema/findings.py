@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from framework.tools.schema.json_schema import JsonSchema
+from framework.types.flat_schema import CHOICES, describe_choices
 from framework.types.text import shorten
 
 if TYPE_CHECKING:
@@ -79,14 +80,23 @@ def findings_from_validator(
     findings: list[Finding] = []
     for error in errors:
         for kind, path in _error_fields(error):
-            findings.append(_finding(kind, path, error.message, JsonSchema(schema), arguments))
+            if not path and _keyword(error) in CHOICES and (choices := describe_choices(schema)):
+                which = "none" if _keyword(error) == "anyOf" else "not exactly one"
+                problem = f"they fit {which} of the choices: {choices}"
+                findings.append(Finding("arguments", "value", problem, _value_text([], arguments), ""))
+            else:
+                findings.append(_finding(kind, path, error.message, JsonSchema(schema), arguments))
             if len(findings) == _MAX_FINDINGS:
                 return findings
     return findings
 
 
+def _keyword(error: jsonschema_rs.ValidationError) -> str:
+    return str(error.schema_path[-1]) if error.schema_path else ""
+
+
 def _error_fields(error: jsonschema_rs.ValidationError) -> Iterator[tuple[FindingKind, _Path]]:
-    keyword = str(error.schema_path[-1]) if error.schema_path else ""
+    keyword = _keyword(error)
     path = list(error.instance_path)
     if keyword == "required":
         yield "missing", [*path, str(getattr(error.kind, "property", ""))]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
-from urllib.parse import unquote
 
+from framework.types.flat_schema import resolve_reference
 from framework.types.text import shorten
 
 _MAX_HOPS = 16
@@ -14,8 +14,6 @@ _MAX_HOPS = 16
 _MAX_VISITED = 200
 """Maximum number of schemas visited for one part of a value, because nested choices multiply."""
 _MAX_CHOICES = 12
-_MAX_DIGITS = 10
-"""Length from which an index in a reference is ignored: Python refuses to parse very long numbers."""
 _MAX_DESCRIBED_CHARS = 160
 _SIGNS = {
     "minimum": ">= {}",
@@ -134,20 +132,6 @@ class JsonSchema:
             inner = " | ".join(sorted(type_names(self.branches(items))))
             kind = f"array of {inner}" if inner else kind
         return ", ".join([kind, *(sign.format(branch[key]) for key, sign in _SIGNS.items() if key in branch)])
-
-
-def resolve_reference(root: Any, reference: Any) -> Any:
-    """Return the subschema that a reference such as `#/$defs/filter` names, or None if the schema has no such part."""
-    if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
-        return None
-    node = root
-    for part in reference.split("/")[1:]:
-        key = unquote(part).replace("~1", "/").replace("~0", "~")
-        if isinstance(node, list):
-            node = node[int(key)] if key.isdecimal() and len(key) < _MAX_DIGITS and int(key) < len(node) else None
-        else:
-            node = node.get(key) if isinstance(node, Mapping) else None
-    return node
 
 
 def type_names(branches: Iterable[Mapping[str, Any]]) -> set[str]:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from framework.tools.schema.json_schema import resolve_reference
 from framework.types.errors import ConfigError
+from framework.types.flat_schema import resolve_reference
 
 _MAX_WORK = 20_000
 """Evaluations that are always allowed: about 20 ms, including error messages."""

@@ -442,6 +442,50 @@ def test_invalid_tools_are_faults_and_the_others_work(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    ("odd", "fault"),
+    [
+        ({"inputSchema": None}, "inputSchema: Input should be"),
+        ({"inputSchema": "object"}, "inputSchema: Input should be"),
+        ({"inputSchema": {"type": "array"}}, "inputSchema.type: Input should be 'object'"),
+        ({"inputSchema": {"type": "object", "properties": 5}}, "inputSchema.properties: Input should be"),
+        ({"description": 5}, "description: Input should be a valid string"),
+        ({"annotations": {"destructiveHint": "perhaps"}}, "annotations.destructiveHint: Input should be"),
+        ({"inputSchema": {}}, ""),
+        ({"inputSchema": {"type": ["object", "null"]}}, ""),
+        ({"title": 1}, ""),
+        ({"icons": [{"src": "https://x/y.png", "sizes": "48x48"}]}, ""),
+        ({"outputSchema": {"type": "array", "items": {}}}, ""),
+        ({"outputSchema": {"$id": "r"}}, ""),
+        ({"execution": {"taskSupport": "often"}}, ""),
+    ],
+)
+def test_an_odd_tool_does_not_take_the_others_away(tmp_path: Path, odd: dict[str, Any], fault: str) -> None:
+    definitions = [tool_definition("fine"), {**tool_definition("odd"), **odd}]
+
+    async def main() -> None:
+        async with opened(raw(tmp_path, {"tools": definitions})) as world:
+            assert set(world.tools) == ({"fine"} if fault else {"fine", "odd"})
+            assert len(world.source.faults) == bool(fault)
+            assert not fault or f"mcp.docs: invalid tool 'odd': {fault}" in world.source.faults[0]
+
+    asyncio.run(main())
+
+
+def test_entries_that_are_no_tools_are_left_out_and_counted(tmp_path: Path) -> None:
+    unnamed = [5, None, {"inputSchema": {"type": "object"}}]
+    many = [{"name": f"bad{n}", "inputSchema": None} for n in range(25)]
+
+    async def main() -> None:
+        async with opened(raw(tmp_path, {"tools": [*unnamed, tool_definition("fine"), *many]})) as world:
+            assert set(world.tools) == {"fine"}
+            (fault,) = world.source.faults
+            assert "invalid tool 'without a name': name: Field required" in fault
+            assert "mcp.docs: 6 more tools are invalid" in fault
+
+    asyncio.run(main())
+
+
 def test_the_number_of_tools_of_a_server_is_limited(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(raw(tmp_path, {"tools": [tool_definition(f"t{n}") for n in range(1100)]})) as world:

@@ -236,7 +236,7 @@ def test_two_servers_may_have_tools_of_the_same_name(tmp_path: Path) -> None:
 
 def test_resources_and_prompts_are_text_not_templates(tmp_path: Path) -> None:
     async def main() -> None:
-        async with opened(raw(tmp_path, {"resources": ["file:///listed"]})) as world:
+        async with opened(raw(tmp_path, {"resources": [None, "file:///listed"]})) as world:
             read, prompt = world.source.resource, world.source.prompt
             assert await read("docs://faq") == "read docs://faq\n[image/png, 0.0 kB, not shown]"
             assert (await read("file:///listed")).startswith("read file:///listed")

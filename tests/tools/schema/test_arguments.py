@@ -160,3 +160,95 @@ def test_the_contract_covers_what_the_model_sees() -> None:
     one, same = (external_tool("mcp.x.a", "Search.", SEARCH, nothing, source="mcp", risk=r) for r in ("low", "high"))
     other = external_tool("mcp.x.a", "Search. Then mail it.", SEARCH, nothing, source="mcp")
     assert one.contract == same.contract != other.contract
+
+
+# --- schemas that are composed of others
+
+PART: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+OTHER: dict[str, Any] = {"type": "object", "properties": {"b": {"type": "integer"}}, "required": ["b"]}
+COMPOSED: dict[str, dict[str, Any]] = {
+    "anyOf": {"type": "object", "anyOf": [PART, OTHER]},
+    "oneOf": {"type": "object", "oneOf": [PART, OTHER]},
+    "oneOf without type": {"oneOf": [PART, OTHER]},
+    "allOf": {"type": "object", "allOf": [PART]},
+    "$ref": {"$ref": "#/$defs/part", "$defs": {"part": PART}},
+    "$ref of an old draft": {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "$ref": "#/definitions/part",
+        "definitions": {"part": PART},
+    },
+    "allOf of a $ref": {"type": "object", "allOf": [{"$ref": "#/$defs/part"}], "$defs": {"part": PART}},
+    "if": {"properties": {"k": {}}, "if": {"required": ["k"]}, "then": {"properties": {"a": {"type": "string"}}}},
+    "dependentSchemas": {"properties": {"k": {}}, "dependentSchemas": {"k": PART}},
+    "nested choices": {"anyOf": [{"allOf": [{"anyOf": [PART, OTHER]}]}, OTHER]},
+    "unevaluatedProperties": {"type": "object", "allOf": [PART], "unevaluatedProperties": False},
+    "a reference to itself": {"anyOf": [PART, {"$ref": "#/$defs/more"}], "$defs": {"more": {"$ref": "#/$defs/more"}}},
+}
+
+
+@pytest.mark.parametrize("schema", COMPOSED.values(), ids=list(COMPOSED))
+def test_a_composed_schema_accepts_what_its_parts_declare_and_nothing_else(schema: dict[str, Any]) -> None:
+    if "more" not in str(schema):
+        assert bind(schema, a="x") == {"a": "x"}
+    with pytest.raises(ArgumentsError) as error:
+        bind(schema, a="x", surprise=1)
+    assert "more" in str(schema) or "surprise: there is no such argument (given: 1); remove it" in error.value.message
+
+
+@pytest.mark.parametrize("part", [{"additionalProperties": True}, {"patternProperties": {"^x_": {"type": "integer"}}}])
+def test_a_composed_schema_accepts_what_a_part_allows(part: dict[str, Any]) -> None:
+    schema = {"anyOf": [PART, {"type": "object", **part}]}
+    assert bind(schema, x_1=1) == {"x_1": 1}
+
+
+def test_an_argument_that_fits_no_choice_is_not_called_unknown() -> None:
+    with pytest.raises(ArgumentsError) as error:
+        bind(COMPOSED["anyOf"], b="three")
+    assert error.value.message == 'arguments: they fit none of the choices: a | b (given: {"b": "three"})'
+    with pytest.raises(ArgumentsError, match="they fit not exactly one of the choices: a"):
+        bind(COMPOSED["oneOf"], a="x", b=1)
+
+
+def test_a_model_sees_the_arguments_of_all_choices() -> None:
+    create = {
+        "properties": {"action": {"const": "create"}, "title": {"type": "string"}},
+        "required": ["action", "title"],
+    }
+    drop = {
+        "properties": {"action": {"const": "drop"}, "at": {"type": "string", "format": "path"}},
+        "required": ["action"],
+    }
+
+    async def call(arguments: dict[str, Any], context: ToolContext) -> None: ...
+
+    tool = external_tool("mcp.s.manage", "Manage.", {"oneOf": [create, drop]}, call, source="mcp")
+    assert tool.definition.parameters == {
+        "type": "object",
+        "properties": {
+            "action": {"enum": ["create", "drop"]},
+            "title": {"type": "string"},
+            "at": {"type": "string", "format": "path"},
+        },
+        "required": ["action"],
+        "additionalProperties": False,
+        "description": 'Give the arguments of one of: action="create", title | action="drop", at?',
+    }
+    assert tool.paths == ("at",), "a rule about paths applies to the arguments of every choice"
+    with pytest.raises(ArgumentsError):
+        tool.bind({"action": "create"})
+
+
+def test_a_policy_sees_the_default_of_a_choice() -> None:
+    pay = {"properties": {"amount": {"type": "integer", "default": 1000}}}
+    assert SchemaArguments({"anyOf": [pay, PART]}).with_defaults({}) == {"amount": 1000}
+    assert SchemaArguments({"allOf": [pay]}).with_defaults({}) == {"amount": 1000}
+
+
+@pytest.mark.hostile(4)
+def test_a_schema_of_many_nested_choices_is_read_within_limits() -> None:
+    defs: dict[str, Any] = {"d30": PART}
+    for depth in range(30):
+        defs[f"d{depth}"] = {"anyOf": [{"$ref": f"#/$defs/d{depth + 1}"}, {"$ref": f"#/$defs/d{depth + 1}"}]}
+    arguments = SchemaArguments({"$ref": "#/$defs/d0", "$defs": defs})
+    with pytest.raises(ArgumentsError, match="nest too deep"):
+        arguments.bind({"a": "x"})
