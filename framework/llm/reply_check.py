@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -12,6 +11,7 @@ from framework.llm.capabilities import with_cost
 from framework.llm.client import FinishReason, ModelInfo, ModelReply, ModelRequest
 from framework.llm.openai_format import unique_calls
 from framework.llm.provider_errors import ProviderErrors
+from framework.llm.thoughts import split_thoughts
 from framework.types.errors import ModelError
 from framework.types.messages import Message, ToolCall, Usage
 from framework.types.text import fix_surrogates
@@ -20,8 +20,6 @@ FinishReasons = Mapping[str, FinishReason | Literal["error"]]
 """A provider's finish reasons, mapped to those of `ModelReply`; `error` marks a failed response."""
 MAX_ANSWER_CHARS = 10_000_000
 """Limit of a reply's text."""
-THINK_TAG = "<think>"
-_REASONING = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,8 @@ def require_content(reply: ModelReply, info: ModelInfo) -> None:
     Raises:
         ModelError: retryable, unless `max_tokens` cut the reply before its first word. Carries the reply's usage.
     """
-    if reply.unusable is not None or reply.message.tool_calls or _has_text(reply.message.content):
+    answer = split_thoughts(reply.message.content)[1]
+    if reply.unusable is not None or reply.message.tool_calls or has_visible_text(answer):
         return
     if reply.finish_reason == "length":
         error = ModelError(f"{info.name}: max_tokens cut the answer before its text: raise model_settings.max_tokens")
@@ -84,10 +83,9 @@ def require_content(reply: ModelReply, info: ModelInfo) -> None:
     raise error.of_type("empty_answer")
 
 
-def _has_text(content: str) -> bool:
+def has_visible_text(text: str) -> bool:
     """Return whether any character is visible: spaces, control and zero-width characters do not count."""
-    answer = split_reasoning(content)[1] if content.lstrip().startswith(THINK_TAG) else content
-    return any(char.isprintable() and not char.isspace() for char in answer)
+    return any(char.isprintable() and not char.isspace() for char in text)
 
 
 def merge_finish_reason(earlier: str, reported: object, reasons: FinishReasons) -> str:
@@ -134,10 +132,3 @@ def _unique_ids(calls: Iterable[ToolCall], used_ids: set[str]) -> tuple[ToolCall
         used_ids.add(call_id)
         unique.append(call if call.id == call_id else call.model_copy(update={"id": call_id}))
     return tuple(unique)
-
-
-def split_reasoning(text: str) -> tuple[str, str]:
-    """Return the text of a leading `<think>` block, empty if there is none, and the rest; both stripped."""
-    stripped = text.strip()
-    block = _REASONING.match(stripped)
-    return (block[1].strip(), stripped[block.end() :].strip()) if block else ("", stripped)

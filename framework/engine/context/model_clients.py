@@ -111,6 +111,8 @@ class ModelClients:
 
     def __init__(self, clients: Mapping[str, ModelClient]) -> None:
         self.breakers = CircuitBreakers()
+        self.begin_with_thoughts: set[str] = set()
+        """Models whose last streamed reply began with thoughts and had their end tag only."""
         self._tool_tokens = ToolsetCache(tool_tokens)  # a list of tools is counted once while it is in use
         self._embedded = dict(clients)
         self._connected: dict[tuple[str, ModelAlias | None], ModelClient] = {}

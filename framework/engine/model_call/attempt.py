@@ -12,6 +12,7 @@ from framework.engine.model_call.trace import ModelTrace
 from framework.llm.capabilities import with_cost
 from framework.llm.client import Delta, ModelClient, ModelInfo, ModelReply, ModelRequest
 from framework.llm.reply_check import require_content
+from framework.llm.thoughts import Separated, ThoughtSplitter, without_thoughts
 from framework.llm.tokens import estimate_tokens, message_tokens
 from framework.types.errors import ModelError
 from framework.types.events import ContentReceived, Thought
@@ -19,6 +20,10 @@ from framework.types.messages import Usage
 
 _MAX_RETRIED_CHARS = 1000
 """Characters of received text, about 200 words, from which on a timeout is not retried: the text was paid for."""
+_THOUGHTS_SHOWN = (
+    "what {model} wrote before </think> was its thoughts, not its answer, and the server did not say where they begin: "
+    "start the server with its reasoning parser"
+)
 
 
 async def send_attempt(
@@ -53,7 +58,7 @@ async def send_attempt(
             error.usage = attempt.failed_usage(error.usage)
             error.has_begun = any(text.strip() for text in attempt.texts)
             trace.failed(error.error_type, error.message, error.usage)
-            error.for_message(message_id)
+            error.for_message(attempt.message_id)
             raise
         trace.replied(reply, attempt.first_at)
     return reply
@@ -72,6 +77,14 @@ class _Attempt:
     is_late: bool = False
     """Whether a timeout ended the attempt."""
     texts: list[str] = field(default_factory=list)
+    thoughts: ThoughtSplitter | None = None
+    """Finds thoughts in the text; None for a client that does so itself."""
+
+    def __post_init__(self) -> None:
+        if not self.info.describes_json:
+            begins_inside = self.info.name in self.caller.clients.begin_with_thoughts
+            is_first = self.request.continued is None
+            self.thoughts = ThoughtSplitter(begins_inside=begins_inside and is_first, finds_lone_tags=is_first)
 
     @property
     def info(self) -> ModelInfo:
@@ -110,13 +123,13 @@ class _Attempt:
         try:
             async for delta in deltas:
                 if delta.reply is not None:
-                    return delta.reply
+                    return await self._finished(delta.reply)
                 self.first_at = self.first_at or perf_counter()
                 self.texts += (delta.text, delta.reasoning)
                 if first is not None:
                     first.reschedule(None)
                 if self.request.stream:
-                    self._show(delta)
+                    await self._show(delta)
                 if idle_limit is not None:
                     _extend(idle, idle_limit, end)
         finally:
@@ -126,11 +139,38 @@ class _Attempt:
         problem = f"{self.info.name} closed the stream before its answer was complete"
         raise ModelError(problem, retryable=True).of_type("incomplete_answer")
 
-    def _show(self, delta: Delta) -> None:
+    async def _finished(self, reply: ModelReply) -> ModelReply:
+        """Return the complete reply without the thoughts in its text, and show what is not shown of it."""
+        if self.thoughts is None:
+            return reply
+        clients, message = self.caller.clients, without_thoughts(reply.message, self.info.provider)
+        if self.request.stream:
+            await self._show_separated(self.thoughts.finish())
+            learn = clients.begin_with_thoughts.add if self.thoughts.is_lone else clients.begin_with_thoughts.discard
+            learn(self.info.name)
+        return replace(reply, message=message)
+
+    async def _show(self, delta: Delta) -> None:
         if delta.reasoning:
             self.caller.context.emit_text(Thought, self.message_id, delta.reasoning)
+            if self.thoughts is not None:
+                self.thoughts.without_lone_tags()
         if delta.text:
-            self.caller.context.emit_text(ContentReceived, self.message_id, delta.text)
+            piece = Separated(delta.text) if self.thoughts is None else self.thoughts.add(delta.text)
+            await self._show_separated(piece)
+
+    async def _show_separated(self, piece: Separated) -> None:
+        """Show a piece of the answer or of thoughts; if what was shown as answer was thoughts, void it first."""
+        context = self.caller.context
+        if piece.is_void:
+            await context.warn(
+                "thoughts_in_text", _THOUGHTS_SHOWN.format(model=self.info.name), message_id=self.message_id
+            )
+            self.message_id += "-answer"
+        if piece.thoughts:
+            context.emit_text(Thought, self.message_id, piece.thoughts)
+        if piece.text:
+            context.emit_text(ContentReceived, self.message_id, piece.text)
 
     def _timeout_error(self, what: str, key: str, seconds: float | None) -> ModelError:
         """Return the error for a timeout; `seconds` is None if the client's own timeout, which has no key, expired."""

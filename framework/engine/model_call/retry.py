@@ -171,6 +171,7 @@ class _ModelCall:
                     self._caller, client, request, self._trace, self._message_id, fallback=is_fallback
                 )
             except ModelError as error:
+                self._message_id = error.message_id
                 self._record_failure(name, error, permit)
                 await self._spend(error.usage, client.info)
                 delay = backoff_seconds(error, retries, self._rules)

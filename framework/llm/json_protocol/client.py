@@ -27,7 +27,8 @@ from framework.llm.client import (
 from framework.llm.json_protocol.prompt import protocol_rules, rejection, to_text_messages, typed_rules
 from framework.llm.json_protocol.reply import FinalAnswer, ToolAction, parse_answer, parse_object
 from framework.llm.json_protocol.schema import reply_schema
-from framework.llm.reply_check import require_content, split_reasoning
+from framework.llm.reply_check import has_visible_text, require_content
+from framework.llm.thoughts import split_thoughts
 from framework.types.errors import ModelError
 from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition
 from framework.types.spec import Protocol
@@ -107,7 +108,8 @@ class JsonProtocol:
             if delta.reply is None:
                 yield Delta(reasoning=delta.reasoning)
                 continue
-            require_content(delta.reply, self._client.info)
+            if not has_visible_text(delta.reply.message.content):
+                require_content(delta.reply, self._client.info)
             reply = _to_reply(delta.reply, request, self._client.info.provider)
             if request.stream and reply.unusable is None and reply.message.content:
                 yield Delta(text=reply.message.content)
@@ -151,7 +153,7 @@ def _to_reply(reply: ModelReply, request: ModelRequest, provider: str) -> ModelR
 
 
 def _reasoning(text: str, provider: str) -> Reasoning | None:
-    reasoning, _ = split_reasoning(text)
+    reasoning, _ = split_thoughts(text)
     return Reasoning(text=fix_surrogates(reasoning), provider=provider) if reasoning else None
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from framework.llm.client import Unusable
-from framework.llm.reply_check import THINK_TAG, split_reasoning
+from framework.llm.thoughts import ThoughtSplitter
 from framework.types.strict_json import read_json
 
 MAX_TEXT_CHARS = 1_000_000
@@ -63,12 +63,12 @@ def parse_object(text: str) -> dict[str, Any] | Unusable:
     """Return the JSON object in a reply, whatever its keys, or the error."""
     if len(text) > MAX_TEXT_CHARS:
         return Unusable(f"it is longer than {MAX_TEXT_CHARS} characters")
-    _, body = split_reasoning(text)
-    if body.startswith(THINK_TAG):
-        return Unusable(
-            "<think> is not closed" if "</think>" not in body else "more than one <think>", body[:_CONTEXT_CHARS]
-        )
-    body = strip_fence(body)
+    splitter = ThoughtSplitter()
+    body = f"{splitter.add(text).text}{splitter.finish().text}"
+    if splitter.is_open or splitter.blocks > 1:
+        reason = "more than one <think>" if splitter.blocks > 1 else "<think> is not closed"
+        return Unusable(reason, text.strip()[:_CONTEXT_CHARS])
+    body = strip_fence(body.strip())
     if not body.startswith("{"):
         reason = "it does not begin with {: write nothing before the object" if body else "it is empty"
         return Unusable(reason, body[:_CONTEXT_CHARS])

@@ -1,0 +1,235 @@
+"""Separates a model's thoughts from its answer, for servers that send both as one text.
+
+Blocks at the beginning, such as `<think>…</think>`, are thoughts, also if the last one is never closed. Many chat
+templates open the block themselves, so that the text contains only its end tag: what precedes that is thoughts, too.
+Tags that an answer quotes or shows in a block of code are part of the answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from framework.types.messages import Message, Reasoning
+
+_ANALYSIS, _FINAL = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
+_END_TAGS = {
+    "<think>": "</think>",
+    "<thinking>": "</thinking>",
+    "<thought>": "</thought>",
+    "<seed:think>": "</seed:think>",
+    "[think]": "[/think]",
+    _ANALYSIS: "<|end|>",
+    f"<|start|>assistant{_ANALYSIS}": "<|end|>",
+    _FINAL: "",
+    f"<|start|>assistant{_FINAL}": "",
+}
+"""The end of each kind of block, by its beginning; the header of an answer has none."""
+_LONE = tuple(tag for tag in _END_TAGS.values() if tag[1:2] == "/")
+_CHANNEL_ENDS = ("<|end|>", "<|return|>")
+_LONGEST = max(map(len, _END_TAGS))
+_MOST_BLANKS = 10_000
+_QUOTES = "`'\"“”‘’"
+_FENCE = "```"
+
+
+def _any_of(tags: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, tags)), re.IGNORECASE)
+
+
+_OPENING, _CLOSING, _CHANNEL_END = map(_any_of, (tuple(_END_TAGS), _LONE, _CHANNEL_ENDS))
+
+
+@dataclass(frozen=True, slots=True)
+class Separated:
+    """A piece of a reply, as answer and thoughts."""
+
+    text: str = ""
+    thoughts: str = ""
+    is_void: bool = False
+    """What was returned as text before was thoughts: `thoughts` contains it."""
+
+
+class ThoughtSplitter:
+    """Separates a text that arrives in pieces.
+
+    Args:
+        begins_inside: the text is expected to begin with thoughts without a tag. If no end tag follows, the whole text
+            is the answer.
+        finds_lone_tags: whether what precedes an end tag without a beginning is thoughts.
+    """
+
+    def __init__(self, *, begins_inside: bool = False, finds_lone_tags: bool = True) -> None:
+        self._state: Literal["start", "thoughts", "answer"] = "start"
+        self._begins_inside = begins_inside
+        self._watches = finds_lone_tags
+        self._held = ""
+        """The end of the text so far, which may be the beginning of a tag."""
+        self._said: list[str] = []
+        """The text before a possible end tag without a beginning."""
+        self._end = _CLOSING
+        self._ends: tuple[str, ...] = ()
+        self._channels = False
+        self._blanks = ""
+        """Blanks after the thoughts so far."""
+        self._has_thoughts = False
+        self.blocks = 0
+        """Blocks of thoughts found so far."""
+        self.is_lone = False
+        """Whether the thoughts had an end tag only."""
+
+    @property
+    def has_tags(self) -> bool:
+        """Whether anything of the text is no answer."""
+        return self.blocks > 0 or self._channels
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a block of thoughts has begun and not ended."""
+        return self._state == "thoughts" and self.blocks > 0
+
+    def without_lone_tags(self) -> None:
+        """Take an end tag without a beginning as part of the answer, because the thoughts arrive separately."""
+        self._watches = False
+
+    def add(self, text: str) -> Separated:
+        """Add a piece of the text; return what it is known to be so far."""
+        if self._state == "answer" and not (self._held or self._channels or "<" in text or "[" in text):
+            if self._watches:
+                self._said.append(text)
+            return Separated(text)
+        self._held += text
+        return self._separate(is_last=False)
+
+    def finish(self) -> Separated:
+        """Return the rest, after the last piece."""
+        rest = self._separate(is_last=True)
+        if self._state == "thoughts" and not self.blocks:  # the expected end tag did not come
+            return Separated("".join(self._said), rest.thoughts)
+        return rest
+
+    def _separate(self, *, is_last: bool) -> Separated:
+        thoughts = ""
+        if self._state == "start" and not self._begin(is_last=is_last):
+            return Separated()
+        while self._state == "thoughts":
+            found = self._end.search(self._held)
+            if found is None:
+                released = self._release(self._ends, is_last=is_last)
+                if not self.blocks:
+                    self._said.append(released)
+                return Separated(thoughts=thoughts + self._thought(released))
+            thoughts += self._thought(self._held[: found.start()])
+            self._held = self._held[found.end() :]
+            self.is_lone |= not self.blocks
+            self.blocks += not self.blocks
+            self._state, self._watches = "start", False
+            if not self._begin(is_last=is_last):
+                return Separated(thoughts=thoughts)
+        answer = self._answer(is_last=is_last)
+        return Separated(answer.text, thoughts + answer.thoughts, answer.is_void)
+
+    def _answer(self, *, is_last: bool) -> Separated:
+        """Return what is held of the answer, or what it turns out to be if a lone end tag follows."""
+        if self._channels:
+            self._held = _CHANNEL_END.sub("", self._held)
+            return Separated(self._release(_CHANNEL_ENDS, is_last=is_last))
+        found = _CLOSING.search(self._held) if self._watches else None
+        if found is not None:
+            if not is_last and found.end() == len(self._held):  # the next character may be a quote
+                return Separated()
+            self._watches = False
+            before = "".join(self._said) + self._held[: found.start()]
+            if _is_lone_tag(before, self._held[found.end() : found.end() + 1]):
+                self._state, self._held = "start", self._held[found.end() :]
+                self.is_lone, self.blocks = True, 1
+                rest = self._separate(is_last=is_last)
+                return Separated(rest.text, before.strip() + rest.thoughts, is_void=any(self._said))
+        text = self._release(_LONE if self._watches else (), is_last=is_last)
+        if self._watches:
+            self._said.append(text)
+        return Separated(text)
+
+    def _begin(self, *, is_last: bool) -> bool:
+        """Find out whether thoughts or the answer begin here; return False if more text is needed to know."""
+        rest = self._held.lstrip()
+        opening = _OPENING.match(rest)
+        if opening is None:
+            beginning = rest[:_LONGEST].lower()
+            may_follow = any(tag.startswith(beginning) for tag in _END_TAGS) and len(self._held) < _MOST_BLANKS
+            if may_follow and not is_last:
+                return False
+            if self.blocks or self._channels:
+                self._held = rest
+            expects_thoughts = self._begins_inside and not self.blocks
+            self._state = "thoughts" if expects_thoughts else "answer"
+            self._ends = _LONE
+            self._watches = self._watches and rest[:1] not in ("{", "[")
+            return True
+        self._held = rest[opening.end() :]
+        self._watches = False
+        end = _END_TAGS[opening[0].lower()]
+        self._channels |= opening[0].startswith("<|")
+        if end:
+            self._state, self._end, self._ends = "thoughts", re.compile(re.escape(end), re.IGNORECASE), (end,)
+            self.blocks += 1
+        else:
+            self._state, self._held = "answer", self._held.lstrip()
+        return True
+
+    def _thought(self, text: str) -> str:
+        """Return a piece of thoughts without the blanks around all of them."""
+        text = self._blanks + text
+        shown = text if len(text) > _MOST_BLANKS and text.isspace() else text.rstrip()
+        self._blanks = text[len(shown) :]
+        if not self._has_thoughts:
+            shown = shown.lstrip()
+            self._has_thoughts = bool(shown)
+        return shown
+
+    def _release(self, tags: tuple[str, ...], *, is_last: bool) -> str:
+        """Return the text that is held, except an end that may be the beginning of a tag."""
+        keep = len(self._held)
+        tail = self._held[-_LONGEST:].lower()
+        start = max(tail.rfind("<"), tail.rfind("["))
+        if not is_last and start >= 0 and any(tag.startswith(tail[start:]) for tag in tags):
+            keep -= len(tail) - start
+        released, self._held = self._held[:keep], self._held[keep:]
+        return released
+
+
+def split_thoughts(text: str) -> tuple[str, str]:
+    """Return the thoughts in a complete text, empty if there are none, and the answer, unchanged if there are none."""
+    splitter = ThoughtSplitter()
+    parts = splitter.add(text), splitter.finish()
+    if not splitter.has_tags:
+        return "", text
+    return _joined(parts)
+
+
+def without_thoughts(message: Message, provider: str) -> Message:
+    """Return a message of a model with the thoughts in its text as its reasoning."""
+    reasoning = message.reasoning
+    splitter = ThoughtSplitter(finds_lone_tags=reasoning is None or not reasoning.text)
+    parts = splitter.add(message.content), splitter.finish()
+    if not splitter.has_tags:
+        return message
+    thoughts, answer = _joined(parts)
+    if reasoning is None:
+        reasoning = Reasoning(text=thoughts, provider=provider) if thoughts else None
+    elif thoughts and thoughts not in reasoning.text:
+        reasoning = reasoning.model_copy(update={"text": "\n".join(filter(None, (reasoning.text, thoughts)))})
+    return message.model_copy(update={"content": answer, "reasoning": reasoning})
+
+
+def _joined(parts: Iterable[Separated]) -> tuple[str, str]:
+    separated = tuple(parts)
+    return "".join(part.thoughts for part in separated).strip(), "".join(part.text for part in separated).strip()
+
+
+def _is_lone_tag(before: str, after: str) -> bool:
+    """Return whether an end tag ends thoughts; a quoted one, or one in a block of code, does not."""
+    is_quoted = any(quote in (before[-1:], after) for quote in _QUOTES)
+    return not is_quoted and before.count(_FENCE) % 2 == 0 and _OPENING.search(before) is None
