@@ -27,11 +27,28 @@ _PROXY_SCHEMES = {"http", "https", "all"}
 _SHORTEN = (
     "start a new conversation, or lower conversation.window or runtime_policy.max_observation_chars in the agent's file"
 )
+_TOOLS = r"(?:tools?|tool use|tool choice|tool[- ]calling|function[- ]calling|functions?)"
 _NO_TOOLS = re.compile(
-    r"(?i)\b(tools?|tool use|tool choice|functions?)\b.{0,200}\b(support|requires)"
-    r"|support.{0,200}\b(tools?|functions?)\b"
+    rf"(?i)\b{_TOOLS}\b.{{0,120}}\b(?:not (?:yet )?(?:supported|enabled|available)|unsupported|requires)\b"
+    rf"|(?:\bnot|n't|\bno endpoints found that) (?:yet )?support .{{0,80}}\b{_TOOLS}\b"
+    rf"|\bunsupported .{{0,20}}\b{_TOOLS}\b"
 )
 """Messages of servers whose model does not support function calls."""
+_ADDRESS = re.compile(r"\w+://\S+|\B/[\w.-]+/\S+")
+"""URLs and paths, whose words say nothing about the error."""
+_FILE_ERROR = re.compile(
+    r"(?i)\bmime[ _-]?types?\b|\b(?:invalid|unsupported) (?:file|image)\b|\bfile (?:data|format|type)s?\b"
+)
+"""Messages about the contents or the type of a file."""
+_NO_JINJA = re.compile(r"(?i)\brequires? --jinja\b")
+"""llama.cpp, started without function calls. It sends this with status 500, which is retried otherwise."""
+_BAD_CALL = re.compile(
+    r"(?i)\btool_use_failed\b|\bfailed to call a function\b|\btool call validation failed\b"
+    r"|\b(?:failed to|could not|cannot|unable to|error) pars(?:e|ing) (?:the )?(?:model'?s? )?"
+    r"(?:tool|function)[ _-]?calls?\b"
+    r"|\bvalidation errors? for \S*FunctionDefinition|\b(?:MALFORMED_FUNCTION_CALL|UNEXPECTED_TOOL_CALL)\b"
+)
+"""What providers report if they cannot read the model's function call: the answer is wrong, not the request."""
 _NO_FILES_ADVICE = "use another model, or set it in the model's `capabilities`, such as `images: false`"
 _FILE = r"(?:image|vision|multimodal|pdf|document|audio|file)s?"
 _NO_FILES = re.compile(
@@ -52,10 +69,26 @@ _NEEDS_RESPONSES = re.compile(r"(?i)\bv1/responses\b|\bresponses (api|endpoint)\
 """Messages of chat completions about models, or combinations of settings, that only the Responses API supports."""
 _REASONING = re.compile(r"(?i)reasoning")
 _TOO_LONG = re.compile(
-    r"(?i)context.(length|window|size)|(prompt|input|conversation)\b.{0,200}\btoo long"
-    r"|exceeds? the maximum number of tokens"
+    r"(?i)\bcontext[ _-]?(?:length|window|size|limit)|\bcontext (?:is )?too long|\bcontext the overflows"
+    r"|\b(?:prompt|input|conversation|messages)\b.{0,200}\b(?:too (?:long|large for model)|longer than the)"
+    r"|\bexceed(?:s|ed)? (?:the |model )*(?:maximum number of tokens|token limit"
+    r"|max(?:imum)? (?:message )?(?:length|tokens))"
+    r"|\b(?:prompt|input) token(?:s| count)\b.{0,80}\bexceeds?|\bmaximum prompt length"
+    r"|\btoo many (?:input|prompt) tokens|\btoo many tokens: total|\binput length should be"
+    r"|\btokens \+ `?max_new_tokens|\binputs? must have less than \d+ tokens"
+    r"|\breduce the length of the (?:messages|prompt|input)|\bmax_prompt_tokens_exceeded"
 )
-"""Messages of servers about a conversation that exceeds the context window."""
+"""Messages of servers about a conversation that exceeds the context window, each in its provider's words."""
+_WINDOW = re.compile(
+    r"(?i)\bcontext limit: [\d +]+> (\d+)"
+    r"|\bmax(?:imum)? (?:context|prompt|model) length(?: is| of|:)* *(\d+)|\b(\d+) maximum context length"
+    r"|\bcontext (?:length|window|size|limit)(?: is| of| only|:| \()* *(\d+)"
+    r"|> (\d+) maximum|\btokens allowed \((\d+)|\b(?:exceeds the|token) limit(?: of| is|:)* (\d+)|\blimit is (\d+)"
+    r"|\binput length should be \[\d+ (\d+)|\b(?:cannot exceed|must be <=|must have less than) (\d+)"
+)
+"""The size of the window in these messages, in tokens."""
+_MIN_WINDOW = 256
+"""A smaller number in such a message is not a window."""
 _BAD_KEY = re.compile(r"(?i)\bapi[ _-]?key (is )?(not valid|invalid|expired)|\binvalid (x-)?api[ _-]?key")
 _NO_MONEY = re.compile(r"(?i)credit balance is too low|insufficient (account )?balance")
 """Messages about an API key or an account that some providers send with an unrelated status."""
@@ -89,6 +122,9 @@ class _ErrorTraits(TypedDict, total=False):
     unavailable: bool
     permanent: bool
     scarce: bool
+    correction: str
+    too_long: bool
+    window: int | None
 
 
 class ProviderErrors:
@@ -167,12 +203,20 @@ class ProviderErrors:
         """Return the error for an HTTP status and the provider's error `code`; `wait` is `retry-after` in seconds."""
         if code in _FILTERED:
             return self.refusal("refused", message or "by the content filter")
-        return self._of_status(status, message, code, wait).of_type(str(status))
+        error = self._of_status(status, message, code, wait)
+        return error if error.correction else error.of_type(str(status))
 
     def _of_status(self, status: int, message: str, code: str | None, wait: float | None) -> ModelError:
         if status not in _RETRYABLE and (kind := _rejected_files(message)):
             # llama.cpp sends it with status 500, which is retried otherwise.
             return self.error(f"the model does not accept {kind}: {_NO_FILES_ADVICE}", message, unavailable=True)
+        if _NO_JINJA.search(message):
+            advice = "start the server with --jinja, or set `protocol: json` in the agent's file"
+            return self.error(f"the server has function calls disabled: {advice}", message, unavailable=True)
+        if status not in (401, 402, 429) and _BAD_CALL.search(f"{code} {message}"):
+            return self.bad_call(message)
+        if status >= 500 and _TOO_LONG.search(message):
+            return self._too_long(status, message)
         if status < 500 and status not in _RETRYABLE:
             return self._permanent_error(status, message, code)
         if status == 429 and code == "insufficient_quota":
@@ -197,7 +241,7 @@ class ProviderErrors:
             return self._needs_responses(message)
         if code == "model_not_found":
             return self.error(f"no such model at {self._address}", message, permanent=True)
-        if _NO_TOOLS.search(message):
+        if _NO_TOOLS.search(_ADDRESS.sub("", message)) and not _FILE_ERROR.search(message):
             advice = "set `protocol: json` in the agent's file"
             return self.error(f"the model does not support function calls: {advice}", message, unavailable=True)
         if status in (404, 405):
@@ -205,9 +249,27 @@ class ProviderErrors:
             problem = f"no such model at {self._address}{no_api}, or base_url is wrong{self._path_hint}"
             return self.error(problem, message, permanent=True)
         if status == 413 or code == "context_length_exceeded" or _TOO_LONG.search(message):
-            return self.error(f"the conversation exceeds the model's context window ({status}): {_SHORTEN}", message)
+            return self._too_long(status, message)
         advice = f": check that the {self._credential} may use this model" if status == 403 else ""
         return self.error(f"the request was rejected ({status}){advice}", message)
+
+    def _too_long(self, status: int, message: str) -> ModelError:
+        """Return the error for a conversation that exceeds the context window."""
+        problem = f"the conversation exceeds the model's context window ({status}): {_SHORTEN}"
+        return self.error(problem, message, too_long=True, window=_stated_window(message))
+
+    def bad_call(self, message: str, problem: str = "the model's function call could not be read") -> ModelError:
+        """Return the error for an answer with a function call that the provider could not read."""
+        correction = self._line("the function call in your last answer could not be read", message).partition(": ")[2]
+        advice = "Call the function again, with arguments that fit its schema, or answer in text."
+        return self.error(problem, message, retryable=True, correction=f"{correction}. {advice}").of_type("bad_call")
+
+    def unexpected_finish(self, reported: str) -> ModelError:
+        """Return the error for a finish reason of an answer that cannot be used."""
+        problem = "unexpected finish_reason"
+        if _BAD_CALL.search(reported):
+            return self.bad_call(reported, problem)
+        return self.error(problem, reported, retryable=True)
 
     def _needs_responses(self, message: str) -> ModelError:
         """Return the error for a request that only the Responses API accepts."""
@@ -222,8 +284,12 @@ class ProviderErrors:
         """Return the error reported in the body of a response with status 200; permanent for client error codes."""
         if code in _FILTERED:
             return self.refusal("refused", message or "by the content filter")
+        if _BAD_CALL.search(f"{code} {message}"):
+            return self.bad_call(message)
         status = _STATUS_BY_CODE.get(code, 0) if isinstance(code, str) else code if isinstance(code, int) else 0
         is_permanent = 400 <= status < 500 and status not in _RETRYABLE
+        if code == "context_length_exceeded" or (status in (0, 400, 500) and _TOO_LONG.search(message)):
+            return self._too_long(status or 400, message).of_type(str(status or 400))
         permanent = status in (401, 402, 404)
         error = self.error("the provider reported an error", message, retryable=not is_permanent, permanent=permanent)
         return error.of_type(str(status)) if status else error
@@ -311,6 +377,13 @@ def _rejected_files(message: str) -> str | None:
     return "images" if other is None else "audio" if other["audio"] else "PDFs"
 
 
+def _stated_window(message: str) -> int | None:
+    """Return the size of the context window that a message states, in tokens."""
+    found = _WINDOW.search(message.replace(",", ""))
+    size = int(next(filter(None, found.groups()))) if found else 0
+    return size if size >= _MIN_WINDOW else None
+
+
 def _tls_error(error: BaseException | None) -> str | None:
     """Return OpenSSL's reason if the error was caused by TLS, or None."""
     while error is not None:
@@ -323,9 +396,17 @@ def _tls_error(error: BaseException | None) -> str | None:
 
 
 def message_in(body: object) -> str:
-    """Return the message in an error's body, in any common structure; empty for a web page, as proxies send it."""
-    for key in (0, "error", 0, "message", 0, "msg"):
+    """Return the message in an error's body, in any common structure; empty for a web page, as proxies send it.
+
+    OpenRouter's "Provider returned error" is followed by the provider's own text.
+    """
+    for key in (0, "error", 0):
         body = _inner(body, key)
+    raw = _inner(_inner(body, "metadata"), "raw") if isinstance(body, Mapping) and "metadata" in body else None
+    for key in ("message", 0, "msg"):
+        body = _inner(body, key)
+    if isinstance(body, str) and isinstance(raw, str):
+        return f"{body}: {raw}"
     return body if isinstance(body, str) and not body.lstrip().startswith("<") else ""
 
 

@@ -121,7 +121,7 @@ def _finish_reason(response: ProviderResponse, reasons: FinishReasons, errors: P
         case None if not has_calls and "error" not in reported:
             return "stop"
         case _:
-            raise errors.error("unexpected finish_reason", reported, retryable=True)
+            raise errors.unexpected_finish(reported)
 
 
 def _unique_ids(calls: Iterable[ToolCall], used_ids: set[str]) -> tuple[ToolCall, ...]:

@@ -215,6 +215,9 @@ class ModelError(AgentsdError):
         permanent: whether no request to the model can succeed before its key, its name or its account changes. The
             run then calls only its fallbacks.
         scarce: whether this process had no open files or memory left for it. A stored run is then released.
+        correction: what to tell the model before the request is repeated, if its own answer was at fault.
+        too_long: whether the conversation exceeds the model's context window.
+        window: the size of this window in tokens, if the provider states it.
     """
 
     code = "model_error"
@@ -229,10 +232,15 @@ class ModelError(AgentsdError):
         unavailable: bool | None = None,
         permanent: bool = False,
         scarce: bool = False,
+        correction: str = "",
+        too_long: bool = False,
+        window: int | None = None,
     ) -> None:
         super().__init__(message)
         self.retryable = retryable
         self.scarce = scarce
+        self.correction = correction
+        self.too_long, self.window = too_long, window
         self.retry_after = retry_after
         self.unavailable = retryable or permanent if unavailable is None else unavailable
         self.permanent = permanent

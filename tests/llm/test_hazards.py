@@ -351,18 +351,125 @@ def test_refused_content_has_its_own_error_code(code: str, stream: bool) -> None
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "window"),
     [
-        "This model's maximum context length is 4096 tokens. However, you requested 9000 tokens.",
-        "prompt is too long: 210000 tokens > 200000 maximum",
-        "The input token count (9) exceeds the maximum number of tokens allowed (8).",
-        "the request exceeds the available context size, try increasing it",
+        ("This model's maximum context length is 4096 tokens. However, you requested 9000 tokens.", 4096),
+        ("Your input exceeds the context window of this model.", None),
+        ("prompt is too long: 210000 tokens > 200000 maximum", 200_000),
+        ("input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000, decrease it", 200_000),
+        ("The input token count (1048577) exceeds the maximum number of tokens allowed (1048576).", 1_048_576),
+        ("the request exceeds the available context size, try increasing it", None),
+        ("request (5000 tokens) exceeds the available context size (4096 tokens), try increasing it", 4096),
+        ("Input is too long for requested model.", None),
+        (
+            "Prompt contains 40000 tokens and 0 draft tokens, too large for model with 32768 maximum context length",
+            32768,
+        ),
+        ("Please reduce the length of the messages or completion. Current length is 9000 while limit is 8192", 8192),
+        (
+            "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4097. Given: 5000 `inputs` tokens",
+            4097,
+        ),
+        ("The prompt is too long: 5000, model maximum context length: 4095", 4095),
+        ("too many tokens: total number of tokens in the prompt cannot exceed 4081 - received 5000", 4081),
+        ("This model's maximum prompt length is 131072 but the request contains 537812 tokens.", 131_072),
+        ("InternalError.Algo.InvalidParameter: Range of input length should be [1, 30720]", 30_720),
+        ("The decoder prompt (length 5000) is longer than the maximum model length of 4096.", 4096),
+        ("The input (5000 tokens) is longer than the model's context length (4096 tokens).", 4096),
+        ("Trying to keep the first 5000 tokens when context the overflows. The context length is only 4096", 4096),
+        ("prompt too long; exceeded max context length by 100 tokens", None),
+        ("prompt token count of 130,000 exceeds the limit of 128,000", 128_000),
+        ("Invalid request: Your request exceeded model token limit: 8192", 8192),
+        ("invalid params, context window exceeds limit", None),
+        ("Prompt exceeds max length", None),
+        ("Total tokens of image and text exceed max message tokens", None),
     ],
 )
-def test_a_conversation_above_the_context_window_is_an_error_with_advice(words: str) -> None:
+def test_a_conversation_above_the_context_window_is_an_error_with_advice(words: str, window: int | None) -> None:
+    for response in (
+        OPENAI.failed(400, words),
+        OPENAI.failed(500, words),
+        begun(OPENAI, OPENAI.error_event(words, False)),
+    ):
+        error = error_of(OPENAI, response, stream=True)
+        assert "exceeds the model's context window (" in error.message
+        assert "lower conversation.window" in error.message
+        assert (error.too_long, error.window, error.retryable) == (True, window, False)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "max_tokens is too large: 100000. This model supports at most 16384 completion tokens",
+        "string too long: expected a string with maximum length 64",
+        "temperature must be at most 2",
+    ],
+)
+def test_other_sizes_are_not_the_context_window(words: str) -> None:
+    assert not error_of(OPENAI, OPENAI.failed(400, words)).too_long
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Failed to call a function. Please adjust your prompt. See 'failed_generation' for more details.",
+        "tool call validation failed: parameters for tool work did not match schema",
+        "1 validation error for list[function-wrap[FunctionDefinition]]: Invalid JSON: EOF while parsing",
+        "error parsing tool call: raw='{\"n\":', err=unexpected end of JSON input",
+        "Failed to parse tool call: unexpected token",
+    ],
+)
+def test_a_function_call_that_the_provider_cannot_read_is_retried_with_a_correction(words: str) -> None:
+    for response in (
+        OPENAI.failed(400, words),
+        OPENAI.failed(500, words),
+        begun(OPENAI, OPENAI.error_event(words, False)),
+    ):
+        error = error_of(OPENAI, response, stream=True)
+        assert "the model's function call could not be read: " in error.message
+        assert (error.retryable, error.unavailable) == (True, True)
+        assert words[:20] in error.correction
+
+
+def test_a_gateways_error_contains_the_providers_own() -> None:
+    raw_error = json.dumps({"error": {"message": "Failed to call a function", "code": "tool_use_failed"}})
+    body = {"error": {"message": "Provider returned error", "code": 400, "metadata": {"raw": raw_error}}}
+    assert error_of(OPENAI, raw(400, json.dumps(body).encode())).correction
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Invalid file data: 'file_data'. Expected a base64-encoded data URL with an application/pdf MIME type. "
+        "See https://platform.openai.com/docs/assistants/tools/file-search#supported-files",
+        "unsupported MIME type 'audio/mpeg': only the types of tools and functions that we support are allowed",
+    ],
+)
+def test_an_error_about_a_file_is_not_explained_as_missing_function_calls(words: str) -> None:
     error = error_of(OPENAI, OPENAI.failed(400, words))
-    assert "context window (400): start a new conversation, or lower conversation.window" in error.message
-    assert not error.retryable
+    assert "function calls" not in error.message
+    assert not error.unavailable
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set',
+        "This model doesn't support function calling",
+        "`tools` is not supported by this model",
+        "Tool use is not enabled for this model",
+    ],
+)
+def test_a_model_without_function_calls_is_named_with_advice(words: str) -> None:
+    error = error_of(OPENAI, OPENAI.failed(400, words))
+    assert "does not support function calls: set `protocol: json`" in error.message
+    assert error.unavailable
+
+
+def test_llama_cpp_without_function_calls_is_not_asked_again() -> None:
+    error = error_of(OPENAI, OPENAI.failed(500, "tools param requires --jinja flag"))
+    assert "start the server with --jinja, or set `protocol: json`" in error.message
+    assert (error.retryable, error.unavailable) == (False, True)
 
 
 @each_format

@@ -6,10 +6,12 @@ Clients send a request once, and their SDKs retry nothing, so that attempts neve
 |-------------------------------------------------------------------------|---------|-----------------|
 | limits the rate, fails (5xx, 408, 409), times out, cannot be reached    | yes     | yes             |
 | sends an unusable answer: truncated, empty, not JSON, an HTML page      | yes     | yes             |
+| says that the model's function call is unreadable (400, 500)            | yes (+) | yes             |
 | lacks the model, rejects the key, requires payment, quota is exhausted  | no      | yes (*)         |
 | rejects the request (400, 403, 413, 422)                                | no      | no              |
 | refuses the content; max_tokens cut a tool call or left no text         | no      | no              |
 
+(+) With the provider's message as a correction. A call that arrives as text is retried once.
 (*) The run and its sub-runs do not call this model again as long as a fallback remains; other runs do.
 
 A failed attempt leaves nothing in the run but its cost: no message, and no tool call.
@@ -18,6 +20,7 @@ A failed attempt leaves nothing in the run but its cost: no message, and no tool
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from itertools import count
 
 from framework.config.agents.prices import OPT_OUT_HINT, price_hint
@@ -32,7 +35,7 @@ from framework.llm.client import ModelClient, ModelInfo, ModelReply, ModelReques
 from framework.types.backoff import backoff
 from framework.types.errors import ConfigError, ModelError
 from framework.types.events import ContentReceived
-from framework.types.messages import Usage
+from framework.types.messages import Usage, late_guidance
 
 _MAX_BEGUN_RETRIES = 1
 """How often a model begins an answer again after a part of it had arrived: that part was paid for, and perhaps read."""
@@ -179,6 +182,9 @@ class _ModelCall:
                 if begun > _MAX_BEGUN_RETRIES or not self._should_retry(name, error, retries, delay, is_last=is_last):
                     raise
                 self._budget.check_spent()
+                if error.correction:
+                    messages = (*self._request.messages, late_guidance(error.correction))
+                    request = replace(request, messages=messages)
                 message = f"{error.message}; retrying in {delay:.1f}s"
                 await self._context.warn("model_retry", message, message_id=self._message_id)
                 await asyncio.sleep(delay)
@@ -228,8 +234,11 @@ class _ModelCall:
         return permit
 
     def _record_failure(self, name: str, error: ModelError, permit: Permit) -> None:
-        """Record the outcome for the circuit breaker: only retryable errors mean that the model is unhealthy."""
-        if not error.retryable:
+        """Record the outcome for the circuit breaker: only retryable errors mean that the model is unhealthy.
+
+        An answer that the model itself got wrong does not.
+        """
+        if not error.retryable or error.correction:
             self._breakers.record_success(name)
             return
         rules = self._rules

@@ -626,6 +626,33 @@ def test_rejected_requests_do_not_open_the_circuit(tmp_path: Path) -> None:
     assert asyncio.run(run_all(project(tmp_path, REST), 4, scripted=model))[-1].output == "fine"
 
 
+BAD_CALL = failed(400, "Failed to call a function. Please adjust your prompt.", "tool_use_failed")
+
+
+async def corrected(root: Path, answers: Answers, **keys: str) -> tuple[WireServer, list[Event], RunResult]:
+    """Stream a run on a server with these answers."""
+    found: list[tuple[list[Event], RunResult]] = []
+    async with wire_server(answers) as server:
+        await streamed(root, server.url, lambda *outcome: found.append(outcome), **keys)
+    return server, *found[0]
+
+
+def test_a_function_call_that_the_provider_cannot_read_is_corrected(tmp_path: Path) -> None:
+    server, received, result = asyncio.run(corrected(tmp_path, [BAD_CALL, says("ok")]))
+    assert result.output == "ok", result.error
+    assert [code for code, _ in warnings(received)] == ["model_retry"]
+    assert all("could not be read" not in message.content for message in result.messages), "it is never stored"
+    before, after = (request["messages"] for request in server.requests)
+    assert "could not be read" not in str(before)
+    assert "the function call in your last answer could not be read: Failed to call" in after[-1]["content"]
+
+
+def test_a_fallback_answers_if_a_models_function_calls_stay_unreadable(tmp_path: Path) -> None:
+    _, received, result = asyncio.run(corrected(tmp_path, lambda _: BAD_CALL, fallback_models="[offline]"))
+    assert result.status == "completed", result.error
+    assert [code for code, _ in warnings(received)] == ["model_retry"] * 20 + ["model_fallback"]
+
+
 def test_rate_limits_on_the_wire_are_waited_for_as_requested(tmp_path: Path) -> None:
     async def main() -> None:
         answers = [failed(429, "slow down", retry_after="0.1"), failed(503, "later", retry_after_ms="100"), says("ok")]

@@ -155,6 +155,7 @@ def test_a_failed_generation_is_an_error(end: str) -> None:
         ask(says(GEMINI, "x", end=end))
 
     assert caught.value.retryable
+    assert bool(caught.value.correction) == (end == "MALFORMED_FUNCTION_CALL")
 
 
 def test_the_sdk_sends_no_continuation_request() -> None:

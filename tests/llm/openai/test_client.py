@@ -295,7 +295,7 @@ def test_a_server_without_a_key_is_not_sent_the_environments_key(monkeypatch: py
         (failed(500, "oops"), r"the provider failed \(500\): oops", True),
         (raw(502, b"<html>bad gateway</html>", "text/html"), r"the provider failed \(502\)$", True),
         (failed(408, "slow"), r"failed \(408\): slow", True),
-        (failed(400, "context too long"), r"rejected \(400\): context too long", False),
+        (failed(400, "no such option"), r"rejected \(400\): no such option", False),
         (
             failed(400, "registry/gemma does not support tools"),
             "does not support function calls: set `protocol: json`",
