@@ -47,6 +47,8 @@ class Run(RunContext):
         self._drive = drive
         self.step_span: TraceSpan = NOOP_SPAN
         """The current model turn, with the tool calls that it requested."""
+        self._step_began: float | None = None
+        """When the current model turn began, by `perf_counter`."""
         self._message_id = ""
         """Id of the last model call in this process."""
 
@@ -212,9 +214,12 @@ class Run(RunContext):
 
     def _begin_step(self, index: int) -> None:
         self._end_step()
-        self.step_span = open_step_span(self, index)
+        self.step_span, self._step_began = open_step_span(self, index), perf_counter()
 
     def _end_step(self) -> None:
+        if self._step_began is not None and (meters := self.services.meters):
+            meters.record_step(self.agent.name, "turn", perf_counter() - self._step_began)
+        self._step_began = None
         self.step_span.end()
         self.step_span = NOOP_SPAN
 

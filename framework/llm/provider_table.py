@@ -89,6 +89,13 @@ _OF_ERRORS = ("httpx2", "framework.types.bounded_body")
 """Modules that explain errors. A process without open files could not import them any more."""
 
 
+def other_name(prefix: str) -> str:
+    """Return what to write for a provider named like its key, such as `dashscope`; empty if there is none."""
+    known = (provider.name for provider in PROVIDERS if f"{prefix.upper()}_API_KEY" in provider.key_variables)
+    name = next(known, prefix)
+    return "" if name == prefix else f": write {name}/… for its models"
+
+
 def api_format(name: str) -> ApiFormat | None:
     """Return the API format of `provider/model`, or None if the provider is unknown."""
     prefix = name.partition("/")[0]

@@ -12,7 +12,7 @@ from framework.llm.base_url import is_region, normalize_base_url
 from framework.llm.capabilities import Capabilities, OpenAIApi
 from framework.llm.client import ModelClient
 from framework.llm.openai.local_server import is_local
-from framework.llm.provider_table import OFFLINE, PROVIDERS, Provider, chosen_api, missing_sdk
+from framework.llm.provider_table import OFFLINE, PROVIDERS, Provider, chosen_api, missing_sdk, other_name
 from framework.types.errors import ConfigError
 from framework.types.text import did_you_mean
 
@@ -101,7 +101,7 @@ def _provider(prefix: str, name: str) -> Provider:
         if provider.name == prefix:
             return provider
     names = sorted(provider.name for provider in PROVIDERS)
-    raise ConfigError(f"model {name!r}: unknown provider {prefix!r}{did_you_mean(prefix, names)}")
+    raise ConfigError(f"model {name!r}: unknown provider {prefix!r}{other_name(prefix) or did_you_mean(prefix, names)}")
 
 
 def _key(provider: Provider, name: str, api_key: str | None, environ: Mapping[str, str], *, needed: bool) -> str:

@@ -10,9 +10,9 @@ from fastapi.responses import JSONResponse, Response
 
 from framework.server.errors import run_error_body
 from framework.server.event_stream import until_client_leaves
-from framework.server.identity import Identity, identity_of
+from framework.server.identity import identity_of
 from framework.server.openapi import STREAM_RESPONSE, error_responses
-from framework.server.request_handling import verbatim_response
+from framework.server.request_handling import accepted_locale, verbatim_response
 from framework.server.roles import requires
 from framework.server.run_requests import ChatBody, Id, RunBody
 from framework.server.run_schemas import ChatResponse
@@ -52,20 +52,23 @@ def add_chat_routes(routes: APIRouter, service: RunService) -> None:
         cancels, identity = body.on_disconnect == "cancel", identity_of(request)
         if body.stream:
             with service.limits.admit_stream(identity) as admitted:
-                run = await submit_body(service, identity, body, idempotency_key)
+                run = await submit_body(service, request, body, idempotency_key)
                 return run_stream(request, service, run, admitted, cancel_on_leave=cancels)
-        run = await submit_body(service, identity, body, idempotency_key)
+        run = await submit_body(service, request, body, idempotency_key)
         result = await (_result_or_cancel(request, service, run) if cancels else service.result(run))
         return _response(run, result)
 
 
-async def submit_body(service: RunService, identity: Identity, body: RunBody, idempotency_key: str | None) -> OwnedRun:
+async def submit_body(service: RunService, request: Request, body: RunBody, idempotency_key: str | None) -> OwnedRun:
     """Start the run of a request body; raises the errors of `RunService.submit`."""
     body.check()
     repetition = (idempotency_key, body.digest) if idempotency_key else None
     place = QueuePlace(wait=body.queue, priority=body.priority, queue_name=body.queue_name)
+    options = body.options
+    if body.locale is None and (locale := accepted_locale(request.headers)):
+        options["locale"] = locale
     return await service.submit(
-        identity, body.message, body.options, place=place, repetition=repetition, fields=_FIELDS
+        identity_of(request), body.message, options, place=place, repetition=repetition, fields=_FIELDS
     )
 
 

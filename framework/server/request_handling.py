@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
+import re
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import closing
 from functools import partial
@@ -53,8 +54,23 @@ _RETRY_SECONDS = 5
 _LEAST_COMPRESSED, _COMPRESSION = 16 * 1024, 3
 """Bytes of a body from which compression pays, and the level of gzip: higher ones take longer than the network."""
 _NOT_JSON = "invalid request: the body is not JSON"
+_LANGUAGE, _MAX_LANGUAGES_CHARS = re.compile(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8}){0,3}"), 500
 T = TypeVar("T")
 _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+def accepted_locale(headers: Mapping[str, str]) -> str | None:
+    """Return the language that `Accept-Language` prefers, or None if it names none."""
+    ranked = []
+    for number, entry in enumerate(headers.get("accept-language", "")[:_MAX_LANGUAGES_CHARS].split(",")):
+        tag, _, weight = entry.strip().partition(";")
+        try:
+            rank = float(weight.strip().removeprefix("q=") or 1)
+        except ValueError:
+            continue
+        if _LANGUAGE.fullmatch(tag.strip()) and 0 < rank <= 1:
+            ranked.append((-rank, number, tag.strip()))
+    return min(ranked)[2] if ranked else None
 
 
 def guarded_route(

@@ -49,7 +49,7 @@ def _add_submit_route(routes: APIRouter, service: RunService) -> None:
     )
     async def submit(request: Request, body: RunBody, idempotency_key: IdempotencyHeader = None) -> Response:
         """Start a run in the background. It continues if the server restarts."""
-        run = await submit_body(service, identity_of(request), body, idempotency_key)
+        run = await submit_body(service, request, body, idempotency_key)
         location = f"{request.url.path}/{run.run_id}"
         return verbatim_response(await _reference(service, run), 202, {**run.headers, "location": location})
 

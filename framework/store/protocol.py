@@ -7,7 +7,7 @@ run, or by taking over one that no process holds. Writes through a record that w
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -75,9 +75,18 @@ class Pruned:
     """Amount of data that `prune` deleted."""
 
     runs: int = 0
+    """Number of runs, with their events, messages, decisions and traces."""
     conversations: int = 0
+    files: int = field(default=0, compare=False)
+    """Number of files in messages that no run refers to any more; 0 if they were only to be counted."""
+    versions: int = field(default=0, compare=False)
+    """Number of archived versions of agents that no run refers to any more; likewise."""
     freed_bytes: int = field(default=0, compare=False)
     """Number of bytes by which the store's file shrank; 0 if it is not a file."""
+
+    def __add__(self, other: Pruned) -> Pruned:
+        """Return the sums."""
+        return Pruned(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
 
 
 @dataclass(frozen=True, slots=True)

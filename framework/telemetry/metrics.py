@@ -81,6 +81,9 @@ class RunMetrics:
         self._agent_seconds = _seconds(meter, "gen_ai.invoke_agent.duration", "Duration of an agent's work in a run.")
         self._agent_steps = _counts(meter, "gen_ai.invoke_agent.inference_calls", "Model turns of an agent's work.")
         self._agent_calls = _counts(meter, "gen_ai.invoke_agent.tool_calls", "Tool calls of an agent's work.")
+        self._step_seconds = _seconds(
+            meter, "agentsd.step.duration", "Duration of a model turn with its tool calls, or of a step of a plan."
+        )
         self._run_seconds = _seconds(
             meter, "gen_ai.invoke_workflow.duration", "Duration of a run, or of its part up to a pause."
         )
@@ -119,6 +122,10 @@ class RunMetrics:
         self._agent_seconds.record(seconds, _with_error(attributes, error_type))
         self._agent_steps.record(steps, attributes)
         self._agent_calls.record(tool_calls, attributes)
+
+    def record_step(self, agent: str, kind: str, seconds: float) -> None:
+        """Record one step of a run; `kind` is `turn` or `plan`."""
+        self._step_seconds.record(seconds, {names.AGENT: agent, names.STEP_KIND: kind})
 
     def record_model_call(
         self,

@@ -60,6 +60,15 @@ async def _no_human(question: str, choices: Sequence[str] = ()) -> str:  # noqa:
 
 
 @dataclass(frozen=True, slots=True)
+class HostedOutput:
+    """The output of a tool that another service executed, and what the service says of the call."""
+
+    output: Any
+    about: Mapping[str, Any]
+    """Small JSON data: `trace_id` and `meta`, as far as the service sent them."""
+
+
+@dataclass(frozen=True, slots=True)
 class ToolContext:
     """The context of a tool call. A parameter of this type is filled in by the runtime and hidden from the model."""
 

@@ -112,6 +112,10 @@ REFUSED_STATUSES = ("denied", "cancelled")
 """Statuses of calls that a rule, a hook or a person refused."""
 
 
+HOST = "host"
+"""Key of a result's metadata: what the service that executed the call says of it."""
+
+
 class ToolResult(Frozen):
     """The result of a tool call. The model receives `output` or `error` only."""
 

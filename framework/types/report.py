@@ -106,3 +106,5 @@ class CallSummary(Frozen):
     result: Any = None
     status: str
     elapsed_ms: float
+    host: dict[str, Any] = {}
+    """What the host of a skill says of the call: `trace_id` and `meta`, as far as it sent them."""

@@ -45,6 +45,7 @@ def ask(root: Path, message: str, agent: str | None = None) -> RunResult:
         ("list all Python files", "assistant", ["search_files"], ["plugins/dates.py"]),
         ("写一个函数", "coder", [], []),
         ("帮我分析一下 data/logs/app.log", "log-analyst", ["log_transform"] * 3, ["ERROR"]),
+        ("帮我搜索包含 'calculator' 的文件", "assistant", ["search_files"], ["agents.d/assistant.yaml"]),
         ("搜索不存在的文件", "assistant", ["search_files"], ["没有找到"]),
         ("what is in this repository?", "repo-analysis", ["list_dir"], ["agents.d/"]),
         ("a bug: search for 'ToolError'", "code-diagnosis", ["search_files"], ["plugins/dates.py"]),
@@ -107,3 +108,10 @@ def test_the_cases_of_the_starter_pass(starter: Path) -> None:
             assert len(read_suite(runtime.catalog.current).cases) >= 25
 
     asyncio.run(main())
+
+
+def test_a_search_that_names_no_files_reaches_the_web(starter: Path) -> None:
+    result = ask(starter, "帮我搜索 Python async 最佳实践")
+    assert (result.agent, [call.tool for call in result.tool_calls]) == ("web", ["web.web_search"])
+    assert result.tool_calls[0].arguments == {"query": "Python async 最佳实践"}
+    assert "no search service is set up" in result.output

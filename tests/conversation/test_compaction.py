@@ -236,6 +236,31 @@ def test_without_the_model_for_summaries_the_run_continues(
     assert warned[0].message.startswith(f"the conversation could not be summarized: {expected}")
 
 
+def test_a_history_that_the_caller_gives_is_summarized_like_a_stored_conversation(tmp_path: Path) -> None:
+    write(tmp_path, {"agents.d/a.yaml": agent("a", conversation=SHORT, skill_policy="{allow: []}")})
+    models = {"scripted": ScriptedModel(script=script), "short": ScriptedModel(script=script)}
+
+    async def main() -> None:
+        async with Runtime.open(tmp_path, models=models, watch=False) as runtime:
+            given = [
+                Message(role=role, content=f"{text} {number} " + "word " * 100)
+                for number in range(20)
+                for role, text in (("user", "question"), ("assistant", "answer"))
+            ]
+            result = await runtime.run("and now?", agent="a", history=given)
+            assert result.status == "completed"
+            assert [warning.code for warning in result.warnings] == ["compressed"]
+            assert any(map(is_compression, models["short"].requests))
+            assert "THE SUMMARY" in result.messages[0].content, "so that it can be passed to the next run"
+            assert len(result.messages) < len(given)
+            models["scripted"].requests.clear()
+            again = await runtime.run("and then?", agent="a", history=result.messages)
+            assert again.status == "completed"
+            assert "THE SUMMARY" in str(models["scripted"].requests[-1].messages)
+
+    asyncio.run(main())
+
+
 def test_an_unknown_model_for_summaries_is_an_error_at_its_line(tmp_path: Path) -> None:
     async def problems() -> list[str]:
         async with Runtime.open(tmp_path, watch=False) as runtime:

@@ -19,6 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from framework import Approve, ModelError, Respond, Runtime, tool
 from framework.llm.client import Delta, ModelInfo, ModelRequest
 from framework.testing import ScriptedModel, Turn, calls
+from framework.tools.tool import HostedOutput
 from framework.types.messages import Usage
 from framework.types.tool_servers import McpServer
 from tests.support.mcp_worlds import opened, over_http, raw
@@ -71,9 +72,9 @@ async def work(n: str) -> str:
 
 
 @tool(risk="low")
-async def count(n: int) -> str:
-    """Counts."""
-    return str(n)
+async def count(n: int) -> Any:
+    """Counts, as the host of a skill would."""
+    return HostedOutput(str(n), {"trace_id": "t1", "meta": {"cached": True}})
 
 
 @tool(risk="high")

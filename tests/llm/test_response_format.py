@@ -214,9 +214,16 @@ def test_response_format_text_leaves_the_first_answer_free(tmp_path: Path, clien
 def test_response_format_json_is_any_object(tmp_path: Path, client: Any) -> None:
     keys = {"skill_policy": "{allow: []}", "model_settings": "{response_format: json}"}
     result, server, _ = asked(tmp_path, client, says(OPENAI, '{"a": 1}'), **keys)
-    assert (result.output, result.data) == ('{"a": 1}', None)
+    assert (result.output, result.data) == ('{"a": 1}', {"a": 1})
     assert server.requests[0]["response_format"] == {"type": "json_object"}
     assert JUST_JSON in system(server.requests[0]), "OpenAI refuses JSON mode where no message names JSON"
+
+
+@pytest.mark.parametrize("text", ["a text", "[1]", '{"a": 1, "a": 2}', "{"])
+def test_an_answer_that_is_no_json_object_is_not_requested_again(tmp_path: Path, text: str) -> None:
+    keys = {"skill_policy": "{allow: []}", "model_settings": "{response_format: json}"}
+    result, server, _ = asked(tmp_path, openai, says(OPENAI, text), **keys)
+    assert (result.status, result.output, result.data, len(server.requests)) == ("completed", text, None, 1)
 
 
 def test_an_unknown_value_is_rejected_with_the_known_ones(tmp_path: Path) -> None:

@@ -402,3 +402,36 @@ def test_every_surface_shows_the_steps_that_a_completed_plan_left_out(tmp_path: 
             )
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("header", "body", "used"),
+    [
+        ("zh-CN,zh;q=0.9,en;q=0.8", {}, "zh-CN"),
+        ("en;q=0.5, zh;q=0.9", {}, "zh"),
+        ("zh", {"locale": "en"}, "en"),
+        ("*, fr;q=0", {}, "de"),
+        ("no language!, zh;q=high", {}, "de"),
+        ("", {}, "de"),
+    ],
+)
+def test_the_accepted_language_chooses_that_of_the_prompt(
+    tmp_path: Path, header: str, body: dict[str, str], used: str
+) -> None:
+    async def main() -> None:
+        root = write(tmp_path, {"agents.d/a.yaml": agent("a", instructions='{template: "a.j2"}'),
+                                "prompts/a.j2": "In {{ locale }}.", "agentsd.yaml": "locale: de\n"})  # fmt: skip
+        model = ScriptedModel("one", "two", "three")
+        async with client_of(root, model) as client:
+            headers = {"accept-language": header}
+            await client.post("chat", {"message": "hi", **body}, headers=headers)
+            asked = {"model": "a", "messages": [{"role": "user", "content": "hi"}]}
+            await client.http.post("/v1/chat/completions", json=asked, headers=headers)
+            whole = {"threadId": "t", "runId": "r", "messages": [{"id": "1", "role": "user", "content": "hi"}]}
+            given = {"state": {}, "tools": [], "context": [], "forwardedProps": body}
+            await client.http.post("/agui/a", json=whole | given, headers=headers)
+        prompts = [request.messages[0].content.split("\n")[0] for request in model.requests]
+        other = next(iter([used] if not body else ["zh"]))
+        assert prompts == [f"In {used}.", f"In {other}.", f"In {used}."]
+
+    asyncio.run(main())

@@ -20,6 +20,7 @@ from framework.llm.client import served_model
 from framework.llm.provider_table import PROVIDERS
 from framework.telemetry import names
 from framework.testing import ScriptedModel, calls
+from framework.tools.tool import HostedOutput
 from tests.conftest import tree
 from tests.support.projects import agent, write
 from tests.support.telemetry import metric_points
@@ -186,6 +187,32 @@ def test_a_failed_tool_has_the_class_of_its_exception(tmp_path: Path, spans: InM
     asyncio.run(main("redacted"))
     unknown = [about(span).get("agentsd.tool.requested") for span in named(spans, "execute_tool unknown")]
     assert unknown == [None, "invented.tool"], "what a model writes is content"
+
+
+def test_what_a_skill_host_says_of_a_call_is_in_the_result_and_the_span(
+    tmp_path: Path, spans: InMemorySpanExporter
+) -> None:
+    about = {"trace_id": "4bf92f35", "meta": {"cached": True}}
+
+    @tool(risk="low")
+    def look() -> Any:
+        """Look."""
+        return HostedOutput("seen", about)
+
+    async def main(content: str) -> RunResult:
+        settings = f"telemetry: {{content: {content}}}\n"
+        write(tmp_path, {"agents.d/one.yaml": agent("one"), "agentsd.yaml": settings})
+        models = {"scripted": ScriptedModel(calls(("look", {})), "done")}
+        async with Runtime.open(tmp_path, tools=[look], models=models, watch=False) as runtime:
+            return await runtime.run("go")
+
+    for content, shown in (("none", None), ("full", json.dumps(about))):
+        spans.clear()
+        (call,) = asyncio.run(main(content)).tool_calls
+        assert (call.result, call.host) == ("seen", about)
+        (span,) = named(spans, "execute_tool look")
+        assert (about_of := dict(span.attributes or {}))["agentsd.tool.host_trace_id"] == "4bf92f35"
+        assert about_of.get("agentsd.tool.host") == shown
 
 
 def test_a_call_that_a_fallback_answers_names_both_models(tmp_path: Path, spans: InMemorySpanExporter) -> None:

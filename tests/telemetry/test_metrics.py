@@ -58,6 +58,8 @@ def test_runs_calls_tokens_and_cost_are_counted(tmp_path: Path, reader: InMemory
     tool_ = {"gen_ai.tool.name": "work", "agentsd.tool.source": "python"}
     assert points["gen_ai.execute_tool.duration"] == [(tool_, 1), ({**tool_, "error.type": "ValueError"}, 1)]
     assert points["gen_ai.invoke_agent.duration"] == [({"gen_ai.agent.name": "one"}, 1)]
+    turn = {"gen_ai.agent.name": "one", "agentsd.step.kind": "turn"}
+    assert points["agentsd.step.duration"] == [(turn, 2)]
     assert points["gen_ai.invoke_workflow.duration"] == [({"gen_ai.workflow.name": "one"}, 1)]
     assert [name for name in points if "run.id" in repr(points[name])] == []
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
+from dataclasses import asdict
 
 import click
 
@@ -43,18 +45,18 @@ def command(older_than: float | None, dry_run: bool, trust_clock: bool, project:
     """
     pruned = asyncio.run(_prune(project, older_than, dry_run=dry_run, trust_clock=trust_clock))
     if as_json:
-        numbers = {"runs": pruned.runs, "conversations": pruned.conversations, "freed_bytes": pruned.freed_bytes}
-        click.echo(json.dumps({**numbers, "dry_run": dry_run}))
+        click.echo(json.dumps({**asdict(pruned), "dry_run": dry_run}))
         return 0
     verb = "would be deleted" if dry_run else "deleted"
-    counts = [counted(count, what) for count, what in _counts(pruned)]
+    *first, last = [counted(count, what) for count, what in _counts(pruned)]
     freed = f", the file is {pruned.freed_bytes / 1e6:.1f} MB smaller" if pruned.freed_bytes else ""
-    click.echo(f"{' and '.join(counts)} {verb}{freed}")
+    click.echo(f"{', '.join(first)} and {last} {verb}{freed}")
     return 0
 
 
-def _counts(pruned: Pruned) -> tuple[tuple[int, str], ...]:
-    return (pruned.runs, "run"), (pruned.conversations, "conversation")
+def _counts(pruned: Pruned) -> Iterator[tuple[int, str]]:
+    yield from ((pruned.runs, "run"), (pruned.conversations, "conversation"))
+    yield from ((count, what) for count, what in ((pruned.files, "file"), (pruned.versions, "agent version")) if count)
 
 
 async def _prune(project: str, older_than: float | None, *, dry_run: bool, trust_clock: bool) -> Pruned:

@@ -10,7 +10,7 @@ from framework.config.settings import SETTINGS_FILE, Settings, variable_name
 from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document
 from framework.config.yaml.environment import expand, variable_hint
 from framework.config.yaml.parse import mask_problems
-from framework.llm.provider_table import missing_sdk
+from framework.llm.provider_table import missing_sdk, other_name
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec
 from framework.types.text import did_you_mean
@@ -127,4 +127,5 @@ def unknown_model_message(name: str, models: Collection[str]) -> str:
         return ""
     if provider + "/" in models:
         return f"unknown model {name!r}: {provider} is a provider; add the name of one of its models"
-    return f"unknown model {name!r}{did_you_mean(provider, sorted(model.removesuffix('/') for model in models))}"
+    known = sorted(model.removesuffix("/") for model in models)
+    return f"unknown model {name!r}{other_name(provider) or did_you_mean(provider, known)}"

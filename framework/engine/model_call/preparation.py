@@ -101,7 +101,7 @@ async def _fit_history(run: RunContext) -> None:
     state, settings = run.state, run.agent.spec.conversation
     if run.parent is not None or state.steps or not state.history:
         return
-    allowed = _allowed_tokens(run) if state.conversation_id else None
+    allowed = _allowed_tokens(run)
     if allowed is not None and sum(map(message_tokens, state.history)) > allowed:
         await _summarize(run, int(allowed * _KEPT_SHARE))
     if (length := len(state.history)) > settings.window:
@@ -135,7 +135,8 @@ async def _summarize(run: RunContext, keep: int) -> None:
     state.summary = extend_summary(state.summary, replaced, text)
     state.history = state.history[count:]
     await run.save()
-    await run.warn("compressed", f"{count} messages of the conversation were summarized; the store keeps them")
+    kept = "the store keeps them" if state.conversation_id else "the result has the summary in their place"
+    await run.warn("compressed", f"{count} messages of the conversation were summarized; {kept}")
 
 
 async def _summary_text(run: RunContext, replaced: Sequence[Message]) -> str:

@@ -17,6 +17,7 @@ from framework.llm.json_protocol.reply import strip_fence
 from framework.tools.schema.arguments import ArgumentsError, SchemaArguments, bounded_model
 from framework.types.errors import ConfigError, ModelError
 from framework.types.messages import Message, late_guidance
+from framework.types.strict_json import read_json
 from framework.types.text import fix_surrogates
 
 T = TypeVar("T", bound=BaseModel)
@@ -74,7 +75,7 @@ async def final_data(run: RunContext, text: str, ask: AskTyped) -> Any:
     """
     output = _output_type(run)
     if output is None:
-        return None
+        return _any_object(text) if run.state.model_settings.response_format == "json" else None
     try:
         answer = output.model_validate_json(strip_fence(text.strip()))
     except ValidationError:
@@ -82,6 +83,15 @@ async def final_data(run: RunContext, text: str, ask: AskTyped) -> Any:
         answer = await ask(output, instruction)
     run.keep_answer(answer)
     return answer.model_dump(mode="json", by_alias=True)  # so that it fits the schema that was requested
+
+
+def _any_object(text: str) -> dict[str, Any] | None:
+    """Return the JSON object that an answer consists of, or None if it is something else."""
+    try:
+        value = read_json(strip_fence(text.strip()))
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _output_type(run: RunContext) -> type[BaseModel] | None:

@@ -219,18 +219,27 @@ async def _ensure_fits(run: RunContext, request: ModelRequest, info: ModelInfo) 
     if info.stand_in:  # its token counts are made up
         return
     expected = _expected_tokens(run, request)
-    run.budget.check_tokens(expected)
+    try:
+        run.budget.check_tokens(expected)
+    except LimitExceeded:
+        place = run.agent.place("runtime_policy", "max_total_tokens")
+        advice = f"{_window_advice(run, expected, 0)}, or raise the limit ({place})"
+        await run.warn("max_total_tokens", f"the next request does not fit into what is left of it: {advice}")
+        raise
     if window is None:
         return
-    needed = expected + (request.settings.max_tokens or 0)
+    answer = request.settings.max_tokens or 0
+    needed = expected + answer
     if needed > _MAX_WINDOW_SHARE * window:
         place = f"the context window of {info.name}"
-        await run.warn("context_full", f"the request does not fit into {place}: {_window_advice(run)}")
+        await run.warn(
+            "context_full", f"the request does not fit into {place}: {_window_advice(run, expected, answer)}"
+        )
         raise LimitExceeded("context_full", used=needed, allowed=int(_MAX_WINDOW_SHARE * window), place=place)
     if needed > _WARNING_SHARE * window and "context" not in run.state.warned:
         run.state.warned.append("context")
         used = f"{needed} of {window} tokens of the context window used"
-        await run.warn("context", f"{used}; when it is full: {_window_advice(run)}")
+        await run.warn("context", f"{used}; when it is full: {_window_advice(run, expected, answer)}")
 
 
 def _expected_use(run: RunContext, request: ModelRequest, info: ModelInfo) -> ExpectedUse:
@@ -262,11 +271,20 @@ def _instruction_count(run: RunContext, request: ModelRequest) -> int:
     return next(positions, 0)
 
 
-def _window_advice(run: RunContext) -> str:
-    if run.state.history or run.state.summary:
-        return "begin a new conversation"
+def _window_advice(run: RunContext, expected: int, answer: int) -> str:
+    """Return what to do about the largest part of a request of about `expected` tokens, and of its longest answer."""
+    message, *later = map(message_tokens, run.state.messages)
+    earlier = sum(map(message_tokens, (*run.state.history, *_summary_messages(run))))
     place = run.agent.place("runtime_policy", "max_observation_chars")
-    return f"have tools return less, or lower runtime_policy.max_observation_chars ({place})"
+    parts = (
+        (message, "shorten the message"),
+        (earlier, "begin a new conversation"),
+        (sum(later), f"have tools return less, or lower runtime_policy.max_observation_chars ({place})"),
+        (expected - message - earlier - sum(later), "shorten the agent's instructions, or allow it fewer tools"),
+        (answer, "lower model_settings.max_tokens"),
+    )
+    tokens, advice = max(parts)
+    return f"{advice} (about {tokens} of {expected + answer} tokens)"
 
 
 # --- the reply

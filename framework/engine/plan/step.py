@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 from framework.config.agents.compile import Agent
@@ -42,9 +43,12 @@ async def run_step(run: Run, step: PlanStep) -> Confirmations:
     """
     if step.status == "open":
         await set_status(run, step, "running")
+    began = perf_counter()
     with plan_step_span(run, step, current_plan(run).revision) as span:
         pending, status, result = await (_call(run, step) if step.tool else _run_goal(run, step))
         record_step_end(run, span, pending, status, result)
+    if meters := run.services.meters:
+        meters.record_step(run.agent.name, "plan", perf_counter() - began)
     if not pending:
         await set_status(run, step, status, result)
     return pending

@@ -16,6 +16,7 @@ from framework.engine.run_trace import RunTrace
 from framework.store.protocol import ANSWERED_STATUSES
 from framework.types.errors import LimitExceeded, RunSuspended
 from framework.types.events import ConfirmationRequested, Event, RunFailed, RunFinished, RunPaused
+from framework.types.messages import HOST, Message
 from framework.types.report import CallSummary, IncompleteStep, ToolStat, TraceEntry
 from framework.types.state import Confirmation, RunResult, RunState
 
@@ -126,7 +127,7 @@ def build_result(state: RunState, answer: BaseModel | None = None) -> RunResult:
         data=state.data,
         parsed=answer,
         plan=state.plan,
-        messages=(*state.history, *state.messages),
+        messages=(*_summary_message(state), *state.history, *state.messages),
         steps=state.steps,
         tool_calls=tuple(_call_summaries(state)),
         tool_stats=_tool_stats(state),
@@ -178,6 +179,12 @@ def _trace_entries(state: RunState) -> Iterator[TraceEntry]:
     yield from before.get(len(own), ())
 
 
+def _summary_message(state: RunState) -> Iterator[Message]:
+    """Yield the summary of a history that the caller gave. Of a conversation, the store keeps the whole messages."""
+    if state.summary is not None and state.conversation_id is None:
+        yield Message(role="user", content=state.summary.text)
+
+
 def _incomplete_steps(state: RunState) -> tuple[IncompleteStep, ...]:
     """Return the steps of an ended run's plan that were not done; none while a new plan or a person can change that."""
     if state.plan is None or state.status in ("queued", "running", "paused"):
@@ -214,6 +221,7 @@ def _call_summaries(state: RunState) -> Iterator[CallSummary]:
                     result=result.output if result.status == "success" else result.error,
                     status=result.status,
                     elapsed_ms=result.elapsed_ms,
+                    host=result.metadata.get(HOST, {}),
                 )
 
 

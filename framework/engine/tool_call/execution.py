@@ -25,13 +25,13 @@ from framework.telemetry.span import current_span
 from framework.tools.builtin.notes import TODO
 from framework.tools.conditions import policy_views
 from framework.tools.plugins.errors import place_of_error
-from framework.tools.tool import Tool
+from framework.tools.tool import HostedOutput, Tool
 from framework.types.backoff import backoff
 from framework.types.errors import Paused, ToolError
 from framework.types.events import TodoChanged, ToolStarted
 from framework.types.file import File
 from framework.types.media import MAX_REQUEST_MEDIA_BYTES, file_size
-from framework.types.messages import ToolCall, ToolResult
+from framework.types.messages import HOST, ToolCall, ToolResult
 from framework.types.redact import redact_data
 from framework.types.text import shorten
 from framework.types.todo import read_items
@@ -134,7 +134,9 @@ async def _invoke(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, 
             asyncio.timeout(min(limits, default=None)) as deadline,
         ):
             context = partial(build_tool_context, run, call)
-            output, files = split_output(await tool.invoke(bound, context, thread))
+            returned = await tool.invoke(bound, context, thread)
+            is_hosted = isinstance(returned, HostedOutput)
+            output, files = split_output(returned.output if is_hosted else returned)
     except ToolError as error:
         return ToolResult(status="error", error=error.message, metadata={"error_type": raised_error_type(error, tool)})
     except TimeoutError as error:
@@ -151,7 +153,8 @@ async def _invoke(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, 
         return _failure_result(run, tool, error)
     if files:
         return await _result_with_files(run, output, files)
-    return ToolResult(status="success", output=output)
+    about = {HOST: dict(returned.about)} if is_hosted and returned.about else {}
+    return ToolResult(status="success", output=output, metadata=about)
 
 
 async def _result_with_files(run: RunContext, output: Any, files: Sequence[File]) -> ToolResult:

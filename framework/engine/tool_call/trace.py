@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
@@ -13,7 +14,7 @@ from framework.telemetry import names
 from framework.telemetry.span import NOOP_SPAN, NullContext, current_span
 from framework.tools.tool import Tool
 from framework.types.errors import ToolError
-from framework.types.messages import ToolCall, ToolResult
+from framework.types.messages import HOST, ToolCall, ToolResult
 from framework.types.state import Confirmation, Decision
 
 _UNKNOWN_TOOL = "unknown"
@@ -92,8 +93,12 @@ class _RecordedToolTrace(ToolTrace):
         if result is not None:
             attributes[names.TOOL_RULE] = result.metadata.get("rule")
             attributes[names.TOOL_RESULT_SIZE] = _size(result)
+            host = result.metadata.get(HOST, {})
+            attributes[names.TOOL_HOST_TRACE] = host.get("trace_id")
             if self._span.is_recording() and (content := self._run.content):
                 attributes |= content.result(result.output if result.status == "success" else result.error or "")
+                if host:
+                    attributes |= content.text(names.TOOL_HOST, json.dumps(host, ensure_ascii=False))
         self._span.set_attributes(attributes)
         if error_type:
             self._span.fail(error_type)

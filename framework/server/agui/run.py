@@ -16,6 +16,7 @@ from framework.server.agui.translation import AguiTranslator
 from framework.server.errors import client_message
 from framework.server.event_stream import EventStreamResponse
 from framework.server.identity import Identity, agent_for, agent_named, identity_of
+from framework.server.request_handling import accepted_locale
 from framework.server.roles import require
 from framework.server.run_service import OwnedRun, RunService
 from framework.types.errors import AgentsdError, ConversationBusy, DecisionRefused, RequestError, RunNotFound
@@ -51,7 +52,7 @@ async def respond(request: Request, service: RunService, agent: str) -> EventStr
                 require(identity, "decide")
                 run, earlier = await _continue(service, identity, asked, chosen)
             else:
-                run = await _start(service, identity, asked, forwarded, chosen)
+                run = await _start(service, request, asked, forwarded, chosen)
         except (InvalidResume, DecisionRefused, ConversationBusy) as error:
             return EventStreamResponse(request, _error(error), during=admitted.pop_all())
         return EventStreamResponse(
@@ -67,15 +68,16 @@ async def respond(request: Request, service: RunService, agent: str) -> EventStr
 
 
 async def _start(
-    service: RunService, identity: Identity, asked: RunAgentInput, forwarded: ForwardedProps, agent: str | None
+    service: RunService, request: Request, asked: RunAgentInput, forwarded: ForwardedProps, agent: str | None
 ) -> OwnedRun:
     """Start a run with the last message, as the next turn of the thread's conversation."""
+    identity = identity_of(request)
     options: RunOptions = {
         "agent": agent,
         "conversation": asked.thread_id,
         "instructions": instructions_of(asked) or None,
         "inputs": forwarded.inputs,
-        "locale": forwarded.locale,
+        "locale": forwarded.locale or accepted_locale(request.headers),
         "user": identity.user_of(forwarded.user),
     }
     return await service.submit(identity, message_of(asked), options, fields=_FIELDS)

@@ -15,6 +15,7 @@ from framework.engine.runtime.start import select_agent
 from framework.server.identity import Identity, agent_for, agent_named
 from framework.server.openai.answer import AnswerReader, AnswerText, Ending, ending_of
 from framework.server.openai.client_request import ClientRequest
+from framework.server.request_handling import accepted_locale
 from framework.server.run_service import OwnedRun, RunService
 from framework.types.errors import AgentNotFound, ConversationBusy, RequestError, RunSuspended
 from framework.types.events import Event, StreamEnd
@@ -87,6 +88,8 @@ class RunAnswers:
             options["conversation"] = conversation
         else:
             options["history"] = asked.history
+        if locale := accepted_locale(request.headers):
+            options["locale"] = locale
         if metadata := _metadata(asked, request.headers):
             options["metadata"] = metadata
         try:

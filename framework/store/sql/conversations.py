@@ -171,9 +171,9 @@ def delete_expired(connection: sa.Connection, now: float, key: str | None = None
     if not ids:
         return None
     turns = list(connection.execute(sa.select(runs.c.id).where(runs.c.conversation_id.in_(ids))).scalars())
-    _delete_runs(connection, turns)
+    files = _delete_runs(connection, turns)
     delete_counters(connection, "conversation", ids)
-    return Pruned(len(turns), len(ids))
+    return Pruned(len(turns), len(ids), files)
 
 
 def delete_ended(connection: sa.Connection, before: float) -> Pruned | None:
@@ -186,12 +186,12 @@ def delete_ended(connection: sa.Connection, before: float) -> Pruned | None:
     if not batch:
         return None
     # A run without a turn has no conversation, or ended while it waited for one.
-    _delete_runs(connection, [row.id for row in batch if row.turn is None])
+    files = _delete_runs(connection, [row.id for row in batch if row.turn is None])
     turns = [row for row in batch if row.turn is not None]
     _strip_runs(connection, [row.id for row in turns if row.has_data])
     # Otherwise each later batch would read all turns that were ever stripped.
     connection.execute(sa.update(runs).where(runs.c.id.in_([row.id for row in turns])).values(ended_at=None))
-    return Pruned(sum(bool(row.has_data) for row in batch))
+    return Pruned(sum(bool(row.has_data) for row in batch), files=files)
 
 
 def delete_without_turns(connection: sa.Connection, key: str) -> None:
@@ -202,10 +202,11 @@ def delete_without_turns(connection: sa.Connection, key: str) -> None:
     connection.execute(sa.delete(conversations).where(conversations.c.id == key, conversations.c.turns == 0, ~waits))
 
 
-def delete_unused_blueprints(connection: sa.Connection, now: float) -> None:
+def delete_unused_blueprints(connection: sa.Connection, now: float) -> int:
     """Delete blueprints that no run refers to, except recent ones: a run may be about to begin with them."""
     is_used = sa.exists().where(runs.c.blueprint == blueprints.c.digest)
-    connection.execute(sa.delete(blueprints).where(~is_used, blueprints.c.created_at < now - UNUSED_BLUEPRINT_SECONDS))
+    is_old = blueprints.c.created_at < now - UNUSED_BLUEPRINT_SECONDS
+    return connection.execute(sa.delete(blueprints).where(~is_used, is_old)).rowcount
 
 
 def count_prunable(connection: sa.Connection, before: float | None, now: float) -> Pruned:
@@ -232,13 +233,16 @@ def _ended(before: float) -> Iterator[sa.ColumnElement[bool]]:
     yield from (runs.c.ended_at < before, runs.c.status.not_in(OPEN_STATUSES))
 
 
-def _delete_runs(connection: sa.Connection, ids: Iterable[str]) -> None:
+def _delete_runs(connection: sa.Connection, ids: Iterable[str]) -> int:
+    """Delete runs with all their data; return the number of files that were deleted with them."""
+    files = 0
     for batch in _batches([*ids]):
         for table in (messages, parts, events, decisions, spans, packed, idempotency_keys):
             connection.execute(sa.delete(table).where(table.c.run_id.in_(batch)))
-        delete_media_of(connection, batch)
+        files += delete_media_of(connection, batch)
         connection.execute(sa.delete(runs).where(runs.c.id.in_(batch)))
         delete_counters(connection, "run", batch)
+    return files
 
 
 def _strip_runs(connection: sa.Connection, ids: Iterable[str]) -> None:

@@ -28,25 +28,26 @@ def select_media(connection: sa.Connection, digests: Collection[str]) -> dict[st
     return {digest: bytes(body) for digest, body in rows}
 
 
-def delete_media_of(connection: sa.Connection, run_ids: Collection[str]) -> None:
-    """Delete the references of runs, and the files that no other run refers to."""
+def delete_media_of(connection: sa.Connection, run_ids: Collection[str]) -> int:
+    """Delete the references of runs, and the files that no other run refers to; return the number of these files."""
     digests = set(connection.execute(sa.select(run_media.c.digest).where(run_media.c.run_id.in_(run_ids))).scalars())
-    if digests:
-        connection.execute(sa.delete(run_media).where(run_media.c.run_id.in_(run_ids)))
-        _delete_unreferenced(connection, media.c.digest.in_(sorted(digests)))
+    if not digests:
+        return 0
+    connection.execute(sa.delete(run_media).where(run_media.c.run_id.in_(run_ids)))
+    return _delete_unreferenced(connection, media.c.digest.in_(sorted(digests)))
 
 
-def delete_unused_media(connection: sa.Connection, now: float) -> None:
-    """Delete files that were saved for a run that never began, because its process ended."""
+def delete_unused_media(connection: sa.Connection, now: float) -> int:
+    """Delete files that were saved for a run that never began, because its process ended; return their number."""
     is_old = media.c.used_at < now - UNUSED_SECONDS
     old = sa.select(media.c.digest).where(is_old)
     began = sa.exists().where(runs.c.id == run_media.c.run_id)
     connection.execute(sa.delete(run_media).where(run_media.c.digest.in_(old), ~began))
-    _delete_unreferenced(connection, is_old)
+    return _delete_unreferenced(connection, is_old)
 
 
-def _delete_unreferenced(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> None:
+def _delete_unreferenced(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> int:
     # Locked first: the DELETE then sees references by transactions that were committed while this one waited.
     connection.execute(sa.select(media.c.digest).where(condition).order_by(media.c.digest).with_for_update())
     is_used = sa.exists().where(run_media.c.digest == media.c.digest)
-    connection.execute(sa.delete(media).where(condition, ~is_used))
+    return connection.execute(sa.delete(media).where(condition, ~is_used)).rowcount

@@ -78,10 +78,10 @@ async def prune(database: Database, leases: RunLeases, before: float | None, now
     pruned = await _repeat(database, lambda connection: delete_expired(connection, now))
     if before is not None:
         ended = await _repeat(database, lambda connection: delete_ended(connection, before))
-        pruned = Pruned(pruned.runs + ended.runs, pruned.conversations)
+        pruned += ended
         await database.write(lambda connection: delete_ended_counters(connection, before))
-    await database.write(lambda connection: delete_unused_blueprints(connection, now))
-    await database.write(lambda connection: delete_unused_media(connection, now))
+    pruned += Pruned(versions=await database.write(lambda connection: delete_unused_blueprints(connection, now)))
+    pruned += Pruned(files=await database.write(lambda connection: delete_unused_media(connection, now)))
     await database.write(lambda connection: delete_expired_keys(connection, now))
     await database.write(lambda connection: delete_old(connection, database))
 
@@ -97,5 +97,5 @@ async def _repeat(database: Database, delete: Work[Pruned | None]) -> Pruned:
     """Repeat a transaction until it finds nothing more to delete; return the totals."""
     total = Pruned()
     while (some := await database.write(delete)) is not None:
-        total = Pruned(total.runs + some.runs, total.conversations + some.conversations)
+        total += some
     return total

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -21,6 +22,9 @@ from framework.types.tool_servers import Skill
 _MAX_SKILLS = 200
 _MAX_DESCRIPTION_CHARS = 500
 _MAX_ERROR_CHARS = 500
+_MAX_META_CHARS = 4096
+"""Size, as JSON, of what a host says of a call."""
+_TRACE_ID = re.compile(r"[\w.:-]{1,64}", re.ASCII)
 
 
 class SkillError(ToolError):
@@ -40,6 +44,14 @@ class SkillResult(BaseModel):
     trace_id: str | None = None
     """Id of the trace in which the host recorded the call."""
     meta: dict[str, Any] = {}
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What the host says of the call: `trace_id` and `meta`. One that is too large is left out."""
+        trace_id = self.trace_id if _TRACE_ID.fullmatch(self.trace_id or "") else None
+        is_short = len(json.dumps(self.meta, ensure_ascii=False)) <= _MAX_META_CHARS
+        found = {"trace_id": trace_id, "meta": self.meta if is_short else None}
+        return {key: value for key, value in found.items() if value}
 
 
 class ListedSkill(BaseModel):
@@ -99,8 +111,8 @@ def parse_listing(reply: HttpReply) -> tuple[dict[str, Skill], list[str]]:
     return skills, faults
 
 
-def parse_result(skill_id: str, reply: HttpReply) -> Any:
-    """Return the output of a call. Raise SkillError if it failed or the response is invalid."""
+def parse_result(skill_id: str, reply: HttpReply) -> SkillResult:
+    """Return the result of a call that succeeded. Raise SkillError if it failed or the response is invalid."""
     try:
         result = SkillResult.model_validate(_json(reply))
     except (HttpFailed, ValidationError) as error:
@@ -110,7 +122,7 @@ def parse_result(skill_id: str, reply: HttpReply) -> Any:
             f"skill {skill_id!r} responded with HTTP {reply.status} and no result: {why}{advice}"
         ) from None
     if result.success and reply.status < 300:
-        return result.output
+        return result
     message = (result.error or f"the skill failed without an error message (HTTP {reply.status})")[:_MAX_ERROR_CHARS]
     trace = f" (trace of the host: {result.trace_id[:64]})" if result.trace_id else ""
     raise SkillError(f"{message}{trace}")

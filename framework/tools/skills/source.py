@@ -20,7 +20,7 @@ from framework.tools.http.client import HttpClient
 from framework.tools.http.network import HttpFailed
 from framework.tools.http.urls import UrlRefused, WebUrl, parse_http_url
 from framework.tools.skills.format import parse_listing, parse_result
-from framework.tools.tool import Tool, ToolContext
+from framework.tools.tool import HostedOutput, Tool, ToolContext
 from framework.tools.tool_source import OnChange, RemoteCall, external_tool
 from framework.types.errors import ConfigError, ToolError
 from framework.types.tool_servers import Skill, SkillHost
@@ -155,7 +155,8 @@ class SkillSource:
                 span.fail(str(reply.status))
         if reply.status == 404:
             self._wake.set()
-        return parse_result(skill_id, reply)
+        result = parse_result(skill_id, reply)
+        return HostedOutput(result.output, result.about)
 
     def _url(self, path: str) -> WebUrl:
         return replace(self._base, target=f"{self._base.target.rstrip('/')}/{path}")

@@ -250,7 +250,14 @@ def test_prune_deletes_old_runs_and_prints_the_numbers(tmp_path: Path) -> None:
     dry = agentsd_in_process("runs", "prune", "--older-than", "1ms", "--dry-run", cwd=tmp_path)
     assert dry.stdout == "1 run and 0 conversations would be deleted\n"
     done = agentsd_in_process("runs", "prune", "--older-than", "1ms", "--json", cwd=tmp_path)
-    assert json.loads(done.stdout) == {"runs": 1, "conversations": 0, "freed_bytes": 0, "dry_run": False}
+    assert json.loads(done.stdout) == {
+        "runs": 1,
+        "conversations": 0,
+        "files": 0,
+        "versions": 0,
+        "freed_bytes": 0,
+        "dry_run": False,
+    }
     assert [run["run_id"] for run in list_runs(tmp_path)] == [waits]
     wrong = agentsd_in_process("runs", "prune", "--older-than", "soon", cwd=tmp_path)
     assert (wrong.returncode, "invalid duration" in wrong.stderr) == (2, True)

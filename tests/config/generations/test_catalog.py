@@ -280,6 +280,8 @@ def test_when_half_of_a_swap_fails_both_agents_stay_unchanged(tmp_path: Path) ->
         ({"instructions": "{template: systm.j2}"}, "5:26", "there is no template 'systm.j2'; did you mean system.j2"),
         ({"executor": "plam"}, "7:11", "there is no executor 'plam'; did you mean plan?"),
         ({"model": "opnai/gpt"}, "4:8", "unknown model 'opnai/gpt'; did you mean openai?"),
+        ({"model": "dashscope/qwen-turbo"}, "4:8", "unknown model 'dashscope/qwen-turbo': write qwen/… for its models"),
+        ({"model": "google/gemini-3-pro"}, "4:8", "unknown model 'google/gemini-3-pro': write gemini/… for its models"),
         ({"sub_agents": "[a, othr]"}, "7:17", "there is no usable agent 'othr'; did you mean other?"),
         ({"inputs": "{message: {}}"}, "7:10", "an input cannot be named `message`"),
         ({"inputs": "{_x: {}}"}, "7:10", "invalid input name '_x'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +146,7 @@ def test_a_message_that_does_not_fit_into_the_window_is_not_sent(tmp_path: Path)
     result, server, warned = send(tmp_path, [says("never")], window=2000, message="word " * 3000)
     assert (result.status, result.finish_reason) == ("stopped", "context_full")
     assert [event.code for event in warned] == ["context_full"]
-    assert "lower runtime_policy.max_observation_chars (default)" in warned[0].message
+    assert re.search(r": shorten the message \(about 3\d{3} of 3\d{3} tokens\)$", warned[0].message)
     assert server.requests == []
     assert result.stopped_by is not None
     assert result.stopped_by.place == "the context window of openai/test"
@@ -189,4 +190,31 @@ def test_in_a_conversation_that_is_too_long_the_advice_is_to_begin_a_new_one(tmp
     history = [{"role": "user", "content": "word " * 3000}, {"role": "assistant", "content": "yes"}]
     result, server, warned = send(tmp_path, [says("never")], window=2000, history=history)
     assert (result.finish_reason, server.requests) == ("context_full", [])
-    assert warned[-1].message.endswith(": begin a new conversation")
+    assert ": begin a new conversation (about " in warned[-1].message
+
+
+@pytest.mark.parametrize(
+    ("keys", "message", "advice"),
+    [
+        ({"instructions": "word " * 3000}, "go", "shorten the agent's instructions, or allow it fewer tools"),
+        ({"model_settings": "{max_tokens: 1900}"}, "go", "lower model_settings.max_tokens"),
+        ({"runtime_policy": "{max_total_tokens: 100}"}, "word " * 300, "shorten the message"),
+    ],
+)
+def test_the_advice_names_what_fills_the_window(
+    tmp_path: Path, keys: dict[str, str], message: str, advice: str
+) -> None:
+    result, server, warned = send(tmp_path, [says("never")], window=2000, message=message, **keys)
+    assert (result.status, server.requests) == ("stopped", [])
+    assert advice in warned[-1].message
+    assert warned[-1].code == result.finish_reason
+
+
+def test_tool_results_that_fill_the_window_are_named_with_their_setting(tmp_path: Path) -> None:
+    answers = [wire_calls(("echo", {"text": "word " * 3000})), says("never")]
+    policy = "{max_observation_chars: 90000}"
+    result, _, warned = send(tmp_path, answers, window=2000, runtime_policy=policy)
+    assert result.finish_reason == "context_full"
+    assert (
+        "have tools return less, or lower runtime_policy.max_observation_chars (agents.d/a.yaml:" in warned[-1].message
+    )

@@ -26,7 +26,7 @@ from framework.tools.http.client import HttpReply
 from framework.tools.schema.arguments import ArgumentsError
 from framework.tools.skills.format import parse_listing, parse_result
 from framework.tools.skills.source import SkillSource
-from framework.tools.tool import Tool
+from framework.tools.tool import HostedOutput, Tool
 from framework.tools.tool_source import ToolSource
 from framework.types.errors import ConfigError, ToolError
 from framework.types.messages import ToolCall
@@ -63,8 +63,15 @@ def ctx(call: str = "c") -> ToolContext:
 
 
 async def call(tool: Tool, arguments: Mapping[str, Any], call_id: str = "c") -> Any:
+    returned = await hosted(tool, arguments, call_id)
+    return returned.output
+
+
+async def hosted(tool: Tool, arguments: Mapping[str, Any], call_id: str = "c") -> HostedOutput:
     bound = tool.bind(arguments)
-    return await tool.function(**bound, **{tool.context_parameter or "": ctx(call_id)})
+    returned = await tool.function(**bound, **{tool.context_parameter or "": ctx(call_id)})
+    assert isinstance(returned, HostedOutput)
+    return returned
 
 
 def nothing() -> None:
@@ -392,7 +399,8 @@ def test_a_call_sends_its_key_its_arguments_and_the_hosts_headers() -> None:
                 "headers": headers,
             }
             async with opened(SkillHost.model_validate(declared)) as source:
-                assert await call(source.tools[0], {"text": "ü"}) == {"n": [1, None]}
+                returned = await hosted(source.tools[0], {"text": "ü"})
+                assert returned == HostedOutput({"n": [1, None]}, {"trace_id": "t", "meta": {"x": 1}})
             sent = served.requests[0]
             assert (sent.method, json.loads(sent.body)) == ("POST", {"arguments": {"text": "ü"}})
             assert (sent.headers["idempotency-key"], sent.headers["authorization"]) == ("r:c", "Bearer s3cret")
