@@ -109,7 +109,7 @@ def test_a_worker_without_the_plugin_leaves_an_interrupted_run_to_one_that_has_i
                 call = await accepted(gate)
                 killed.process.kill()
                 call.close()
-            with working(lacking, "--name", "lacking") as left:
+            with working(lacking, "--name", "lacking", "--allow-empty") as left:
                 fleet = await seen(store, lambda fleet: fleet.handed_on)
                 (waiting,) = fleet.handed_on
                 assert (waiting.run_id, waiting.reasons) == (

@@ -115,6 +115,8 @@ export function banners(run, events) {
   const open = may("decide") ? h("a.btn.sm", { href: link("approvals", run.run_id) }, t("Open approval")) : null;
   const resume = { command: h("code", "agentsd runs resume") };
   const queue = t("It begins after the earlier runs of its conversation.");
+  const undone = status === "completed" && run.incomplete.length > 0;
+  const warnings = run.warnings.filter(({ code }) => code !== "steps_not_done");
   const orphan = tParts("The server resumes it by itself. In a terminal: {command}", resume);
   return [
     run.orphaned && note("warn", t("Its process ended before the run did."), orphan),
@@ -124,8 +126,8 @@ export function banners(run, events) {
     stop && note("warn", h("code", stop.limit), stopText(stop)),
     pending.length && note("human", t("Waits for a decision: {names}", { names }), null, open),
     run.truncated && note("warn", t("The answer is incomplete."), t("The output limit max_tokens cut it.")),
-    status === "completed" && run.incomplete.length && note("warn", t("Steps of the plan were not done:"), notDone(run.incomplete)),
-    run.warnings.filter(({ code }) => code !== "steps_not_done").slice(0, 3).map(({ code, message }) => note("warn", h("code", code), message)),
+    undone && note("warn", t("Steps of the plan were not done:"), notDone(run.incomplete)),
+    warnings.slice(0, 3).map(({ code, message }) => note("warn", h("code", code), message)),
   ].map((each) => each || null);
 }
 
