@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from examples.reference.markdown import code, table
 from framework.cli import remote
 from framework.server import errors as server_errors
-from framework.server import listen_socket
+from framework.server import listen_socket, stopping
 from framework.server.agui import interrupts
 from framework.server.openai import run_answer
 from framework.tools.http import network, urls
@@ -20,7 +20,7 @@ from framework.types.warnings import WARNINGS
 
 MODULES = (
     *(errors, arguments, return_type, network, urls, skill_format),
-    *(server_errors, interrupts, run_answer, listen_socket, remote),
+    *(server_errors, interrupts, run_answer, listen_socket, stopping, remote),
 )
 """Where errors are defined: those of runs and tools first, then those of the server and of commands."""
 _OPENING = """\
