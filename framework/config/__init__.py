@@ -14,5 +14,6 @@ In reading order; each module imports only from those below it:
     env_settings   Reads those variables with pydantic-settings.
     run_limits     Limits on the number of runs that are in progress at a time: `work.max_running`.
     api_keys       Keys of the HTTP server: the entries of `server.api_keys`, with what each may do.
+    key_files      API keys of model servers in files.
     yaml           Parses YAML, validates it against a model, and reports problems with their positions.
 """

@@ -15,14 +15,17 @@ from framework.config.settings import SETTINGS_FILE
 from framework.config.yaml.parse import mask_key_like
 from framework.types.redact import MASK, redact
 
-SECRET_SETTINGS = ("models.*.api_key", "telemetry.otlp_headers", "store.url", "server.api_keys")
+SECRET_SETTINGS = (
+    *("models.*.api_key", "models.*.extra_body", "models.*.headers"),
+    *("telemetry.otlp_headers", "store.url", "server.api_keys"),
+)
 """Keys of `agentsd.yaml` whose values are secret, with everything below them."""
 SECRETS_OF_SOURCES = ("mcp_servers.*.env", "mcp_servers.*.headers", "skill_hosts.*.headers")
 """The same for files of tool servers."""
 _KEY_RIGHTS = frozenset(ApiKey.model_fields) - {"sha256"}
 """Keys of an entry of `server.api_keys` that are not secret."""
-_REFERENCE = re.compile(r"(?:(?:Bearer|Basic) )?\$\{[A-Za-z_][A-Za-z0-9_]*\}")
-"""A value that is read from a variable. It is no secret."""
+_REFERENCE = re.compile(r"(?:(?:Bearer|Basic) )?\$\{(?:[A-Za-z_][A-Za-z0-9_]*|file:[^}]*)\}")
+"""A value that is read from a variable or a file. It is no secret."""
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 

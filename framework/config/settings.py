@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -20,18 +21,20 @@ from pydantic import (
     SecretStr,
     ValidationError,
     ValidationInfo,
+    WithJsonSchema,
     field_validator,
 )
 from pydantic_core import ErrorDetails
 
 from framework.config.api_keys import ApiKey, ApiKeyEntry, check_unique
+from framework.config.key_files import key_path, read_key
 from framework.config.run_limits import MaxRunning
 from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document, read_keys, read_unique_keys
 from framework.config.yaml.environment import Unset, expand, is_affected
 from framework.config.yaml.parse import data_path, mask_problems, sort_problems, validation_problems
 from framework.llm.base_url import normalize_base_url
 from framework.llm.capabilities import Capabilities, OpenAIApi
-from framework.llm.provider_table import api_format
+from framework.llm.provider_table import OFFLINE, RESERVED_FIELDS, RESERVED_HEADERS, api_format
 from framework.store.work import DEFAULT_LEASE_SECONDS
 from framework.tools.base_folder import is_inside, split_path
 from framework.types.budget import BudgetName, SharedBudget
@@ -67,10 +70,48 @@ _SERVICE_LINK = re.compile(
     re.VERBOSE,
 )
 """`NAME=value` as Kubernetes adds it to each pod for a Service whose name begins with `agentsd`."""
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
+_HiddenObject = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "format": "password"})]
+"""An object whose values are secret, as editors see it."""
 _EMPTY_SETTINGS = b"{}"
 _API_KEYS = ("server", "api_keys")
 _UNSET_DIGEST = "0" * 60
 """Beginning of the digests in place of keys whose variables are not set: no key is known that has such a digest."""
+
+
+def _extra_body(value: Any) -> Any:
+    """Return fields of a request as JSON text, which is hidden as a secret; the errors do not quote their values."""
+    if value is None or isinstance(value, SecretStr):
+        return value
+    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+        raise ValueError("expected an object with the fields to add to each request")
+    for name in value:
+        if name.lower() in RESERVED_FIELDS:
+            raise ValueError(f"the field {name} is written by agentsd: remove it")
+    try:
+        return SecretStr(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError):
+        raise ValueError("it contains a value that JSON cannot express, such as a date or .inf") from None
+
+
+def _headers(value: Any) -> Any:
+    """Return headers as JSON text, which is hidden as a secret; the errors do not quote their values."""
+    if value is None or isinstance(value, SecretStr):
+        return value
+    if not isinstance(value, dict):
+        raise ValueError("expected an object with a text for each header")
+    for name, text in value.items():
+        if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
+            raise ValueError(f"{name!r:.80} is not the name of a header")
+        if name.lower() in RESERVED_HEADERS:
+            raise ValueError(f"the header {name} is written by the HTTP client: remove it")
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(f"the header {name} needs a text as its value; put numbers in quotes")
+        if not text.isascii() or not text.isprintable():
+            raise ValueError(f"the header {name} contains a line break or another character that is not allowed")
+    if len({name.lower() for name in value}) < len(value):
+        raise ValueError("two headers differ only in case: remove one of them")
+    return SecretStr(json.dumps({name: text.strip() for name, text in value.items()}))
 
 
 class ModelAlias(Frozen):
@@ -81,13 +122,55 @@ class ModelAlias(Frozen):
     base_url: Annotated[str, AfterValidator(normalize_base_url)] | None = None
     """Base URL of another server with the provider's API, such as `http://127.0.0.1:8080/v1`."""
     api_key: SecretStr | None = None
-    """API key, usually `${VARIABLE}`. Default: the provider's own environment variable."""
+    """API key, usually `${VARIABLE}` or `${file:/run/secrets/key}`: that file is read again when it changes. Default:
+    the provider's own environment variable."""
     api: OpenAIApi | None = None
     """API of a model with OpenAI's format: `chat` (chat completions) or `responses`. Default: by the model."""
     capabilities: Capabilities | None = None
     """Features and prices of the model; overrides what agentsd knows about it."""
     stream: bool | None = None
     """Whether responses are always or never streamed. Default: always from a local server, else for listeners only."""
+    extra_body: Annotated[SecretStr, BeforeValidator(_extra_body, json_schema_input_type=_HiddenObject)] | None = None
+    """Fields added to the body of each request, such as `chat_template_kwargs`. Not those that agentsd writes."""
+    headers: Annotated[SecretStr, BeforeValidator(_headers, json_schema_input_type=_HiddenObject)] | None = None
+    """HTTP headers added to each request, for gateways that need them."""
+
+    @property
+    def key_text(self) -> str | None:
+        """The API key, which is read from its file if it has one; raise ConfigError if that cannot be read."""
+        text = self.api_key.get_secret_value() if self.api_key else None
+        if text is None or (path := key_path(text)) is None:
+            return text
+        try:
+            return read_key(path)
+        except ValueError as error:
+            raise ConfigError(f"the API key of {self.model}: {error}") from None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of requests as arguments of `create_client`."""
+        secrets = {"extra_body": self.extra_body, "headers": self.headers}
+        return {name: json.loads(value.get_secret_value()) for name, value in secrets.items() if value}
+
+    @field_validator("api_key")
+    @classmethod
+    def _require_key_file(cls, value: SecretStr | None) -> SecretStr | None:
+        """Reject a key file that cannot be read, so that a mistake is reported with its line."""
+        if value is not None and (path := key_path(value.get_secret_value())) is not None:
+            read_key(path)
+        return value
+
+    @field_validator("extra_body", "headers")
+    @classmethod
+    def _require_server(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        """Reject options of a model without a server, and two keys of one."""
+        if value is not None and info.data.get("model") == OFFLINE:
+            raise ValueError("the offline model sends no requests: remove it")
+        if info.field_name == "headers" and value is not None and info.data.get("api_key") is not None:
+            names = {name.lower() for name in json.loads(value.get_secret_value())}
+            if "authorization" in names:
+                raise ValueError("both api_key and the header Authorization are set: remove one of them")
+        return value
 
     @field_validator("api", "capabilities")
     @classmethod

@@ -21,6 +21,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 from framework.types.errors import ConfigError
 from framework.types.frozen import Frozen
 from framework.types.messages import Usage
+from framework.types.server_address import server_address
 from framework.types.spec import ModelSettings, PositiveInt, ReasoningLevel
 
 Thinking = Literal[
@@ -53,9 +54,23 @@ def _check_price(value: Any) -> Any:
 
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_check_price)]
 _TOKENS_PER_PRICE = 1_000_000
-_UNSUPPORTED_SETTINGS: Mapping[str, tuple[str, ...]] = {"anthropic": ("seed",)}
-"""Settings that the API of a provider does not support. They are rejected instead of being ignored silently."""
-_NOT_IN_RESPONSES = ("stop", "seed")
+Setting = Literal[
+    "temperature",
+    "top_p",
+    "stop",
+    "seed",
+    "top_k",
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "parallel_tool_calls",
+    "verbosity",
+    "service_tier",
+]
+"""Keys of `model_settings` that not every server accepts."""
+_OWN_APIS = ("anthropic", "gemini")
+"""Providers with APIs of their own: what these refuse, every server with that API refuses."""
+_NOT_IN_RESPONSES = ("stop", "seed", "top_k", "min_p", "frequency_penalty", "presence_penalty")
 """Settings that OpenAI's Responses API does not support."""
 _IN_BEDROCK = re.compile(r"^.*\banthropic\.(?=claude-)|-v\d+(:\w+)*$")
 """What the id of a model or an inference profile in Bedrock adds to the model's name: region, vendor and version."""
@@ -146,6 +161,8 @@ class Capabilities(Frozen):
     """Ids of tool calls: any, or `short` ones of nine letters and digits, into which others are translated."""
     null_content: bool | None = None
     """Accepts `null` as the content of a message with tool calls only; otherwise it is an empty text."""
+    refused_settings: tuple[Setting, ...] | None = None
+    """Keys of `model_settings` that the server refuses or ignores. An agent that sets one is an error."""
     context_window: PositiveInt | None = None
     """Input and output tokens of one call, at most."""
     max_output: PositiveInt | None = None
@@ -192,10 +209,10 @@ def unsupported_settings(
 ) -> Iterator[UnsupportedSetting]:
     """Yield the settings that the provider, its API or the model does not support."""
     api = listed_name(model).partition("/")[0]
-    for name in _UNSUPPORTED_SETTINGS.get(api, ()):
-        if getattr(settings, name) is not None:
-            subject = provider if provider == api else model
-            yield UnsupportedSetting(name, f"{subject} does not support {name}", "remove it from model_settings")
+    for refused in supported.refused_settings or ():
+        if getattr(settings, refused) not in (None, ()):
+            subject = provider if provider == api and provider != "openai" else model  # `openai/` is any server
+            yield UnsupportedSetting(refused, f"{subject} does not support {refused}", "remove it from model_settings")
     for name in _NOT_IN_RESPONSES if supported.api == "responses" else ():
         if getattr(settings, name) not in (None, ()):
             hint = "remove it from model_settings, or set `api: chat` at an alias of the model in agentsd.yaml"
@@ -216,7 +233,21 @@ class _Section(Frozen):
 
 
 class _Table(Frozen):
+    servers: dict[str, Annotated[str, Field(pattern="^[a-z]+$")]] = {}
     section: tuple[_Section, ...]
+
+
+class Row(NamedTuple):
+    """What is known of the models whose name matches a glob pattern, and from where."""
+
+    pattern: str
+    known: Capabilities
+    source: str
+    as_of: date
+
+
+Table = Mapping[str, tuple[Row, ...]]
+"""The rows of each provider, in order."""
 
 
 @lru_cache
@@ -233,19 +264,41 @@ def listed_name(name: str) -> str:
     return f"anthropic/{family}-{version}" if version.isdigit() else f"anthropic/{family}"
 
 
-def known_capabilities(name: str) -> Capabilities:
-    """Return the known capabilities of `provider/model`. A later matching row overrides earlier ones."""
-    name = listed_name(name)
-    provider = name.partition("/")[0]
-    families, models = _tables()
+def known_capabilities(name: str, base_url: str | None = None) -> Capabilities:
+    """Return the known capabilities of `provider/model`, at its provider or at the server behind a base URL."""
     merged = Capabilities()
-    for pattern, row in (*families.get("*", ()), *families.get(provider, ())):
-        if fnmatchcase(name.lower(), pattern):
-            merged = row.over(merged)
-    for pattern, row in models.get(provider, ()):
-        if fnmatchcase(name, pattern):
-            merged = row.over(merged)
+    for row in known_rows(name, base_url):
+        merged = row.known.over(merged)
     return merged
+
+
+def known_rows(name: str, base_url: str | None = None) -> Iterator[Row]:
+    """Yield the rows for `provider/model`; a later one overrides the values of earlier ones.
+
+    Rows of a provider in the profiles are about its server: they apply to a base URL of that provider only, whatever
+    provider the name begins with.
+    """
+    name = listed_name(name)
+    provider, _, model = name.partition("/")
+    server = known_server(base_url)
+    at_server = f"{server or provider}/{model}"
+    families, models = _tables()
+    yield from _matching(families, "*", name.lower())
+    if base_url is None or server or provider in _OWN_APIS:
+        yield from _matching(families, server or provider, at_server.lower())
+    yield from _matching(models, provider, name)
+    if server and at_server != name:
+        yield from _matching(models, server, at_server)
+
+
+def known_server(base_url: str | None) -> str:
+    """Return the provider whose server a base URL names; empty if it is another one."""
+    host = server_address(base_url)[0] or ""
+    return next((server for pattern, server in _servers().items() if fnmatchcase(host, pattern)), "")
+
+
+def _matching(table: Table, provider: str, name: str) -> Iterator[Row]:
+    return (row for row in table.get(provider, ()) if fnmatchcase(name, row.pattern))
 
 
 @cache
@@ -255,25 +308,31 @@ def _tables() -> tuple[Table, Table]:
     return read_table(folder / "profiles.toml"), read_table(folder / "capabilities.toml")
 
 
-Table = Mapping[str, tuple[tuple[str, Capabilities], ...]]
-"""The rows of each provider, in order: the glob pattern of a name, and what is known of the models that match it."""
+@cache
+def _servers() -> Mapping[str, str]:
+    """Return the provider of each host with a known server; hosts are glob patterns."""
+    return _read(Path(__file__).parent / "profiles.toml").servers
 
 
 def read_table(path: Path) -> Table:
-    """Return the rows of a table by provider (`*` for all): glob patterns of `provider/model`, in order.
+    """Return the rows of a table by provider (`*` for all), in order.
 
     Raises:
         ConfigError: the file is unreadable, not TOML, or contains an invalid row.
     """
+    rows: dict[str, list[Row]] = {}
+    for section in _read(path).section:
+        for pattern, known in section.models.items():
+            row = Row(pattern, known, section.source, section.as_of)
+            rows.setdefault(pattern.partition("/")[0], []).append(row)
+    return {provider: tuple(of_provider) for provider, of_provider in rows.items()}
+
+
+def _read(path: Path) -> _Table:
     try:
-        table = _Table.model_validate(tomllib.loads(path.read_text("utf-8")))
+        return _Table.model_validate(tomllib.loads(path.read_text("utf-8")))
     except ValidationError as error:
         wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
         raise ConfigError(f"{path} is invalid: {wrong}") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
-    rows: dict[str, list[tuple[str, Capabilities]]] = {}
-    for section in table.section:
-        for pattern, row in section.models.items():
-            rows.setdefault(pattern.partition("/")[0], []).append((pattern, row))
-    return {provider: tuple(of_provider) for provider, of_provider in rows.items()}

@@ -102,7 +102,7 @@ def served_model(
 
     `stream` is as in `ModelInfo`; a model that supports only streamed requests is always streamed.
     """
-    capabilities = (configured or Capabilities()).over(known_capabilities(f"{provider}/{model}"))
+    capabilities = (configured or Capabilities()).over(known_capabilities(f"{provider}/{model}", base_url))
     host, port = server_address(base_url)
     return ModelInfo(
         provider,

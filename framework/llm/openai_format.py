@@ -94,13 +94,19 @@ def to_wire_name(tool: str, names: Mapping[str, str]) -> str:
 
 
 def settings_to_chat(settings: ModelSettings) -> dict[str, Any]:
-    """Return the settings that are set, except `tool_choice`, which requires tools, and `reasoning`."""
+    """Return the settings that are set, except those that require tools, and `reasoning`."""
     chat = {
         "temperature": settings.temperature,
         "top_p": settings.top_p,
         "max_tokens": settings.max_tokens,
         "stop": list(settings.stop) or None,
         "seed": settings.seed,
+        "top_k": settings.top_k,
+        "min_p": settings.min_p,
+        "frequency_penalty": settings.frequency_penalty,
+        "presence_penalty": settings.presence_penalty,
+        "verbosity": settings.verbosity,
+        "service_tier": settings.service_tier,
     }
     return {key: value for key, value in chat.items() if value is not None}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from math import isfinite
@@ -137,6 +137,7 @@ class ProviderErrors:
         usual_path: the path that most servers' `base_url` ends with.
         api: which of OpenAI's APIs is used; None for other providers.
         credential: what the provider authenticates, as errors call it.
+        secrets: other texts that are masked in every message.
     """
 
     def __init__(
@@ -148,12 +149,14 @@ class ProviderErrors:
         usual_path: str = "",
         api: OpenAIApi | None = None,
         credential: str = "API key",
+        secrets: Iterable[str] = (),
     ) -> None:
         url = urlsplit(base_url or "")
         self._name = name
         self._api = api
         self._credential = credential
-        self._key = _pattern_of(api_key) if api_key else None
+        patterns = [_pattern_of(secret) for secret in (api_key, *secrets) if secret]
+        self._key = re.compile("|".join(patterns)) if patterns else None
         self._path_hint = f" (most end with {usual_path})" if base_url and usual_path not in url.path else ""
         # Without the user, the password and the query, which may contain a key.
         self._address = f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}" if base_url else name.split("/")[0]
@@ -361,11 +364,27 @@ class ProviderErrors:
         return self.error(f"the connection to {self._address} {hint}", retryable=True)
 
 
-def _pattern_of(key: str) -> re.Pattern[str]:
+def option_secrets(headers: Mapping[str, str], extra_body: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the texts in an alias's options that may be secrets: headers, and long texts in the body."""
+    for header in headers.values():
+        yield header
+        yield header.rpartition(" ")[2]  # without `Bearer`
+    pending: list[Any] = [extra_body]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, Mapping):
+            pending += value.values()
+        elif isinstance(value, list):
+            pending += value
+        elif isinstance(value, str) and len(value) >= 2 * _MIN_KEY_CHARS:
+            yield value
+
+
+def _pattern_of(key: str) -> str:
     """Return a pattern that matches the key, whole or cut in half; a short one matches only as a separate word."""
     if len(key) < _MIN_KEY_CHARS:
-        return re.compile(rf"\b{re.escape(key)}\b")
-    return re.compile(rf"{re.escape(key)}|{re.escape(key[: len(key) // 2])}[^\s\"'),;]*")
+        return rf"\b{re.escape(key)}\b"
+    return rf"{re.escape(key)}|{re.escape(key[: len(key) // 2])}[^\s\"'),;]*"
 
 
 def _rejected_files(message: str) -> str | None:

@@ -46,6 +46,12 @@ class Provider:
     """The extra with its SDKs, if it is not that of its API format."""
 
     @property
+    def variables(self) -> tuple[str, ...]:
+        """The environment variables on which a client depends."""
+        others = (self.url_variable, self.version_variable, self.project_variable, self.location_variable)
+        return (*self.key_variables, *filter(None, others))
+
+    @property
     def extra(self) -> str:
         """The extra with its SDKs."""
         return self.sdks or self.api
@@ -85,6 +91,30 @@ PROVIDERS = (
 )
 
 
+RESERVED_FIELDS = frozenset(
+    (
+        *(
+            "model",
+            "messages",
+            "input",
+            "instructions",
+            "contents",
+            "system",
+            "system_instruction",
+            "systeminstruction",
+        ),
+        *("tools", "tool_choice", "tool_config", "toolconfig", "functions", "function_call", "response_format"),
+        *("stream", "stream_options", "n", "candidate_count", "background", "conversation", "previous_response_id"),
+    )
+)
+"""Fields of requests, in lower case, that agentsd writes: no option of an alias may replace them."""
+RESERVED_HEADERS = frozenset(
+    (
+        *("host", "connection", "content-length", "content-type", "content-encoding", "transfer-encoding"),
+        *("accept", "accept-encoding", "expect", "te", "trailer", "upgrade", "proxy-authorization"),
+    )
+)
+"""Headers, in lower case, of which the HTTP client takes care."""
 _OF_ERRORS = ("httpx2", "framework.types.bounded_body")
 """Modules that explain errors. A process without open files could not import them any more."""
 
@@ -100,6 +130,12 @@ def api_format(name: str) -> ApiFormat | None:
     """Return the API format of `provider/model`, or None if the provider is unknown."""
     prefix = name.partition("/")[0]
     return next((provider.api for provider in PROVIDERS if provider.name == prefix), None)
+
+
+def environment_of(name: str, environ: Mapping[str, str]) -> tuple[str | None, ...]:
+    """Return the values of the environment variables on which the client of `provider/model` depends."""
+    prefix = name.partition("/")[0]
+    return tuple(environ.get(variable) for one in PROVIDERS if one.name == prefix for variable in one.variables)
 
 
 def chosen_api(

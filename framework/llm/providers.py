@@ -25,6 +25,8 @@ def create_client(
     api: OpenAIApi | None = None,
     capabilities: Capabilities | None = None,
     stream: bool | None = None,
+    extra_body: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
     environ: Mapping[str, str],
 ) -> ModelClient:
     """Return the client for `provider/model`, or for `offline`. It sends nothing and loads no SDK yet.
@@ -37,6 +39,8 @@ def create_client(
         capabilities: override the known ones.
         stream: whether responses are always or never streamed, also if nobody reads the text as it arrives. By default
             they always are if the server is local: it notices a cancelled call only while it streams.
+        extra_body: fields added to the body of each request; none of `RESERVED_FIELDS`.
+        headers: headers added to each request; none of `RESERVED_HEADERS`.
         environ: environment variables, which contain the keys.
 
     Raises:
@@ -59,6 +63,7 @@ def create_client(
     url = _url(provider, name, base_url, environ)
     stream = True if stream is None and is_local(url) else stream
     options: dict[str, Any] = {"base_url": url, "capabilities": capabilities, "stream": stream}
+    options |= {"extra_body": extra_body or {}, "headers": headers or {}}
     if provider.project_variable:
         return _vertex_client(model, _vertex_place(provider, name, key, environ), options)
     options["api_key"] = key

@@ -7,7 +7,7 @@ most of the work of a call with a long history.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from operator import is_
 from typing import Any, Generic, TypeVar
@@ -87,6 +87,15 @@ class ToolsetCache(Generic[T]):
         if len(self._values) > MAX_TOOLSETS:
             del self._values[next(iter(self._values))]
         return value
+
+
+def merged_fields(body: dict[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a request with the fields of an alias's `extra_body`. Objects that both contain are merged."""
+    merged = dict(body)
+    for name, value in added.items():
+        own = merged.get(name)
+        merged[name] = merged_fields(own, value) if isinstance(own, dict) and isinstance(value, Mapping) else value
+    return merged
 
 
 def json_object(body: dict[str, Any], **encoded: Sequence[bytes]) -> bytes:

@@ -108,6 +108,9 @@ ReasoningLevel = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 """Reasoning effort of a model, from none to the highest."""
 
 
+Penalty = Annotated[float, Field(ge=-2, le=2, strict=True)]
+
+
 class ModelSettings(Frozen):
     """Sampling options passed to the model. Omitted options keep the provider's defaults."""
 
@@ -125,6 +128,20 @@ class ModelSettings(Frozen):
     """Whether the model calls tools: `auto`, `none`, `required`, or the name of the tool it must call."""
     reasoning: ReasoningLevel | None = None
     """Reasoning effort of a reasoning model: `none`, `minimal`, `low`, `medium`, `high` or `xhigh`."""
+    top_k: Annotated[int, Field(gt=0, strict=True)] | None = None
+    """Sample only from this number of the most likely tokens."""
+    min_p: Annotated[float, Field(ge=0, le=1, strict=True)] | None = None
+    """Sample only from tokens that are at least this likely, relative to the most likely one."""
+    frequency_penalty: Penalty | None = None
+    """Penalty for tokens by how often the text contains them already, from -2 to 2."""
+    presence_penalty: Penalty | None = None
+    """Penalty for tokens that the text contains already, from -2 to 2."""
+    parallel_tool_calls: Annotated[bool, Field(strict=True)] | None = None
+    """Whether the model may call several tools in one turn."""
+    verbosity: Literal["low", "medium", "high"] | None = None
+    """Length of the answers of OpenAI's models: `low`, `medium` or `high`."""
+    service_tier: Annotated[str, StringConstraints(pattern="^[a-z_-]{1,32}$")] | None = None
+    """Processing tier of the provider, such as `flex` or `priority`."""
     response_format: Literal["text", "json"] | None = None
     """Format of the final answer; `json` is one JSON object. Default: JSON if `output_schema` is set, else text."""
 

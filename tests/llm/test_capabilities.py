@@ -138,7 +138,7 @@ def test_a_later_row_overrides_the_values_of_earlier_ones(tmp_path: Path) -> Non
     rows = '"a/m*" = {tools = true, images = true}\n"b/m" = {tools = false}\n"a/m-1" = {images = false}\n'
     table.write_text(f'{SECTION}{rows}{SECTION}"a/m*" = {{pdf = true}}\n', "utf-8")
 
-    assert read_table(table) == {
+    assert {name: tuple(row[:2] for row in rows) for name, rows in read_table(table).items()} == {
         "a": (
             ("a/m*", Capabilities(tools=True, images=True)),
             ("a/m-1", Capabilities(images=False)),

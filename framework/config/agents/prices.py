@@ -46,7 +46,7 @@ class PriceList:
     def capabilities(self, name: str) -> Capabilities:
         """Return what is known about a model, from its alias and the built-in table."""
         alias = self.aliases.get(name) or ModelAlias.model_construct(model=name)
-        known = (alias.capabilities or Capabilities()).over(known_capabilities(alias.model))
+        known = (alias.capabilities or Capabilities()).over(known_capabilities(alias.model, alias.base_url))
         api = chosen_api(alias.model, base_url=alias.base_url, api=alias.api, capabilities=alias.capabilities)
         return known.model_copy(update={"api": api})
 

@@ -13,10 +13,11 @@ from typing import Any
 from framework.config.yaml.document import Document, KeyPath
 from framework.types.problem import Problem
 
+_FILE = re.compile(r"(?<!\$)\$\{file:")
 _VARIABLE = re.compile(r"\$(?:\$|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\})")
 
 Unset = tuple[KeyPath, Problem]
-"""A value with a variable that is not set."""
+"""A value with a variable that is not set, or with a file where none is read."""
 
 
 def expand(document: Document, environ: Mapping[str, str]) -> tuple[dict[str, Any], list[Unset]]:
@@ -30,6 +31,12 @@ def expand(document: Document, environ: Mapping[str, str]) -> tuple[dict[str, An
             return [fill((*path, index), item) for index, item in enumerate(value)]
         if not isinstance(value, str) or "$" not in value:
             return value
+        if _FILE.search(value):
+            if path[0] == "models" and path[2:] == ("api_key",):
+                return value  # the model's client reads the file whenever it changes
+            hint = "use a variable here, ${NAME}"
+            message = "files are read for the api_key of a model's alias only"
+            unset.append((path, document.problem(path, message, hint=hint)))
         for name in _unset(value, environ):
             hint = f"set it, or write ${{{name}:-default}}"
             unset.append((path, document.problem(path, f"the variable {name} is not set", hint=hint)))

@@ -68,7 +68,7 @@ _MAX_LEVELS = 5
 
 
 _LITERAL_SECRET = re.compile(
-    r"(?:key|(?<!max_total_)token|secret|password|authorization|cookie)s?['\"]?\s*+:\s*+"
+    r"(?:key|(?<!max_total_)token|secret|password|authorization|cookie|header|extra_body)s?['\"]?\s*+:\s*+"
     r"(?!['\"]?(?:Bearer |Basic )?\$\{)",
     re.IGNORECASE,
 )

@@ -15,7 +15,7 @@ from framework.engine.context.circuit_breaker import CircuitBreakers
 from framework.engine.context.event_hub import TextKind
 from framework.llm.client import ModelClient, ModelInfo, ModelRequest, ProbingClient
 from framework.llm.json_protocol.client import with_protocol
-from framework.llm.provider_table import OFFLINE, PROVIDERS
+from framework.llm.provider_table import OFFLINE, PROVIDERS, environment_of
 from framework.llm.providers import create_client
 from framework.llm.request_cache import ToolsetCache
 from framework.llm.tokens import message_tokens, tool_tokens
@@ -25,6 +25,9 @@ from framework.telemetry.spans import Spans
 from framework.types.errors import ConfigError, RequestError
 from framework.types.text import did_you_mean
 from framework.types.warnings import WarningCode
+
+_Identity = tuple[str, ModelAlias | None, str | None, tuple[str | None, ...]]
+"""What a client depends on: name, alias, key, and the variables of its provider. One that changes has a new client."""
 
 
 class CallContext(Protocol):
@@ -115,7 +118,7 @@ class ModelClients:
         """Models whose last streamed reply began with thoughts and had their end tag only."""
         self._tool_tokens = ToolsetCache(tool_tokens)  # a list of tools is counted once while it is in use
         self._embedded = dict(clients)
-        self._connected: dict[tuple[str, ModelAlias | None], ModelClient] = {}
+        self._connected: dict[_Identity, ModelClient] = {}
         self._unprobed: dict[ModelClient, ProbingClient] = {}
         """Clients of local servers that have not reported all capabilities of their model."""
 
@@ -124,8 +127,10 @@ class ModelClients:
         if name in self._embedded:
             return self._embedded[name]
         alias = settings.models.get(name)
-        if (client := self._connected.get((name, alias))) is None:
-            client = self._connected[name, alias] = self._connect(name, alias, settings)
+        key = alias.key_text if alias else None
+        identity = name, alias, key, environment_of(alias.model if alias else name, os.environ)
+        if (client := self._connected.get(identity)) is None:
+            client = self._connected[identity] = self._connect(name, alias, key, settings)
             if isinstance(client, ProbingClient) and client.needs_probe:
                 self._unprobed[client] = client
         return client
@@ -153,13 +158,12 @@ class ModelClients:
         """Return the estimated number of tokens of a request, with its tools."""
         return sum(map(message_tokens, request.messages)) + self._tool_tokens.get(request.tools)
 
-    def _connect(self, name: str, alias: ModelAlias | None, settings: Settings) -> ModelClient:
+    def _connect(self, name: str, alias: ModelAlias | None, key: str | None, settings: Settings) -> ModelClient:
         if alias is None:
             if "/" not in name and name != OFFLINE:
                 known = did_you_mean(name, sorted({OFFLINE, *self._embedded, *settings.models}))
                 raise ConfigError(f"there is no model {name!r}: write PROVIDER/MODEL, or an alias{known}")
             return create_client(name, environ=os.environ)
-        key = alias.api_key.get_secret_value() if alias.api_key else None
         return create_client(
             alias.model,
             base_url=alias.base_url,
@@ -167,6 +171,7 @@ class ModelClients:
             api=alias.api,
             capabilities=alias.capabilities,
             stream=alias.stream,
+            **alias.options,
             environ=os.environ,
         )
 

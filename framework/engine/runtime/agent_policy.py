@@ -166,7 +166,7 @@ def render_prompt(agent: Agent, settings: Settings, locale: str | None, inputs: 
 def _capabilities(model: str, settings: Settings) -> Capabilities:
     """Return what is known of a model without calling it."""
     alias = settings.models.get(model)
-    known = known_capabilities(alias.model if alias else model)
+    known = known_capabilities(alias.model, alias.base_url) if alias else known_capabilities(model)
     return alias.capabilities.over(known) if alias and alias.capabilities else known
 
 

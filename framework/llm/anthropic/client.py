@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from framework.llm.anthropic.format import (
@@ -21,8 +22,9 @@ from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, ser
 from framework.llm.file_encoding import FileInsertion
 from framework.llm.http_client import SDK_TIMEOUT, create_http_client, read_unstreamed
 from framework.llm.openai_format import tool_names
-from framework.llm.provider_errors import ProviderErrors, message_in, parse_retry_after
+from framework.llm.provider_errors import ProviderErrors, message_in, option_secrets, parse_retry_after
 from framework.llm.reply_check import FinishReasons, ProviderResponse, merge_finish_reason, to_reply
+from framework.llm.request_cache import merged_fields
 from framework.llm.stream_assembler import as_dict, as_list, index_key
 from framework.types.errors import ModelError
 from framework.types.text import fix_surrogates
@@ -62,6 +64,8 @@ class AnthropicModel:
         base_url: a different server with the same API, without `/v1`; None for Anthropic's.
         capabilities: override the known ones.
         stream: whether responses are always or never streamed; None to stream them if the request asks for it.
+        extra_body: fields added to the body of each request.
+        headers: headers added to each request.
     """
 
     provider = "anthropic"
@@ -79,6 +83,8 @@ class AnthropicModel:
         base_url: str | None = None,
         capabilities: Capabilities | None = None,
         stream: bool | None = None,
+        extra_body: Mapping[str, Any] = MappingProxyType({}),
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         served = served_model(
             self.provider, model, base_url, capabilities, media_types=ANTHROPIC_MEDIA_TYPES, stream=stream
@@ -86,7 +92,9 @@ class AnthropicModel:
         self._info = replace(served, answer_tool=True, max_files=max_files(served.capabilities))
         self._api_key = api_key
         self._base_url = base_url.rstrip("/").removesuffix("/v1") if base_url else None
-        self._errors = ProviderErrors(self._info.name, api_key, base_url, credential=self.credential)
+        self._extra_body, self._headers = extra_body, headers
+        secrets = option_secrets(headers, extra_body)
+        self._errors = ProviderErrors(self._info.name, api_key, base_url, credential=self.credential, secrets=secrets)
         self._client: AsyncAnthropic | None = None
         self._files = FileInsertion()
 
@@ -144,6 +152,7 @@ class AnthropicModel:
         return self._create_sdk(
             max_retries=0,
             timeout=SDK_TIMEOUT,
+            default_headers=self._headers,
             http_client=create_http_client(SDK_TIMEOUT, on_request=self._before_sending),
             open_telemetry=False,
         )
@@ -159,6 +168,10 @@ class AnthropicModel:
 
     def _body(self, request: ModelRequest) -> dict[str, Any]:
         body = request_to_body(request, self._info)
+        if self._extra_body:
+            # Objects of the request are merged here; the SDK would replace them.
+            own = {name: body[name] for name in self._extra_body if name in body}
+            body["extra_body"] = {**body.get("extra_body", {}), **merged_fields(own, self._extra_body)}
         if self.sampling_version and (sampling := body.get("extra_body")):
             body["extra_body"] = {**sampling, "anthropic_version": self.sampling_version}
         return body

@@ -23,7 +23,7 @@ from framework.types.text import fix_surrogates
 _DEFAULT_MAX_TOKENS = 4096
 """Default for `max_tokens`, which this API requires."""
 _SAMPLING_VERSION = "2023-06-01"
-"""The last version of the API that accepts `temperature` and `top_p`."""
+"""The last version of the API that accepts `temperature`, `top_p` and `top_k`."""
 _THINKING_BLOCKS = ("thinking", "redacted_thinking")
 _CACHE = {"type": "ephemeral"}
 _EFFORT = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh"}
@@ -68,9 +68,13 @@ def request_to_body(request: ModelRequest, info: ModelInfo) -> dict[str, Any]:
         body["system"] = system
     if tools:
         body |= {"tools": tools, "tool_choice": _tool_choice(choice, names)}
+        if settings.parallel_tool_calls is not None and choice != "none":
+            body["tool_choice"]["disable_parallel_tool_use"] = not settings.parallel_tool_calls
+    if settings.service_tier:
+        body["service_tier"] = settings.service_tier
     if settings.stop:
         body["stop_sequences"] = list(settings.stop)
-    sampling = {"temperature": settings.temperature, "top_p": settings.top_p}
+    sampling = {"temperature": settings.temperature, "top_p": settings.top_p, "top_k": settings.top_k}
     sampling = {key: value for key, value in sampling.items() if value is not None}
     if sampling and body.get("thinking", {}).get("type") not in (
         "adaptive",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -13,7 +14,7 @@ from framework.llm.file_encoding import FileInsertion
 from framework.llm.gemini.format import GEMINI_MEDIA_TYPES, ResponseAssembler, request_to_arguments
 from framework.llm.http_client import SDK_TIMEOUT, create_http_client
 from framework.llm.openai_format import tool_names
-from framework.llm.provider_errors import ProviderErrors, message_in, parse_retry_after
+from framework.llm.provider_errors import ProviderErrors, message_in, option_secrets, parse_retry_after
 from framework.llm.reply_check import FinishReasons, ProviderResponse, to_reply
 from framework.types.certificates import trusted_certificates
 from framework.types.errors import ModelError
@@ -62,6 +63,8 @@ class GeminiModel:
         base_url: a different server with the same API, with or without a version such as `/v1beta`; None for Google's.
         capabilities: override the known ones.
         stream: whether responses are always or never streamed; None to stream them if the request asks for it.
+        extra_body: fields added to the body of each request.
+        headers: headers added to each request.
     """
 
     provider = "gemini"
@@ -77,12 +80,16 @@ class GeminiModel:
         base_url: str | None = None,
         capabilities: Capabilities | None = None,
         stream: bool | None = None,
+        extra_body: Mapping[str, Any] = MappingProxyType({}),
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         media_types = frozenset(GEMINI_MEDIA_TYPES)
         self._info = served_model(self.provider, model, base_url, capabilities, media_types=media_types, stream=stream)
         self._api_key = api_key
         self._base_url = base_url
-        self._errors = ProviderErrors(self._info.name, api_key, base_url, credential=self.credential)
+        self._extra_body, self._headers = extra_body, headers
+        secrets = option_secrets(headers, extra_body)
+        self._errors = ProviderErrors(self._info.name, api_key, base_url, credential=self.credential, secrets=secrets)
         self._client: Client | None = None
         self._http: httpx2.AsyncClient | None = None
         self._files = FileInsertion()
@@ -148,6 +155,8 @@ class GeminiModel:
             timeout=int(SDK_TIMEOUT * 1000),
             retry_options=HttpRetryOptions(attempts=1),
             httpx_async_client=self._http,
+            headers=dict(self._headers) or None,
+            extra_body=dict(self._extra_body) or None,
         )
         return self._create_sdk(options)
 

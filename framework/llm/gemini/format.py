@@ -49,6 +49,10 @@ def request_to_arguments(request: ModelRequest, info: ModelInfo) -> dict[str, An
         "max_output_tokens": settings.max_tokens,
         "stop_sequences": list(settings.stop) or None,
         "seed": settings.seed,
+        "top_k": settings.top_k,
+        "frequency_penalty": settings.frequency_penalty,
+        "presence_penalty": settings.presence_penalty,
+        "service_tier": settings.service_tier,
         "thinking_config": _thinking(settings, info.capabilities),
         "automatic_function_calling": {"disable": True},
         # The SDK would send further requests on its own, past the budget.

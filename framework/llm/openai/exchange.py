@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from time import monotonic
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from framework.llm.capabilities import Capabilities, OpenAIApi
@@ -17,8 +18,8 @@ from framework.llm.http_client import SDK_TIMEOUT, read_unstreamed
 from framework.llm.openai.local_server import ask_server, is_local
 from framework.llm.openai.server_error import ServerError
 from framework.llm.openai_format import tool_names, wire_names
-from framework.llm.provider_errors import ProviderErrors, message_in, parse_retry_after
-from framework.llm.request_cache import ToolsetCache, encode_json
+from framework.llm.provider_errors import ProviderErrors, message_in, option_secrets, parse_retry_after
+from framework.llm.request_cache import ToolsetCache, encode_json, merged_fields
 from framework.types.errors import ModelError
 from framework.types.messages import ToolDefinition
 
@@ -88,6 +89,8 @@ class OpenAIExchange(ABC, Generic[A]):
         capabilities: override the known ones.
         azure_version: version of Azure's API; None for all other servers.
         stream: whether responses are always or never streamed; None to stream them if the request asks for it.
+        extra_body: fields added to the body of each request.
+        headers: headers added to each request.
     """
 
     api: OpenAIApi
@@ -104,6 +107,8 @@ class OpenAIExchange(ABC, Generic[A]):
         capabilities: Capabilities | None = None,
         azure_version: str | None = None,
         stream: bool | None = None,
+        extra_body: Mapping[str, Any] = MappingProxyType({}),
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         configured = (capabilities or Capabilities()).model_copy(update={"api": self.api})
         info = served_model(provider, model, base_url, configured, media_types=self.media_types, stream=stream)
@@ -112,8 +117,12 @@ class OpenAIExchange(ABC, Generic[A]):
         self._api_key = api_key
         self._base_url = base_url
         self._azure_version = azure_version
+        self._extra_body, self._headers = extra_body, headers
         usual_path = "" if azure_version else "/v1"
-        self._errors = ProviderErrors(self._info.name, api_key, base_url, usual_path=usual_path, api=self.api)
+        secrets = option_secrets(headers, extra_body)
+        self._errors = ProviderErrors(
+            self._info.name, api_key, base_url, usual_path=usual_path, api=self.api, secrets=secrets
+        )
         self._connection: Connection | None = None
         self._requests_usage = True
         """Whether streams request usage; False once the server has rejected the option."""
@@ -130,7 +139,7 @@ class OpenAIExchange(ABC, Generic[A]):
         """Send the request and yield the reply's deltas; raise ModelError if it fails."""
         if request.media:
             await request.scratch.files.add(request.media)
-        settings = self._settings(request)
+        settings = merged_fields(self._settings(request), self._extra_body)
         if not (self._info.is_streamed(request) or self._must_stream(settings)):
             body = await self._encoded(request, settings, streamed=False)
             reply = self._parse_body(await self._guard(self._connected().post(body)), request)
@@ -253,8 +262,8 @@ class OpenAIExchange(ABC, Generic[A]):
         path = _PATHS[self.api]
         if self._base_url and self._azure_version:
             deployment, version = self._info.model, self._azure_version
-            return AzureConnection(self._api_key, self._base_url, SDK_TIMEOUT, path, deployment, version)
-        return SdkConnection(self._api_key, self._base_url, SDK_TIMEOUT, path)
+            return AzureConnection(self._api_key, self._base_url, SDK_TIMEOUT, path, deployment, version, self._headers)
+        return SdkConnection(self._api_key, self._base_url, SDK_TIMEOUT, path, self._headers)
 
     async def _guard(self, call: Awaitable[T]) -> T:
         return await self._errors.guard(call, ServerError, self._explain)

@@ -135,10 +135,13 @@ class ResponsesModel(OpenAIExchange[ResponsesAssembler]):
             body["include"] = ["reasoning.encrypted_content"]
             if (level := supported.reasoning_level(request.settings.reasoning)) is not None:
                 body["reasoning"] = {"effort": level}
-        if request.json is not None and (supported.json_with_tools or not request.tools):
-            body.update(_text_format(request.json, supported))
+        may_set_format = supported.json_with_tools or not request.tools
+        if request.json is not None and may_set_format and (form := _text_format(request.json, supported)):
+            body["text"] = {**body.get("text", {}), **form}
         if request.tools:
             body["tool_choice"] = function_choice(self._tool_choice(request, names), names)
+            if request.settings.parallel_tool_calls is not None:
+                body["parallel_tool_calls"] = request.settings.parallel_tool_calls
         return body
 
     def _parse_body(self, body: Any, request: ModelRequest) -> ModelReply:
@@ -180,8 +183,8 @@ class ResponsesModel(OpenAIExchange[ResponsesAssembler]):
 
 
 def _text_format(schema: Mapping[str, Any], supported: Capabilities) -> dict[str, Any]:
-    """Return the strictest `text.format` that the model supports, if any."""
+    """Return the strictest `format` of a text that the model supports, if any."""
     if schema and supported.json_schema:
         named = {"name": "answer", "schema": schema, "strict": False}  # strict forbids optional fields
-        return {"text": {"format": {"type": "json_schema", **named}}}
-    return {"text": {"format": {"type": "json_object"}}} if supported.json_object else {}
+        return {"format": {"type": "json_schema", **named}}
+    return {"format": {"type": "json_object"}} if supported.json_object else {}

@@ -58,11 +58,13 @@ def function_choice(choice: str, names: Mapping[str, str]) -> str | _Item:
 
 
 def settings_to_fields(settings: ModelSettings) -> dict[str, Any]:
-    """Return the sampling settings that are set; the API has no `stop` and no `seed`."""
+    """Return the settings that are set, except those that require tools, and `reasoning`."""
     fields = {
         "temperature": settings.temperature,
         "top_p": settings.top_p,
         "max_output_tokens": settings.max_tokens,
+        "text": {"verbosity": settings.verbosity} if settings.verbosity else None,
+        "service_tier": settings.service_tier,
     }
     return {key: value for key, value in fields.items() if value is not None}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
@@ -53,13 +54,22 @@ class SdkConnection:
         base_url: the URL up to and including `/v1`; None for the SDK's default.
         timeout: seconds without a byte.
         path: the path of the API below the base URL.
+        added: headers added to each request. With some, no redirect is followed: they may contain another key, which
+            the client would send to any host.
 
     Raises:
         ValueError: the key contains a line break or another character that is not printable.
         OSError: the certificates that the environment names cannot be read.
     """
 
-    def __init__(self, api_key: str, base_url: str | None, timeout: float, path: str) -> None:
+    def __init__(
+        self,
+        api_key: str,
+        base_url: str | None,
+        timeout: float,
+        path: str,
+        added: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         if not api_key.isprintable():
             raise ValueError("Authorization contains a line break or another character that is not printable")
         base_url, password = _split_password(base_url)
@@ -78,6 +88,9 @@ class SdkConnection:
         headers: dict[str, str | Omit] = {"User-Agent": USER_AGENT, **dict.fromkeys(omitted, omit)}
         if password:
             headers["Authorization"] = password
+        # In the spelling of the headers above, so that each is sent once.
+        spelled = {name.lower(): name for name in (*headers, "Authorization", "api-key")}
+        headers |= {spelled.get(name.lower(), name): value for name, value in added.items()}
         # Repeats the client's options: without them, the SDK copies its defaults for each request.
         self._options: RequestOptions = {
             "headers": headers,
@@ -85,6 +98,8 @@ class SdkConnection:
             "timeout": timeout,
             "security": {"bearer_auth": True},
         }
+        if added:
+            self._options["follow_redirects"] = False
 
     def _create_sdk(self, **options: Any) -> AsyncOpenAI:
         return AsyncOpenAI(**options)
@@ -158,16 +173,26 @@ class AzureConnection(SdkConnection):
         path: the path of the API below the base URL.
         deployment: name of the deployment.
         version: `api-version` of each request.
+        added: headers added to each request.
     """
 
-    def __init__(self, api_key: str, base_url: str, timeout: float, path: str, deployment: str, version: str) -> None:
+    def __init__(
+        self,
+        api_key: str,
+        base_url: str,
+        timeout: float,
+        path: str,
+        deployment: str,
+        version: str,
+        added: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         root = base_url.removesuffix("/openai")
         # Azure has chat completions for each deployment; the Responses API finds it by the model in the request.
         below = f"/openai/deployments/{quote(deployment, safe='')}" if path == "chat/completions" else "/openai"
         self._version = version
-        super().__init__(api_key, root + below, timeout, path)
+        super().__init__(api_key, root + below, timeout, path, added)
         # Set here, so that the SDK does not send a token from its own environment variable instead.
-        headers: dict[str, str | Omit] = {**self._options["headers"], "api-key": api_key, "Authorization": omit}
+        headers: dict[str, str | Omit] = {"Authorization": omit, "api-key": api_key, **self._options["headers"]}
         self._options["headers"] = headers
 
     def _create_sdk(self, **options: Any) -> AsyncOpenAI:

@@ -20,6 +20,7 @@ models:
   claude: {{model: anthropic/claude-x, {HERE}}}
   fable: {{model: anthropic/claude-fable-5, {HERE}}}
   own: {{model: openai/x, {HERE}, capabilities: {{reasoning_levels: [low, high]}}}}
+  seek: {{model: openai/x, base_url: 'https://api.deepseek.com', api_key: k}}
   responses: {{model: openai/x, {HERE}, api: responses}}
   chat: {{model: openai/gpt-5.6-terra, {HERE}, api: chat}}
 """
@@ -60,6 +61,14 @@ def problems(root: Path, model: str | None, settings: str, more: str = "", **key
         ),
         ("anthropic/claude-x", "{seed: 3}", "anthropic does not support seed", "remove it from model_settings"),
         ("claude", "{seed: 3}", "anthropic does not support seed", "remove it from model_settings"),
+        ("openai/gpt-4o", "{min_p: 0}", "openai/gpt-4o does not support min_p", "remove it from model_settings"),
+        ("seek", "{verbosity: low}", "openai/x does not support verbosity", "remove it from model_settings"),
+        (
+            "responses",
+            "{presence_penalty: 1}",
+            "the Responses API of openai/x does not support presence_penalty",
+            "remove it from model_settings, or set `api: chat` at an alias of the model in agentsd.yaml",
+        ),
         (
             "openai/gpt-5.6-terra",
             "{stop: [END]}",
