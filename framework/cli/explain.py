@@ -22,6 +22,9 @@ from framework.engine.context.policy import VerdictKind
 from framework.engine.runtime.agent_policy import RenderedPrompt, ToolPolicy, agent_policy, render_prompt
 from framework.engine.runtime.request import checked_inputs
 from framework.engine.tool_call.explain import ToolExplanation, explain_call, explain_tool, explain_tools
+from framework.llm.provider_table import api_format
+from framework.llm.tool_schemas import schema_changes, wire_schema
+from framework.tools.tool import Tool
 from framework.types.errors import RequestError
 from framework.types.outcome import EXIT_APPROVAL, EXIT_NEGATIVE
 
@@ -31,6 +34,7 @@ WORDS: dict[VerdictKind, tuple[str, str]] = {
     "deny": ("denied", "red"),
 }
 VERDICT_CHARS = 7
+_MAX_CHANGES = 20
 
 
 @click.command("explain")
@@ -63,14 +67,29 @@ def command(
         explanation = explain_tool(chosen, found)
     else:
         explanation, wrong = explain_call(chosen, found, arguments_of(arguments), read.base_path)
+    model, changes = _sent_schema(chosen, found, read.settings)
     if as_json:
         data = ToolPolicy.of(explanation).model_dump(mode="json")
-        click.echo(json.dumps(data | {"invalid_arguments": wrong}, ensure_ascii=False, indent=2))
+        more = {"invalid_arguments": wrong, "schema_changes": changes}
+        click.echo(json.dumps(data | more, ensure_ascii=False, indent=2))
     else:
         _show_tool(explanation, len(tool))
+        if changes:
+            click.echo(wrapped(f"the schema of its arguments, as {model} gets it: {'; '.join(changes)}"))
         if wrong:
             click.secho(f"  but its arguments are invalid: {wrong}", fg="red")
     return {"allow": 0, "ask": EXIT_APPROVAL, "deny": EXIT_NEGATIVE}[explanation.verdict.kind]
+
+
+def _sent_schema(agent: Agent, tool: Tool, settings: Settings) -> tuple[str, list[str]]:
+    """Return the agent's model, and what its provider's form changes in the schema of a tool's arguments."""
+    model = agent.spec.model or settings.model
+    name = settings.models[model].model if model in settings.models else model
+    api = "anthropic" if name.startswith("vertex/claude-") else api_format(name)
+    written = tool.arguments.schema
+    changes = list(schema_changes(written, wire_schema(written, api))) if api else []
+    more = len(changes) - _MAX_CHANGES
+    return name, [*changes[:_MAX_CHANGES], *([f"{more} more"] if more > 0 else [])]
 
 
 def _prompt(agent: Agent, settings: Settings, locale: str | None, inputs: tuple[str, ...]) -> RenderedPrompt:

@@ -22,6 +22,7 @@ In reading order; each module imports only from those below it:
     provider_errors    Translates every failure of a provider to a ModelError.
     client             The interface of every model client: request, deltas and reply.
     openai_format      Converts messages to and from the format of OpenAI's chat completions.
+    tool_schemas       Puts the JSON Schema of a tool's arguments into the form that a provider accepts.
     tokens             Estimates the number of tokens of texts, messages and tools.
     request_cache      Requests as JSON bytes, each part encoded once.
     message_shape      Puts a conversation into the form that the receiver's chat template accepts.

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from framework.llm.file_encoding import Base64, missing_file
+from framework.llm.tool_schemas import wire_schema
 from framework.types.media import MessagePart, TextPart
 from framework.types.messages import WIRE_NAME_LENGTH, Message, Reasoning, ToolCall, ToolDefinition, Usage, wire_name
 from framework.types.spec import ModelSettings
@@ -67,7 +68,7 @@ def tool_to_chat(definition: ToolDefinition) -> dict[str, Any]:
     function = {
         "name": definition.wire_name,
         "description": definition.description,
-        "parameters": definition.parameters,
+        "parameters": wire_schema(definition.parameters, "openai"),
     }
     return {"type": "function", "function": function}
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from typing import Annotated, Any, Literal
@@ -16,6 +17,8 @@ from framework.types.media import MediaPart, MessagePart, described_text, joined
 from framework.types.text import one_line
 
 WIRE_NAME_LENGTH = 64
+_WIRE_KEY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+_NOT_IN_KEYS = re.compile(r"[^a-zA-Z0-9_.-]")
 
 
 class ToolCall(Frozen):
@@ -214,3 +217,26 @@ def wire_name(name: str) -> str:
     if len(wire) <= WIRE_NAME_LENGTH:
         return wire
     return wire[: WIRE_NAME_LENGTH - 9] + "_" + blake2b(name.encode(), digest_size=4).hexdigest()
+
+
+def wire_keys(names: Iterable[str]) -> dict[str, str]:
+    """Return the argument with each name that every provider accepts; most names are such a name themselves.
+
+    A name consists of 1 to 64 letters, digits, `_`, `.` and `-`: `$filter` becomes `_filter`.
+    """
+    keys = {name: name for name in names if _WIRE_KEY.fullmatch(name)}
+    for name in names:
+        if name not in keys:
+            plain = _NOT_IN_KEYS.sub("_", name)[:WIRE_NAME_LENGTH] or "_"
+            digest = blake2b(name.encode("utf-8", "backslashreplace"), digest_size=4).hexdigest()
+            keys[plain if plain not in keys else f"{plain[: WIRE_NAME_LENGTH - 9]}_{digest}"] = name
+    return keys
+
+
+def original_keys(arguments: Mapping[str, Any], declared: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arguments with the names that their schema declares, where they were given as `wire_keys`."""
+    if all(name in declared for name in arguments):
+        return arguments
+    keys = wire_keys(declared)
+    restored = {name if name in declared else keys.get(name, name): value for name, value in arguments.items()}
+    return restored if len(restored) == len(arguments) else arguments

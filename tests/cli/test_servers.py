@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import ENVIRONMENT, agentsd
-from tests.support.mcp_worlds import MODERN
+from tests.support.mcp_definitions import server_file, tool_definition
+from tests.support.mcp_worlds import MODERN, configure
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write
 
@@ -117,3 +118,21 @@ def test_without_the_sdk_of_a_model_check_and_run_name_the_package_to_install(tm
     needed = "warning: anthropic/claude-haiku-4-5 needs the SDK of anthropic: pip install 'agentsd[anthropic]'"
     assert f"agents.d/one.yaml:4:8: {needed}" in done.stderr
     assert f"agentsd.yaml:1:8: {needed}" in done.stderr
+
+
+def test_explain_shows_what_a_provider_gets_of_a_tools_schema(tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"$filter": {"type": "string"}}, "anyOf": [{"required": ["$filter"]}]}
+    configure(tmp_path, {"tools": [tool_definition("find", schema)]})
+    write(
+        tmp_path,
+        {
+            "agents.d/a.yaml": agent("a", model="claude", skill_policy=POLICY, mcp_policy="{docs: {pin: warn}}"),
+            "agentsd.yaml": "models: {claude: {model: anthropic/claude-sonnet-4-5, api_key: none}}\n",
+            "plugins/docs.yaml": server_file(tmp_path),
+        },
+    )
+    done = agentsd("explain", "a", "mcp.docs.find", "--connect", cwd=tmp_path)
+    assert "the schema of its arguments, as anthropic/claude-sonnet-4-5 gets it: " in " ".join(done.stdout.split())
+    assert "properties._filter: added" in " ".join(done.stdout.split())
+    data = json.loads(agentsd("explain", "a", "mcp.docs.find", "--connect", "--json", cwd=tmp_path).stdout)
+    assert {"anyOf: removed", "properties.$filter: removed"} <= set(data["schema_changes"])

@@ -14,6 +14,7 @@ from framework.llm.client import Delta, ModelClient, ModelInfo, ModelReply, Mode
 from framework.llm.reply_check import require_content
 from framework.llm.thoughts import Separated, ThoughtSplitter, without_thoughts
 from framework.llm.tokens import estimate_tokens, message_tokens
+from framework.llm.tool_schemas import blamed_tool
 from framework.types.errors import ModelError
 from framework.types.events import ContentReceived, Thought
 from framework.types.messages import Usage
@@ -55,6 +56,7 @@ async def send_attempt(
             if request.continued is None:  # else nothing may be left to add
                 require_content(reply, client.info)
         except ModelError as error:
+            attempt.name_rejected_tool(error)
             error.usage = attempt.failed_usage(error.usage)
             error.has_begun = any(text.strip() for text in attempt.texts)
             trace.failed(error.error_type, error.message, error.usage)
@@ -62,6 +64,10 @@ async def send_attempt(
             raise
         trace.replied(reply, attempt.first_at)
     return reply
+
+
+_REJECTED = ("400", "422")
+"""Statuses of a request that the provider rejects, as `error.type`."""
 
 
 @dataclass(slots=True)
@@ -187,6 +193,14 @@ class _Attempt:
         agent = self.caller.agent
         is_own = getattr(agent.spec.runtime_policy, key) == getattr(self.caller.budget.limits, key)
         return f"runtime_policy.{key}, {agent.place('runtime_policy', key) if is_own else 'set by the caller'}"
+
+    def name_rejected_tool(self, error: ModelError) -> None:
+        """Add to an error about the schema of a tool which tool it is, and where to leave it out."""
+        tool = blamed_tool(error.message, self.request.tools) if error.error_type in _REJECTED else None
+        if tool is not None:
+            place = self.caller.agent.place("skill_policy")
+            advice = f"this is about the tool {tool.name}: leave it out with skill_policy.deny ({place})"
+            error.args = (f"{error.message}; {advice}",)
 
     # --- usage
 

@@ -15,7 +15,7 @@ from framework.tools.locations import canonical_arguments, require_canonical
 from framework.tools.schema.arguments import ArgumentsError
 from framework.tools.schema.repairs import RepairedArguments, repair_arguments
 from framework.tools.tool import Tool
-from framework.types.messages import ToolCall
+from framework.types.messages import ToolCall, original_keys
 from framework.types.plan import PlanDraft
 from framework.types.strict_json import has_more_values
 
@@ -29,7 +29,8 @@ async def repair_call(run: RunContext, call: ToolCall, tool: Tool) -> ToolCall:
     """Return the call with repaired arguments; the repairs are reported once, also if the run resumes in between."""
     repaired = await _normalize(run, tool, call.arguments)
     if not (notes := repaired.notes):
-        return call
+        same_names = repaired.arguments.keys() == call.arguments.keys()
+        return call if same_names else call.model_copy(update={"arguments": repaired.arguments})
     record = run.state.calls[call.id]
     if not record.repairs:
         run.state.calls[call.id] = record.model_copy(update={"repairs": notes})
@@ -59,16 +60,20 @@ def normalize_arguments(
 ) -> RepairedArguments:
     """Convert paths and URLs to their canonical form, and repair other values unless an agent is strict.
 
+    Names that had to be changed for a provider are restored first.
+
     Args:
         tool: the tool to call.
         arguments: the arguments from the model or a person.
         base: the base directory of relative paths.
         *agents: agents whose `strict_arguments` setting applies.
     """
+    schema = tool.definition.parameters
+    arguments = original_keys(arguments, schema.get("properties", {}))
     if any(agent is not None and agent.spec.runtime_policy.strict_arguments for agent in agents):
         repaired = RepairedArguments(dict(arguments))
     else:
-        repaired = repair_arguments(tool.definition.parameters, arguments)
+        repaired = repair_arguments(schema, arguments)
     if not tool.paths and not tool.urls:
         return repaired
     canonical = canonical_arguments(tool, repaired.arguments, base)

@@ -15,6 +15,7 @@ from framework.llm.client import ModelInfo, ModelReply, ModelRequest
 from framework.llm.file_encoding import Base64, missing_file
 from framework.llm.message_shape import leading_instructions, mark_notices
 from framework.llm.openai_format import parse_call, to_wire_name, token_count, wire_names
+from framework.llm.tool_schemas import wire_schema
 from framework.types.media import MessagePart, TextPart
 from framework.types.messages import REFUSED_STATUSES, Message, Reasoning, ToolCall, ToolDefinition, Usage
 from framework.types.spec import ModelSettings
@@ -150,7 +151,11 @@ def _system(messages: Sequence[Message]) -> list[_Block]:
 
 def _tools(definitions: Sequence[ToolDefinition]) -> list[_Block]:
     tools: list[_Block] = [
-        {"name": tool.wire_name, "description": tool.description, "input_schema": {"type": "object", **tool.parameters}}
+        {
+            "name": tool.wire_name,
+            "description": tool.description,
+            "input_schema": wire_schema(tool.parameters, "anthropic"),
+        }
         for tool in definitions
     ]
     if tools:

@@ -4,5 +4,4 @@ In reading order; each module imports only from those below it:
 
     client  Sends a request and assembles the response.
     format  Converts messages to and from the format of `generateContent`.
-    schema  Reduces a JSON Schema to the subset that Gemini accepts.
 """

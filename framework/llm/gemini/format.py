@@ -9,10 +9,10 @@ from typing import Any
 from framework.llm.capabilities import THINKING_TOKENS, Capabilities
 from framework.llm.client import Delta, ModelInfo, ModelRequest
 from framework.llm.file_encoding import Base64, missing_file
-from framework.llm.gemini.schema import gemini_parameters
 from framework.llm.message_shape import leading_instructions, mark_notices
 from framework.llm.openai_format import origin_of_files, parse_call, to_wire_name, token_count, wire_names
 from framework.llm.reply_check import FinishReasons, merge_finish_reason
+from framework.llm.tool_schemas import gemini_parameters
 from framework.types.media import MediaPart, MessagePart
 from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition, Usage
 from framework.types.spec import ModelSettings

@@ -15,6 +15,7 @@ from framework.llm.file_encoding import Base64, missing_file
 from framework.llm.openai_format import chat_to_call, content_text, read_usage, to_wire_name, token_count
 from framework.llm.reply_check import FinishReasons
 from framework.llm.stream_assembler import as_dict, as_list
+from framework.llm.tool_schemas import wire_schema
 from framework.types.media import MessagePart, TextPart
 from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition, Usage
 from framework.types.spec import ModelSettings
@@ -45,7 +46,7 @@ def tool_to_function(definition: ToolDefinition) -> _Item:
         "type": "function",
         "name": definition.wire_name,
         "description": definition.description,
-        "parameters": definition.parameters,
+        "parameters": wire_schema(definition.parameters, "openai"),
         "strict": False,
     }
 

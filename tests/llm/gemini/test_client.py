@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from framework.llm.capabilities import known_capabilities
 from framework.llm.client import ModelInfo, ModelRequest
 from framework.llm.gemini.format import FOREIGN_SIGNATURE, request_to_arguments
-from framework.llm.gemini.schema import gemini_parameters
 from framework.llm.message_shape import marked_notice
+from framework.llm.tool_schemas import gemini_parameters
 from framework.types.errors import ModelError
 from framework.types.messages import Message, ToolCall, ToolDefinition
 from framework.types.spec import ModelSettings

@@ -1,0 +1,178 @@
+"""Schemas of tools' arguments as providers accept them: one schema that a provider refuses fails its whole request."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+
+from framework import ModelError, Runtime
+from framework.llm.openai.responses_format import tool_to_function
+from framework.llm.openai_format import tool_to_chat
+from framework.llm.provider_table import ApiFormat
+from framework.llm.tool_schemas import blamed_tool, schema_changes, wire_schema
+from framework.testing import ScriptedModel, calls
+from framework.types.messages import ToolDefinition, original_keys, wire_keys
+from tests.llm.gemini.test_client import SCHEMAS, VALUES
+from tests.support.cases import cases
+from tests.support.mcp_definitions import server_file, tool_definition
+from tests.support.mcp_worlds import configure
+from tests.support.projects import agent, write
+
+PART: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+ODD: dict[str, dict[str, Any]] = {
+    "anyOf": {"type": "object", "anyOf": [PART, {"properties": {"b": {}}}]},
+    "oneOf": {"oneOf": [PART, {"properties": {"b": {}}}]},
+    "$ref": {"$ref": "#/$defs/part", "$defs": {"part": PART}},
+    "list without items": {"type": "object", "properties": {"xs": {"type": "array"}}},
+    "list or text": {"type": "object", "properties": {"xs": {"type": ["string", "array"]}}},
+    "tuple of an old draft": {"properties": {"xs": {"type": "array", "items": [{"type": "string"}]}}},
+    "no choices": {"type": "object", "properties": {"n": {"type": "string", "enum": []}}},
+    "draft 4": {
+        "$schema": "http://json-schema.org/draft-04/schema#",
+        "properties": {"n": {"type": "integer", "minimum": 0, "exclusiveMinimum": True, "exclusiveMaximum": False}},
+    },
+    "keys": {"properties": {"$filter": {}, "page[size]": {}, "k" * 70: {}, "@type": {}}, "required": ["$filter"]},
+    "anything": {"type": "object", "properties": {"any": True, "n": {"type": "string", "nullable": True}}},
+    "nested": {"properties": {"o": {"type": "object", "properties": {"xs": {"type": "array"}}}}},
+}
+APIS: tuple[ApiFormat, ...] = ("openai", "anthropic", "gemini")
+_NOT_AT_THE_TOP = ("anyOf", "oneOf", "allOf", "enum", "not", "$ref")
+_KEY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+
+
+def refusals(schema: Any, api: ApiFormat, place: str = "") -> Iterator[str]:
+    """Yield why a provider refuses a schema, as its errors say."""
+    if not isinstance(schema, Mapping):
+        yield f"{place}: not an object"
+        return
+    if not place:
+        jsonschema.Draft202012Validator.check_schema(schema)
+        yield from (
+            f"{key} at the top level" for key in ("anyOf", "oneOf", "allOf", "enum", "not", "$ref") if key in schema
+        )
+        if schema.get("type") != "object":
+            yield "the top level is no object"
+        if api == "anthropic":
+            yield from (f"key {name!r}" for name in schema.get("properties", {}) if not _KEY.fullmatch(name))
+    kinds = schema.get("type")
+    if "array" in (kinds if isinstance(kinds, list) else [kinds]) and "items" not in schema:
+        yield f"{place}: array schema missing items"
+    if schema.get("enum") == []:
+        yield f"{place}: [] should be non-empty"
+    for name, inner in schema.get("properties", {}).items():
+        yield from refusals(inner, api, f"{place}.{name}")
+
+
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("schema", ODD.values(), ids=list(ODD))
+def test_no_provider_refuses_an_odd_schema(schema: dict[str, Any], api: ApiFormat) -> None:
+    sent = wire_schema(schema, api)
+    assert list(refusals(sent, api)) == []
+    assert list(schema_changes(schema, sent)), "what was changed can be shown"
+    assert wire_schema(sent, api) == sent
+
+
+def test_every_client_sends_the_schema_in_its_providers_form() -> None:
+    odd = ToolDefinition(name="t", description="d", parameters=ODD["keys"])
+    assert tool_to_chat(odd)["function"]["parameters"] == wire_schema(ODD["keys"], "openai")
+    assert tool_to_function(odd)["parameters"] == wire_schema(ODD["keys"], "openai")
+
+
+def test_a_plain_schema_is_sent_as_it_is() -> None:
+    plain = {"type": "object", "properties": {"a": {"type": "array", "items": {"enum": [1]}}}, "required": ["a"]}
+    for api in APIS:
+        assert wire_schema(plain, api) == plain
+        assert not list(schema_changes(plain, wire_schema(plain, api)))
+
+
+@given(SCHEMAS, VALUES)
+@cases(100)
+def test_a_sent_schema_accepts_all_valid_arguments(schema: Any, value: Any) -> None:
+    definitions = {"leaf": {"type": "integer", "multipleOf": 5}}
+    whole = {"type": "object", "properties": {"value": schema}, "$defs": definitions}
+    for api in APIS:
+        sent = wire_schema(whole, api)
+        jsonschema.Draft202012Validator.check_schema(sent)
+        if jsonschema.Draft202012Validator(whole).is_valid({"value": value}):
+            jsonschema.Draft202012Validator(sent).validate({"value": value})
+
+
+def test_renamed_arguments_get_their_names_back() -> None:
+    names = {"$top": 1, "@top": 2, "_top": 3, "k" * 70: 4, "plain": 5}
+    keys = wire_keys(names)
+    assert list(keys.values()) != []
+    assert set(keys.values()) == set(names)
+    assert all(_KEY.fullmatch(key) for key in keys)
+    assert original_keys({key: names[name] for key, name in keys.items()}, names) == names
+    assert original_keys({"_filter": 1, "$filter": 2}, {"$filter": {}}) == {"_filter": 1, "$filter": 2}
+
+
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_a_call_with_a_providers_name_reaches_the_tool_with_its_own(tmp_path: Path, strict: str) -> None:
+    configure(tmp_path, {"tools": [tool_definition("echo", ODD["keys"])]})
+    policy = '{deny: [{tool: mcp.docs.echo, when: {"$filter": "secret"}}], allow: ["mcp.docs.echo"]}'
+    files = {
+        "agents.d/a.yaml": agent(
+            "a", skill_policy=policy, runtime_policy=f"{{strict_arguments: {strict}}}", mcp_policy="{docs: {pin: warn}}"
+        ),
+        "plugins/docs.yaml": server_file(tmp_path),
+    }
+    model = ScriptedModel(
+        calls(("mcp.docs.echo", {"_filter": "name", "page_size_": 2})),
+        calls(("mcp.docs.echo", {"_filter": "secret"})),
+        "done",
+    )
+
+    async def main() -> None:
+        async with Runtime.open(write(tmp_path, files), models={"scripted": model}, watch=False) as runtime:
+            result = await runtime.run("go")
+        first, second = result.tool_calls
+        assert (first.status, first.arguments) == ("success", {"$filter": "name", "page[size]": 2})
+        assert second.status == "denied", "a rule about the argument sees it"
+        assert result.warnings == ()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("message", "name"),
+    [
+        ("tools.1.custom.input_schema.properties: Property keys should match pattern '^[a-z]$'", "mcp.docs.x"),
+        (
+            "Invalid schema for function 'mcp__docs__x': array schema missing items.",
+            "mcp.docs.x",
+        ),
+        (
+            "* GenerateContentRequest.tools[0].function_declarations[1].parameters: missing",
+            "mcp.docs.x",
+        ),
+        ("tools.7.custom: no such tool", None),
+        ("max_tokens is too large", None),
+    ],
+)
+def test_the_tool_that_a_provider_rejects_is_found(message: str, name: str | None) -> None:
+    tools = [ToolDefinition(name=one, description="", parameters={}) for one in ("echo", "mcp.docs.x")]
+    found = blamed_tool(message, tools)
+    assert (found.name if found else None) == name
+
+
+def test_an_error_about_a_tool_names_it_and_the_line_that_leaves_it_out(tmp_path: Path) -> None:
+    message = "m: the request was rejected (400): tools.0.custom.input_schema: JSON schema is invalid"
+    model = ScriptedModel(ModelError(message).of_type("400"))
+    files = {"agents.d/a.yaml": agent("a", skill_policy="{allow: [echo]}")}
+
+    async def main() -> None:
+        async with Runtime.open(write(tmp_path, files), models={"scripted": model}, watch=False) as runtime:
+            result = await runtime.run("go")
+        assert result.error is not None
+        advice = "; this is about the tool echo: leave it out with skill_policy.deny (agents.d/a.yaml:6)"
+        assert result.error.message == message + advice
+
+    asyncio.run(main())
