@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from framework.cli.exporting import exporting
+from framework.cli.exporting import SERVER_EXIT_SECONDS, exporting
 from framework.cli.location import locate
 from framework.cli.options import project_path
 from framework.cli.schema import refresh_schemas
@@ -78,7 +78,10 @@ def _serve(root: Path, settings: Settings, log: ServerLog, **options: bool) -> N
         raise
     forbid_inspection()
     tune_memory()
-    with exporting(settings), collect_metrics(settings.telemetry.service_name) as scrape:
+    with (
+        exporting(settings, exit_seconds=SERVER_EXIT_SECONDS),
+        collect_metrics(settings.telemetry.service_name) as scrape,
+    ):
         asyncio.run(serve(root, settings, partial(_announce, log), scrape, **options))
 
 

@@ -7,7 +7,7 @@ from functools import partial
 
 import click
 
-from framework.cli.exporting import exporting
+from framework.cli.exporting import SERVER_EXIT_SECONDS, exporting
 from framework.cli.location import locate
 from framework.cli.options import project_path
 from framework.cli.serve import EMPTY_OPTION, tune_memory
@@ -60,7 +60,7 @@ def command(
         capacity, scope = concurrency or settings.work.concurrency, _scope(agents, queues)
         forbid_inspection()
         tune_memory()
-        with exporting(settings):
+        with exporting(settings, exit_seconds=SERVER_EXIT_SECONDS):
             name = name or default_name()
             started = partial(_announce, log, settings, name)
             working = run_worker(location.root, settings, capacity, scope, started, name, allow_empty=allow_empty)

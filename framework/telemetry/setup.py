@@ -8,10 +8,12 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Iterator, Mapping
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -21,26 +23,44 @@ from opentelemetry.trace import ProxyTracerProvider
 from framework.types.errors import ConfigError
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.metrics.export import MetricExporter
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
 
 log = logging.getLogger(__name__)
 
+
+class _Ends(Protocol):
+    """An exporter or a provider."""
+
+    def shutdown(self) -> Any:
+        """Send what is left, and end."""
+        ...
+
+
+_Exported = tuple[_Ends, _Ends]
+"""An exporter, and the provider whose data it sends."""
+
 QUEUE_SPANS = 65_536
 """Length of the export queue, at about 1 kB per span: a thousand runs that end together lose none."""
 BATCH_SPANS = 1024
 _SEND_TIMEOUT_SECONDS = 30.0
 """Timeout of one export request. MLflow needs ten seconds for the first one."""
-_CONNECT_TIMEOUT_SECONDS = 3.0
+EXIT_SECONDS = 3.0
+"""Time for the last export at the end of a process, in seconds; a longer OTEL_EXPORTER_OTLP_TIMEOUT extends it."""
+_MIN_WAIT_SECONDS = 0.2
+_TIMEOUT_VARIABLE = "OTEL_EXPORTER_OTLP_TIMEOUT"
+_PROTOCOL_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+_PROTOCOL = "http/protobuf"
 _TRACES_PATH, _METRICS_PATH = "/v1/traces", "/v1/metrics"
 _METRICS_ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
 @contextmanager
-def export_traces(endpoint: str | None, headers: Mapping[str, str], service: str) -> Iterator[None]:
+def export_traces(
+    endpoint: str | None, headers: Mapping[str, str], service: str, exit_seconds: float = EXIT_SECONDS
+) -> Iterator[None]:
     """Export spans while the context is open, and flush them at its end. An existing provider is not replaced.
 
     Args:
@@ -48,13 +68,17 @@ def export_traces(endpoint: str | None, headers: Mapping[str, str], service: str
             without one, nothing is exported.
         headers: HTTP headers of the export; if empty, those of the OTEL_* variables.
         service: the name of this process in backends.
+        exit_seconds: time for the last export at the end, in seconds; after it, a warning names the endpoint.
 
     Raises:
-        ConfigError: the exporter's package is missing, or the endpoint is not a URL.
+        ConfigError: the exporter's package is missing, the endpoint is not a URL, or the OTEL_* variables ask for
+            another protocol.
     """
     if not _should_export(endpoint):
         yield
         return
+    if endpoint is None:
+        _check_protocol()
     try:
         from framework.telemetry.span_exporter import FastSpanExporter
     except ImportError as error:
@@ -65,25 +89,58 @@ def export_traces(endpoint: str | None, headers: Mapping[str, str], service: str
     exporter = FastSpanExporter(
         endpoint=None if endpoint is None else traces_url(endpoint),
         headers=dict(headers) or None,
-        timeout=None if os.environ.get("OTEL_EXPORTER_OTLP_TIMEOUT") else _SEND_TIMEOUT_SECONDS,
+        timeout=None if os.environ.get(_TIMEOUT_VARIABLE) else _SEND_TIMEOUT_SECONDS,
     )
     provider = tracer_provider(exporter, resource)
     trace.set_tracer_provider(provider)
-    with _export_metrics(resource, endpoint, headers) as metric_exporter:
-        try:
-            yield
-        finally:
-            address = endpoint or next(url for name in _ENDPOINT_VARIABLES if (url := os.environ.get(name)))
-            if not _is_listening(address):
-                log.warning("traces were not exported: nothing is listening at %s", address)
-                logging.getLogger("opentelemetry.exporter").setLevel(
-                    logging.CRITICAL
-                )  # it would repeat the error for each batch
-                # without this they retry for half a minute
-                exporter.shutdown()  # type: ignore[no-untyped-call]  # untyped in the package
-                if metric_exporter is not None:
-                    metric_exporter.shutdown()
-            provider.shutdown()
+    exported: list[_Exported] = [(exporter, provider), *_metrics_export(resource, endpoint, headers)]
+    try:
+        yield
+    finally:
+        address = endpoint or next(url for name in _ENDPOINT_VARIABLES if (url := os.environ.get(name)))
+        _shut_down(exported, address, max(exit_seconds, _send_timeout()))
+
+
+def _shut_down(exported: Sequence[_Exported], address: str, seconds: float) -> None:
+    """Send what is left, traces and metrics in parallel, and warn if the backend does not take it in time."""
+    end = time.monotonic() + seconds
+    listening = _is_listening(address, seconds)
+    if not listening:
+        log.warning("traces were not exported: nothing is listening at %s", address)
+        _give_up(exported)
+    # Daemon threads: one that waits for a backend does not hold the process.
+    threads = [threading.Thread(target=provider.shutdown, daemon=True) for _, provider in exported]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(_MIN_WAIT_SECONDS, end - time.monotonic()))
+    if listening and any(thread.is_alive() for thread in threads):
+        log.warning("traces were not all exported: %s did not take them within %g s", address, seconds)
+        _give_up(exported)
+
+
+def _give_up(exported: Sequence[_Exported]) -> None:
+    """End the retries of the exporters, which take half a minute, and the errors that they log for each batch."""
+    logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
+    logging.getLogger("opentelemetry.sdk").setLevel(logging.CRITICAL)
+    for exporter, _ in exported:
+        exporter.shutdown()
+
+
+def _send_timeout() -> float:
+    """Return the timeout of OpenTelemetry's variable in seconds; 0 if it is not set, or not a number."""
+    with suppress(ValueError):
+        return float(os.environ.get(_TIMEOUT_VARIABLE) or 0)
+    return 0.0
+
+
+def _check_protocol() -> None:
+    """Raise ConfigError if the OTEL_* variables ask for a protocol that is not sent."""
+    name = next((name for name in _PROTOCOL_VARIABLES if os.environ.get(name, "").strip()), None)
+    protocol = os.environ[name].strip().lower() if name else _PROTOCOL
+    if protocol != _PROTOCOL:
+        advice = f"set it to {_PROTOCOL}, and the endpoint to the collector's HTTP port, such as http://collector:4318"
+        raise ConfigError(f"{name}: the protocol {protocol!r} is not supported: {advice}")
 
 
 def tracer_provider(exporter: SpanExporter, resource: Resource | None = None) -> TracerProvider:
@@ -99,7 +156,7 @@ def tracer_provider(exporter: SpanExporter, resource: Resource | None = None) ->
     return provider
 
 
-def _is_listening(address: str) -> bool:
+def _is_listening(address: str, seconds: float) -> bool:
     """Return whether a server is listening at the address; behind a proxy this is unknown, and assumed."""
     parts = urlsplit(address)
     host = parts.hostname or ""
@@ -107,7 +164,7 @@ def _is_listening(address: str) -> bool:
         return True
     try:
         port = parts.port or (443 if parts.scheme == "https" else 80)
-        socket.create_connection((host, port), _CONNECT_TIMEOUT_SECONDS).close()
+        socket.create_connection((host, port), seconds).close()
     except (OSError, ValueError):
         return False
     return True
@@ -151,18 +208,14 @@ def process_resource(service: str) -> Resource:
     return Resource.create({**defaults, **project, **from_environment})
 
 
-@contextmanager
-def _export_metrics(
-    resource: Resource, endpoint: str | None, headers: Mapping[str, str]
-) -> Iterator[MetricExporter | None]:
-    """Export metrics beside the traces, and yield their exporter; None if OTEL_* variables exclude them.
+def _metrics_export(resource: Resource, endpoint: str | None, headers: Mapping[str, str]) -> Iterator[_Exported]:
+    """Export metrics beside the traces, unless OTEL_* variables exclude them; yield their exporter and provider.
 
     Many backends take only traces, so that what the exporter logs is hidden unless OTEL_METRICS_EXPORTER asks for it.
     """
     chosen = os.environ.get("OTEL_METRICS_EXPORTER")
     has_address = endpoint is not None or any(os.environ.get(name) for name in _METRICS_ENDPOINT_VARIABLES)
     if chosen not in (None, "otlp") or not (chosen or has_address):
-        yield None
         return
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     from opentelemetry.sdk.metrics import MeterProvider
@@ -174,7 +227,4 @@ def _export_metrics(
     exporter = OTLPMetricExporter(endpoint=url, headers=dict(headers) or None)
     provider = MeterProvider([PeriodicExportingMetricReader(exporter)], resource=resource, shutdown_on_exit=False)
     metrics.set_meter_provider(provider)
-    try:
-        yield exporter
-    finally:
-        provider.shutdown()
+    yield exporter, provider

@@ -107,7 +107,7 @@ def _summary(result: RunResult) -> dict[str, Any]:
 
 def main(endpoint: str, content: str, service: str, *headers: str) -> None:
     """Run the agents, export their traces and print the results."""
-    with export_traces(endpoint, dict(header.split("=", 1) for header in headers), service):
+    with export_traces(endpoint, dict(header.split("=", 1) for header in headers), service, exit_seconds=30):
         done = asyncio.run(runs(content))
     sys.stdout.write(json.dumps(done))
 

@@ -88,7 +88,7 @@ async def run(agent: str) -> str:
 
 def main(endpoint: str, service: str, *headers: str) -> None:
     """Run all agents and send their traces."""
-    with export_traces(endpoint, dict(header.split("=", 1) for header in headers), service):
+    with export_traces(endpoint, dict(header.split("=", 1) for header in headers), service, exit_seconds=30):
         trace_ids = {agent: asyncio.run(run(agent)) for agent in RUNS}
     sys.stdout.write(json.dumps(trace_ids))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,19 @@ async def main(root, runs):
 logging.basicConfig(level=logging.WARNING)
 with export_traces(sys.argv[2], {}, "burst"):
     asyncio.run(main(sys.argv[1], int(sys.argv[3])))
+"""
+
+
+SILENT = """
+import logging, sys
+from opentelemetry import metrics, trace
+from framework.telemetry.setup import export_traces
+
+logging.basicConfig(level=logging.WARNING)
+with export_traces(sys.argv[1], {}, "silent", exit_seconds=0.3):
+    with trace.get_tracer("test").start_as_current_span("work"):
+        metrics.get_meter("test").create_counter("calls").add(1)
+print("ended")
 """
 
 
@@ -119,6 +133,25 @@ def test_an_unreachable_backend_does_not_fail_the_run(project: Path) -> None:
     (warning,) = (line for line in done.stderr.splitlines() if "WARNING" in line)
     assert warning.endswith("traces were not exported: nothing is listening at http://127.0.0.1:9")
     assert "ERROR" not in done.stderr
+
+
+def test_a_backend_that_never_answers_does_not_hold_the_exit(project: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections, and reads nothing
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        words = [sys.executable, "-c", SILENT, url]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=25, check=True)
+    assert done.stdout == "ended\n"
+    (line,) = done.stderr.splitlines()
+    assert (
+        line == f"WARNING:framework.telemetry.setup:traces were not all exported: {url} did not take them within 0.3 s"
+    )
+
+
+@pytest.mark.parametrize("name", ["OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"])
+def test_a_protocol_that_is_not_sent_is_rejected_before_the_run(project: Path, name: str) -> None:
+    done = command(project, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9", **{name: "grpc"})
+    assert (done.returncode, done.stdout) == (78, "")
+    assert f"{name}: the protocol 'grpc' is not supported: set it to http/protobuf" in done.stderr
 
 
 def test_an_invalid_endpoint_is_rejected_before_the_run(project: Path) -> None:

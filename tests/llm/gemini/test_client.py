@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, get_args
 
 import jsonschema
 import pytest
@@ -15,7 +15,7 @@ from framework.llm.capabilities import known_capabilities
 from framework.llm.client import ModelInfo, ModelRequest
 from framework.llm.gemini.format import FOREIGN_SIGNATURE, request_to_arguments
 from framework.llm.message_shape import marked_notice
-from framework.llm.tool_schemas import gemini_parameters
+from framework.llm.tool_schemas import SchemaForm, gemini_parameters, wire_schema
 from framework.types.errors import ModelError
 from framework.types.messages import Message, ToolCall, ToolDefinition
 from framework.types.spec import ModelSettings
@@ -251,13 +251,12 @@ VALUES = st.recursive(
 
 @given(SCHEMAS, VALUES)
 @cases(200)
-def test_the_gemini_schema_accepts_all_valid_arguments(schema: Any, value: Any) -> None:
+def test_a_sent_schema_accepts_all_valid_arguments(schema: Any, value: Any) -> None:
     definitions = {"leaf": {"type": "integer", "multipleOf": 5}}
     whole = {"type": "object", "properties": {"value": schema}, "$defs": definitions}
 
-    made = gemini_parameters(whole)
-
-    assert made is not None
-    jsonschema.Draft202012Validator.check_schema(made)
-    if jsonschema.Draft202012Validator(whole).is_valid({"value": value}):
-        jsonschema.Draft202012Validator(made).validate({"value": value})
+    for api in get_args(SchemaForm):
+        made = wire_schema(whole, api)
+        jsonschema.Draft202012Validator.check_schema(made)
+        if jsonschema.Draft202012Validator(whole).is_valid({"value": value}):
+            jsonschema.Draft202012Validator(made).validate({"value": value})
