@@ -161,6 +161,8 @@ class ModelReply:
     response_id: str = ""
     unusable: Unusable | None = None
     """Set if the reply violates the JSON protocol: it is not shown, executed or stored."""
+    lacks_finish_reason: bool = False
+    """The server ended its stream without saying why the reply ends."""
     message_id: str = ""
     """Id of the message in events. The engine sets it; clients leave it empty."""
 

@@ -28,7 +28,7 @@ class ProviderResponse:
 
     message: Message
     finish_reason: str
-    """Empty if the provider reported none, so the response was cut off."""
+    """Empty if the provider reported none: unless `is_ended`, the response was cut off."""
     usage: Usage
     model: str
     response_id: str
@@ -36,6 +36,8 @@ class ProviderResponse:
     """Number of chunks received; 0 if the server streamed nothing."""
     refusal: str | None = None
     """The provider's explanation of a refusal, which may be empty; None if nothing was refused."""
+    is_ended: bool = False
+    """Whether the server ended its stream: the response is complete, also without a finish reason."""
 
 
 def to_reply(
@@ -61,6 +63,7 @@ def to_reply(
         usage=usage,
         model=fix_surrogates(response.model),
         response_id=fix_surrogates(response.response_id),
+        lacks_finish_reason=not response.finish_reason,
     )
 
 
@@ -114,14 +117,21 @@ def _finish_reason(response: ProviderResponse, reasons: FinishReasons, errors: P
         case "content_filter":
             raise errors.refusal("refused: the provider's content filter stopped the answer", reported)
         case None if not reported:
-            empty = "the server streamed nothing: check base_url"
-            incomplete = "the stream ended before the answer was complete"
-            error = errors.error(incomplete if response.chunks else empty, retryable=True)
-            raise error.of_type("incomplete_answer" if response.chunks else "empty_answer")
+            return _unreported(response, errors)
         case None if not has_calls and "error" not in reported:
             return "stop"
         case _:
             raise errors.unexpected_finish(reported)
+
+
+def _unreported(response: ProviderResponse, errors: ProviderErrors) -> FinishReason:
+    """Return the finish reason of a response without one; raise ModelError if it was cut off."""
+    if response.is_ended and response.chunks and not any(call.invalid for call in response.message.tool_calls):
+        return "stop"
+    empty = "the server streamed nothing: check base_url"
+    incomplete = "the stream ended before the answer was complete"
+    error = errors.error(incomplete if response.chunks else empty, retryable=True)
+    raise error.of_type("incomplete_answer" if response.chunks else "empty_answer")
 
 
 def _unique_ids(calls: Iterable[ToolCall], used_ids: set[str]) -> tuple[ToolCall, ...]:

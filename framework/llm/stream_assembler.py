@@ -13,6 +13,12 @@ from framework.types.text import fix_surrogates
 
 _TEXTS = frozenset(("content", "refusal", *REASONING_FIELDS))
 """Fields of a delta that contain a piece of text. Nearly every delta has one of them only."""
+STREAM_END = "[DONE]"
+"""The last chunk of a stream that its server has ended."""
+_NO_IDS = ("", "null", "none", "undefined")
+"""Texts that some servers send in place of a call's id."""
+_MAX_PARSED_CHARS = 10_000_000
+"""Characters of arguments that are parsed, in total, to find out where a call ends."""
 
 
 class StreamAssembler:
@@ -23,20 +29,31 @@ class StreamAssembler:
         self.chunks = 0
         self.finish_reason = self.model = self.response_id = ""
         self.usage: object = None
+        self.is_ended = False
+        """Whether the server has ended the stream: the answer is complete, also without a finish reason."""
         self.message: dict[str, Any] = {}
         """The message, if it arrived in one piece."""
         self._texts: dict[str, list[str]] = {}
         self._calls: list[dict[str, Any]] = []
-        self._call_by_key: dict[object, dict[str, Any]] = {}
+        self._call_by_index: dict[object, dict[str, Any]] = {}
+        self._call_by_id: dict[object, dict[str, Any]] = {}
+        self._doubtful: list[dict[str, Any]] = []
+        """Calls that began with the name of the call before them only: none, if no arguments follow."""
+        self._parsed_chars = 0
 
     def add_chunk(self, chunk: Any) -> Delta | None:
         """Add a chunk; return its delta, which is empty if nothing can be shown yet, or None if it has no content."""
+        if chunk == STREAM_END:
+            self.is_ended = True
+            return None
         chunk = as_dict(chunk)
         self.chunks += 1
         self.model = str(chunk.get("model") or self.model)
         self.response_id = str(chunk.get("id") or self.response_id)
-        self.usage = chunk.get("usage") or self.usage
+        usage = chunk.get("usage") or (chunk.get("x_groq") and as_dict(chunk["x_groq"]).get("usage"))
+        self.usage = usage or self.usage
         choices = chunk.get("choices")
+        self.is_ended = bool(usage) and not choices
         if not isinstance(choices, list) or not choices:
             return None
         first = as_dict(choices[0])
@@ -53,18 +70,20 @@ class StreamAssembler:
         )
 
     def set_response(self, body: Mapping[str, Any]) -> None:
-        """Set a response that was not streamed; its `choices` must be a non-empty list."""
+        """Set a response that was not streamed, so it is complete; its `choices` must be a non-empty list."""
         first = as_dict(body["choices"][0])
         self.chunks = 1
         self.model, self.response_id = str(body.get("model") or ""), str(body.get("id") or "")
-        self.usage = body.get("usage")
-        self.finish_reason = str(first.get("finish_reason") or "")
+        self.usage = body.get("usage") or as_dict(body.get("x_groq")).get("usage")
+        self.finish_reason = str(first.get("finish_reason") or "stop")
         self.message = as_dict(first.get("message"))
 
     def assembled_message(self) -> dict[str, Any]:
         """Return the streamed message in the format of chat completions."""
         texts = {field: "".join(fragments) for field, fragments in self._texts.items()}
-        return {**texts, "tool_calls": self._calls}
+        repeated = [call for call in self._doubtful if not call["function"]["arguments"]]
+        calls = [call for call in self._calls if not any(call is one for one in repeated)] if repeated else self._calls
+        return {**texts, "tool_calls": calls}
 
     def _add_texts(self, delta: Mapping[str, Any]) -> tuple[str, str]:
         """Add the pieces of text in a delta; return that of the content, and the longest one of reasoning."""
@@ -80,34 +99,83 @@ class StreamAssembler:
         return text, reasoning
 
     def _add_call_fragment(self, fragment: Mapping[str, Any]) -> None:
-        call = self._call_for(fragment)
         function, custom = as_dict(fragment.get("function")), as_dict(fragment.get("custom"))
+        name, given = function.get("name"), function.get("arguments")
+        arguments = given if isinstance(given, str) else "" if given is None else json.dumps(given)
+        call = self._call_for(fragment, name, arguments)
         if fragment.get("type") == "custom" or custom:
             call["type"], call["custom"] = "custom", call.get("custom") or custom
-        call["function"]["name"] = call["function"]["name"] or function.get("name")
-        arguments = function.get("arguments") or ""
-        call["function"]["arguments"] += arguments if isinstance(arguments, str) else json.dumps(arguments)
+        known = call["function"]
+        if not known["name"]:
+            known["name"] = name
+        elif isinstance(name, str) and not known["arguments"]:  # some servers send it in pieces, some again
+            known["name"] = name if name.startswith(known["name"]) else f"{known['name']}{name}"
+        if not self._repeats(known["arguments"], arguments):
+            known["arguments"] += arguments
 
-    def _call_for(self, fragment: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the call that a fragment continues, or add a new one.
-
-        Fragments are matched by index, or else by id. Of those with neither, one with a name begins a call and one
-        without continues the last call.
-        """
-        call_id, has_name = fragment.get("id"), bool(as_dict(fragment.get("function")).get("name"))
-        key = index_key(fragment.get("index"))
-        key = index_key(call_id) if key is None else key
-        existing = self._call_by_key.get(key) if key is not None else None
-        if existing is None and key is None and not has_name and self._calls:
-            return self._calls[-1]
-        # Some servers number every call 0: a fragment with a name and another id begins another call.
-        if existing is not None and not (has_name and call_id and existing["id"] != call_id):
-            return existing
-        call: dict[str, Any] = {"id": call_id, "type": "function", "function": {"name": None, "arguments": ""}}
-        self._calls.append(call)
-        if key is not None:
-            self._call_by_key[key] = call
+    def _call_for(self, fragment: Mapping[str, Any], name: object, arguments: str) -> dict[str, Any]:
+        """Return the call that a fragment continues, or add a new one."""
+        index, call_id = _index_of(fragment), _id_of(fragment)
+        call, is_doubtful = self._matching(index, call_id, name), False
+        if call is not None and name and self._is_object(known := call["function"]["arguments"]):
+            # Complete arguments are followed by another call, unless the fragment repeats something of this one.
+            is_same = name == call["function"]["name"]
+            is_doubtful = is_same and not arguments and call_id is None
+            if is_doubtful or not (is_same and (not arguments or self._repeats(known, arguments))):
+                call = None
+        if call is None:
+            call = {"id": call_id, "type": "function", "function": {"name": None, "arguments": ""}}
+            self._calls.append(call)
+            self._doubtful += [call] if is_doubtful else []
+        call["id"] = call["id"] or call_id
+        if index is not None:
+            self._call_by_index[index] = call
+        if call_id is not None:
+            self._call_by_id[call_id] = call
         return call
+
+    def _matching(self, index: object, call_id: object, name: object) -> dict[str, Any] | None:
+        """Return the call with the id, or else the index: some servers number every call 0, and omit ids later.
+
+        Of fragments with neither, one with a name begins a call and one without continues the last call.
+        """
+        if call_id is not None and call_id in self._call_by_id:
+            return self._call_by_id[call_id]
+        if index is None and call_id is None:
+            return self._calls[-1] if self._calls and not name else None
+        call = self._call_by_index.get(index)
+        is_another = call is not None and name and call_id and call["id"] and call["id"] != call_id
+        return None if is_another else call
+
+    def _repeats(self, known: str, arguments: str) -> bool:
+        """Return whether a fragment contains the complete arguments of a call once more."""
+        if known == arguments:
+            return self._is_object(known)
+        return self._is_object(arguments) and self._is_object(known) and json.loads(arguments) == json.loads(known)
+
+    def _is_object(self, arguments: str) -> bool:
+        """Return whether arguments are a complete JSON object; False once too much was parsed to find out."""
+        if self._parsed_chars > _MAX_PARSED_CHARS:
+            return False
+        text = arguments.strip()
+        self._parsed_chars += len(text)
+        if not (text.startswith("{") and text.endswith("}")):
+            return False
+        try:
+            return isinstance(json.loads(text), dict)
+        except (ValueError, RecursionError):
+            return False
+
+
+def _index_of(fragment: Mapping[str, Any]) -> int | str | None:
+    """Return the index of a fragment, which some servers send as text."""
+    index = index_key(fragment.get("index"))
+    return int(index) if isinstance(index, str) and index.isdecimal() and len(index) < 10 else index
+
+
+def _id_of(fragment: Mapping[str, Any]) -> int | str | None:
+    call_id = index_key(fragment.get("id"))
+    return None if str(call_id).strip().lower() in _NO_IDS else call_id
 
 
 def index_key(value: object) -> int | str | None:

@@ -39,6 +39,10 @@ from framework.types.messages import Usage, late_guidance
 
 _MAX_BEGUN_RETRIES = 1
 """How often a model begins an answer again after a part of it had arrived: that part was paid for, and perhaps read."""
+_NO_FINISH_REASON = (
+    "the server of {model} ended its stream without a finish_reason: the answer is taken as complete; if answers are "
+    "cut, set `stream: false` at an alias of the model, or update the server"
+)
 _POLL_INTERVAL = 0.5
 """Seconds between two checks whether a model has recovered, because another run may find out first."""
 
@@ -191,6 +195,8 @@ class _ModelCall:
             else:
                 self._breakers.record_success(name)
                 await self._spend(reply.usage, client.info)
+                if reply.lacks_finish_reason and self._budget.claim_warning("no_finish_reason"):
+                    await self._context.warn("no_finish_reason", _NO_FINISH_REASON.format(model=client.info.name))
                 return reply
         raise AssertionError("count() never ends")
 

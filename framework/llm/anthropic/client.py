@@ -184,7 +184,7 @@ class AnthropicModel:
             raise self._body_error(response)
         if not isinstance(response.get("content"), list):
             raise self._errors.empty_answer()
-        return response
+        return {**response, "stop_reason": response.get("stop_reason") or "end_turn"}  # it is complete
 
     def _reply(self, assembler: MessageAssembler, body: Mapping[str, Any], request: ModelRequest) -> ModelReply:
         received = assembler.response
@@ -199,6 +199,7 @@ class AnthropicModel:
             response_id=str(received.get("id") or ""),
             chunks=assembler.events,
             refusal=refusal if stop_reason == "refusal" else None,
+            is_ended=assembler.is_ended,
         )
         return to_reply(response, request, self._info, _FINISH_REASONS, self._errors)
 
@@ -230,6 +231,8 @@ class MessageAssembler:
         self.events = 0
         self.response: dict[str, Any] = {}
         """The response; if it is streamed, without its content."""
+        self.is_ended = False
+        """Whether the server has ended the stream."""
         self._blocks: dict[object, dict[str, Any]] = {}
         self._fragments: dict[tuple[object, str], list[str]] = {}
         self._thought_in: object = None
@@ -253,6 +256,8 @@ class MessageAssembler:
                     str(self.response.get("stop_reason") or ""), change.get("stop_reason"), _FINISH_REASONS
                 )
                 self.response.update(change, usage=self._usage(as_dict(event.get("usage"))), stop_reason=stop_reason)
+            case "message_stop":
+                self.is_ended = True
         return None
 
     def content(self) -> list[dict[str, Any]]:

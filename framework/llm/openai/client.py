@@ -130,6 +130,7 @@ class OpenAIModel(OpenAIExchange[StreamAssembler]):
             response_id=assembler.response_id,
             chunks=assembler.chunks,
             refusal=str(chat["refusal"]) if chat.get("refusal") else None,
+            is_ended=assembler.is_ended,
         )
         return to_reply(response, request, self._info, _FINISH_REASONS, self._errors)
 

@@ -14,9 +14,10 @@ import orjson
 
 from framework.llm.http_client import ReadableResponse
 from framework.llm.openai.server_error import ServerError
+from framework.llm.stream_assembler import STREAM_END
 
 _EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
-_DONE = b"[DONE]"
+_DONE = STREAM_END.encode()
 
 
 class StreamedResponse(ReadableResponse, Protocol):
@@ -47,7 +48,7 @@ class EventStream:
         self._is_done = False
 
     async def read(self) -> list[Any] | None:
-        """Return the next events, all that have arrived, or None after the last one.
+        """Return the next events, all that have arrived, or None after the last one, which may be `STREAM_END`.
 
         Raises:
             ServerError: an event reports an error.
@@ -59,6 +60,9 @@ class EventStream:
         while not self._is_done and self._failure is None:
             chunk = await anext(self._chunks, None)
             if chunk is None:
+                if _data(b"".join(self._rest)).startswith(_DONE):  # some servers leave out the empty line after it
+                    self._is_done = True
+                    return [STREAM_END]
                 break
             if events := self._parse(chunk):
                 return events
@@ -80,6 +84,7 @@ class EventStream:
                     continue
                 if data.startswith(_DONE):
                     self._is_done = True
+                    events.append(STREAM_END)
                     break
                 events.append(self._event(data))
         except (ValueError, ServerError) as error:

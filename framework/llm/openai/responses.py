@@ -55,7 +55,8 @@ class ResponsesAssembler:
         Raises:
             ModelError: the event reports an error.
         """
-        event = as_dict(chunk)
+        if not (event := as_dict(chunk)):
+            return None
         self.events += 1
         match event.get("type"):
             case "response.output_text.delta":
@@ -152,7 +153,7 @@ class ResponsesModel(OpenAIExchange[ResponsesAssembler]):
             error = body.get("error")
             raise self._body_error(error) if error else self._errors.empty_answer()
         assembler = self._assembler()
-        assembler.set_response(body)
+        assembler.set_response(body, "" if body.get("status") else "completed")
         return self._reply(assembler, request)
 
     def _assembler(self) -> ResponsesAssembler:

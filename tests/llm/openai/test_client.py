@@ -4,7 +4,9 @@ import asyncio
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from time import process_time
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from framework.llm.client import Delta, ModelReply, ModelRequest
 from framework.llm.message_shape import short_call_id
 from framework.llm.openai.client import OpenAIModel
 from framework.llm.provider_errors import parse_retry_after
+from framework.llm.stream_assembler import StreamAssembler
 from framework.types.errors import ModelError
 from framework.types.messages import Message, Reasoning, ToolCall, Usage
 from framework.types.spec import ModelSettings
@@ -21,6 +24,7 @@ from tests.support.wire import (
     HEAD,
     Answer,
     Answers,
+    Ending,
     WireServer,
     bad_event,
     calls,
@@ -160,6 +164,61 @@ G: tuple[str, dict[str, Any]] = ("g", {})
             id="name and id repeated",
         ),
         pytest.param([function("f", {"a": 1}, index=0)], [F], id="arguments as an object"),
+        *(
+            pytest.param(
+                [function("f", '{"a": 1}', index=0, **named), function("f", '{"a": 2}', index=0, **named)],
+                [F, ("f", {"a": 2})],
+                id=f"numbered 0, {named or 'no id'}",
+            )
+            for named in ({}, {"id": ""}, {"id": "null"}, {"id": "call"})
+        ),
+        pytest.param(
+            [piece(tool_calls=[{"index": 0, "function": {"name": name, "arguments": "{}"}} for name in "gh"])],
+            [G, ("h", {})],
+            id="numbered 0 in one piece",
+        ),
+        pytest.param(
+            [function("f", '{"a": 1}', index=0), function("f", "", index=0), function(None, '{"a": 2}', index=0)],
+            [F, ("f", {"a": 2})],
+            id="numbered 0, arguments after the name",
+        ),
+        pytest.param(
+            [function("f", '{"a"', index="0", id="x"), function(None, ": 1}", index=0)], [F], id="index as text"
+        ),
+        pytest.param(
+            [function("do", "", index=0, id="x"), function("_it", "{}", index=0)], [("do_it", {})], id="name in pieces"
+        ),
+        pytest.param(
+            [function("do", "", index=0, id="x"), function("do_it", "{}", index=0)], [("do_it", {})], id="name grows"
+        ),
+        pytest.param(
+            [function("f", '{"a"', index=0, id="x"), function("f", ": 1}", index=0), function("f", "", index=0)],
+            [F],
+            id="name repeated to the end",
+        ),
+        *(
+            pytest.param(
+                [function("f", '{"a"', index=0, id="x"), function(None, ": 1}", index=0), function(*last, index=0)],
+                [F],
+                id=f"repeated at the end: {last}",
+            )
+            for last in (("f", '{"a": 1}'), (None, '{"a": 1}'), ("f", {"a": 1}), ("f", None))
+        ),
+        pytest.param(
+            [
+                function("f", '{"a"', index=0, id="x"),
+                function("f", '{"a"', index=0, id="y"),
+                function(None, ": 1}", index=0, id="x"),
+                function(None, ": 2}", index=0, id="y"),
+            ],
+            [F, ("f", {"a": 2})],
+            id="an id wins over the index",
+        ),
+        pytest.param(
+            [function("f", '{"a":', index=0, id="x"), function(None, '{"a":', index=0), function(None, "1}}", index=0)],
+            [("f", {"a": {"a": 1}})],
+            id="equal pieces",
+        ),
     ],
 )
 def test_fragments_of_tool_calls_are_assembled(pieces: list[dict[str, Any]], expected: list[Any]) -> None:
@@ -167,6 +226,16 @@ def test_fragments_of_tool_calls_are_assembled(pieces: list[dict[str, Any]], exp
 
     assert [(call.tool, call.arguments) for call in answer.message.tool_calls] == expected
     assert all(call.id for call in answer.message.tool_calls)
+
+
+def test_a_name_in_every_piece_of_long_arguments_is_read_in_time() -> None:
+    assembler, text = StreamAssembler({}), "}" * 99
+    pieces = ['{"a": "', *[text] * 20_000, '"}']
+    started = process_time()
+    for given in pieces:
+        assembler.add_chunk(function("f", given, index=0))
+    assert process_time() - started < 5
+    assert assembler.assembled_message()["tool_calls"][0]["function"]["arguments"] == "".join(pieces)
 
 
 @BOTH_WAYS
@@ -412,7 +481,8 @@ def test_retry_after_is_parsed_in_every_format(headers: dict[str, str], seconds:
         ),
         (bad_event(), "not JSON", True),
         (events(piece(content="ok"), "\udcff"), "not JSON", True),
-        (events("[]", "7", '"x"', piece(content="x")), "ended before", True),
+        (events("[]", "7", '"x"', piece(content="x"), ending="clean"), "ended before", True),
+        (events(function("docs__search", '{"q": ', index=0)), "ended before the answer was complete", True),
         (error_event(), "the provider reported an error: overloaded", True),
         (error_event(message="too long", code=400), "the provider reported an error: too long", False),
         (error_event(message="slow down", code=429), "the provider reported an error: slow down", True),
@@ -444,10 +514,56 @@ def test_an_error_body_with_status_200_is_an_error() -> None:
     assert not error.retryable
 
 
-def test_a_response_without_finish_reason_is_incomplete() -> None:
-    choice = {"index": 0, "finish_reason": None, "message": {"role": "assistant", "content": "half"}}
+@pytest.mark.parametrize("reported", [{"finish_reason": None}, {"finish_reason": ""}, {}], ids=str)
+@pytest.mark.parametrize("requested", [(), (("docs__search", {"q": 1}),)], ids=["text", "calls"])
+def test_a_whole_response_without_finish_reason_is_complete(
+    reported: dict[str, Any], requested: Sequence[tuple[str, Any]]
+) -> None:
+    whole = calls(*requested) if requested else says("whole")
+    assert whole.completion is not None
+    message = whole.completion.choices[0].message.to_dict()
 
-    assert failure(completion(choices=[choice]), stream=False).retryable
+    answer = reply(completion(choices=[{"index": 0, "message": message, **reported}]), stream=False)
+
+    assert answer.finish_reason == ("tool_calls" if requested else "stop")
+    assert [call.arguments for call in answer.message.tool_calls] == [given for _, given in requested]
+
+
+USAGE = {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
+
+
+@pytest.mark.parametrize("reported", ["", None])
+@pytest.mark.parametrize(
+    ("last", "ending"),
+    [((), "done"), (({**piece(), "choices": [], "usage": USAGE},), "clean")],
+    ids=["done", "usage"],
+)
+def test_a_stream_that_its_server_ends_needs_no_finish_reason(
+    reported: str | None, last: tuple[dict[str, Any], ...], ending: Ending
+) -> None:
+    texts = events(piece(content="par"), piece(reported, content="tial"), *last, ending=ending)
+    requested = events(function("docs__search", '{"q": 1}', index=0), piece(reported), *last, ending=ending)
+
+    text, call = reply(texts, stream=True), reply(requested, stream=True)
+
+    assert (text.message.content, text.finish_reason, text.lacks_finish_reason) == ("partial", "stop", True)
+    assert ([one.arguments for one in call.message.tool_calls], call.finish_reason) == ([{"q": 1}], "tool_calls")
+
+
+def test_counts_of_tokens_before_the_answer_do_not_end_it() -> None:
+    early = {**piece(), "choices": [], "usage": USAGE}
+    assert "ended before" in failure(events(early, piece(content="half"), ending="clean"), stream=True).message
+
+
+@BOTH_WAYS
+def test_token_counts_of_groq_are_read(stream: bool) -> None:
+    counts = {"x_groq": {"id": "r", "usage": USAGE}}
+    message = {"role": "assistant", "content": "hi"}
+    whole = completion(choices=[{"index": 0, "finish_reason": "stop", "message": message}], usage=None, **counts)
+
+    answer = reply(events(piece(content="hi"), {**piece("stop"), **counts}) if stream else whole, stream=stream)
+
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (7, 2)
 
 
 def test_deltas_before_a_cut_are_delivered_without_a_reply() -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from framework.llm.openai.event_stream import EventStream
 from framework.llm.openai.sdk_connection import SdkResponse
 from framework.llm.openai.server_error import ServerError
+from framework.llm.stream_assembler import STREAM_END
 from tests.support.cases import cases
 
 EVENTS = [{"id": "a", "text": "one\ntwo é \u2028"}, {"id": "b"}, {"n": [1, {"x": None}]}]
@@ -64,11 +65,11 @@ def test_events_do_not_depend_on_chunks_and_line_ends(end: str, field: str, cuts
     places = [0, *sorted({min(cut, len(text)) for cut in cuts}), len(text)]
     chunks = [text[start:stop] for start, stop in pairwise(places)]
 
-    assert events_in(chunks) == EVENTS
+    assert events_in(chunks) == [*EVENTS, STREAM_END]
 
 
 def test_a_compressed_stream_is_decoded() -> None:
-    assert events_in([gzip.compress(framed("\n"))], **{"content-encoding": "gzip"}) == EVENTS
+    assert events_in([gzip.compress(framed("\n"))], **{"content-encoding": "gzip"}) == [*EVENTS, STREAM_END]
 
 
 def test_data_of_several_lines_is_one_event() -> None:
@@ -80,8 +81,11 @@ def test_numbers_and_characters_that_orjson_rejects_are_accepted() -> None:
     assert events_in([b'data: {"a": "\\ud800"}\n\n']) == [{"a": "\ud800"}]
 
 
-def test_an_event_that_has_not_ended_is_dropped() -> None:
-    assert events_in([b'data: {"a": 1}\n\ndata: {"b": 2}\n']) == [{"a": 1}]
+@pytest.mark.parametrize(
+    ("rest", "received"), [(b'data: {"b": 2}\n', []), (b"data: [DONE]\n", [STREAM_END]), (b"data:[DONE]", [STREAM_END])]
+)
+def test_an_event_that_has_not_ended_is_dropped_unless_it_ends_the_stream(rest: bytes, received: list[Any]) -> None:
+    assert events_in([b'data: {"a": 1}\n\n', rest]) == [{"a": 1}, *received]
 
 
 def test_an_error_comes_after_the_events_before_it() -> None:

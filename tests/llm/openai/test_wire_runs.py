@@ -61,6 +61,18 @@ def test_the_response_is_streamed_for_a_stream(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_stream_without_finish_reason_is_paid_once_and_reported_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        call = piece(tool_calls=[{"index": 0, "function": {"name": "echo", "arguments": '{"text": "x"}'}}])
+        async with wire_server([wire_events(call), wire_events(piece(content="done"))]) as server:
+            result = await run_once(project(tmp_path, server.url))
+        assert (result.output, len(server.requests)) == ("done", 2)
+        assert [warning.code for warning in result.warnings] == ["no_finish_reason"]
+        assert "/test ended its stream without a finish_reason" in result.warnings[0].message
+
+    asyncio.run(main())
+
+
 def test_an_agents_examples_are_between_instructions_and_conversation_in_every_protocol(
     tmp_path: Path,
 ) -> None:
