@@ -22,6 +22,7 @@ from framework.engine.context.model_clients import NamedClient
 from framework.engine.context.run_context import RunContext
 from framework.engine.context.services import Services
 from framework.engine.model_call import turn as turns
+from framework.engine.model_call.preparation import call_fitting
 from framework.engine.model_call.structured_output import typed_reply
 from framework.engine.model_call.truncation import complete_reply
 from framework.engine.run_trace import open_step_span, record_reply
@@ -67,9 +68,13 @@ class Run(RunContext):
         """
         definitions = self.agent.toolset.definitions if tools else ()
         self._begin_step(len(self.state.replies) + 1)
-        with self._fails_with_its_model(), self.step_span.activate():
+
+        async def send() -> tuple[ModelRequest, ModelReply]:
             request = turns.build_turn_request(self, instructions, definitions)
-            reply = await request_valid_reply(self._call_model, request)
+            return request, await request_valid_reply(self._call_model, request)
+
+        with self._fails_with_its_model(), self.step_span.activate():
+            request, reply = await call_fitting(self, send)
             if reply.finish_reason == "length":
                 reply = await complete_reply(self, self._call_model, request, reply)
         turns.record_token_count(self, reply)
@@ -103,10 +108,15 @@ class Run(RunContext):
             ModelError: the provider failed, or the answer does not fit `output`.
             LimitExceeded: a limit is reached.
         """
-        request = turns.build_request(self, instructions, tools=self.agent.toolset.definitions, output=output)
         await self.model_caller.probe(model)
         primary = self.model_caller.primary(model)
-        answer = await typed_reply(primary.info, partial(self._call_model, primary=primary), request, output)
+        call = partial(self._call_model, primary=primary)
+
+        async def send() -> T:
+            request = turns.build_request(self, instructions, tools=self.agent.toolset.definitions, output=output)
+            return await typed_reply(primary.info, call, request, output)
+
+        answer = await call_fitting(self, send)
         self.state.typed.append(answer.model_dump_json(by_alias=True))
         return answer
 

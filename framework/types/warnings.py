@@ -45,7 +45,7 @@ WARNINGS: Mapping[WarningCode, str] = {
     "context": "80 % of the model's context window is used",
     "context_full": "a request does not fit into the model's context window; the run stops",
     "window": "the model sees only the last messages of the conversation (`conversation.window`)",
-    "compressed": "the beginning of the conversation was replaced by a summary",
+    "compressed": "a summary replaced the beginning of the conversation, or long tool results were cut in requests",
     "compression": "the conversation could not be summarized",
     "truncated": "the output limit (`max_tokens`) cut a model's answer",
     "model_retry": "a model call failed and is retried, or the run waits for an unavailable model",

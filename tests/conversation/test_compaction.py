@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from framework.types.transcript import Summary, transcript_errors
 from tests.support.cases import cases
 from tests.support.compaction import MESSAGES, is_compression, script
 from tests.support.projects import agent, write
+from tests.support.wire import Answer, WireServer, failed, says, wire_server
+from tests.support.wire import calls as wire_calls
 
 FACTS = st.sampled_from(["1234", "2026-01-05", "src/app.py", "ann@example.com", "80.50", "order_id", "订单 77 号"])
 WORDS = st.sampled_from(["please", "refund", "the", "看看", "now"])
@@ -318,3 +321,92 @@ def test_a_conversation_longer_than_the_window_warns_with_advice(tmp_path: Path)
         "the model sees only the last 4 of 6 messages; "
         "begin a new conversation, or raise conversation.window (agents.d/a.yaml:7)"
     ]
+
+
+# --- a server that rejects a conversation as too long
+
+
+def small_server(limit: int, words: str, *, summaries: bool = True) -> Callable[[dict[str, Any]], Answer]:
+    """Return the answers of a server that accepts this many characters, and rejects more with these words."""
+
+    def answer(body: dict[str, Any]) -> Answer:
+        texts = [str(message["content"]) for message in body["messages"]]
+        if sum(map(len, texts)) > limit:
+            return failed(400, words)
+        if "is too long to keep" in texts[-1]:
+            return says("THE SUMMARY") if summaries else failed(400, "no summaries")
+        return says("word " * 500)
+
+    return answer
+
+
+def talk_to(
+    root: Path, answer: Callable[[dict[str, Any]], Answer], *messages: str, window: int | None = None, **options: Any
+) -> tuple[list[RunResult], WireServer]:
+    """Run the turns of one conversation on a server with these answers."""
+
+    async def main() -> tuple[list[RunResult], WireServer]:
+        async with wire_server(answer) as server:
+            known = f", capabilities: {{context_window: {window}}}" if window else ""
+            alias = f"models: {{local: {{model: openai/test, base_url: '{server.url}', api_key: k{known}}}}}\n"
+            keys = {"model": "local", "skill_policy": "{allow: [dump]}", **options}
+            write(root, {"agents.d/a.yaml": agent("a", **keys), "agentsd.yaml": alias})
+            async with Runtime.open(root, tools=[dump], watch=False) as runtime:
+                return [await runtime.run(message, conversation="c") for message in messages], server
+
+    return asyncio.run(main())
+
+
+@tool(risk="low")
+async def dump(size: int) -> str:
+    """Return a long text."""
+    return "x" * size
+
+
+STATED = "This model's maximum context length is 2048 tokens. However, your messages resulted in 2600 tokens."
+TURNS = ["tell me more " * 40] * 7
+
+
+@pytest.mark.parametrize("words", [STATED, "Input is too long for requested model."])
+@pytest.mark.parametrize("window", [None, 100_000])
+@pytest.mark.parametrize("summaries", [True, False])
+def test_a_conversation_that_its_server_finds_too_long_is_shortened_and_goes_on(
+    tmp_path: Path, words: str, window: int | None, summaries: bool
+) -> None:
+    answer = small_server(9000, words, summaries=summaries)
+    results, server = talk_to(tmp_path, answer, *TURNS, window=window)
+
+    assert [result.status for result in results] == ["completed"] * 7, [result.error for result in results]
+    rejected = [body for body in server.requests if sum(len(str(m["content"])) for m in body["messages"]) > 9000]
+    assert len(rejected) == 1, "the size is remembered as the server's window"
+    warned = {warning.code for result in results for warning in result.warnings}
+    assert warned == ({"compressed"} if summaries else {"compressed", "compression"}) | ({"context"} & warned)
+
+
+def test_a_message_that_no_server_takes_ends_as_context_full_and_the_conversation_goes_on(tmp_path: Path) -> None:
+    results, _ = talk_to(tmp_path, small_server(9000, STATED), "hello", "long " * 4000, "and now?", "more")
+
+    assert [(result.status, result.finish_reason) for result in results] == [
+        ("completed", "final"),
+        ("stopped", "context_full"),
+        ("completed", "final"),
+        ("completed", "final"),
+    ]
+    (full,) = [warning.message for warning in results[1].warnings if warning.code == "context_full"]
+    assert "maximum context length is 2048" in full or "does not fit into the context window of openai/test" in full
+
+
+def test_results_that_its_server_finds_too_long_are_cut_in_the_request_only(tmp_path: Path) -> None:
+    accepts = small_server(9000, STATED)
+
+    def answer(body: dict[str, Any]) -> Answer:
+        reply = accepts(body)
+        is_first = not any(message["role"] == "tool" for message in body["messages"])
+        return wire_calls(("dump", {"size": 20_000})) if is_first and reply.status == 200 else reply
+
+    policy = "{max_observation_chars: 30000}"
+    (result,), server = talk_to(tmp_path, answer, "go", runtime_policy=policy)
+
+    assert result.status == "completed", result.error
+    assert "more characters do not fit into the context window]" in server.requests[-1]["messages"][-1]["content"]
+    assert [len(message.content) for message in result.messages if message.role == "tool"] == [20_000]

@@ -106,6 +106,10 @@ class NamedClient:
         return self.client.info
 
 
+_MIN_LEARNED = 1000
+"""Estimated tokens of a rejected request from which on its size is taken as the server's context window."""
+
+
 class ModelClients:
     """The model clients of a process, each created on first use, with their circuit breakers.
 
@@ -121,6 +125,8 @@ class ModelClients:
         self._connected: dict[_Identity, ModelClient] = {}
         self._unprobed: dict[ModelClient, ProbingClient] = {}
         """Clients of local servers that have not reported all capabilities of their model."""
+        self._learned: dict[tuple[str, str | None, int | None], int] = {}
+        """Context windows by model and server, as the sizes of rejected requests show them."""
 
     def get(self, settings: Settings, name: str) -> ModelClient:
         """Return the client of a model; raises ConfigError if the name is unknown or the model has no key."""
@@ -147,6 +153,21 @@ class ModelClients:
             await unprobed.probe()
             if not unprobed.needs_probe:
                 self._unprobed.pop(client, None)
+
+    def window(self, info: ModelInfo) -> int | None:
+        """Return the context window of a model in tokens: the known one, or a smaller one that its server has shown."""
+        sizes = (info.capabilities.context_window, self._learned.get(_server_key(info)))
+        return min((size for size in sizes if size is not None), default=None)
+
+    def learn_window(self, info: ModelInfo, request: ModelRequest, stated: int | None) -> None:
+        """Remember the context window of a model whose server rejected a request as too long.
+
+        It is the size that the server states, or else the estimated size of the request: not of one with files, whose
+        size is unknown, nor of a short one, which must have another fault.
+        """
+        size = stated or (0 if request.media else self.request_tokens(request))
+        if stated or size >= _MIN_LEARNED:
+            self._learned[_server_key(info)] = min(size, self.window(info) or size)
 
     def require_known(self, settings: Settings, name: str) -> None:
         """Raise RequestError unless an agent file could use this name."""
@@ -179,3 +200,7 @@ class ModelClients:
         """Close all connections."""
         for client in (*self._embedded.values(), *self._connected.values()):
             await client.close()
+
+
+def _server_key(info: ModelInfo) -> tuple[str, str | None, int | None]:
+    return info.name, info.server_address, info.server_port

@@ -70,6 +70,8 @@ class RunContext(ABC):
         self._answer: BaseModel | None = None
         self.rendered: dict[Literal["preamble", "summary"], tuple[Message, ...]] = {}
         """Messages that are equal in every request of this run, rendered for the first one."""
+        self.result_chars: int | None = None
+        """Characters of each tool result that requests contain, once the whole results did not fit the model."""
 
     @property
     def model_caller(self) -> ModelCaller:
@@ -102,6 +104,13 @@ class RunContext(ABC):
         Returns:
             The confirmations it waits for, empty once it has ended, and its state.
         """
+
+    def cut_results(self, chars: int) -> bool:
+        """Let further requests contain at most so many characters of each tool result; return whether that is new."""
+        if self.result_chars is not None and self.result_chars <= chars:
+            return False
+        self.result_chars = chars
+        return True
 
     # --- rules in force
 

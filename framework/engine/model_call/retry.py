@@ -180,6 +180,8 @@ class _ModelCall:
             except ModelError as error:
                 self._message_id = error.message_id
                 self._record_failure(name, error, permit)
+                if error.too_long:
+                    self._caller.clients.learn_window(client.info, request, error.window)
                 await self._spend(error.usage, client.info)
                 delay = backoff_seconds(error, retries, self._rules)
                 begun += error.has_begun

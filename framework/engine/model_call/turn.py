@@ -19,7 +19,7 @@ from framework.engine.tool_call.results import record_final_answer
 from framework.llm.client import ModelInfo, ModelReply, ModelRequest
 from framework.llm.tokens import message_tokens
 from framework.tools.builtin.notes import TODO, TODO_MARKS
-from framework.types.errors import LimitExceeded
+from framework.types.errors import LimitExceeded, ModelError
 from framework.types.events import ContentReceived, Thought
 from framework.types.messages import Message, ToolDefinition, Usage, late_guidance
 from framework.types.text import one_line
@@ -35,6 +35,7 @@ _TIME_NOTICE_SHARE = 0.5
 """Share of the time limit below which the remaining time is part of each request."""
 _WARNING_SHARE = 0.8
 """Share of a context window from which on the run warns."""
+_CUT_RESULT = "[{left} more characters do not fit into the context window]"
 _CALLER_TAG = "caller_instructions"
 _CALLER_NOTICE = (
     "The caller added the following. Follow it where it does not contradict the instructions above; it cannot change "
@@ -58,8 +59,18 @@ def build_request(run: RunContext, instructions: Sequence[Message], **options: A
     """Return a request with the whole conversation; `instructions` go at its end and are not stored."""
     history = last_messages(run.state.history, run.agent.spec.conversation.window)
     conversation = (*preamble_messages(run), *_summary_messages(run), *history, *run.state.messages)
+    if run.result_chars is not None:
+        conversation = tuple(_with_short_result(message, run.result_chars) for message in conversation)
     messages = (*conversation, *_plan_reminder(run), *instructions, *_limit_notice(run))
     return ModelRequest(messages, settings=run.state.model_settings, scratch=run.request_cache, **options)
+
+
+def _with_short_result(message: Message, chars: int) -> Message:
+    """Return a message whose result of a tool has at most so many characters, and says that it was cut."""
+    if message.role != "tool" or len(message.content) <= chars:
+        return message
+    content = f"{message.content[:chars]}\n{_CUT_RESULT.format(left=len(message.content) - chars)}"
+    return message.model_copy(update={"content": content, "parts": ()})
 
 
 def preamble_messages(run: RunContext) -> tuple[Message, ...]:
@@ -184,7 +195,8 @@ async def call_model(run: RunContext, request: ModelRequest, *, primary: NamedCl
         primary: the model to call first; by default the agent's own.
 
     Raises:
-        LimitExceeded: a limit is used up before the call, or between two attempts.
+        LimitExceeded: a limit is used up before the call, or between two attempts; `context_full` if the request does
+            not fit into the context window, by its estimated size or as the provider says.
         RequestError: the model does not accept a file of the run's message.
         ModelError: no model answered.
     """
@@ -202,6 +214,12 @@ async def call_model(run: RunContext, request: ModelRequest, *, primary: NamedCl
         reply = await complete_with_retries(caller, request, primary)
         for code, message in run.budget.new_warnings():
             await run.warn(code, message)
+    except ModelError as error:
+        if error.too_long:
+            raise _context_full(
+                run, primary.info, _expected_tokens(run, request), request.settings.max_tokens or 0
+            ) from error
+        raise
     finally:
         run.budget.release_call()
     return reply
@@ -210,10 +228,12 @@ async def call_model(run: RunContext, request: ModelRequest, *, primary: NamedCl
 async def _ensure_fits(run: RunContext, request: ModelRequest, info: ModelInfo) -> None:
     """Check the estimated size of a request before it is sent; warn when the context window fills.
 
+    A smaller window than the known one applies if the server has rejected a request as too long.
+
     Raises:
         LimitExceeded: the request does not fit into the context window, or needs more tokens than the run has left.
     """
-    window = info.capabilities.context_window
+    window = run.services.clients.window(info)
     if window is None and not run.budget.limits_tokens:
         return
     if info.stand_in:  # its token counts are made up
@@ -231,15 +251,28 @@ async def _ensure_fits(run: RunContext, request: ModelRequest, info: ModelInfo) 
     answer = request.settings.max_tokens or 0
     needed = expected + answer
     if needed > _MAX_WINDOW_SHARE * window:
-        place = f"the context window of {info.name}"
-        await run.warn(
-            "context_full", f"the request does not fit into {place}: {_window_advice(run, expected, answer)}"
-        )
-        raise LimitExceeded("context_full", used=needed, allowed=int(_MAX_WINDOW_SHARE * window), place=place)
+        raise _context_full(run, info, expected, answer)
     if needed > _WARNING_SHARE * window and "context" not in run.state.warned:
         run.state.warned.append("context")
         used = f"{needed} of {window} tokens of the context window used"
         await run.warn("context", f"{used}; when it is full: {_window_advice(run, expected, answer)}")
+
+
+def _context_full(run: RunContext, info: ModelInfo, expected: int, answer: int) -> LimitExceeded:
+    """Return the error, with advice as its note, for a request that does not fit into the context window.
+
+    Args:
+        run: the run that sends it.
+        info: the model.
+        expected: estimated tokens of the request.
+        answer: tokens that are reserved for the answer.
+    """
+    window, needed = run.services.clients.window(info), expected + answer
+    allowed = needed if window is None else int(_MAX_WINDOW_SHARE * window)
+    place = f"the context window of {info.name}"
+    error = LimitExceeded("context_full", used=max(needed, allowed), allowed=allowed, place=place)
+    error.add_note(_window_advice(run, expected, answer))
+    return error
 
 
 def _expected_use(run: RunContext, request: ModelRequest, info: ModelInfo) -> ExpectedUse:

@@ -186,11 +186,12 @@ def test_the_providers_token_count_replaces_the_estimate(tmp_path: Path) -> None
     assert len(server.requests) == 7
 
 
-def test_in_a_conversation_that_is_too_long_the_advice_is_to_begin_a_new_one(tmp_path: Path) -> None:
+def test_a_history_that_does_not_fit_into_the_window_is_summarized(tmp_path: Path) -> None:
     history = [{"role": "user", "content": "word " * 3000}, {"role": "assistant", "content": "yes"}]
-    result, server, warned = send(tmp_path, [says("never")], window=2000, history=history)
-    assert (result.finish_reason, server.requests) == ("context_full", [])
-    assert ": begin a new conversation (about " in warned[-1].message
+    result, server, warned = send(tmp_path, [says("SUMMARY"), says("done")], window=2000, history=history)
+    assert (result.output, len(server.requests)) == ("done", 2), result.error
+    assert [event.code for event in warned] == ["compressed"]
+    assert "SUMMARY" in str(server.requests[-1]["messages"])
 
 
 @pytest.mark.parametrize(
