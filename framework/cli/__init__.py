@@ -20,6 +20,7 @@ In reading order; each module imports only from those below it:
     check          `agentsd check`: reports all problems of a project's files.
     explain        `agentsd explain`: shows what an agent may do, and which line decides.
     run            `agentsd run`: sends one message to an agent and prints the answer.
+    models         `agentsd models`: what is assumed of a model, and whether its server agrees.
     keys           `agentsd keys`: creates keys of the HTTP server.
     worker         `agentsd worker`: executes runs that wait in a store, next to other workers.
     serve          `agentsd serve`: serves a project over HTTP, while its files are watched.

@@ -34,6 +34,7 @@ COMMANDS = {
     "explain": "Show what an agent may do, and which line decides.",
     "agents": "List a project's agents, or show one with all defaults.",
     "tools": "List a project's tools, or call one under an agent's policy.",
+    "models": "Show what is assumed of a model, and check it.",
     "serve": "Serve a project over HTTP, with its files watched.",
     "worker": "Execute runs that wait in a store, next to other workers.",
     "mcp": "Serve the agents of a project as tools to an MCP client.",

@@ -140,6 +140,12 @@ def test_what_is_known_of_a_family_is_found_by_its_name_with_any_provider() -> N
     assert known_capabilities("openai/gpt-5").late_system
     assert known_capabilities("openai/gpt-oss-20b").late_system is False
     assert known_capabilities("openai/something-new").late_system is None
+    assert known_capabilities("openai/nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B").late_system
+    assert known_capabilities("openai/nvidia/NVIDIA-Nemotron-Nano-9B-v2").late_system is False
+    assert known_capabilities("openai/microsoft/Phi-4-mini-instruct").late_system is False
+    assert known_capabilities("openai/NousResearch/Hermes-4-70B").parallel_calls
+    assert known_capabilities("groq/meta-llama/llama-4-scout-17b-16e-instruct").parallel_calls
+    assert known_capabilities("openrouter/x-ai/grok-4").repeated_roles
 
 
 def test_system_messages_are_created_only_for_the_beginning_of_a_conversation() -> None:
@@ -152,6 +158,7 @@ def test_system_messages_are_created_only_for_the_beginning_of_a_conversation() 
         and any(keyword.arg == "role" and ast.unparse(keyword.value) == "'system'" for keyword in node.keywords)
     }
     assert places == {
+        "cli/models.py",  # asks a server what its template accepts
         "engine/model_call/turn.py",  # the agent's instructions
         "engine/routing/by_model.py",  # a request of one question
         "llm/json_protocol/prompt.py",  # merges all system messages into the first one
