@@ -21,8 +21,11 @@ from framework.server.run_schemas import (
     DeletedConversation,
 )
 from framework.server.runs_api import PageSize
-from framework.store.conversation_lists import ConversationQuery
+from framework.store.conversation_lists import SEARCHED_CONVERSATIONS, ConversationQuery
 
+_SEARCH = (
+    f"Only conversations whose title, agent or id contains this; looked up in the latest {SEARCHED_CONVERSATIONS:,}."
+)
 _TENANT = Annotated[Id | None, Query(description="Its tenant, if the key can access several.")]
 
 
@@ -34,11 +37,12 @@ def add_conversation_routes(routes: APIRouter, runtime: Runtime) -> None:
         request: Request,
         agent: Annotated[str | None, Query(description="Only conversations that this agent answered last.")] = None,
         user: Annotated[Id | None, Query(description="Only conversations of this user.")] = None,
+        q: Annotated[Id | None, Query(description=_SEARCH)] = None,
         cursor: Annotated[str | None, Query(description="`next` of the previous page.")] = None,
         limit: PageSize = 20,
     ) -> Response:
         """List conversations, the latest turn first."""
-        query = ConversationQuery(agent=agent, user=user, cursor=cursor, limit=limit)
+        query = ConversationQuery(agent=agent, user=user, search=q, cursor=cursor, limit=limit)
         found, following = await list_conversations_for(runtime, identity_of(request), query)
         summaries = tuple(map(ConversationSummary.of, found))
         return verbatim_response(ConversationList(conversations=summaries, next=following))

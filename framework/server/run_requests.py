@@ -150,6 +150,11 @@ class RunFilters(BaseModel):
     text: Id | None = Field(
         None, description=f"Only runs whose message contains this; looked up in the newest {SEARCHED_RUNS:,} runs."
     )
+    q: Id | None = Field(
+        None,
+        description="Only runs whose message, agent, id or conversation's id contains this; looked up in the newest "
+        f"{SEARCHED_RUNS:,} runs.",
+    )
     since: AwareDatetime | None = Field(
         None, description="Only runs created at this time or later, such as 2026-11-23T00:00:00Z."
     )
@@ -165,6 +170,7 @@ class RunFilters(BaseModel):
             generation=self.generation,
             digest=self.digest,
             text=self.text,
+            search=self.q,
             since=self.since.timestamp() if self.since else None,
             until=self.until.timestamp() if self.until else None,
             before=before,

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from framework.store.paging import ConversationCursor
 from framework.types.status import Status
 
+SEARCHED_CONVERSATIONS = 10_000
+"""Number of conversations in which texts are looked up. It bounds the time: titles have no index."""
+
 
 @dataclass(frozen=True, slots=True)
 class ConversationInfo:
@@ -50,6 +53,9 @@ class ConversationQuery:
     """Only conversations that one of these agents answered last."""
     before: float | None = None
     """Only conversations whose latest turn is older than this Unix time."""
+    search: str | None = None
+    """Only conversations whose title, agent or id contains this, in any case of ASCII letters, among the latest
+    `SEARCHED_CONVERSATIONS` that match the other filters."""
     cursor: str | None = None
     """Only conversations after the one with this `ConversationInfo.cursor`. Used for paging."""
     limit: int | None = None

@@ -84,9 +84,14 @@ def select_conversations(infos: Iterable[ConversationInfo], query: ConversationQ
         if all(getattr(info, name) == value for name, value in filters.items())
         and _is_in_scope(info, query)
         and (query.before is None or info.updated_at < query.before)
+        and _contains(query.search, info.title, info.agent, info.id)
         and (after is None or _position(info) > after)
     ]
     return sorted(matching, key=_position)[: query.limit]
+
+
+def _contains(text: str | None, *values: str | None) -> bool:
+    return text is None or any(text.lower() in value.lower() for value in values if value is not None)
 
 
 def _position(one: ConversationInfo | ConversationCursor) -> tuple[float, str, str]:
@@ -115,6 +120,7 @@ def _conditions(info: RunInfo, query: RunQuery) -> Iterator[bool]:
         value = getattr(query, name)
         yield value is None or getattr(info, name) == value
     yield query.digest is None or info.digest.startswith(query.digest)
-    yield query.text is None or query.text.lower() in info.message.lower()
+    yield _contains(query.text, info.message)
+    yield _contains(query.search, info.message, info.agent, info.run_id, info.conversation_id)
     yield query.since is None or info.created_at >= query.since
     yield query.until is None or info.created_at < query.until

@@ -33,7 +33,7 @@ ANSWERED_STATUSES: tuple[Status, ...] = ("completed", "stopped")
 PREVIEW_CHARS = 200
 """Length of the user's message in lists of runs."""
 SEARCHED_RUNS = 20_000
-"""Number of runs in which `RunQuery.text` is looked up. It bounds the time: messages have no index."""
+"""Number of runs in which texts are looked up. It bounds the time: messages have no index."""
 Deciders = Mapping[str, str | None]
 """The user who made each decision, by confirmation id. None or missing: an unnamed caller, or nobody, because the
 confirmation expired."""
@@ -167,6 +167,8 @@ class RunQuery:
     text: str | None = None
     """Only runs whose `RunInfo.message` contains this, in any case of ASCII letters, among the newest `SEARCHED_RUNS`
     of the store."""
+    search: str | None = None
+    """The same, for runs whose message, agent, id or conversation's id contains this."""
     since: float | None = None
     """Only runs added at this Unix time or later."""
     until: float | None = None

@@ -344,6 +344,24 @@ def test_a_conversation_by_keyboard_only_on_a_phone_in_chinese(tmp_path: Path) -
     run_in_browser(main())
 
 
+def test_the_search_of_conversations_finds_those_that_are_not_loaded(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serve_console(tmp_path, FILES, ScriptedModel(*["Fine."] * 31)) as server:
+            for number, text in enumerate(["Where is the needle?", *["Hello"] * 30]):
+                await server.runtime.run(text, conversation=f"c{number}", agent="writer", inputs={"tone": "short"})
+            async with open_page(server) as page:
+                rows = page.locator(".conv")
+                await expect(rows).to_have_count(30)
+                await page.get_by_role("button", name="Find a conversation").click()
+                await page.get_by_role("searchbox", name="Find a conversation").fill("NEEDLE")
+                await expect(rows).to_have_count(1)
+                await expect(rows).to_contain_text("Where is the needle?")
+                await page.get_by_role("searchbox", name="Find a conversation").fill("")
+                await expect(rows).to_have_count(30)
+
+    run_in_browser(main())
+
+
 def test_a_key_that_may_only_chat_keeps_its_conversations_in_the_browser(tmp_path: Path) -> None:
     entries = json.dumps([key_entry("web", KEY, user="ann", roles=["chat"]), key_entry("all", OTHER, user="bob")])
     files = {**FILES, "agentsd.yaml": f"server: {{api_keys: {entries}}}\n"}

@@ -187,7 +187,14 @@ def test_asi03_lists_and_filters_reveal_nothing_of_others(tmp_path: Path, who: s
             about_all = any(role.all_agents for role in route.roles) or route.path == "/agent/openapi.json"
             if route.method != "GET" or "{" in route.path or about_all:
                 continue
-            filters = [{}, {"conversation_id": PAUSED}, {"user": "alice"}, {"agent": "one"}, {"status": "paused"}]
+            filters = [
+                {},
+                {"conversation_id": PAUSED},
+                {"user": "alice"},
+                {"agent": "one"},
+                {"status": "paused"},
+                {"q": "e"},
+            ]
             for query in (*filters, {"tenant": "a"}, {"before": run}, {"cursor": run}, {"limit": "100"}):
                 response = await found.send(key, "GET", route.path, params=query)
                 assert response.status_code in {200, 400}, (route.path, query)

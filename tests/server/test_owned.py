@@ -77,13 +77,18 @@ def test_the_runs_and_conversations_of_others_are_404_and_missing_in_lists(tmp_p
                     assert error["message"] == (await _unknown(client, method, path, options))["message"].replace(
                         "unknown", "c" if "conversations" in path else run["run_id"]
                     )
-                assert (await client.get("runs"))["runs"] == [], stranger
+                for query in ("", "?q=go"):
+                    assert (await client.get(f"runs{query}"))["runs"] == [], stranger
+                    assert (await client.get(f"conversations{query}"))["conversations"] == [], stranger
                 assert (await client.get("approvals"))["approvals"] == [], stranger
-                assert (await client.get("conversations"))["conversations"] == [], stranger
             for owner in ("acme-ann", "acme", "full"):
                 as_key(client, owner)
                 assert (await client.get(f"runs/{run['run_id']}"))["status"] == "paused", owner
-                assert len((await client.get("runs"))["runs"]) == 1
+                for query, count in (("", 1), ("?q=GO", 1), (f"?q={run['run_id'][-9:]}", 1), ("?q=gone", 0)):
+                    assert len((await client.get(f"runs{query}"))["runs"]) == count, query
+                for query, count in (("?q=GO", 1), ("?q=c", 1), ("?q=gone", 0)):
+                    assert len((await client.get(f"conversations{query}"))["conversations"]) == count, query
+                await client.error("GET", f"conversations?q={'x' * 201}", 400)
                 assert len((await client.get("approvals"))["approvals"]) == 1
                 assert (await client.get("conversations/c"))["conversation_id"] == "c"
             assert gate.paid == 0

@@ -83,6 +83,51 @@ def test_conversations_are_listed_with_the_latest_turn_first_and_page_by_page(
     with_runtime(tmp_path, any_url, body)
 
 
+def test_conversations_are_found_by_title_agent_or_id_in_pages(tmp_path: Path, any_url: str | None) -> None:
+    async def body(runtime: Runtime, model: ScriptedModel) -> None:
+        for name, tenant, text in (
+            ("Nr-1", None, "Refund 50%"),
+            ("nr-2", "acme", "refund 退款"),
+            ("c3", None, "weather"),
+        ):
+            await runtime.run(text, conversation=name, tenant=tenant, agent="b" if name == "c3" else "a")
+        await runtime.run("and now", conversation="c3", agent="b")
+        queries = {
+            "REFUND": ["nr-2", "Nr-1"],
+            "50%": ["Nr-1"],
+            "5_%": [],
+            "退款": ["nr-2"],
+            "NR-": ["nr-2", "Nr-1"],
+            "acme": [],  # the tenant is no part of the id
+            "b": ["c3"],
+            "and now": [],  # the title is the first message
+            "\x00": [],
+        }
+        for text, expected in queries.items():
+            found = await runtime.store.conversations(ConversationQuery(search=text))
+            assert [one.id for one in found] == expected, text
+        (first,) = await runtime.store.conversations(ConversationQuery(search="refund", limit=1))
+        (rest,) = await runtime.store.conversations(ConversationQuery(search="refund", cursor=first.cursor))
+        assert (first.id, rest.id) == ("nr-2", "Nr-1")
+        (own,) = await runtime.store.conversations(ConversationQuery(search="refund", without_tenant=True))
+        assert own.id == "Nr-1"
+
+    with_runtime(tmp_path, any_url, body)
+
+
+def test_titles_are_searched_in_the_latest_conversations_only(
+    tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(runtime: Runtime, model: ScriptedModel) -> None:
+        monkeypatch.setattr("framework.store.sql.conversations.SEARCHED_CONVERSATIONS", 2)
+        for name in ("c1", "c2", "c3"):
+            await runtime.run("hello", conversation=name, agent="a")
+        for query in (ConversationQuery(search="hello"), ConversationQuery(search="hello", limit=2)):
+            assert [one.id for one in await runtime.store.conversations(query)] == ["c3", "c2"]
+
+    with_runtime(tmp_path, store_url, body)
+
+
 def test_deleting_a_conversation_deletes_all_of_its_data_and_no_other(tmp_path: Path, any_url: str | None) -> None:
     async def body(runtime: Runtime, model: ScriptedModel) -> None:
         gone = [(await runtime.run("hi", conversation="c", agent="a")).run_id for _ in range(3)]

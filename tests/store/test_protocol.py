@@ -353,6 +353,11 @@ def test_lists_are_filtered_by_contents_files_and_time(any_url: str | None) -> N
             RunQuery(text="r_1", newest_first=True, limit=1): [0],
             RunQuery(text="\\"): [],
             RunQuery(text="\x00"): [],
+            RunQuery(search="REFUND"): [0, 1],
+            RunQuery(search="50_"): [3],
+            RunQuery(search=names[2].upper()): [2],
+            RunQuery(search="ONE"): [0, 1, 2, 3],
+            RunQuery(search="\x00"): [],
             RunQuery(generation=1): [2, 3],
             RunQuery(digest="0abc"): [0, 1],
             RunQuery(digest="%"): [],
@@ -372,8 +377,9 @@ def test_texts_are_searched_in_the_newest_runs_only(store_url: str, monkeypatch:
         states = [begun() for _ in range(3)]
         for state in states:
             await store.begin(state, None, BLUEPRINT)
-        found = await store.runs(RunQuery(text="hello"))
-        assert [one.run_id for one in found] == [state.run_id for state in states[1:]]
+        for query in (RunQuery(text="hello"), RunQuery(search="hello")):
+            found = await store.runs(query)
+            assert [one.run_id for one in found] == [state.run_id for state in states[1:]]
 
     with_store(body, store_url)
 

@@ -37,7 +37,8 @@ export class ChatList extends Component {
     const props = { "aria-label": t("Find a conversation"), onclick: () => this.find() };
     const find = h("button.ib", props, icon("search"));
     fill(this, h("header", fresh, find), h("div.find-c", this.#search), this.#rows);
-    this.on(this.#search, "input", () => this.#draw());
+    this.#search.maxLength = 200;
+    this.on(this.#search, "input", () => this.#searched());
     this.on(this.#rows, "scroll", () => this.#scrolled());
     this.watch(identity, () => void this.refresh());
     this.watch(approvals, () => void this.refresh());
@@ -49,7 +50,7 @@ export class ChatList extends Component {
     this.#search.hidden = !this.#search.hidden;
     this.#search.value = "";
     if (!this.#search.hidden) this.#search.focus();
-    this.#draw();
+    this.#searched();
   }
 
   /** @param {string | null} id the conversation that is open */
@@ -65,22 +66,31 @@ export class ChatList extends Component {
     all[Math.max(0, Math.min(all.length - 1, at + step))]?.click();
   }
 
+  /** Find what is typed: the server searches all conversations, of which only the latest are loaded. */
+  #searched() {
+    this.#shown = 1;
+    void this.refresh();
+  }
+
   async refresh() {
     if (!identity.value) return;
+    const wanted = this.#search.value.trim();
     const pages = [...Array(this.#shown)];
     /** @type {Row[]} */
     const found = [];
     let cursor;
     for (const _ of may("read") ? pages : []) {
       /** @type {any} */
-      const page = await get("/conversations", { limit: PAGE, cursor }).catch(() => null);
-      if (!page) return;
+      const page = await get("/conversations", { q: wanted, limit: PAGE, cursor }).catch(() => null);
+      if (!page || wanted !== this.#search.value.trim()) return;
       found.push(...page.conversations);
       cursor = page.next;
       if (!cursor) break;
     }
     this.#more = Boolean(cursor);
-    this.#found = may("read") ? found : localChats();
+    const text = wanted.toLowerCase();
+    const own = () => localChats().filter(({ title, agent }) => `${title} ${agent}`.toLowerCase().includes(text));
+    this.#found = may("read") ? found : own();
     this.#draw();
   }
 
@@ -93,10 +103,8 @@ export class ChatList extends Component {
   }
 
   #draw() {
-    const wanted = this.#search.value.toLowerCase();
-    const rows = this.#found.filter(({ title, agent }) => `${title} ${agent}`.toLowerCase().includes(wanted));
-    const waiting = rows.filter(({ status }) => status === "paused");
-    const others = rows.filter(({ status }) => status !== "paused");
+    const waiting = this.#found.filter(({ status }) => status === "paused");
+    const others = this.#found.filter(({ status }) => status !== "paused");
     /** @type {Row[]} */
     const all = [];
     for (const row of [...waiting, ...others]) {

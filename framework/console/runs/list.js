@@ -165,12 +165,12 @@ const HOUR = 3_600_000;
 export const filtersOf = (query) => Object.fromEntries(NAMES.map((name) => [name, query.get(name) ?? ""]));
 
 /** @param {Filters} filters @returns the parameters of `GET /agent/runs` */
-export function queryOf({ status, time, ...same }) {
+export function queryOf({ status, time, text, ...same }) {
   const midnight = new Date(now()).setHours(0, 0, 0, 0);
   const hour = Math.floor(now() / 60_000) * 60_000 - HOUR;
   const since = { hour, today: midnight, week: midnight - 6 * 24 * HOUR }[time];
   const statuses = status === "running" ? ["running", "queued"] : status ? [status] : [];
-  return { ...same, status: statuses, since: since ? new Date(since).toISOString() : "" };
+  return { ...same, q: text, status: statuses, since: since ? new Date(since).toISOString() : "" };
 }
 
 /**

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import sqlalchemy as sa
 from pydantic import TypeAdapter
 
-from framework.store.conversation_lists import ConversationInfo, ConversationQuery
+from framework.store.conversation_lists import SEARCHED_CONVERSATIONS, ConversationInfo, ConversationQuery
 from framework.store.paging import ConversationCursor
 from framework.store.protocol import OPEN_STATUSES, Conversation, Pruned
 from framework.store.queue_rules import overtaken
@@ -31,7 +31,14 @@ from framework.store.sql.schema import (
     runs,
     spans,
 )
-from framework.store.sql.texts import conversation_id_of, conversation_key, has_tenants_id, to_sql_text
+from framework.store.sql.texts import (
+    contains_text,
+    conversation_id_of,
+    conversation_key,
+    has_tenants_id,
+    id_in_key,
+    to_sql_text,
+)
 from framework.types.errors import ConversationBusy, RequestError
 from framework.types.messages import Message
 from framework.types.transcript import Summary
@@ -83,7 +90,11 @@ def select_conversation(
 def list_conversations(connection: sa.Connection, query: ConversationQuery) -> list[ConversationInfo]:
     """Return the matching conversations, latest turn first; raises RequestError for an invalid cursor."""
     columns = [column for column in conversations.c if column.name not in ("session", "summary", "summary_upto")]
-    matching = sa.select(*columns).where(*_conditions(query, connection.dialect.name))
+    dialect = connection.dialect.name
+    conditions = [*_conditions(query, dialect)]
+    if query.search is not None:
+        conditions.append(_is_found(query.search, conditions, dialect))
+    matching = sa.select(*columns).where(*conditions, *_after(query))
     latest_first = matching.order_by(conversations.c.updated_at.desc(), conversations.c.id)
     # Looked up for the page only: SQLite would otherwise look them up for all conversations, before it sorts them.
     page = latest_first.limit(query.limit).subquery()
@@ -126,6 +137,20 @@ def _conditions(query: ConversationQuery, dialect: str) -> Iterator[sa.ColumnEle
         yield conversations.c.agent.in_([to_sql_text(agent) for agent in query.agents])
     if query.before is not None:
         yield conversations.c.updated_at < query.before
+
+
+def _is_found(text: str, conditions: list[sa.ColumnElement[bool]], dialect: str) -> sa.ColumnElement[bool]:
+    """Return the condition that one of the latest conversations contains a text."""
+    latest = sa.select(conversations.c.id).where(*conditions)
+    latest = latest.order_by(conversations.c.updated_at.desc(), conversations.c.id).limit(SEARCHED_CONVERSATIONS)
+    turns = sa.select(runs.c.message).where(runs.c.conversation_id == conversations.c.id).order_by(runs.c.no).limit(1)
+    title = turns.correlate(conversations).scalar_subquery()
+    is_found = contains_text(text, conversations.c.agent, id_in_key(conversations.c.id, dialect), title)
+    return sa.and_(conversations.c.id.in_(latest), is_found)
+
+
+def _after(query: ConversationQuery) -> Iterator[sa.ColumnElement[bool]]:
+    """Yield the condition on the place in the list."""
     if query.cursor is not None:
         last = ConversationCursor.decode(query.cursor)
         key = conversation_key(last.id, last.tenant)

@@ -15,7 +15,15 @@ from framework.store.sql.leases import RunLeases
 from framework.store.sql.processes import find_dead, is_leased
 from framework.store.sql.run_figures import UNMEASURED, figure
 from framework.store.sql.schema import RELEASED_ORDER, has_status, is_claimed_or_running, processes, runs
-from framework.store.sql.texts import conversation_id_of, conversation_key, has_tenants_id, storable, to_sql_text
+from framework.store.sql.texts import (
+    contains_text,
+    conversation_id_of,
+    conversation_key,
+    has_tenants_id,
+    id_in_key,
+    storable,
+    to_sql_text,
+)
 from framework.store.work import QueueSize
 from framework.types.status import Status
 
@@ -120,7 +128,7 @@ def _conditions(query: RunQuery, dialect: str) -> Iterator[sa.ColumnElement[bool
         yield runs.c.id == to_sql_text(query.run_id)
     if query.agent is not None:
         yield runs.c.agent == to_sql_text(query.agent)
-    yield from _contents(query)
+    yield from _contents(query, dialect)
     if query.conversation_id is not None and query.tenant is None:
         key = conversation_key(query.conversation_id, None)
         of_tenant = has_tenants_id(runs.c.conversation_id, query.conversation_id, dialect)
@@ -130,14 +138,18 @@ def _conditions(query: RunQuery, dialect: str) -> Iterator[sa.ColumnElement[bool
         yield runs.c.conversation_id.in_(list(keys))
 
 
-def _contents(query: RunQuery) -> Iterator[sa.ColumnElement[bool]]:
-    """Yield the conditions on files, message and time."""
+def _contents(query: RunQuery, dialect: str) -> Iterator[sa.ColumnElement[bool]]:
+    """Yield the conditions on files, texts and time."""
     if query.generation is not None:
         yield runs.c.generation == query.generation
     if query.digest is not None:
         yield runs.c.digest.startswith(storable(query.digest), autoescape=True)
     if query.text is not None:
-        yield runs.c.message.icontains(storable(query.text), autoescape=True)
+        yield contains_text(query.text, runs.c.message)
+    if query.search is not None:
+        conversation_id = id_in_key(runs.c.conversation_id, dialect)
+        yield contains_text(query.search, runs.c.message, runs.c.agent, runs.c.id, conversation_id)
+    if query.text is not None or query.search is not None:
         yield runs.c.no > sa.select(sa.func.max(runs.c.no) - SEARCHED_RUNS).scalar_subquery()
     if query.since is not None:
         yield runs.c.created_at >= query.since

@@ -31,6 +31,18 @@ def conversation_id_of(key: str) -> str:
     return key.partition(SEPARATOR)[0]
 
 
+def id_in_key(column: sa.ColumnElement[str], dialect: str) -> sa.ColumnElement[str]:
+    """Return the expression of the id in a column with keys of conversations."""
+    if dialect == "postgresql":
+        return sa.func.split_part(column, SEPARATOR, 1)
+    return sa.func.substr(column, 1, sa.func.instr(column + SEPARATOR, SEPARATOR) - 1)
+
+
+def contains_text(text: str, *columns: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+    """Return the condition that a column contains a text, in any case."""
+    return sa.or_(*(column.icontains(storable(text), autoescape=True) for column in columns))
+
+
 def has_tenants_id(column: sa.ColumnElement[str], conversation_id: str, dialect: str) -> sa.ColumnElement[bool]:
     """Return the condition that a column contains the key of a conversation with this id, of any tenant."""
     key = conversation_key(conversation_id, None)
