@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -17,6 +18,13 @@ from framework.types.spec import RISKS, Risk, Rule, SkillPolicy
 RuleKind = Literal["deny", "ask", "allow"]
 _RULE_KINDS: tuple[RuleKind, ...] = get_args(RuleKind)
 _NO_NAMES: frozenset[str] = frozenset()
+_SPECIAL_TOKEN = re.compile(r"<[|｜][^<>]*[|｜]>")
+"""A special token of a chat template, such as `<|channel|>`, which servers leave in the names of tools."""
+_RECIPIENT = re.compile(r"(?:^|\s)to=(\S+)")
+_ADDED = re.compile(r"^(?:(?:functions?|default_api|tools?|mcp)[._:/]+)+|:\d+$")
+"""A namespace before the name of a tool, or a counter after it, which only chat templates and models add."""
+_MAX_REPAIRED_CHARS = 256
+"""A longer name is not repaired."""
 
 
 class RulesFile(Protocol):
@@ -108,6 +116,25 @@ class Toolset:
     def by_wire_name(self, name: str) -> Tool | None:
         """Return the tool with this name on the provider's wire, offered or not, or None."""
         return next((tool for tool in self.tools.values() if tool.definition.wire_name == name), None)
+
+    def by_misspelt_name(self, name: str) -> Tool | None:
+        """Return the offered tool that a model meant by an unknown name, or None unless exactly one remains.
+
+        Chat templates and models add special tokens, namespaces such as `functions.`, counters such as `:0`, blanks
+        and capital letters.
+        """
+        if len(name) > _MAX_REPAIRED_CHARS:
+            return None
+        recipient = _RECIPIENT.search(name)
+        parts = _SPECIAL_TOKEN.split(recipient[1] if recipient else name)
+        bare = next((text.strip() for text in parts if text.strip()), "")
+        wanted = {bare.casefold(), _ADDED.sub("", bare).casefold()}
+        found = [
+            tool
+            for tool in self.offered.values()
+            if tool.name.casefold() in wanted or tool.definition.wire_name.casefold() in wanted
+        ]
+        return found[0] if len(found) == 1 else None
 
     def rules_for(self, name: str) -> ToolRules:
         """Return the rules that match a tool, offered or not."""

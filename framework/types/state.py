@@ -228,6 +228,8 @@ class RunState(BaseModel):
     """Number of this run's messages in the last measured request, and the tokens that the provider counted for it."""
     warned: list[str] = Field(default_factory=list)
     """Limits for which a warning was emitted."""
+    misspelt: dict[str, str] = Field(default_factory=dict)
+    """Names of tools as the model wrote them, by the id of a call whose name was repaired and that has not begun."""
     call_counts: dict[str, int] = Field(default_factory=dict)
     """Number of calls by `repetition_key` of tool and arguments."""
     elapsed_ms: float = 0.0

@@ -18,6 +18,7 @@ from framework.tools.tool import Tool
 from framework.types.messages import ToolCall, original_keys
 from framework.types.plan import PlanDraft
 from framework.types.strict_json import has_more_values
+from framework.types.text import shorten
 
 T = TypeVar("T")
 
@@ -26,15 +27,20 @@ MAX_VALUES_IN_LOOP = 5_000
 
 
 async def repair_call(run: RunContext, call: ToolCall, tool: Tool) -> ToolCall:
-    """Return the call with repaired arguments; the repairs are reported once, also if the run resumes in between."""
+    """Return the call with repaired arguments; the repairs are reported once, also if the run resumes in between.
+
+    The repair of the tool's name, which `normalize_message` made, is reported with them.
+    """
     repaired = await _normalize(run, tool, call.arguments)
-    if not (notes := repaired.notes):
+    written = run.state.misspelt.pop(call.id, None)
+    notes = repaired.notes if written is None else (f"name: {shorten(written, 80)!r} is {tool.name}", *repaired.notes)
+    if not notes:
         same_names = repaired.arguments.keys() == call.arguments.keys()
         return call if same_names else call.model_copy(update={"arguments": repaired.arguments})
     record = run.state.calls[call.id]
     if not record.repairs:
         run.state.calls[call.id] = record.model_copy(update={"repairs": notes})
-        await _warn_of_repairs(run, tool, notes)
+        await _warn_of_repairs(run, tool, notes, "arguments" if written is None else "call")
     return call.model_copy(update={"arguments": repaired.arguments})
 
 
@@ -105,6 +111,7 @@ async def _normalize(run: RunContext, tool: Tool, arguments: Mapping[str, Any]) 
     )
 
 
-async def _warn_of_repairs(run: RunContext, tool: Tool, notes: Sequence[str]) -> None:
-    message = f"the arguments of {tool.name} were repaired: {'; '.join(notes)}"
+async def _warn_of_repairs(run: RunContext, tool: Tool, notes: Sequence[str], what: str = "arguments") -> None:
+    verb = "was" if what == "call" else "were"
+    message = f"the {what} of {tool.name} {verb} repaired: {'; '.join(notes)}"
     await run.warn("arguments_repaired", message)

@@ -49,8 +49,9 @@ _ESCAPED_MARKS = str.maketrans("/~?", "___")
 def normalize_message(message: Message, state: RunState, toolset: Toolset) -> Message:
     """Return a model's message in the form that is stored: valid text, arguments as JSON, unique call ids.
 
-    Duplicate calls are removed, and tool names in a provider's spelling replaced by the tools' own names. A call gets a
-    new id if its own is empty, was used before in this run, or contains a separator of confirmation ids.
+    Duplicate calls are removed, and tool names in a provider's spelling replaced by the tools' own names. A misspelt
+    name that can mean one offered tool only is repaired, and kept in `state.misspelt` for the report. A call gets a new
+    id if its own is empty, was used before in this run, or contains a separator of confirmation ids.
     """
     used = {*state.calls, *(call.id for earlier in state.messages for call in earlier.tool_calls)}
     unique = []
@@ -62,6 +63,9 @@ def normalize_message(message: Message, state: RunState, toolset: Toolset) -> Me
         while fresh in used:
             fresh += "_"
         used.add(fresh)
+        if call.tool not in toolset.tools and (meant := toolset.by_misspelt_name(call.tool)):
+            state.misspelt[fresh] = call.tool
+            call = call.model_copy(update={"tool": meant.name})
         unique.append(call if call.id == fresh else call.model_copy(update={"id": fresh}))
     content = fix_surrogates(message.content)
     is_same = len(unique) == len(message.tool_calls) and all(map(is_, unique, message.tool_calls))

@@ -114,3 +114,54 @@ def test_a_call_without_an_id_gets_one_that_the_run_has_not_used() -> None:
     reply = Message(role="assistant", content="", tool_calls=(ToolCall(id="", tool="dates.now"),))
     (call,) = normalize_message(reply, state, Toolset({}, SkillPolicy(allow=()), risk_level="high")).tool_calls
     assert call.id not in ("", "call_0_0")
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        *("dates.now<|channel|>commentary", "functions.dates__now", "functions.dates.now:0", "default_api:dates__now"),
+        *("assistant<|channel|>analysis to=functions.dates.now", "Dates.Now", " dates__now ", "dates.now\n"),
+        *("default_api.dates.now", "mcp_dates__now", "<|start|>dates__now<|message|>"),
+    ],
+)
+def test_a_misspelt_name_is_repaired_before_the_policy_and_recorded(tmp_path: Path, written: str) -> None:
+    policy = '{deny: [{tool: dates.now, when: {zone: "Mars"}}], allow: ["*"]}'
+    write(tmp_path, {"agents.d/one.yaml": agent("one", skill_policy=policy)})
+    first = ToolCall(id="a", tool=written, arguments={"zone": "Oslo"})
+    second = ToolCall(id="b", tool=written, arguments={"zone": "Mars"})
+
+    result, _ = asyncio.run(played(tmp_path, ScriptedModel((first, second), "done"), now))
+
+    assert [(call.tool, call.status) for call in result.tool_calls] == [
+        ("dates.now", "success"),
+        ("dates.now", "denied"),
+    ]
+    assert [warning.code for warning in result.warnings] == ["arguments_repaired"] * 2
+    assert result.warnings[0].message.startswith("the call of dates.now was repaired: name: ")
+    assert all("name: " in entry.repairs[0] for entry in result.trace if entry.repairs)
+    asked = next(message for message in result.messages if message.tool_calls)
+    assert {call.tool for call in asked.tool_calls} == {"dates.now"}, "the model does not see its mistake again"
+
+
+@pytest.mark.parametrize("written", ["dates.later", "shell.dates.now", "now", "dates.now.x", "", "<||>", "x" * 5000])
+def test_a_name_that_means_no_offered_tool_stays_unknown(tmp_path: Path, written: str) -> None:
+    write(tmp_path, {"agents.d/one.yaml": agent("one")})
+    result, _ = asyncio.run(played(tmp_path, ScriptedModel((ToolCall(id="a", tool=written),), "done"), now))
+    assert "there is no tool" in str(result.tool_calls[0].result)
+
+
+def test_a_name_that_may_mean_a_denied_or_one_of_two_tools_stays_unknown(tmp_path: Path) -> None:
+    @tool(risk="low", name="Echo")
+    async def upper() -> str:
+        """Echo."""
+        return ""
+
+    @tool(risk="low", name="echo")
+    async def lower() -> str:
+        """Echo."""
+        return ""
+
+    write(tmp_path, {"agents.d/one.yaml": agent("one", skill_policy='{deny: ["dates.*"], allow: ["*"]}')})
+    asked = (ToolCall(id="a", tool="functions.dates.now"), ToolCall(id="b", tool="functions.ECHO"))
+    result, _ = asyncio.run(played(tmp_path, ScriptedModel(asked, "done"), now, upper, lower))
+    assert all("there is no tool" in str(call.result) for call in result.tool_calls)
