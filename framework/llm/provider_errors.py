@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from framework.llm.capabilities import OpenAIApi
+from framework.types.certificates import missing_certificates
 from framework.types.errors import ModelError, ModelRefused, is_scarcity
 from framework.types.redact import MASK, redact
 from framework.types.text import fix_surrogates, shorten
@@ -347,6 +348,8 @@ class ProviderErrors:
             return self.error("the server's answer is not JSON: check base_url", retryable=True)
         if (tls := _tls_error(error)) is not None:
             hint = "check base_url, or set SSL_CERT_FILE if the server uses a private certificate"
+            if missing := missing_certificates():
+                hint = f"SSL_CERT_FILE names a file that does not exist ({missing}): correct or unset it"
             if any(sign in tls for sign in _NOT_TLS):
                 hint = "the port does not use TLS: write http:// in base_url"
             return self.error(f"the TLS connection to {self._address} failed: {hint}: {tls}", unavailable=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextvars
 import inspect
 import sys
+import textwrap
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -35,7 +37,7 @@ from framework.tools.declaration import (
     short_repr,
 )
 from framework.tools.schema.arguments import Arguments, ModelArguments
-from framework.tools.schema.return_type import ReturnType
+from framework.tools.schema.return_type import ReturnError, ReturnType
 from framework.tools.session_values import Session
 from framework.tools.tool_span import StartSpan, noop_span
 from framework.types.errors import ConfigError, ToolError
@@ -43,6 +45,8 @@ from framework.types.http import HttpLimits
 from framework.types.messages import ToolDefinition
 from framework.types.spec import Risk
 
+_WITHOUT_DOCSTRINGS = 2
+"""Level of optimization from which Python removes docstrings."""
 SourceKind = Literal["builtin", "plugin", "python", "agent", "mcp", "skill"]
 Progress = Callable[[float, str], Awaitable[None]]
 
@@ -249,6 +253,11 @@ class Tool:
         return str(await run(threads, partial(contextvars.copy_context().run, partial(self.preview, **kwargs))))
 
     def _checked(self, output: Any) -> Any:
+        if inspect.isgenerator(output) or inspect.isasyncgen(output) or inspect.iscoroutine(output):
+            kind = type(output).__name__.replace("_", " ")
+            if not inspect.isasyncgen(output):
+                output.close()
+            raise ReturnError(f"the tool returned a {kind}, whose code has not run: its author must return the value")
         return output if self.returns is None else self.returns.check(output)
 
 
@@ -370,7 +379,7 @@ def _signature(
     if not isinstance(description, str | None):
         raise ConfigError(f"tool {title!r}: description must be a string: {short_repr(description)}")
     try:
-        doc = parse_docstring(inspect.getdoc(function) or "")
+        doc = parse_docstring(inspect.getdoc(function) or _docstring_in_source(function))
         hints = typing.get_type_hints(function, include_extras=True)
         described = {p.arg_name: p.description for p in doc.params}
         model, context_parameter = _arguments_model(function, title, hints, described)
@@ -387,9 +396,22 @@ def _signature(
         raise ConfigError(f"tool {title!r}: {error.message}") from None
     except Exception as error:
         raise ConfigError(f"tool {title!r}: invalid signature: {type(error).__name__}: {error}") from error
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigError(f"tool {title!r} is a generator, which nobody would read: return a list instead of `yield`")
     if not text:
         raise ConfigError(f"tool {title!r} needs a docstring: it is the description that the model receives")
     return definition, arguments, context_parameter, returns
+
+
+def _docstring_in_source(function: Callable[..., Any]) -> str:
+    """Return the docstring that Python has removed from a function (`-OO`); empty if its source is not available."""
+    if sys.flags.optimize < _WITHOUT_DOCSTRINGS:
+        return ""
+    try:
+        (node,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return ""
+    return (isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and ast.get_docstring(node)) or ""
 
 
 def _arguments_model(

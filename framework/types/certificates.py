@@ -15,11 +15,22 @@ def trusted_certificates() -> ssl.SSLContext:
     It trusts the certificates of the system, or those that `SSL_CERT_FILE` or `SSL_CERT_DIR` name. A file is read again
     after it has changed.
 
+    If `SSL_CERT_FILE` does not exist, it trusts nobody: connections without TLS, such as to a local model, still work,
+    and those with TLS fail (see `missing_certificates`).
+
     Raises:
         OSError: `SSL_CERT_FILE` or `SSL_CERT_DIR` cannot be read; an ssl.SSLError if it contains no certificates.
     """
+    if missing_certificates():
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
     return _read(file, folder, Path(file).stat().st_mtime_ns if file else 0)
+
+
+def missing_certificates() -> str:
+    """Return the path in `SSL_CERT_FILE` if there is no such file; else an empty text."""
+    file = os.environ.get("SSL_CERT_FILE")
+    return file if file and not Path(file).exists() else ""
 
 
 @lru_cache(maxsize=4)

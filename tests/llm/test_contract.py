@@ -343,7 +343,9 @@ def test_an_unreachable_server_is_named_without_its_credentials(form: Format, st
 
 @each_format
 @each_way
-def test_an_untrusted_certificate_is_one_error_with_advice(form: Format, stream: bool, tmp_path: Path) -> None:
+def test_an_untrusted_certificate_is_one_error_with_advice(
+    form: Format, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def run() -> None:
         async with site({}, tls=served_with(make_certificate(tmp_path))) as served:
             model = form.model(f"https://{served.host}/v1")
@@ -359,6 +361,9 @@ def test_an_untrusted_certificate_is_one_error_with_advice(form: Format, stream:
     assert re.search(r"SSL_CERT_FILE .*: self-signed certificate$", caught.value.message)
     assert (caught.value.retryable, caught.value.unavailable) == (False, True)
     assert KEY not in caught.value.message
+    monkeypatch.setenv("SSL_CERT_FILE", "/no/such/file.pem")
+    with pytest.raises(ModelError, match=r"SSL_CERT_FILE names a file that does not exist \(/no/such/file\.pem\)"):
+        asyncio.run(run())
 
 
 @each_format

@@ -646,7 +646,6 @@ def test_a_missing_v1_is_mentioned() -> None:
     [
         {"all_proxy": "socks9://127.0.0.1:1"},
         {"http_proxy": "http://[::1"},
-        {"SSL_CERT_FILE": "/no/such/file.pem"},
     ],
     ids=lambda environment: next(iter(environment)),
 )
@@ -661,6 +660,16 @@ def test_an_environment_without_a_usable_client_is_one_error(
     assert isinstance(error, ModelError)
     assert "the client cannot be created: check base_url, the proxy variables and SSL_CERT_FILE" in error.message
     assert (error.retryable, error.unavailable) == (False, True)
+
+
+@each_format
+def test_a_missing_certificate_file_does_not_stop_a_server_without_tls(
+    form: Format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "/no/such/file.pem")
+    error = ask(form, "http://127.0.0.1:1/v1", stream=False)
+    assert isinstance(error, ModelError)
+    assert "the connection to http://127.0.0.1:1/v1 failed" in error.message, "it was tried"
 
 
 @each_format

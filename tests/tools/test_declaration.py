@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework import ConfigError, Runtime, tool
+from framework import ConfigError, Runtime, ToolError, tool
 from framework.testing import ScriptedModel
 from framework.testing import calls as scripted_calls
 from framework.tools.declaration import OPTIONS as OPTION_NAMES
@@ -338,3 +340,37 @@ def test_a_wrong_declaration_disturbs_neither_a_chat_nor_other_edits(tmp_path: P
             assert (await runtime.run("hello", agent="a")).status == "completed"
 
     asyncio.run(main())
+
+
+def test_a_generator_is_no_tool() -> None:
+    def rows() -> Any:
+        """Rows."""
+        yield 1
+
+    async def lines() -> Any:
+        """Lines."""
+        yield 1
+
+    for function in (rows, lines):
+        with pytest.raises(ConfigError, match="is a generator, which nobody would read: return a list instead"):
+            tool(function)
+
+
+def test_a_returned_generator_is_an_error_of_the_tool() -> None:
+    async def later() -> int:
+        return 1
+
+    @tool
+    def deferred(kind: str) -> Any:
+        """Return something that has not run."""
+        return (n for n in range(3)) if kind == "generator" else later()
+
+    for kind in ("generator", "coroutine"):
+        with pytest.raises(ToolError, match=f"the tool returned a {kind}, whose code has not run"):
+            asyncio.run(deferred.invoke({"kind": kind}, lambda: None, None))  # type: ignore[arg-type,return-value]
+
+
+def test_tools_have_their_descriptions_without_docstrings() -> None:
+    code = "from framework.tools.builtin.calculator import calculator; print(calculator.definition.description)"
+    done = subprocess.run([sys.executable, "-OO", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("Calculate") or done.stdout.strip()

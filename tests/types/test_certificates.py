@@ -49,10 +49,14 @@ def test_a_changed_file_is_read_again(file: Path) -> None:
     assert trusted_certificates() is not before
 
 
-def test_a_missing_or_broken_file_is_an_error(file: Path) -> None:
+def test_a_broken_file_is_an_error(file: Path) -> None:
     file.write_text("no certificate", "utf-8")
     with pytest.raises(ssl.SSLError):
         trusted_certificates()
-    file.unlink()
-    with pytest.raises(FileNotFoundError, match=str(file)):
-        trusted_certificates()
+
+
+def test_a_missing_file_trusts_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "/no/such/file.pem")
+    trust = trusted_certificates()
+    assert trust.verify_mode == ssl.CERT_REQUIRED
+    assert trust.cert_store_stats()["x509"] == 0

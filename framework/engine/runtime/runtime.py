@@ -67,6 +67,7 @@ class Runtime:
         """Reloads the catalog when files change; None without `watch`."""
         self.context: object = None
         """Context manager that yielded this runtime, kept alive by this reference."""
+        self._loop = asyncio.get_running_loop()
         self._caller, self._clock = partial(Caller, single_user=single_user), clock or store.now
         parts = build_parts(project, store, models, deps, self._caller, self._clock, work)
         self.work, self.places, self.presence = parts.work, parts.places, parts.presence
@@ -239,11 +240,13 @@ class Runtime:
             RequestError: the run cannot begin, as far as that is known without calling a model (ConversationBusy,
                 QueueFull, IdempotencyConflict), or an option cannot be stored. Later problems fail the run.
         """
+        self._require_own_loop()
         place = QueuePlace(queue, priority, queue_name)
         return await self._queue.submit(*check_request(message, options), place, idempotency)
 
     async def start_queued(self) -> Sequence[str]:
         """Begin queued runs in the background, and return their ids. One that ends its processes is failed."""
+        self._require_own_loop()
         claimed = await self._queue.claim()
         self.work.wake(has_looked=True)
         return claimed
@@ -272,10 +275,12 @@ class Runtime:
         Raises:
             RunNotFound: no such run exists, or it belongs to another user.
         """
+        self._require_own_loop()
         return self._followers.follow(run_id, after, self._caller(user, tenant), through_pauses=through_pauses)
 
     async def result(self, run_id: str, *, user: str | None = None, tenant: str | None = None) -> RunResult:
         """Return the result of a run once it has ended or paused; raises RunNotFound, StoreError, RunSuspended."""
+        self._require_own_loop()
         return await self._followers.result(run_id, self._caller(user, tenant))
 
     @classmethod
@@ -290,6 +295,9 @@ class Runtime:
     ) -> RunResult[OutputT]:
         """Open a runtime, run once, and close it. For programs without an event loop. See `run`."""
         check_request(message, {**options, "output_type": output_type})  # fails before the project is loaded
+        if _running_loop() is not None:
+            advice = "write `async with Runtime.open(root) as runtime: await runtime.run(message)`"
+            raise RuntimeError(f"an event loop is running here, as in Jupyter, where run_sync cannot wait: {advice}")
 
         async def once() -> RunResult[OutputT]:
             async with cls.open(root, watch=False) as runtime:
@@ -326,6 +334,7 @@ class Runtime:
         self, run_id: str, decisions: Mapping[str, Decision], *, user: str | None = None, tenant: str | None = None
     ) -> AsyncIterator[RunStream]:
         """Resume a run and yield a stream of its events. See `resume`."""
+        self._require_own_loop()
         async with self._resumer.stream(run_id, decisions, self._caller(user, tenant)) as stream:
             yield stream
 
@@ -352,6 +361,7 @@ class Runtime:
                 that wait (`submit`, `start_queued`). Without effect with a store in memory, which no other process
                 sees, and in a process that executes nothing.
         """
+        self._require_own_loop()
         await self._resumer.decide(run_id, decisions, self._caller(user, tenant), by, execute=execute)
 
     async def pending(
@@ -458,11 +468,18 @@ class Runtime:
     async def _start(
         self, message: object, options: Mapping[str, Any], output_type: type[OutputT] | None, *, listening: bool
     ) -> AsyncIterator[RunStream[OutputT]]:
+        self._require_own_loop()
         options = {**options, "output_type": output_type}
         with self.catalog.lease() as generation:
             prepared = await self._starter.begin(*check_request(message, options), generation)
             async with self._launcher.launch(prepared, listening=listening) as stream:
                 yield stream
+
+    def _require_own_loop(self) -> None:
+        """Raise RuntimeError in another event loop: connections and tasks belong to the one that opened it."""
+        if self._loop.is_closed() or _running_loop() is not self._loop:
+            advice = "open a Runtime in each event loop, such as one in each asyncio.run(), or call Runtime.run_sync"
+            raise RuntimeError(f"this Runtime was opened in another event loop: {advice}")
 
     async def _close(self, grace: float) -> None:
         await self._queue.close()
@@ -483,3 +500,11 @@ def _no_work(work: WorkSource | None, store: Store | str | None) -> WorkSource:
             "set store to a SQLite file or PostgreSQL"
         )
     return EmbeddedSource(capacity=0)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop of this thread, or None if none is running."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

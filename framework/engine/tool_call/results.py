@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
+from enum import Enum
 from typing import Any
 
 from pydantic import BaseModel
@@ -201,6 +203,35 @@ def to_json(output: Any) -> Any:
     return split_output(output)[0]
 
 
+def _readable(value: Any) -> Any:
+    """Return a Python value in the form that says most to a model; other objects as their text."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, BaseException):
+        return f"{type(value).__name__}: {value}" if str(value) else type(value).__name__
+    if isinstance(value, (set, frozenset)):
+        return sorted(value, key=str)
+    return str(value)
+
+
+def _with_text_keys(value: Any) -> Any:
+    """Return nested dicts and lists with texts as keys."""
+    if isinstance(value, dict):
+        return {_key_text(key): _with_text_keys(inner) for key, inner in value.items()}
+    return [_with_text_keys(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
+def _key_text(key: Any) -> str:
+    if isinstance(key, str) and not isinstance(key, Enum):
+        return key
+    plain = isinstance(key, (bool, int, float)) or key is None
+    return json.dumps(key) if plain else str(_readable(key))
+
+
 def split_output(output: Any) -> tuple[Any, list[File]]:
     """Return a tool's return value as JSON data, with a description of each `File`, and the files."""
     files: list[File] = []
@@ -209,13 +240,18 @@ def split_output(output: Any) -> tuple[Any, list[File]]:
     if isinstance(output, str):
         return output.encode("utf-8", "replace").decode(), files  # lone surrogates cannot be stored or sent
 
-    def to_text(value: Any) -> str:
+    def to_data(value: Any) -> Any:
         if not isinstance(value, File):
-            return str(value)
+            return _readable(value)
         files.append(value)
         return value.description
 
-    text = json.dumps("" if output is None else output, default=to_text, ensure_ascii=False).encode("utf-8", "replace")
+    try:
+        written = json.dumps("" if output is None else output, default=to_data, ensure_ascii=False)
+    except TypeError:  # keys that are no text
+        files.clear()
+        written = json.dumps(_with_text_keys(output), default=lambda v: _with_text_keys(to_data(v)), ensure_ascii=False)
+    text = written.encode("utf-8", "replace")
     data = json.loads(text)
     if files and isinstance(data, list) and all(isinstance(item, str) for item in data):
         data = "\n".join(data)

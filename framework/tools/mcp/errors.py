@@ -6,6 +6,7 @@ import httpx2
 from mcp import MCPError
 from pydantic import ValidationError
 
+from framework.types.certificates import missing_certificates
 from framework.types.errors import ToolError
 from framework.types.text import one_line
 from framework.types.tool_servers import McpServer
@@ -69,6 +70,8 @@ def _description(error: BaseException, server: McpServer, status: int | None) ->
             return f"no program {server.command[0]!r}: install it, or correct `command`"
         case PermissionError() if server.command:
             return f"cannot execute {server.command[0]!r}: correct `command`"
+        case httpx2.ConnectError() if "CERTIFICATE_VERIFY_FAILED" in str(error) and (missing := missing_certificates()):
+            return f"SSL_CERT_FILE names a file that does not exist ({missing}): correct or unset it"
         case httpx2.ConnectError() | httpx2.ConnectTimeout():
             return f"cannot connect to its `url`: {error}"
         case ValidationError():

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,37 @@ def test_a_runtime_entered_without_async_with_is_not_garbage_collected(project: 
         return result.finish_reason
 
     assert asyncio.run(run()) == "final"
+
+
+def test_a_runtime_of_an_ended_event_loop_says_so(project: Path) -> None:
+    async def opened() -> Runtime:
+        return await Runtime.open(project, models={"scripted": scripted()}, watch=False).__aenter__()
+
+    runtime = asyncio.run(opened())
+
+    async def used(call: Callable[[], Awaitable[object]]) -> None:
+        with pytest.raises(RuntimeError, match="this Runtime was opened in another event loop: open a"):
+            await call()
+
+    async def streamed() -> None:
+        async with runtime.stream("go"):
+            pass
+
+    for call in (
+        lambda: runtime.run("go"),
+        streamed,
+        lambda: runtime.submit("go"),
+        lambda: runtime.resume("run", {}),
+        lambda: runtime.decide("run", {}),
+        lambda: runtime.result("run"),
+        runtime.start_queued,
+    ):
+        asyncio.run(used(call))
+
+
+def test_run_sync_in_a_running_loop_says_what_to_write(project: Path) -> None:
+    async def notebook() -> None:
+        with pytest.raises(RuntimeError, match=r"as in Jupyter.*: write `async with .* await runtime\.run\(message\)`"):
+            Runtime.run_sync(project, "go")
+
+    asyncio.run(notebook())

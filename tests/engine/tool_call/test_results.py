@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from framework import Approve, Edit, Reject, RunResult, Runtime, ToolError, tool
+from framework.engine.tool_call.results import to_json
 from framework.evals.export import export_case
 from framework.replay.player import replay
 from framework.replay.stored_run import load_stored_run
@@ -140,3 +143,32 @@ def test_the_command_line_prints_events_as_lines_of_json(tmp_path: Path) -> None
     assert waits.returncode == 3
     assert [event["event"] for event in last] == ["confirm_required", "done"]
     assert agentsd("run", "--events", "--json", "hi", cwd=root).returncode == 2
+
+
+class Color(Enum):
+    RED = "red"
+
+
+@dataclass
+class Point:
+    x: int
+    color: Color = Color.RED
+
+
+@pytest.mark.parametrize(
+    ("returned", "readable"),
+    [
+        (Color.RED, "red"),
+        ({"c": [Color.RED]}, {"c": ["red"]}),
+        (Point(1), {"x": 1, "color": "red"}),
+        ([Point(1)], [{"x": 1, "color": "red"}]),
+        (ValueError("no such order"), "ValueError: no such order"),
+        (KeyError(), "KeyError"),
+        ({3, 1}, [1, 3]),
+        ({(1, 2): Point(1), Color.RED: 1, None: 2, "a": {(3,): 4}}, None),
+    ],
+)
+def test_python_values_are_readable_results(returned: Any, readable: Any) -> None:
+    if readable is None:
+        readable = {"(1, 2)": {"x": 1, "color": "red"}, "red": 1, "null": 2, "a": {"(3,)": 4}}
+    assert to_json(returned) == readable
