@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from examples.reference.markdown import code, table
-from framework.config.templates.variables import RUN_VARIABLE_TEXTS
+from framework.config.templates.variables import OWN_VARIABLE_TEXTS, RUN_VARIABLE_TEXTS
 
 _OPENING = """\
 After this page you know what a prompt template can use. [Prompts](../agents.md#prompts) explains
 how templates are found, checked and limited.
+"""
+_OWN = """
+agentsd's own templates receive more; a template of `plan: {template: NAME}` receives what `plan.j2`
+does, and `error.j2` only what this table lists. `agentsd templates NAME` lists the variables of one
+template, and `agentsd templates NAME --text --shipped` prints agentsd's own:
 """
 _REST = """
 An agent's `inputs` and the `vars` of its template come first: a name of theirs replaces a name
@@ -26,4 +31,11 @@ def templates_page() -> Iterator[str]:
     yield _OPENING
     yield "## Variables\n"
     yield from table(("variable", "value"), [(code(name), text) for name, text in sorted(RUN_VARIABLE_TEXTS.items())])
+    yield _OWN
+    rows = [
+        (code(template), code(name), text)
+        for template, variables in OWN_VARIABLE_TEXTS.items()
+        for name, text in sorted(variables.items())
+    ]
+    yield from table(("template", "variable", "value"), rows)
     yield _REST

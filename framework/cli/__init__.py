@@ -41,6 +41,7 @@ In reading order; each module imports only from those below it:
     startup_problems  Shows the problems of a project before its first run, once each.
     fixing         Applies the fixes of problems to files.
     schema         `agentsd schema`: JSON Schemas for editors.
+    templates      `agentsd templates`: the prompt templates, and the variables of one.
     project        Reads the project a command works on, and finds its agents and tools.
     records        Finds stored runs and conversations.
     remote         Client of a running agentsd server.

@@ -33,6 +33,7 @@ COMMANDS = {
     "run": "Send one message to an agent.",
     "explain": "Show what an agent may do, and which line decides.",
     "agents": "List a project's agents, or show one with all defaults.",
+    "templates": "List the prompt templates, or the variables of one.",
     "tools": "List a project's tools, or call one under an agent's policy.",
     "models": "Show what is assumed of a model, and check it.",
     "serve": "Serve a project over HTTP, with its files watched.",

@@ -261,6 +261,8 @@ class PlanSettings(Frozen):
     """When a person must approve the plan: `never`, `always` or `{from: RISK}`."""
     model: str | None = None
     """Model that writes the plan, in the same form as the agent's `model`. Default: the agent's model."""
+    template: str | None = None
+    """Template that asks for a plan, relative to `prompts/`. Default: `plan.j2`."""
     max_plan_steps: PositiveInt = 12
     """Maximum number of open steps in a plan. A longer plan is rejected."""
     max_replans: Annotated[int, Field(ge=0, strict=True)] = 2

@@ -272,6 +272,8 @@ def _reference_problems(spec: AgentSpec, document: Document, context: CompileCon
     for key, source in (("instructions", spec.instructions), ("guidance", spec.guidance)):
         if isinstance(source, TemplateRef) and not context.prompts.has(source.template):
             yield unknown((key, "template"), "template", source.template, context.prompts.names())
+    if (planner := spec.plan.template) is not None and not context.prompts.has(planner):
+        yield unknown(("plan", "template"), "template", planner, context.prompts.names())
     yield from model_problems(spec, document, context.models)
     yield from budget_problems(spec, document, context.budgets)
     for index, name in enumerate(spec.sub_agents):

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from framework.config.agents.compile import Agent, template_names
-from framework.config.templates.prompts import PROMPTS_FOLDER
-from framework.config.templates.variables import RUN_VARIABLE_TEXTS
+from framework.config.templates.prompt_check import runtime_templates
+from framework.config.templates.prompts import PROMPTS_FOLDER, base_name
+from framework.config.templates.variables import OWN_VARIABLE_TEXTS, PLAN_TEMPLATE, RUN_VARIABLE_TEXTS
 from framework.config.yaml.document import DocumentError, read_document
 from framework.tools.plugins.loader import plugins_of
 from framework.types.spec import TemplateRef
@@ -79,13 +80,24 @@ def template_variables(agents: Mapping[str, Agent], template: str) -> list[Templ
         agents: the agents of a generation.
         template: path below `prompts/`.
     """
-    own: dict[str, TemplateVariable] = {}
+    own = {name: TemplateVariable(name, text) for name, text in _own_texts(agents, template).items()}
     for name, description, agent in _defined(agents, template):
         before = own.get(name)
         users = (*before.agents, agent) if before else (agent,)
         own[name] = TemplateVariable(name, before.description if before else description, users)
     shared = {name: TemplateVariable(name, text) for name, text in RUN_VARIABLE_TEXTS.items()}
     return [variable for _, variable in sorted({**shared, **own}.items())]
+
+
+def _own_texts(agents: Mapping[str, Agent], template: str) -> Mapping[str, str]:
+    """Return the variables that only the runtime's own templates receive, if this is one of them or a part of one."""
+    found = dict(OWN_VARIABLE_TEXTS.get(base_name(template), {}))
+    for agent in agents.values():
+        for name in dict.fromkeys(name for name, _ in runtime_templates(agent.spec, {})):
+            is_planner = name == agent.spec.plan.template
+            if template in agent.prompts.closure([name]):
+                found |= OWN_VARIABLE_TEXTS.get(PLAN_TEMPLATE if is_planner else name, {})
+    return found
 
 
 def _defined(agents: Mapping[str, Agent], template: str) -> Iterator[tuple[str, str, str]]:

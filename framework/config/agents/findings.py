@@ -151,6 +151,9 @@ def _outline(fields: Mapping[str, Any]) -> dict[str, Any]:
         match fields.get(key):
             case {"template": str(template)}:
                 outline[key] = {"template": template}
+    match fields.get("plan"):
+        case {"template": str(template)}:
+            outline["plan"] = {"template": template}
     if isinstance(inputs := fields.get("inputs"), dict):
         outline["inputs"] = {name: {} if _is_input(field) else {"required": True} for name, field in inputs.items()}
     return outline

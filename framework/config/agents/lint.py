@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Set
 
 from framework.config.templates.prompts import Prompts
+from framework.config.templates.variables import PLAN_TEMPLATE
 from framework.config.yaml.document import Document, KeyPath
 from framework.tools.conditions import has_argument
 from framework.tools.locations import location_kind
@@ -21,6 +22,12 @@ _LOCATION_ARGUMENTS = frozenset(
     ("path", "file", "filename", "file_path", "filepath", "folder", "directory", "dir", "root_dir", "url", "uri")
 )
 """Names of arguments that are probably paths or URLs."""
+_LEARNS: Mapping[str, str] = {
+    "findings": "why its last plan is invalid, and repeats it until max_corrections",
+    "progress": "which steps are done or failed when it plans again",
+    "feedback": "what a person wants changed",
+}
+"""What a variable of the planner's template says, for warnings about templates without it."""
 _LISTING_TOOL = "list_dir"
 """Returns names, not the contents of files."""
 
@@ -33,6 +40,7 @@ def lint(
     yield from _many_tools(toolset, document)
     yield from _rule_warnings(spec, toolset, unavailable)
     yield from _unused_variables(spec, document, prompts)
+    yield from _planner_variables(spec, document, prompts)
 
 
 def _empty_allow(spec: AgentSpec, document: Document) -> Iterator[Problem]:
@@ -73,6 +81,25 @@ def _unused_variables(spec: AgentSpec, document: Document, prompts: Prompts) -> 
         yield warning(("instructions", "vars", name), f"no template uses the variable {name!r}")
     for name in spec.inputs.keys() - used:
         yield warning(("inputs", name), f"no template uses the input {name!r}: the model never sees it")
+
+
+def _planner_variables(spec: AgentSpec, document: Document, prompts: Prompts) -> Iterator[Problem]:
+    """Warn about a planner template of the project that leaves out what the model must learn."""
+    if spec.executor not in ("plan", "auto"):
+        return
+    template = spec.plan.template or PLAN_TEMPLATE
+    path: KeyPath = ("plan", "template") if spec.plan.template else ()
+    for variant in prompts.variants(template):
+        if variant not in prompts.project_names:
+            continue
+        for name in ("findings", "progress", "feedback"):
+            if name not in prompts.variables(variant):
+                message = (
+                    f"the planner template {variant} leaves out `{name}`: the model does not learn {_LEARNS[name]}"
+                )
+                hint = f"insert it as the shipped one does: agentsd templates {PLAN_TEMPLATE} --text --shipped"
+                problem = document.problem(path, message, hint=hint)
+                yield problem.model_copy(update={"severity": "warning"})
 
 
 def _variables_of(source: TemplateRef, prompts: Prompts) -> set[str]:

@@ -9,7 +9,7 @@ from jinja2 import TemplateSyntaxError
 
 from framework.config.templates.prompts import PromptError, Prompts
 from framework.config.templates.samples import input_samples, runtime_samples
-from framework.config.templates.variables import run_samples
+from framework.config.templates.variables import PLAN_TEMPLATE, run_samples
 from framework.config.yaml.document import Document, KeyPath
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, TemplateRef
@@ -41,9 +41,10 @@ class Renderable(Protocol):
 
 def runtime_templates(spec: AgentSpec, shared: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Return the runtime's own templates that the agent uses, each with sample values."""
-    unused = {"plan.j2", "summary.j2"} if spec.executor == "react" else set()
+    unused = {PLAN_TEMPLATE, "summary.j2"} if spec.executor == "react" else set()
     unused |= {"react.j2"} if spec.guidance != "default" else set()
-    return ((name, variables) for name, variables in runtime_samples(shared) if name not in unused)
+    own = {PLAN_TEMPLATE: spec.plan.template or PLAN_TEMPLATE}
+    return ((own.get(name, name), variables) for name, variables in runtime_samples(shared) if name not in unused)
 
 
 def prompt_problems(agent: Renderable) -> Iterator[Problem]:

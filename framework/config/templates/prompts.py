@@ -92,6 +92,10 @@ class Prompts:
         """Return the names of all templates, including the shipped ones."""
         return sorted(self._sources)
 
+    def text(self, name: str) -> str:
+        """Return the text of a template; raise KeyError if there is none."""
+        return self._sources[name]
+
     def has(self, name: str) -> bool:
         """Return whether a template of exactly this name exists."""
         return name in self._sources
@@ -274,6 +278,14 @@ def _column_of(message: str, text: str) -> int | None:
         if found := re.compile(rf"(?<!\w){re.escape(quoted)}(?!\w)").search(text, starts[0]):
             return found.start() + 1
     return starts[0] + 1 if len(starts) == 1 else None
+
+
+def base_name(variant: str) -> str:
+    """Return the name of the template that a variant for a locale belongs to: `plan.j2` for `plan.zh.j2`."""
+    folder, _, file = variant.rpartition("/")
+    stem, _, suffix = file.rpartition(".")
+    base = f"{stem.partition('.')[0]}.{suffix}"
+    return f"{folder}/{base}" if folder else base
 
 
 def _candidates(name: str, locale: str) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
+from framework.config.templates.variables import PLAN_TEMPLATE
 from framework.engine.model_call.turn import render
 from framework.engine.plan.history import earlier_attempts, progress_messages
 from framework.engine.plan.preflight import preflight
@@ -155,7 +156,7 @@ def _plan_messages(
         yield Message(role="assistant", content=_draft_text(rejected))
     text = render(
         run,
-        "plan.j2",
+        run.agent.spec.plan.template or PLAN_TEMPLATE,
         findings=list(findings),
         feedback=feedback,
         progress=[_progress_entry(step) for step in progress],

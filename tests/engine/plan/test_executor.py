@@ -16,7 +16,8 @@ from framework.testing import Crash, JsonStore, ScriptedModel, Turn, calls
 from framework.types.plan import PlanDraft
 from framework.types.state import Decision
 from tests.support.cases import cases
-from tests.support.plans import Workshop, draft, plan_graphs, plan_project, run_plan, step
+from tests.support.plans import Workshop, draft, plan_graphs, plan_project, run_plan, run_plan_with_requests, step
+from tests.support.projects import write
 
 
 def test_steps_run_after_their_dependencies_and_independent_ones_concurrently(tmp_path: Path) -> None:
@@ -259,3 +260,14 @@ def test_after_a_crash_anywhere_in_a_plan_no_finished_step_is_repeated(
 
     result = asyncio.run(main())
     assert result is None or result.output == "the end"
+
+
+def test_an_agent_plans_with_its_own_template(tmp_path: Path) -> None:
+    root = plan_project(tmp_path, plan="{template: mine.j2}")
+    write(root, {"prompts/mine.j2": "MINE {{ message }}{% for one in findings %} BAD {{ one }}{% endfor %}"})
+    bad = draft(step("a", tool="nosuch"))
+    result, requests, _ = run_plan_with_requests(root, Workshop().tools(), bad, draft(step("a")), "done")
+    assert result.output == "done"
+    assert requests[0].messages[-1].content == "MINE do it"
+    assert requests[1].messages[-1].content.startswith("MINE do it BAD ")
+    assert "nosuch" in requests[1].messages[-1].content
