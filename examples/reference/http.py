@@ -59,7 +59,8 @@ async def _document() -> Document:
 
 def _route(name: str, operation: Mapping[str, Any], document: Document) -> Iterator[str]:
     yield f"## {name}\n"
-    yield f"{prose(operation.get('description', ''))}\n"
+    answers = [f"{status} {_name(answer)}" for status, answer in operation["responses"].items() if status < "300"]
+    yield prose(f"{operation.get('description', '')} Answers {', '.join(answers)}.") + "\n"
     rows = [_parameter(one) for one in operation.get("parameters", ())]
     body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
     if body:
@@ -67,8 +68,6 @@ def _route(name: str, operation: Mapping[str, Any], document: Document) -> Itera
     if rows:
         yield from table(("parameter", "in", "type", "meaning"), rows)
         yield ""
-    answers = [f"{status} {_name(answer)}" for status, answer in operation["responses"].items() if status < "300"]
-    yield f"Answers {', '.join(answers)}.\n"
 
 
 def _parameter(found: Mapping[str, Any]) -> tuple[str, str, str, str]:
