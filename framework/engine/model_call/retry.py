@@ -11,7 +11,7 @@ Clients send a request once, and their SDKs retry nothing, so that attempts neve
 | rejects the request (400, 403, 413, 422)                                | no      | no              |
 | refuses the content; max_tokens cut a tool call or left no text         | no      | no              |
 
-(+) With the provider's message as a correction. A call that arrives as text is retried once.
+(+) With the provider's message as a correction.
 (*) The run and its sub-runs do not call this model again as long as a fallback remains; other runs do.
 
 A failed attempt leaves nothing in the run but its cost: no message, and no tool call.
