@@ -330,7 +330,7 @@ class _Builder:
     def _not_a_key(self, event: Event) -> DocumentError:
         (line, column), lines = _mark(event), _lines(self.text)
         if lines[line - 1][max(column - 2, 0) :].startswith("{{"):
-            problem = problem_at(self.path, lines, line, column - 1, "`{{` outside of quotes", QUOTE_TEMPLATE)
+            problem = problem_at(self.path, lines, line, max(column - 1, 1), "`{{` outside of quotes", QUOTE_TEMPLATE)
             return DocumentError(problem)
         return self._error(event, "a key must be plain text")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from framework.config.yaml.document import DocumentError, read_document
@@ -83,6 +83,7 @@ def test_a_hint_contains_no_value_of_the_file() -> None:
 
 
 @cases(100)
+@example(["{{ ", "}", "}", "a: "])
 @given(st.lists(st.sampled_from(["a: ", "b", "\n", "  ", "\t", "- ", "'", '"', "[", "}", "{{ ", ", ", "|", "*", "#"])))
 def test_every_syntax_error_has_a_place_in_the_text(parts: list[str]) -> None:
     text = "".join(parts)
