@@ -20,7 +20,9 @@ def build_generation(files: dict[str, bytes]) -> Generation:
     """Build the generation of a project with these files, a valid plugin and two agents."""
     everything = {
         "agents.d/good.yaml": agent("good", model="offline", skill_policy="{allow: [good.ping]}").encode(),
-        "agents.d/all.yaml": agent("all", model="offline", skill_policy="{deny: [bad.x], allow: ['*']}").encode(),
+        "agents.d/all.yaml": agent(
+            "all", model="offline", skill_policy="{deny: [{tool: bad.x, optional: true}], allow: ['*']}"
+        ).encode(),
         "plugins/good.py": GOOD_PLUGIN.encode(),
         **files,
     }
