@@ -127,7 +127,7 @@ class Run(RunContext):
             Paused: some calls need a person's decision; the other calls have finished.
             LimitExceeded: a limit is reached.
         """
-        if self.step_span is NOOP_SPAN:
+        if self._step_began is None:  # the turn was requested before a pause or a crash
             self._begin_step(len(self.state.replies))
         requested = tool_calls.reserve_calls(self, requested)
         calls = [partial(tool_calls.run_call, self, call) for call in requested]
