@@ -159,6 +159,8 @@ class Capabilities(Frozen):
     """Accepts several tool calls in one message of the history."""
     call_ids: CallIds | None = None
     """Ids of tool calls: any, or `short` ones of nine letters and digits, into which others are translated."""
+    needs_reasoning: bool | None = None
+    """Requires `reasoning_content`, which may be empty, in each message with tool calls."""
     null_content: bool | None = None
     """Accepts `null` as the content of a message with tool calls only; otherwise it is an empty text."""
     refused_settings: tuple[Setting, ...] | None = None

@@ -10,7 +10,7 @@ A client sends each request once. Retries, deadlines and fallbacks belong to the
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel
@@ -137,6 +137,14 @@ class ModelRequest:
     """The cut reply that this request asks the model to continue, which `messages` contains; for the engine."""
     scratch: RequestCache = field(default_factory=RequestCache, repr=False, compare=False)
     """Cache of encoded messages, shared by the requests of one run."""
+
+
+def other_seed(request: ModelRequest, retries: int) -> ModelRequest:
+    """Return the request with another seed, if it has one: with the same one, the model writes the same again."""
+    seed = request.settings.seed
+    if seed is None or not retries:
+        return request
+    return replace(request, settings=request.settings.model_copy(update={"seed": seed ^ retries}))
 
 
 @dataclass(frozen=True, slots=True)

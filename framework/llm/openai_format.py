@@ -16,7 +16,7 @@ from framework.llm.tool_schemas import wire_schema
 from framework.types.media import MessagePart, TextPart
 from framework.types.messages import WIRE_NAME_LENGTH, Message, Reasoning, ToolCall, ToolDefinition, Usage, wire_name
 from framework.types.spec import ModelSettings
-from framework.types.strict_json import is_small_json, read_object
+from framework.types.strict_json import is_small_json, read_json, read_object
 from framework.types.text import fix_surrogates
 
 MAX_NAME_CHARS, MAX_ID_CHARS = 256, 10_000
@@ -25,6 +25,14 @@ MAX_TOKEN_COUNT = 1_000_000_000
 """A larger number in one call is not a token count."""
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 """Fields in which servers other than OpenAI's return the model's reasoning."""
+OPAQUE_FIELDS = (
+    "extra_content",
+    "reasoning_details",
+    "provider_specific_fields",
+    "thinking_blocks",
+    "thought_signature",
+)
+"""Fields of a message, or of a call or its function, that the model that returned them requires back unchanged."""
 CHAT_MEDIA_TYPES = frozenset(
     (
         *("image/png", "image/jpeg", "image/gif", "image/webp"),
@@ -113,9 +121,16 @@ def settings_to_chat(settings: ModelSettings) -> dict[str, Any]:
 
 
 def message_to_chat(
-    message: Message, names: Mapping[str, str], *, provider: str = "", base64: Base64 = missing_file
+    message: Message,
+    names: Mapping[str, str],
+    *,
+    provider: str = "",
+    source: str | None = None,
+    base64: Base64 = missing_file,
 ) -> dict[str, Any]:
     """Return a message for the API. Reasoning is sent only with tool calls, to the provider that created it.
+
+    Reasoning and opaque fields with another `source`, which names a model and its server, are omitted.
 
     Tool messages contain no files: see `result_files_to_chat`.
     """
@@ -127,7 +142,8 @@ def message_to_chat(
     if message.tool_calls:
         chat["content"] = message.content or None
         chat["tool_calls"] = [_call_to_chat(call, names) for call in message.tool_calls]
-        chat.update(_reasoning_to_chat(message.reasoning, provider))
+    if message.reasoning is not None and message.reasoning.provider == provider:
+        _add_reasoning(chat, message.reasoning, source)
     return chat
 
 
@@ -183,7 +199,9 @@ def _part_to_chat(part: MessagePart, base64: Base64) -> dict[str, Any] | None:
             return {"type": "input_audio", "input_audio": {"data": contents, "format": _AUDIO[part.media_type]}}
 
 
-def chat_to_message(chat: Mapping[str, Any], names: Mapping[str, str] | None = None, *, provider: str = "") -> Message:
+def chat_to_message(
+    chat: Mapping[str, Any], names: Mapping[str, str] | None = None, *, provider: str = "", source: str = ""
+) -> Message:
     """Return a message of the API as a `Message`, with the text parts of its content. A missing call id stays empty."""
     calls = chat.get("tool_calls")
     call_id = chat.get("tool_call_id")
@@ -195,7 +213,7 @@ def chat_to_message(chat: Mapping[str, Any], names: Mapping[str, str] | None = N
             if isinstance(calls, list)
             else (),
             "tool_call_id": None if call_id is None else str(call_id),
-            "reasoning": _chat_to_reasoning(chat, provider),
+            "reasoning": _chat_to_reasoning(chat, provider, source),
         }
     )
 
@@ -283,19 +301,52 @@ def _call_to_chat(call: ToolCall, names: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _reasoning_to_chat(reasoning: Reasoning | None, provider: str) -> dict[str, str]:
-    if reasoning is None or reasoning.provider != provider:
-        return {}
-    field = (reasoning.data or {}).get("field")
-    return {field: reasoning.text} if field in REASONING_FIELDS else {}
+def _add_reasoning(chat: dict[str, Any], reasoning: Reasoning, source: str | None) -> None:
+    """Add what the model that wrote a message requires back."""
+    data = reasoning.data or {}
+    if source is not None and data.get("source", source) != source:
+        return
+    calls = chat.get("tool_calls", ())
+    if calls and (field := data.get("field")) in REASONING_FIELDS:
+        chat[field] = reasoning.text
+    opaque = data.get("opaque", {})
+    chat.update(opaque.get("message", {}))
+    for call, fields in zip(calls, opaque.get("calls", ()), strict=False):
+        call["function"].update(fields.get("function", {}))
+        call.update({name: value for name, value in fields.items() if name != "function"})
 
 
-def _chat_to_reasoning(chat: Mapping[str, Any], provider: str) -> Reasoning | None:
-    for field in REASONING_FIELDS:
-        text = chat.get(field)
-        if isinstance(text, str) and text:
-            return Reasoning(text=fix_surrogates(text), provider=provider, data={"field": field})
-    return None
+def _chat_to_reasoning(chat: Mapping[str, Any], provider: str, source: str) -> Reasoning | None:
+    data: dict[str, Any] = {}
+    texts = ((field, chat.get(field)) for field in REASONING_FIELDS)
+    field, text = next(((field, text) for field, text in texts if isinstance(text, str) and text), ("", ""))
+    if text:
+        data["field"] = field
+    calls = chat.get("tool_calls")
+    by_call = [_opaque_of_call(_mapping(call)) for call in calls] if isinstance(calls, list) else []
+    of_message = _opaque_fields(chat)
+    if of_message or any(by_call):
+        data["opaque"] = {"message": of_message, "calls": by_call}
+    if not data:
+        return None
+    return Reasoning(text=fix_surrogates(text), provider=provider, data=data | ({"source": source} if source else {}))
+
+
+def _opaque_of_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    of_function = _opaque_fields(_mapping(call.get("function")))
+    return {**_opaque_fields(call), **({"function": of_function} if of_function else {})}
+
+
+def _opaque_fields(chat: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the opaque fields that contain JSON which can be stored."""
+    found = {}
+    for name in OPAQUE_FIELDS:
+        if value := chat.get(name):
+            try:
+                found[name] = read_json(fix_surrogates(json.dumps(value, ensure_ascii=False)))
+            except (ValueError, RecursionError):
+                continue
+    return found
 
 
 def _truncated(text: object, max_chars: int) -> str:

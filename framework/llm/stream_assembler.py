@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from framework.llm.client import Delta
-from framework.llm.openai_format import REASONING_FIELDS, content_text
+from framework.llm.openai_format import OPAQUE_FIELDS, REASONING_FIELDS, content_text
 from framework.llm.reply_check import FinishReasons, merge_finish_reason
 from framework.types.text import fix_surrogates
 
@@ -17,6 +17,9 @@ STREAM_END = "[DONE]"
 """The last chunk of a stream that its server has ended."""
 _NO_IDS = ("", "null", "none", "undefined")
 """Texts that some servers send in place of a call's id."""
+_TEXT_TYPES = ("reasoning.text", "reasoning.summary", "thinking")
+_TEXT_KEYS = ("text", "summary", "thinking")
+"""Types of entries of opaque lists that arrive in pieces, and the keys of their texts."""
 _MAX_PARSED_CHARS = 10_000_000
 """Characters of arguments that are parsed, in total, to find out where a call ends."""
 
@@ -34,6 +37,7 @@ class StreamAssembler:
         self.message: dict[str, Any] = {}
         """The message, if it arrived in one piece."""
         self._texts: dict[str, list[str]] = {}
+        self._opaque: dict[str, list[Any]] = {}
         self._calls: list[dict[str, Any]] = []
         self._call_by_index: dict[object, dict[str, Any]] = {}
         self._call_by_id: dict[object, dict[str, Any]] = {}
@@ -83,12 +87,15 @@ class StreamAssembler:
         texts = {field: "".join(fragments) for field, fragments in self._texts.items()}
         repeated = [call for call in self._doubtful if not call["function"]["arguments"]]
         calls = [call for call in self._calls if not any(call is one for one in repeated)] if repeated else self._calls
-        return {**texts, "tool_calls": calls}
+        opaque = {field: _joined(values) for field, values in self._opaque.items()}
+        return {**texts, **opaque, "tool_calls": calls}
 
     def _add_texts(self, delta: Mapping[str, Any]) -> tuple[str, str]:
         """Add the pieces of text in a delta; return that of the content, and the longest one of reasoning."""
         text = reasoning = ""
         for field, content in delta.items():
+            if field in OPAQUE_FIELDS and content:
+                self._opaque.setdefault(field, []).append(content)
             if field not in _TEXTS or not (piece := content_text(content)):
                 continue
             self._texts.setdefault(field, []).append(piece)
@@ -106,6 +113,8 @@ class StreamAssembler:
         if fragment.get("type") == "custom" or custom:
             call["type"], call["custom"] = "custom", call.get("custom") or custom
         known = call["function"]
+        for target, fields in ((call, fragment), (known, function)):
+            target.update({field: fields[field] for field in OPAQUE_FIELDS if fields.get(field)})
         if not known["name"]:
             known["name"] = name
         elif isinstance(name, str) and not known["arguments"]:  # some servers send it in pieces, some again
@@ -165,6 +174,37 @@ class StreamAssembler:
             return isinstance(json.loads(text), dict)
         except (ValueError, RecursionError):
             return False
+
+
+def _joined(values: Sequence[Any]) -> Any:
+    """Return an opaque field that arrived in pieces: lists are joined, and of objects the later values count."""
+    if all(isinstance(value, dict) for value in values):
+        keys = dict.fromkeys(key for value in values for key in value)
+        return {key: _joined([value[key] for value in values if key in value]) for key in keys}
+    if not all(isinstance(value, list) for value in values):
+        return values[-1]
+    entries: list[Any] = []
+    texts: list[dict[str, list[str]]] = []
+    for entry in (one for value in values for one in value):
+        pieces = {key: entry[key] for key in _TEXT_KEYS if isinstance(entry, dict) and isinstance(entry.get(key), str)}
+        if entries and _continues(entries[-1], entry):
+            entries[-1].update({key: value for key, value in entry.items() if value is not None})
+        else:
+            entries.append(dict(entry) if isinstance(entry, dict) else entry)
+            texts.append({})
+        for key, piece in pieces.items():
+            texts[-1].setdefault(key, []).append(piece)
+    for entry, pieces_of in zip(entries, texts, strict=True):
+        for key, parts in pieces_of.items():
+            entry[key] = "".join(parts)
+    return entries
+
+
+def _continues(last: Any, entry: Any) -> bool:
+    """Return whether an entry of a list is the next piece of the text in the entry before it."""
+    if not isinstance(last, dict) or not isinstance(entry, dict) or entry.get("type") not in _TEXT_TYPES:
+        return False
+    return not last.get("signature") and all(last.get(key) == entry.get(key) for key in ("type", "index"))
 
 
 def _index_of(fragment: Mapping[str, Any]) -> int | str | None:

@@ -31,7 +31,7 @@ from framework.engine.model_call.attempt import send_attempt
 from framework.engine.model_call.files import fallback_request
 from framework.engine.model_call.trace import model_trace
 from framework.llm.capabilities import unsupported_settings
-from framework.llm.client import ModelClient, ModelInfo, ModelReply, ModelRequest
+from framework.llm.client import ModelClient, ModelInfo, ModelReply, ModelRequest, other_seed
 from framework.types.backoff import backoff
 from framework.types.errors import ConfigError, ModelError
 from framework.types.events import ContentReceived
@@ -43,6 +43,8 @@ _NO_FINISH_REASON = (
     "the server of {model} ended its stream without a finish_reason: the answer is taken as complete; if answers are "
     "cut, set `stream: false` at an alias of the model, or update the server"
 )
+_UNUSABLE_ANSWERS = ("empty_answer", "bad_call")
+"""Types of errors after which the same request with the same seed would fail again."""
 _POLL_INTERVAL = 0.5
 """Seconds between two checks whether a model has recovered, because another run may find out first."""
 
@@ -165,7 +167,7 @@ class _ModelCall:
         if is_fallback and request.media:
             request = fallback_request(request, name, client.info)
         await self._warn_of_unknown_cost(name, client)
-        begun = 0
+        begun = unusable = 0
         for retries in count():
             permit = await self._acquire_permit(name, is_last=is_last)
             self._context.keep_time()
@@ -175,7 +177,12 @@ class _ModelCall:
             self._message_id = await self._begin_message()
             try:
                 reply = await send_attempt(
-                    self._caller, client, request, self._trace, self._message_id, fallback=is_fallback
+                    self._caller,
+                    client,
+                    other_seed(request, unusable),
+                    self._trace,
+                    self._message_id,
+                    fallback=is_fallback,
                 )
             except ModelError as error:
                 self._message_id = error.message_id
@@ -185,6 +192,7 @@ class _ModelCall:
                 await self._spend(error.usage, client.info)
                 delay = backoff_seconds(error, retries, self._rules)
                 begun += error.has_begun
+                unusable += error.error_type in _UNUSABLE_ANSWERS
                 if begun > _MAX_BEGUN_RETRIES or not self._should_retry(name, error, retries, delay, is_last=is_last):
                     raise
                 self._budget.check_spent()

@@ -23,6 +23,7 @@ from framework.llm.client import (
     ModelRequest,
     SendRequest,
     Unusable,
+    other_seed,
 )
 from framework.llm.json_protocol.prompt import protocol_rules, rejection, to_text_messages, typed_rules
 from framework.llm.json_protocol.reply import FinalAnswer, ToolAction, parse_answer, parse_object
@@ -65,7 +66,8 @@ async def request_valid_reply(send: SendRequest, request: ModelRequest) -> Model
         return reply
     if _is_complete(reply.finish_reason):
         correction = rejection(reply.message.content, _describe(reply.unusable))
-        reply = await send(replace(request, messages=(*request.messages, correction)))
+        changed = other_seed(replace(request, messages=(*request.messages, correction)), 1)
+        reply = await send(changed)
     if reply.unusable is None:
         return reply
     if not _is_complete(reply.finish_reason):
@@ -169,6 +171,8 @@ def _parse(reply: ModelReply, request: ModelRequest) -> ToolAction | FinalAnswer
         return Unusable('no tool can be called now: answer with a "final"')
     if isinstance(answer, FinalAnswer) and _must_act(request):
         return Unusable('a tool must be called now: answer with an "action"')
+    if isinstance(answer, FinalAnswer) and not has_visible_text(answer.answer):
+        return Unusable('"answer" is empty: write the answer to the user, or call a tool with an "action"')
     return answer
 
 

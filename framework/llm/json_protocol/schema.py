@@ -26,7 +26,9 @@ def reply_schema(
     """
     replies = [_reply("action", tool={"const": tool.name}, args=_object(tool.parameters)) for tool in tools]
     if not (tools and must_act):
-        replies.append(_reply("final", answer={"type": "string"} if answer is None else _object(answer)))
+        replies.append(
+            _reply("final", answer={"type": "string", "minLength": 1} if answer is None else _object(answer))
+        )
     return {"oneOf": replies} if len(replies) > 1 else replies[0]
 
 

@@ -470,7 +470,7 @@ def test_a_server_with_json_schema_enforces_the_protocol(
 
 FINAL_SCHEMA = {
     "type": "object",
-    "properties": {"type": {"const": "final"}, "answer": {"type": "string"}},
+    "properties": {"type": {"const": "final"}, "answer": {"type": "string", "minLength": 1}},
     "required": ["type", "answer"],
     "additionalProperties": False,
 }
@@ -540,6 +540,18 @@ def test_an_invalid_reply_costs_a_step_and_tokens_and_is_not_stored(tmp_path: Pa
         assert "Sure" not in json.dumps(server.requests[2]["messages"])
 
     run_on(tmp_path, [says(f"Sure! {ACTION}"), says(ACTION), says(FINAL)], check)
+
+
+@pytest.mark.parametrize("empty", ["", " \n", "\u200b"])
+def test_an_empty_answer_is_asked_for_again_with_the_reason_and_another_seed(tmp_path: Path, empty: str) -> None:
+    def check(result: RunResult, server: WireServer) -> None:
+        assert (result.output, len(server.requests)) == ("done", 2)
+        first, second = server.requests
+        assert (first["seed"], second["seed"]) == (7, 6)
+        assert '\\"answer\\" is empty' in second["messages"][-1]["content"]
+
+    answers = [says(json.dumps({"type": "final", "answer": empty})), says(FINAL)]
+    run_on(tmp_path, answers, check, model_settings="{seed: 7}")
 
 
 def test_the_retry_of_an_invalid_reply_is_limited_by_the_budget(tmp_path: Path) -> None:

@@ -108,7 +108,9 @@ def test_streamed_text_and_reasoning_arrive_in_chunks_before_the_reply() -> None
 def test_reasoning_is_stored_with_the_answer(stream: bool, field: str) -> None:
     answer = reply(says("done", extra={field: "let me see"}), stream=stream)
 
-    assert answer.message.reasoning == Reasoning(text="let me see", provider="openai", data={"field": field})
+    assert answer.message.reasoning == Reasoning(
+        text="let me see", provider="openai", data={"field": field, "source": "m@127.0.0.1"}
+    )
 
 
 @BOTH_WAYS
@@ -322,6 +324,89 @@ def test_reasoning_is_sent_back_only_to_its_provider() -> None:
 
     assert sent["deepseek"]["reasoning_content"] == "hm"
     assert "reasoning_content" not in sent["qwen"]
+
+
+SIGNED = {"extra_content": {"google": {"thought_signature": "SIG=="}}, "provider_specific_fields": {"n": 1}}
+DETAILS = [
+    {"type": "reasoning.text", "text": "hm, so", "index": 0, "signature": "S"},
+    {"type": "reasoning.encrypted", "data": "ENC", "index": 0},
+]
+
+
+def signed_reply(*, stream: bool, provider: str = "openai", model: str = "m") -> tuple[Message, dict[str, Any]]:
+    """Return the reply with opaque fields of one model, and the message that the same conversation sends next."""
+    call = {
+        "id": "c",
+        "type": "function",
+        "function": {"name": "docs__search", "arguments": "{}", "thought_signature": "F"},
+        **SIGNED,
+    }
+    message = {"role": "assistant", "content": None, "tool_calls": [call], "reasoning_details": DETAILS}
+    whole = completion(choices=[{"index": 0, "finish_reason": "tool_calls", "message": message}])
+    pieces = [
+        {"type": "reasoning.text", "index": 0, **part}
+        for part in ({"text": "hm"}, {"text": ", so"}, {"signature": "S"})
+    ]
+    details = (piece(reasoning_details=[part]) for part in (*pieces, DETAILS[1]))
+    streamed = events(*details, piece(tool_calls=[{"index": 0, **call}]), END)
+
+    answer = reply(streamed if stream else whole, stream=stream)
+    result = Message(role="tool", content="x", tool_call_id=answer.message.tool_calls[0].id)
+
+    async def run() -> dict[str, Any]:
+        async with wire_server([says("ok")]) as server:
+            client = OpenAIModel(provider, model, api_key=KEY, base_url=server.url)
+            await deltas(client, request(messages=(USER, answer.message, result)))
+            sent: dict[str, Any] = server.requests[0]["messages"][1]
+            return sent
+
+    return answer.message, asyncio.run(run())
+
+
+@BOTH_WAYS
+def test_opaque_fields_come_back_unchanged_to_the_same_model(stream: bool) -> None:
+    _, sent = signed_reply(stream=stream)
+    call = sent["tool_calls"][0]
+    assert sent["reasoning_details"] == DETAILS
+    assert {name: call[name] for name in SIGNED} == SIGNED
+    assert call["function"]["thought_signature"] == "F"
+
+
+@pytest.mark.parametrize(("provider", "model"), [("openai", "other"), ("openrouter", "m")])
+def test_opaque_fields_reach_no_other_model_or_provider(provider: str, model: str) -> None:
+    message, sent = signed_reply(stream=False, provider=provider, model=model)
+    assert message.reasoning is not None
+    assert not {"SIG==", "ENC", "F"} & set(re.findall(r"[\w=]+", str(sent)))
+
+
+def test_opaque_fields_that_cannot_be_stored_are_left_out_or_repaired() -> None:
+    deep: Any = "x"
+    for _ in range(120):
+        deep = [deep]
+    half = events(piece(extra_content={"a": deep}, reasoning_details=[{"t": "\ud800"}], content="hi"), piece("stop"))
+
+    reasoning = reply(half, stream=True).message.reasoning
+
+    assert reasoning is not None
+    assert reasoning.data is not None
+    assert reasoning.data["opaque"]["message"] == {"reasoning_details": [{"t": "\ufffd"}]}
+
+
+@pytest.mark.parametrize(
+    ("provider", "model", "text"),
+    [("deepseek", "deepseek-chat", ""), ("openai", "deepseek-v3", ""), ("openai", "m", None)],
+)
+def test_deepseek_gets_reasoning_of_calls_that_another_model_made(provider: str, model: str, text: str | None) -> None:
+    thought = Reasoning(text="hm", provider="qwen", data={"field": "reasoning_content"})
+    earlier = Message(role="assistant", tool_calls=(ToolCall(id="c", tool="docs.search"),), reasoning=thought)
+    asked = request(messages=(USER, earlier, Message(role="tool", content="x", tool_call_id="c")))
+
+    async def run() -> Any:
+        async with wire_server([says("ok")]) as server:
+            await deltas(OpenAIModel(provider, model, api_key=KEY, base_url=server.url), asked)
+            return server.requests[0]["messages"][1].get("reasoning_content")
+
+    assert asyncio.run(run()) == text
 
 
 def test_openai_receives_max_completion_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
