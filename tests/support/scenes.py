@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from framework import tool
+from framework import Runtime, tool
 from framework.types.messages import Message
-from tests.support.wire import Answer, calls, says
+from tests.support.projects import agent, write
+from tests.support.wire import Answer, calls, says, wire_server
+
+Body = dict[str, Any]
 
 
 @tool(risk="low")
@@ -102,3 +107,36 @@ SCENES: Mapping[str, Scene] = {
         },
     ),
 }
+
+
+def requests_of(root: Path, scene: Scene, model: str = "unknown-model") -> list[Body]:
+    """Run a scene with a model of a server, and return the bodies of its requests."""
+
+    async def main() -> list[Body]:
+        answers = iter(scene.answers)
+
+        def answer(_: Body) -> Answer:
+            return next(answers, says("done"))
+
+        async with wire_server(answer) as server:
+            settings = f"models: {{local: {{model: openai/{model}, base_url: '{server.url}'}}}}\n{scene.settings}"
+            one = agent("one", **{"model": "local", **scene.keys})
+            root_files = {"agents.d/one.yaml": one, "agentsd.yaml": settings}
+            async with Runtime.open(write(root, root_files), tools=[look, fail], watch=False) as runtime:
+                conversation = None
+                for text in scene.messages:
+                    result = await runtime.run(text, conversation=conversation, **scene.options)
+                    conversation = result.conversation_id
+            return server.requests
+
+    return asyncio.run(main())
+
+
+def distinct_requests(requests: Sequence[Body]) -> list[Body]:
+    """Return the requests without those whose messages are the beginning of the next one."""
+    following = [body["messages"] for body in requests[1:]]
+    return [
+        body
+        for body, then in zip(requests, [*following, []], strict=True)
+        if then[: len(body["messages"])] != body["messages"]
+    ]
