@@ -103,7 +103,7 @@ MUTANTS = (
         ":\n        await run.emit(Con",
         "engine/test_output_guard",
     ),
-    Mutant(JOURNAL, "if self.is_closing or self.lease_lost:", "if False:", JOURNAL_TEST),
+    Mutant(JOURNAL, "if self.is_closing or self.lease_lost or self.is_scarce:", "if False:", JOURNAL_TEST),
     Mutant(
         JOURNAL,
         "self._is_ending or self._is_releasing or self.lease_lost",
@@ -121,7 +121,12 @@ MUTANTS = (
         "connection.execute(select) if _is_alive",
         WAITING_TEST,
     ),
-    Mutant("store/sql/claims", "attempts=runs.c.attempts + 1", "attempts=runs.c.attempts", WAITING_TEST),
+    Mutant(
+        "store/sql/offering",
+        '(has_status("queued"), runs.c.attempts + 1)',
+        '(has_status("queued"), runs.c.attempts)',
+        WAITING_TEST,
+    ),
     Mutant(WAITING, 'has_status("queued"), runs.c.owner == lease.name)', 'has_status("queued"))', WAITING_TEST),
     Mutant(WAITING, "columns.created_at <= now", "columns.created_at > now", WAITING_TEST),
     Mutant("store/queue_rules", "waiting >= MAX_WAITING_RUNS", "waiting > MAX_WAITING_RUNS", WAITING_TEST),

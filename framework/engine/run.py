@@ -22,7 +22,7 @@ from framework.engine.context.model_clients import NamedClient
 from framework.engine.context.run_context import RunContext
 from framework.engine.context.services import Services
 from framework.engine.model_call import turn as turns
-from framework.engine.model_call.preparation import call_fitting
+from framework.engine.model_call.preparation import shorten_conversation, warn_if_full
 from framework.engine.model_call.structured_output import typed_reply
 from framework.engine.model_call.truncation import complete_reply
 from framework.engine.run_trace import open_step_span, record_reply
@@ -31,11 +31,12 @@ from framework.engine.tool_call import results
 from framework.llm.client import ModelReply, ModelRequest
 from framework.llm.json_protocol.client import request_valid_reply
 from framework.telemetry.span import NOOP_SPAN, TraceSpan
-from framework.types.errors import ModelError
+from framework.types.errors import LimitExceeded, ModelError
 from framework.types.messages import Message, ToolCall
 from framework.types.state import RunState
 
 T = TypeVar("T", bound=BaseModel)
+R = TypeVar("R")
 
 
 class Run(RunContext):
@@ -74,7 +75,7 @@ class Run(RunContext):
             return request, await request_valid_reply(self._call_model, request)
 
         with self._fails_with_its_model(), self.step_span.activate():
-            request, reply = await call_fitting(self, send)
+            request, reply = await self._call_fitting(send)
             if reply.finish_reason == "length":
                 reply = await complete_reply(self, self._call_model, request, reply)
         turns.record_token_count(self, reply)
@@ -86,6 +87,27 @@ class Run(RunContext):
         self.services.journal.schedule_flush()  # in one write with the start of the requested calls, if they start now
         await turns.emit_reply(self, message, reply.message_id)
         return message
+
+    async def _call_fitting(self, send: Callable[[], Awaitable[R]]) -> R:
+        """Await `send`. If its request does not fit the model's context window, shorten the conversation, and repeat.
+
+        Args:
+            send: builds a request from the conversation, and sends it.
+
+        Raises:
+            LimitExceeded: `context_full`, as a warning says with advice, if nothing can be shortened, or too little.
+        """
+        try:
+            return await send()
+        except LimitExceeded as limit:
+            if limit.limit != "context_full" or not await shorten_conversation(self):
+                await warn_if_full(self, limit)
+                raise
+        try:
+            return await send()
+        except LimitExceeded as limit:
+            await warn_if_full(self, limit)
+            raise
 
     @contextmanager
     def _fails_with_its_model(self) -> Iterator[None]:
@@ -116,7 +138,7 @@ class Run(RunContext):
             request = turns.build_request(self, instructions, tools=self.agent.toolset.definitions, output=output)
             return await typed_reply(primary.info, call, request, output)
 
-        answer = await call_fitting(self, send)
+        answer = await self._call_fitting(send)
         self.state.typed.append(answer.model_dump_json(by_alias=True))
         return answer
 

@@ -35,7 +35,7 @@ _NO_TOOLS = re.compile(
     rf"|\bunsupported .{{0,20}}\b{_TOOLS}\b"
 )
 """Messages of servers whose model does not support function calls."""
-_ADDRESS = re.compile(r"\w+://\S+|\B/[\w.-]+/\S+")
+_ADDRESS = re.compile(r"\b[a-zA-Z]{1,20}://\S+|\B/[\w.-]+/\S+")
 """URLs and paths, whose words say nothing about the error."""
 _FILE_ERROR = re.compile(
     r"(?i)\bmime[ _-]?types?\b|\b(?:invalid|unsupported) (?:file|image)\b|\bfile (?:data|format|type)s?\b"

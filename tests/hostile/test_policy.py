@@ -189,9 +189,8 @@ def test_asi02_another_spelling_of_a_name_does_not_bypass_its_rules(
     assert callable(spell)
     spelt = spell(name)
     ledger = Ledger()
-    # Providers see this spelling, so it names the same tool.
-    denied = ((name, "{}"),) if spelt == name.replace(".", "__") else ()
-    trusting = Rules(denied, (), ("*",), "critical", "never")
+    # Providers see some of these spellings, and others are corrected to the name of an offered tool.
+    trusting = Rules(((name, "{}"),), (), ("*",), "critical", "never")
     with TemporaryDirectory() as folder:
         how = "plan" if "plan" in door or "step" in door else "react"
         files = {
@@ -200,4 +199,4 @@ def test_asi02_another_spelling_of_a_name_does_not_bypass_its_rules(
         }
         attack = Attack(door, spelt, "1", ("approve",))
         asyncio.run(run_attack(write(Path(folder), files), attack, ledger.tools(tools)))
-    assert ledger.calls_made == [] or spelt == name
+    assert ledger.calls_made == []

@@ -155,13 +155,25 @@ def test_llm05_ambiguous_arguments_are_refused(tmp_path: Path, counter: Counter,
 @pytest.mark.parametrize(
     "name",
     [
-        "Pay", "PAY", "pay ", " pay", "pay\n", "p\u0430y", "pay\u200b", "\u202epay", "\uff50ay", "pay\0", "", "..", "*",
+        "p\u0430y", "pay\u200b", "\u202epay", "\uff50ay", "pay\0", "", "..", "*",
         "p?y", "pay()", "python__pay", "builtin.pay", "pay\ud800", "{{ pay }}",
     ],
 )  # fmt: skip
 def test_asi02_a_lookalike_name_does_not_match_a_tool(tmp_path: Path, counter: Counter, name: str) -> None:
     (message,) = refused(tmp_path, (name, {"amount": 1}), tools=counter.tools)
     assert "there is no tool" in message
+    assert counter.recorded == []
+
+
+@pytest.mark.hostile(5)
+@pytest.mark.parametrize("name", ["Pay", "PAY", "pay ", " pay", "pay\n", "functions.pay", "pay<|channel|>commentary"])
+def test_asi02_a_misspelt_name_has_the_rules_of_the_tool_that_it_becomes(
+    tmp_path: Path, counter: Counter, name: str
+) -> None:
+    (message,) = refused(
+        tmp_path, (name, {"amount": 1}), tools=counter.tools, skill_policy="{allow: ['*'], deny: [pay]}"
+    )
+    assert "there is no tool" in message, "a denied tool is not offered, so no name is corrected to its name"
     assert counter.recorded == []
 
 

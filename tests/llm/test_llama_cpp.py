@@ -186,7 +186,7 @@ def test_a_request_beyond_the_context_window_is_one_clear_error(tmp_path: Path, 
     result = asyncio.run(main())
     assert (result.status, result.finish_reason, result.steps) == ("stopped", "context_full", 1)
     (full,) = [warning.message for warning in result.warnings if warning.code == "context_full"]
-    assert "exceeds the model's context window (400): have tools return less" in full
+    assert "exceeds the model's context window (400): shorten the message" in full
 
 
 def test_the_server_says_its_window_and_that_it_has_a_grammar(tmp_path: Path, llama_cpp: LlamaCpp) -> None:

@@ -18,9 +18,11 @@ from framework.types.messages import Message
 from framework.types.spec import ModelSettings
 from tests.support.formats import ANTHROPIC, FORMATS, GEMINI, OPENAI, RESPONSES, Format, says
 from tests.support.openai_requests import SEARCH
+from tests.support.peers import Peer
 from tests.support.projects import agent, write
 from tests.support.wire import Answer, WireServer, wire_server
 
+ANY = Peer("a server with options of its own", "openai/m", (), error=str)
 ASK = (Message(role="user", content="hi"),)
 TOKEN = "-".join(("tk", "4711", "geheimer", "wert"))
 OPTIONS: dict[str, Any] = {"extra_body": {"own": {"a": [1]}}, "headers": {"X-Team": TOKEN}}
@@ -31,7 +33,7 @@ def send(form: Format, settings: ModelSettings, tools: tuple[Any, ...] = (), **o
     """Return the body of a request with these settings and options."""
 
     async def run() -> dict[str, Any]:
-        async with wire_server([says(form, "ok")]) as server:
+        async with wire_server([says(form, "ok")], peer=ANY) as server:
             model = form.model(server.url, **options)
             async for _ in model.stream(ModelRequest(messages=ASK, settings=settings, tools=tools)):
                 pass
@@ -45,7 +47,7 @@ def send(form: Format, settings: ModelSettings, tools: tuple[Any, ...] = (), **o
 @pytest.mark.parametrize("stream", [False, True])
 def test_fields_and_headers_are_added_to_each_request(form: Format, stream: bool) -> None:
     async def run() -> WireServer:
-        async with wire_server([says(form, "ok"), says(form, "ok")]) as server:
+        async with wire_server([says(form, "ok"), says(form, "ok")], peer=ANY) as server:
             model = form.model(server.url, stream=stream, **OPTIONS)
             for _ in range(2):
                 async for _ in model.stream(ModelRequest(messages=ASK)):
@@ -152,7 +154,7 @@ def test_rows_of_a_provider_apply_to_its_server_under_another_name() -> None:
 
 def test_a_fallback_model_is_called_without_settings_that_its_server_refuses(tmp_path: Path) -> None:
     async def run() -> dict[str, Any]:
-        async with wire_server([OPENAI.failed(404, "gone"), says(OPENAI, "ok")]) as server:
+        async with wire_server([OPENAI.failed(404, "gone"), says(OPENAI, "ok")], peer=ANY) as server:
             refusing = ", capabilities: {refused_settings: [top_k]}"
             models = f"models: {{a: {OPENAI.alias(server.url)}, b: {OPENAI.alias(server.url, refusing)}}}\n"
             one = agent("one", model="a", fallback_models="[b]", model_settings="{top_k: 5, min_p: 0.1}")

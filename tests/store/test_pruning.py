@@ -91,10 +91,10 @@ def test_a_restarted_conversation_is_not_deleted_as_the_expired_one(
         write_now = one._database.write
         new: list[str] = []
 
-        async def write_late(*arguments: Any) -> Any:
+        async def write_late(*arguments: Any, **options: Any) -> Any:
             monkeypatch.setattr(one._database, "write", write_now)
             new.append(await turn(other, "c"))
-            return await write_now(*arguments)
+            return await write_now(*arguments, **options)
 
         monkeypatch.setattr(one._database, "write", write_late)
         found = await one.conversation("c")

@@ -102,5 +102,6 @@ def _render_failure(
         try:
             prompts.render_within_timeout(variant, variables)
         except PromptError as error:
-            return (error.problem,), f"tried {when}" if when else None
+            hint = f"tried {when}" if when else None
+            return (error.problem.model_copy(update={"hint": error.problem.hint or hint}),), hint
     return (), None

@@ -259,7 +259,7 @@ class Journal:
         covered, events, spans, uses = self._take()
         try:
             if not record.write_now(self._state, events, spans, last=self._is_ending, uses=uses):
-                self._outbox, self._spans, self._state.uncounted = events, spans, [*uses]
+                self._keep(events, spans, uses)
                 return False
             self._written = covered
             for event in events:
@@ -272,9 +272,13 @@ class Journal:
         self._pass_cancel_request_on()
         return True
 
+    def _keep(self, events: list[Event], spans: Sequence[SpanRecord], uses: Sequence[BudgetUse]) -> None:
+        """Keep what a write contained for the next one."""
+        self._outbox, self._spans, self._state.uncounted = events, spans, [*uses]
+
     def _refuse_end(self, events: list[Event], spans: Sequence[SpanRecord], uses: Sequence[BudgetUse]) -> None:
         """Keep what the last write contained: the next one is that of a cancelled run."""
-        self._outbox, self._spans, self._state.uncounted = events, spans, [*uses]
+        self._keep(events, spans, uses)
         self._end_is_refused = self.cancel_requested = True
 
     def _take(self) -> tuple[int, list[Event], Sequence[SpanRecord], Sequence[BudgetUse]]:

@@ -5,9 +5,8 @@ A conversation that turns out not to fit the model's context window is summarize
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TypeVar
 
 from framework.config.templates.prompts import PromptError
 from framework.conversation.compaction import extend_summary, summarized_count
@@ -22,8 +21,6 @@ from framework.types.errors import ConfigError, LimitExceeded, ModelError, ToolE
 from framework.types.mcp_policy import McpPolicy, PromptRef
 from framework.types.messages import Message
 from framework.types.text import shorten
-
-T = TypeVar("T")
 
 _MAX_MCP_CHARS = 64 * 1024
 """Characters of all MCP texts together."""
@@ -138,30 +135,8 @@ def _size(messages: Sequence[Message]) -> int:
     return sum(map(message_tokens, messages))
 
 
-async def call_fitting(run: RunContext, send: Callable[[], Awaitable[T]]) -> T:
-    """Await `send`. If its request does not fit the model's context window, shorten the conversation, and send again.
-
-    Args:
-        run: the run whose conversation is sent.
-        send: builds a request from the conversation, and sends it.
-
-    Raises:
-        LimitExceeded: `context_full`, as a warning says with advice, if nothing can be shortened, or too little.
-    """
-    try:
-        return await send()
-    except LimitExceeded as limit:
-        if limit.limit != "context_full" or not await _shorten(run):
-            await _warn_if_full(run, limit)
-            raise
-    try:
-        return await send()
-    except LimitExceeded as limit:
-        await _warn_if_full(run, limit)
-        raise
-
-
-async def _warn_if_full(run: RunContext, limit: LimitExceeded) -> None:
+async def warn_if_full(run: RunContext, limit: LimitExceeded) -> None:
+    """Warn with advice if the limit is the model's context window."""
     if limit.limit == "context_full":
         reason = f"the request does not fit into {limit.place}"
         if limit.__cause__ is not None:
@@ -169,7 +144,7 @@ async def _warn_if_full(run: RunContext, limit: LimitExceeded) -> None:
         await run.warn("context_full", ": ".join((reason, *limit.__notes__)))
 
 
-async def _shorten(run: RunContext) -> bool:
+async def shorten_conversation(run: RunContext) -> bool:
     """Summarize the history, and cut long tool results of the run if they use much of the window.
 
     Return whether the next request is shorter.
