@@ -36,7 +36,7 @@ from framework.types.messages import Message, ToolCall
 from framework.types.state import RunState
 
 T = TypeVar("T", bound=BaseModel)
-R = TypeVar("R")
+_R = TypeVar("_R")
 
 
 class Run(RunContext):
@@ -88,7 +88,7 @@ class Run(RunContext):
         await turns.emit_reply(self, message, reply.message_id)
         return message
 
-    async def _call_fitting(self, send: Callable[[], Awaitable[R]]) -> R:
+    async def _call_fitting(self, send: Callable[[], Awaitable[_R]]) -> _R:
         """Await `send`. If its request does not fit the model's context window, shorten the conversation, and repeat.
 
         Args:
