@@ -9,6 +9,8 @@ from pathlib import Path
 
 from playwright.async_api import Page, expect
 
+from framework.store.memory import MemoryStore
+from tests.support.clocks import MovableClock
 from tests.support.console import check_axe, open_page, run_in_browser, serve_console
 from tests.support.projects import agent
 from tests.support.used_runs import UsedRun, add_runs, used
@@ -36,7 +38,7 @@ async def texts(page: Page, selector: str) -> list[str]:
 
 def test_figures_charts_and_groups_follow_the_period_and_the_address(tmp_path: Path) -> None:
     async def main() -> None:
-        async with serve_console(tmp_path, FILES) as server:
+        async with serve_console(tmp_path, FILES, store=MemoryStore(clock=MovableClock())) as server:
             await add_runs(server.runtime.store, runs(time.time()))
             async with open_page(server, "#/usage") as page:
                 await expect(page.get_by_text("compared with the 7 days before")).to_be_visible()
@@ -99,7 +101,7 @@ async def _read(page: Page) -> None:
 
 def test_an_empty_period_says_so_and_a_phone_shows_the_same(tmp_path: Path) -> None:
     async def main() -> None:
-        async with serve_console(tmp_path, FILES) as server:
+        async with serve_console(tmp_path, FILES, store=MemoryStore(clock=MovableClock())) as server:
             await add_runs(server.runtime.store, [UsedRun(time.time() - 60 * DAY, agent="support", tenant="a")])
             async with open_page(server, "#/usage?period=24h", width=360, height=740, dark=True) as page:
                 await expect(page.get_by_role("heading", name="No runs in this period")).to_be_visible()

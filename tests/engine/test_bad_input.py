@@ -489,14 +489,14 @@ class Opaque:
         ({"a": {1: 2}}, '{"a": {"1": 2}}'),
         ((1, 2), "[1, 2]"),
         (Point(x=1), '{"x": 1}'),
-        (Plain(x=1), "Plain(x=1)"),
-        ({1}, "{1}"),
+        (Plain(x=1), '{"x": 1}'),
+        ({1}, "[1]"),
         (b"raw", "b'raw'"),
         (Decimal("1.50"), "1.50"),
         (datetime(2026, 1, 2, tzinfo=UTC), "2026-01-02 00:00:00+00:00"),
         (Opaque(), "opaque"),
         ([Opaque(), {"at": Opaque()}], '["opaque", {"at": "opaque"}]'),
-        (ValueError("not raised"), "not raised"),
+        (ValueError("not raised"), "ValueError: not raised"),
     ],
 )
 def test_a_return_value_of_any_type_becomes_text_or_json(tmp_path: Path, value: object, expected: str) -> None:
