@@ -113,6 +113,4 @@ def _shape_error(value: Mapping[str, Any], allowed: Mapping[str, Mapping[str, tu
             return f'"{key}" must be {type_name}'
     if unknown := sorted(value.keys() - expected.keys() - {"type"}):
         return f'a "{kind}" has {keys} and nothing else, not "{unknown[0][:_CONTEXT_CHARS]}"'
-    if kind == "final":
-        return "" if value["answer"] else '"answer" is empty'
-    return "" if value["tool"].strip() else '"tool" is empty'
+    return '"tool" is empty' if kind == "action" and not value["tool"].strip() else ""
