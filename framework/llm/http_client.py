@@ -6,8 +6,8 @@ A client that an SDK creates itself is left half-initialized if that fails, and 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from framework.types.certificates import trusted_certificates
 
@@ -80,47 +80,18 @@ def limit_size(stream: httpx2.AsyncByteStream, headers: Mapping[str, str], reque
     """Return the stream with an error in place of the bytes beyond the limits."""
     from framework.types.bounded_body import BoundedStream
 
-    *inner, (limit, message, _) = size_limits(headers)
-    for most, text, per_line in inner:
-        stream = BoundedStream(stream, most, text, request, per_line=per_line)
-    return BoundedStream(stream, limit, message, request)
-
-
-def is_encoded(headers: Mapping[str, str]) -> bool:
-    """Return whether a body is compressed."""
-    return headers.get("content-encoding", ACCEPT_ENCODING) != ACCEPT_ENCODING
-
-
-def size_limits(headers: Mapping[str, str]) -> Iterator[tuple[int, str, bool]]:
-    """Yield the limits of a body in bytes: of each line of a stream of events, then of all of it.
-
-    Yields:
-        The limit, the message of the error beyond it, and whether it applies to each line.
-    """
     if headers.get("content-type", "").startswith("text/event-stream"):
-        yield MAX_EVENT_BYTES, _too_long("event", MAX_EVENT_BYTES), True
-    most, name = (MAX_COMPRESSED_BYTES, "compressed answer") if is_encoded(headers) else (MAX_ANSWER_BYTES, "answer")
-    yield most, _too_long(name, most), False
+        stream = BoundedStream(stream, MAX_EVENT_BYTES, _too_long("event", MAX_EVENT_BYTES), request, per_line=True)
+    is_compressed = headers.get("content-encoding", ACCEPT_ENCODING) != ACCEPT_ENCODING
+    most, name = (MAX_COMPRESSED_BYTES, "compressed answer") if is_compressed else (MAX_ANSWER_BYTES, "answer")
+    return BoundedStream(stream, most, _too_long(name, most), request)
 
 
 def _too_long(name: str, limit: int) -> str:
     return f"the {name} exceeds {limit // 1_000_000} MB, more than any model writes"
 
 
-class ReadableResponse(Protocol):
-    """A response, of any HTTP client."""
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """The header; names are not case-sensitive."""
-        ...
-
-    async def aread(self) -> bytes:
-        """Return the decoded body; raises httpx2.HTTPError if the connection fails."""
-        ...
-
-
-async def read_unstreamed(response: ReadableResponse) -> dict[str, Any] | None:
+async def read_unstreamed(response: httpx2.Response) -> dict[str, Any] | None:
     """Return the JSON object that a server sent, a complete response or an error, although a stream was requested.
 
     Returns None if the response is a stream; it can still be read then. Raises httpx2.HTTPError or ValueError.

@@ -27,7 +27,6 @@ In reading order; each module imports only from those below it:
     warnings            Warnings of a run, and the table of their codes.
     backoff             Exponential backoff with jitter: the wait before a retry.
     bounded_body        Limits the size of HTTP response bodies of httpx.
-    byte_limit          Counts the bytes of an HTTP body.
     budget              Budgets that runs share: their definition, and the counters of what is used.
     certificates        The certificates that HTTPS clients trust, read once a process.
     confirmation_kinds  Kinds of confirmations, and the decisions that each accepts.

@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator
 
 import httpx2
 
-from framework.types.byte_limit import ByteLimit
-
 
 class TooLarge(httpx2.RemoteProtocolError):
     """A response body exceeded its limit. The message is complete and needs no prefix."""
@@ -21,7 +19,7 @@ class BoundedStream(httpx2.AsyncByteStream):
         limit: maximum number of bytes.
         message: the message of the TooLarge error that is raised above the limit.
         request: the request of the response.
-        per_line: apply the limit to each line.
+        per_line: apply the limit to each line, because readers buffer a line until its end and copy it with each piece.
     """
 
     def __init__(
@@ -37,9 +35,11 @@ class BoundedStream(httpx2.AsyncByteStream):
         self._per_line = per_line
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = ByteLimit(self._limit, per_line=self._per_line)
+        size = 0
         async for piece in self._stream:
-            if size.is_exceeded_by(piece):
+            end = piece.rfind(b"\n") if self._per_line else -1
+            size = size + len(piece) if end < 0 else len(piece) - end - 1
+            if size > self._limit:
                 raise TooLarge(self._message, request=self._request)
             yield piece
 

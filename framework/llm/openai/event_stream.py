@@ -8,28 +8,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from framework.llm.http_client import ReadableResponse
 from framework.llm.openai.server_error import ServerError
 from framework.llm.stream_assembler import STREAM_END
 
+if TYPE_CHECKING:
+    import httpx2
+
 _EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
 _DONE = STREAM_END.encode()
-
-
-class StreamedResponse(ReadableResponse, Protocol):
-    """A response whose body is read as it arrives."""
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        """Return the pieces of the decoded body; raises httpx2.HTTPError if the connection fails."""
-        ...
-
-    async def aclose(self) -> None:
-        """Close the response; its connection is kept only if the response was read to its end."""
-        ...
 
 
 class EventStream:
@@ -39,7 +29,7 @@ class EventStream:
         response: a response of type `text/event-stream`, whose body has not been read.
     """
 
-    def __init__(self, response: StreamedResponse) -> None:
+    def __init__(self, response: httpx2.Response) -> None:
         self.response = response
         self._chunks: AsyncIterator[bytes] | None = None
         self._rest: list[bytes] = []
@@ -56,7 +46,7 @@ class EventStream:
             httpx2.HTTPError: the connection was lost.
         """
         if self._chunks is None:
-            self._chunks = self.response.chunks()
+            self._chunks = self.response.aiter_bytes()
         while not self._is_done and self._failure is None:
             chunk = await anext(self._chunks, None)
             if chunk is None:

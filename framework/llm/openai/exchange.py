@@ -25,6 +25,7 @@ from framework.types.messages import ToolDefinition
 
 if TYPE_CHECKING:
     from framework.llm.openai.event_stream import EventStream
+    from framework.llm.openai.sdk_connection import SdkConnection
 
 T = TypeVar("T")
 _PATHS: Mapping[OpenAIApi, str] = {"chat": "chat/completions", "responses": "responses"}
@@ -34,26 +35,6 @@ _PROBE_TIMEOUT = 2.0
 """Seconds for all requests of a probe."""
 _PROBE_INTERVAL = 60.0
 """Seconds after which a server is asked again for what it did not report: it may load its model later."""
-
-
-class Connection(Protocol):
-    """A connection to one server. The methods raise ServerError, or an error of the connection."""
-
-    async def post(self, body: bytes) -> Any:
-        """Return the response's JSON, or its text if it declares another content type."""
-        ...
-
-    async def stream(self, body: bytes) -> EventStream:
-        """Return the events of the response, for a body that requests a stream."""
-        ...
-
-    async def fetch(self, url: str, body: dict[str, Any] | None = None) -> object:
-        """Return the JSON at another URL of the server, for GET, or for POST with a body; None if there is none."""
-        ...
-
-    async def close(self) -> None:
-        """Close the connections."""
-        ...
 
 
 class ChunkAssembler(Protocol):
@@ -123,7 +104,7 @@ class OpenAIExchange(ABC, Generic[A]):
         self._errors = ProviderErrors(
             self._info.name, api_key, base_url, usual_path=usual_path, api=self.api, secrets=secrets
         )
-        self._connection: Connection | None = None
+        self._connection: SdkConnection | None = None
         self._requests_usage = True
         """Whether streams request usage; False once the server has rejected the option."""
         self._toolsets = ToolsetCache(self._encoded_tools)
@@ -251,12 +232,12 @@ class OpenAIExchange(ABC, Generic[A]):
         body = await self._encoded(request, settings, streamed=True)
         return await self._guard(self._connected().stream(body))
 
-    def _connected(self) -> Connection:
+    def _connected(self) -> SdkConnection:
         if self._connection is None:
             self._connection = self._errors.create_client(self._connect)
         return self._connection
 
-    def _connect(self) -> Connection:
+    def _connect(self) -> SdkConnection:
         from framework.llm.openai.sdk_connection import AzureConnection, SdkConnection
 
         path = _PATHS[self.api]

@@ -127,7 +127,7 @@ class SdkConnection:
                 stream=True,
                 stream_cls=AsyncStream[object],
             )
-        return EventStream(SdkResponse(stream.response))
+        return EventStream(stream.response)
 
     def _content(self, body: bytes) -> tuple[bytes | _Pieces, RequestOptions]:
         """Return the content of a request and its options."""
@@ -197,26 +197,6 @@ class AzureConnection(SdkConnection):
 
     def _create_sdk(self, **options: Any) -> AsyncOpenAI:
         return AsyncAzureOpenAI(api_version=self._version, **options)
-
-
-class SdkResponse:
-    """A response of the SDK's HTTP client whose body has not been read."""
-
-    def __init__(self, response: httpx2.Response) -> None:
-        self._response = response
-        self.headers: Mapping[str, str] = response.headers
-
-    async def aread(self) -> bytes:
-        """Return the decoded body; raise httpx2.HTTPError if the connection fails."""
-        return await self._response.aread()
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        """Return the pieces of the decoded body as they arrive; they raise the same errors as `aread`."""
-        return self._response.aiter_bytes()
-
-    async def aclose(self) -> None:
-        """Close the response."""
-        await self._response.aclose()
 
 
 class _HttpClient(DefaultAioHttpClient):

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.llm.openai.event_stream import EventStream
-from framework.llm.openai.sdk_connection import SdkResponse
 from framework.llm.openai.server_error import ServerError
 from framework.llm.stream_assembler import STREAM_END
 from tests.support.cases import cases
@@ -32,7 +31,7 @@ def events_in(chunks: list[bytes], **headers: str) -> list[Any]:
 
     async def main() -> list[Any]:
         request = httpx2.Request("POST", "http://127.0.0.1/v1")
-        stream = EventStream(SdkResponse(httpx2.Response(200, content=body(), headers=headers, request=request)))
+        stream = EventStream(httpx2.Response(200, content=body(), headers=headers, request=request))
         received: list[Any] = []
         try:
             while (batch := await stream.read()) is not None:
