@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
-from itertools import count
 
 from framework.llm.capabilities import Capabilities
 from framework.types.media import TextPart
@@ -220,10 +219,5 @@ def _with_short_ids(message: Message) -> Message:
         return message.model_copy(update={"tool_call_id": short_call_id(message.tool_call_id)})
     if not message.tool_calls:
         return message
-    used: set[str] = set()
-    calls = []
-    for call in message.tool_calls:
-        fresh = next(fresh for n in count() if (fresh := short_call_id(call.id + "~" * n)) not in used)
-        used.add(fresh)
-        calls.append(call.model_copy(update={"id": fresh}))
+    calls = [call.model_copy(update={"id": short_call_id(call.id)}) for call in message.tool_calls]
     return message.model_copy(update={"tool_calls": tuple(calls)})

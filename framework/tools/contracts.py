@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -20,7 +18,7 @@ from framework.tools.tool import Tool
 from framework.tools.tool_source import source_of
 from framework.types.digest import matches_digest
 from framework.types.errors import ConfigError
-from framework.types.private_folder import make_private_folder
+from framework.types.private_folder import write_private_file
 from framework.types.spec import RISKS, Risk
 from framework.types.text import did_you_mean
 
@@ -113,18 +111,11 @@ class Contracts:
         self._accepted |= more
         entries = {name: asdict(entry) for name, entry in sorted(self._accepted.items())}
         content = json.dumps({"version": _VERSION, "contracts": entries}, indent=2) + "\n"
-        fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
-            make_private_folder(self._path.parent)
-            fresh.touch(mode=0o600)
-            fresh.write_text(content, "utf-8")
-            fresh.replace(self._path)
+            write_private_file(self._path, content)
         except OSError as error:
             message = "%s cannot be written (%s): accepted definitions are lost when this process ends"
             _log.warning(message, self._path, error)
-        finally:
-            with suppress(OSError):
-                fresh.unlink()
 
 
 def _claims(tool: Tool, rated: Collection[str]) -> AcceptedContract:

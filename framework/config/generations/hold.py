@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +18,7 @@ from typing import Any
 from framework.config.files.snapshot import Snapshot, build_snapshot
 from framework.config.generations.history import ArchivedGeneration
 from framework.types.errors import ConfigError
-from framework.types.private_folder import DATA_FOLDER, make_private_folder
+from framework.types.private_folder import DATA_FOLDER, write_private_file
 
 log = logging.getLogger(__name__)
 
@@ -84,17 +82,10 @@ class HoldFile:
         files = {path: b64encode(content).decode() for path, content in hold.files.items()}
         head = {"generation": hold.generation, "digest": hold.digest, "at": hold.at.isoformat()}
         content = json.dumps({"version": _VERSION, **head, "ignored": hold.ignored, "files": files}) + "\n"
-        fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
-            make_private_folder(self._path.parent)
-            fresh.touch(mode=0o600)
-            fresh.write_text(content, "utf-8")
-            fresh.replace(self._path)
+            write_private_file(self._path, content)
         except OSError as error:
             log.warning("%s cannot be written (%s): the rollback is lost when this process ends", self._path, error)
-        finally:
-            with suppress(OSError):
-                fresh.unlink()
 
     def delete(self) -> None:
         """Delete the hold, which has ended."""
