@@ -9,7 +9,7 @@ from contextvars import Context
 from typing import Any, TypeVar
 
 from framework.telemetry.redact import places
-from framework.types.errors import AgentsdError, RequestError
+from framework.types.errors import AgentsdError, RequestError, StoreError, is_scarcity
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +69,11 @@ class BackgroundWork:
                 _report(f"{name} in the background", error)
         else:
             self._logged_errors.pop(name, None)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Return whether repeated work may succeed the next time: the store, open files or memory are unavailable now."""
+    return isinstance(error, StoreError) or is_scarcity(error)
 
 
 def essential(task: asyncio.Task[T]) -> asyncio.Task[T]:

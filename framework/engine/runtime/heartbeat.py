@@ -8,7 +8,7 @@ from contextlib import suppress
 from contextvars import Context
 from typing import Protocol
 
-from framework.engine.runtime.background import essential
+from framework.engine.runtime.background import essential, is_passing
 from framework.engine.runtime.receiver import SignalReceiver
 from framework.store.protocol import Store
 from framework.store.signals import MISSED, Signal
@@ -75,18 +75,19 @@ class LeaseHeartbeat:
                     async with asyncio.timeout(min(RENEWAL_SECONDS, self._store.lease_seconds / 4)):
                         await self._woken.wait()
                 self._woken.clear()
-                await self._renew_leases()
-                await self._signals.open()  # only now, because most programs end earlier
+                try:
+                    await self._renew_leases()
+                    await self._signals.open()  # only now, because most programs end earlier
+                except (StoreError, OSError) as error:  # a run fails with its next write, if that fails, too
+                    if not is_passing(error):
+                        raise
+                    log.warning("the lease on %d runs was not renewed: %s", len(self._held), error)
         finally:
             self._task = None
 
     async def _renew_leases(self) -> None:
         mine = dict(self._held)
-        try:
-            renewed = await self._store.renew(tuple(mine))
-        except StoreError as error:  # a run fails with its next write, if the store is still unreachable then
-            log.warning("the lease on %d runs was not renewed: %s", len(mine), error)
-            return
+        renewed = await self._store.renew(tuple(mine))
         for run_id, run in mine.items():
             if self._held.get(run_id) is not run:
                 continue  # it has ended since, and may have been resumed as another object

@@ -14,7 +14,7 @@ from contextvars import Context
 from typing import Literal
 
 from framework.config.generations.catalog import Catalog
-from framework.engine.runtime.background import essential
+from framework.engine.runtime.background import essential, is_passing
 from framework.engine.runtime.launcher import Launcher
 from framework.engine.work.source import WorkSource
 from framework.types.errors import StoreError
@@ -94,10 +94,12 @@ class Presence:
             await self._report()
 
     async def _report(self) -> None:
-        details = self.details().model_dump(mode="json", exclude_defaults=True)
         try:
+            details = self.details().model_dump(mode="json", exclude_defaults=True)
             await self._store.keep_alive(self.name, details)
-        except StoreError as error:
+        except (StoreError, OSError) as error:
+            if not is_passing(error):
+                raise
             if self._is_saved:
                 log.warning("this process could not report itself: %s", error)
             self._is_saved = False

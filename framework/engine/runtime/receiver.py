@@ -24,7 +24,11 @@ class SignalReceiver:
         """Receive signals from now on. Idempotent."""
         if not (self._is_open or self._is_closed):
             self._is_open = True
-            self._stop = await self._store.listen(self._deliver)
+            try:
+                self._stop = await self._store.listen(self._deliver)
+            except BaseException:
+                self._is_open = False
+                raise
 
     def close(self) -> None:
         """Receive no more signals."""

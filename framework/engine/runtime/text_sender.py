@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from framework.engine.context.event_hub import EventHub, TextKind
 from framework.engine.context.text_piece import MessageKey, TextPiece, split
-from framework.engine.runtime.background import essential
+from framework.engine.runtime.background import essential, is_passing
 from framework.engine.runtime.receiver import SignalReceiver
 from framework.store.signals import NEW, Signal, Signals
 from framework.types.errors import StoreError
@@ -68,8 +68,11 @@ class TextSender:
                 self._woken.clear()
                 signals, self._answers = [*self._answers, *self._texts()], []
                 if signals:
-                    with suppress(StoreError):  # the followers get the whole texts from the store
+                    try:
                         await self._store.signal(*signals)
+                    except (StoreError, OSError) as error:  # the followers get the whole texts from the store
+                        if not is_passing(error):
+                            raise
         finally:
             self._task = None
             for run in self._runs.values():

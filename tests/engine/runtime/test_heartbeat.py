@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from framework import Approve, RunResult, Runtime, tool
 from framework.engine.context.event_hub import EventHub
@@ -59,6 +62,45 @@ def test_a_late_renewal_does_not_affect_a_run_that_was_resumed_since(tmp_path: P
             return await runtime.resume(first.run_id, {first.pending[0].id: Approve()})
 
     assert asyncio.run(main()).status == "completed"
+
+
+class ScarceStore(JsonStore):
+    """Have no open files for the first renewal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.renewals = 0
+        self.renewed = asyncio.Event()
+
+    async def renew(self, run_ids: Collection[str]) -> Mapping[str, bool]:
+        self.renewals += 1
+        if self.renewals == 1:
+            raise OSError(errno.EMFILE, "Too many open files")
+        self.renewed.set()
+        return await super().renew(run_ids)
+
+
+def test_leases_are_renewed_again_after_open_files_ran_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("framework.engine.runtime.heartbeat.RENEWAL_SECONDS", 0.001)
+    root, store = write(tmp_path, {"agents.d/a.yaml": agent("a", skill_policy="{allow: [wait]}")}), ScarceStore()
+
+    @tool(risk="low")
+    async def wait() -> str:
+        """Wait until the lease is renewed."""
+        await store.renewed.wait()
+        return "renewed"
+
+    async def main() -> RunResult:
+        model = ScriptedModel(calls(("wait", {})), "done")
+        async with Runtime.open(root, tools=[wait], models={"scripted": model}, store=store, watch=False) as runtime:
+            return await runtime.run("go")
+
+    assert asyncio.run(main()).status == "completed"
+    assert [record.message for record in caplog.records if "was not renewed" in record.message] == [
+        "the lease on 1 runs was not renewed: [Errno 24] Too many open files"
+    ]
 
 
 class Writes:

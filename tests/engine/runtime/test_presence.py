@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -32,7 +33,7 @@ class WatchedStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.reports: asyncio.Queue[Mapping[str, Any]] = asyncio.Queue()
-        self.error: StoreError | None = None
+        self.error: Exception | None = None
 
     async def keep_alive(self, name: str, info: Mapping[str, Any]) -> None:
         self.reports.put_nowait(info)
@@ -111,13 +112,15 @@ def test_reports_are_repeated_and_a_failing_store_is_logged_once(
         store = WatchedStore()
         async with Runtime.open(project(tmp_path), store=store, watch=False) as runtime:
             await runtime.presence.announce("serve", "api")
-            for error in (StoreError("store x: refused"), None, StoreError("store x: gone")):
+            scarce = OSError(errno.EMFILE, "Too many open files")
+            for error in (StoreError("store x: refused"), None, StoreError("store x: gone"), None, scarce):
                 store.error = error
                 for _ in range(4):  # the first may have begun before
                     await store.next_report()
             await runtime.presence.close()
         logged = [record.message for record in caplog.records if "could not report itself" in record.message]
-        assert logged == [f"this process could not report itself: store x: {why}" for why in ("refused", "gone")]
+        reasons = ("store x: refused", "store x: gone", "[Errno 24] Too many open files")
+        assert logged == [f"this process could not report itself: {reason}" for reason in reasons]
 
     asyncio.run(main())
 
