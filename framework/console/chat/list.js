@@ -89,7 +89,7 @@ export class ChatList extends Component {
     }
     this.#more = Boolean(cursor);
     const text = wanted.toLowerCase();
-    const own = () => localChats().filter(({ title, agent }) => `${title} ${agent}`.toLowerCase().includes(text));
+    const own = () => localChats().filter(({ title }) => title.toLowerCase().includes(text));
     this.#found = may("read") ? found : own();
     this.#draw();
   }
