@@ -1,0 +1,1 @@
+from framework.config.settings import *

@@ -1,0 +1,1 @@
+from framework.llm.message_formats import *

@@ -1,0 +1,1 @@
+from framework.types.events import *
