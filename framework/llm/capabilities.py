@@ -36,6 +36,9 @@ Thinking = Literal[
 """The parameter that controls how long a model thinks; `none` if it has none."""
 CallIds = Literal["any", "short"]
 """Ids of tool calls that a chat template accepts: any text, or `short` ones of nine letters and digits."""
+CallSignatures = Literal["extra_content", "reasoning_details"]
+"""Where a message of chat completions has the signature of Gemini's thoughts beside its calls: `extra_content` of the
+first call, as Google's server has it, or `reasoning_details` of the message, as OpenRouter has it."""
 OpenAIApi = Literal["chat", "responses"]
 """OpenAI's APIs: chat completions, and responses."""
 _PRICE_FORMS = "`free`, or in US dollars per million tokens: {input: 1.25, output: 10, cached: 0.125}"
@@ -160,7 +163,9 @@ class Capabilities(Frozen):
     call_ids: CallIds | None = None
     """Ids of tool calls: any, or `short` ones of nine letters and digits, into which others are translated."""
     needs_reasoning: bool | None = None
-    """Requires `reasoning_content`, which may be empty, in each message with tool calls."""
+    """Requires `reasoning_content`, which may be empty, in each message of the assistant."""
+    call_signatures: CallSignatures | None = None
+    """Rejects tool calls without a signature; those of other models get a stand-in."""
     null_content: bool | None = None
     """Accepts `null` as the content of a message with tool calls only; otherwise it is an empty text."""
     refused_settings: tuple[Setting, ...] | None = None

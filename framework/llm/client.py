@@ -85,6 +85,11 @@ class ModelInfo:
         return f"{self.provider}/{self.model}" if self.model else self.provider
 
     @property
+    def source(self) -> str:
+        """The model and the host, to which signed or encrypted thoughts are bound; a port may change between runs."""
+        return f"{self.model}@{self.server_address or ''}"
+
+    @property
     def wire_name(self) -> str:
         """The model's name on the server; the provider's name for a `stand_in`."""
         return self.model or self.provider

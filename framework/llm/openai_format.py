@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from framework.llm.capabilities import CallSignatures
 from framework.llm.file_encoding import Base64, missing_file
 from framework.llm.tool_schemas import wire_schema
 from framework.types.media import MessagePart, TextPart
@@ -40,6 +42,9 @@ CHAT_MEDIA_TYPES = frozenset(
     )
 )
 """Media types of files that the API can express. Servers other than OpenAI's accept fewer."""
+FOREIGN_SIGNATURE = b"skip_thought_signature_validator"
+"""Signature of calls that Gemini did not make: models that think reject calls without one. It is documented in
+https://ai.google.dev/gemini-api/docs/thought-signatures#faqs; like every signature, it is sent in base64."""
 _AUDIO = {"audio/wav": "wav", "audio/mpeg": "mp3"}
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
 _ROLES = {"system": "system", "developer": "system", "user": "user", "tool": "tool", "function": "tool"}
@@ -314,6 +319,18 @@ def _add_reasoning(chat: dict[str, Any], reasoning: Reasoning, source: str | Non
     for call, fields in zip(calls, opaque.get("calls", ()), strict=False):
         call["function"].update(fields.get("function", {}))
         call.update({name: value for name, value in fields.items() if name != "function"})
+
+
+def sign_calls(chat: dict[str, Any], form: CallSignatures) -> None:
+    """Add Gemini's stand-in for a signature to the calls of a message, unless the message has what came with them."""
+    first = chat["tool_calls"][0]
+    if any(name in fields for fields in (chat, first, first["function"]) for name in OPAQUE_FIELDS):
+        return
+    if form == "reasoning_details":
+        detail = {"type": "reasoning.encrypted", "data": FOREIGN_SIGNATURE.decode(), "id": first["id"], "index": 0}
+        chat["reasoning_details"] = [{**detail, "format": "google-gemini-v1"}]
+    else:
+        first["extra_content"] = {"google": {"thought_signature": b64encode(FOREIGN_SIGNATURE).decode()}}
 
 
 def _chat_to_reasoning(chat: Mapping[str, Any], provider: str, source: str) -> Reasoning | None:

@@ -122,6 +122,10 @@ USER = Message(role="user", content="hi")
         ("anthropic/claude-opus-5", {"images": True, "pdf": True, "audio": False}),
         ("groq/llama-3.3-70b-versatile", {"tools": True, "context_window": 131_072}),
         ("ollama/llama3.3", {"tools": None}),
+        ("openrouter/google/gemini-3-pro-preview", {"call_signatures": "reasoning_details"}),
+        ("openrouter/google/gemini-2.5-pro", {"call_signatures": None}),
+        ("groq/moonshotai/kimi-k2-instruct", {"needs_reasoning": False}),
+        ("together/moonshotai/Kimi-K2.5", {"needs_reasoning": True}),
     ],
 )
 def test_known_capabilities_of_models(name: str, known: dict[str, Any]) -> None:

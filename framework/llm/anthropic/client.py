@@ -189,7 +189,7 @@ class AnthropicModel:
     def _reply(self, assembler: MessageAssembler, body: Mapping[str, Any], request: ModelRequest) -> ModelReply:
         received = assembler.response
         stop_reason = str(received.get("stop_reason") or "")
-        stamp = thinking_stamp(self._info.model, body.get("system", ()), body.get("tools", ()))
+        stamp = thinking_stamp(self._info.source, body.get("system", ()), body.get("tools", ()))
         refusal = str(as_dict(received.get("stop_details")).get("explanation") or "")
         response = ProviderResponse(
             message=content_to_message(assembler.content(), tool_names(request.tools), stamp=stamp),

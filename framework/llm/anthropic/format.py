@@ -45,7 +45,7 @@ def request_to_body(request: ModelRequest, info: ModelInfo) -> dict[str, Any]:
     system, tools = _system(request.messages), _tools(request.tools)
     names, settings, supported = wire_names(request.tools), request.settings, info.capabilities
     choice = supported.tool_choice(settings.tool_choice) if tools else "auto"
-    stamp = thinking_stamp(info.model, system, tools)
+    stamp = thinking_stamp(info.source, system, tools)
     last_user = max(
         (position for position, message in enumerate(request.messages) if message.role == "user"), default=-1
     )
@@ -90,9 +90,9 @@ def max_files(supported: Capabilities) -> int:
     return _MAX_FILES if (supported.context_window or 0) > _SMALL_WINDOW else _MAX_FILES_IN_SMALL_WINDOW
 
 
-def thinking_stamp(model: str, system: Sequence[_Block], tools: Sequence[_Block]) -> str:
+def thinking_stamp(source: str, system: Sequence[_Block], tools: Sequence[_Block]) -> str:
     """Return a digest of what thinking is bound to: models reject their own thinking after any other prefix."""
-    context = json.dumps([model, system, tools], sort_keys=True)
+    context = json.dumps([source, system, tools], sort_keys=True)
     return blake2b(context.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
 
 

@@ -106,7 +106,7 @@ class GeminiModel:
         if request.media:
             await request.scratch.files.add(request.media)
         arguments = request_to_arguments(request, self._info)
-        assembler = ResponseAssembler(_FINISH_REASONS)
+        assembler = ResponseAssembler(_FINISH_REASONS, self._info.source)
         if not self._info.is_streamed(request):
             with self._files.during(request.scratch.files):
                 assembler.add_response(await self._guard(models.generate_content(**arguments)))

@@ -10,7 +10,14 @@ from framework.llm.capabilities import THINKING_TOKENS, Capabilities
 from framework.llm.client import Delta, ModelInfo, ModelRequest
 from framework.llm.file_encoding import Base64, missing_file
 from framework.llm.message_shape import leading_instructions, mark_notices
-from framework.llm.openai_format import origin_of_files, parse_call, to_wire_name, token_count, wire_names
+from framework.llm.openai_format import (
+    FOREIGN_SIGNATURE,
+    origin_of_files,
+    parse_call,
+    to_wire_name,
+    token_count,
+    wire_names,
+)
 from framework.llm.reply_check import FinishReasons, merge_finish_reason
 from framework.llm.tool_schemas import gemini_parameters
 from framework.types.media import MediaPart, MessagePart
@@ -18,8 +25,6 @@ from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinitio
 from framework.types.spec import ModelSettings
 from framework.types.text import fix_surrogates
 
-FOREIGN_SIGNATURE = b"skip_thought_signature_validator"
-"""Signature of calls made by another model; models that think reject calls without a signature."""
 GEMINI_MEDIA_TYPES: Mapping[str, str] = {
     "image/png": "image/png",
     "image/jpeg": "image/jpeg",
@@ -65,7 +70,7 @@ def request_to_arguments(request: ModelRequest, info: ModelInfo) -> dict[str, An
     elif request.json is not None and info.capabilities.json_schema:  # the API accepts tools or a format
         config |= {"response_mime_type": "application/json", "response_json_schema": dict(request.json) or None}
     files = request.scratch.files.placeholder
-    contents = to_contents(request.messages[leading:], names, info.capabilities, files)
+    contents = to_contents(request.messages[leading:], names, info.capabilities, files, info.source)
     config = {key: value for key, value in config.items() if value is not None}
     return {"model": info.model, "contents": contents, "config": config}
 
@@ -73,8 +78,8 @@ def request_to_arguments(request: ModelRequest, info: ModelInfo) -> dict[str, An
 class ResponseAssembler:
     """Accumulates a response, streamed or not: accepts responses, returns deltas."""
 
-    def __init__(self, reasons: FinishReasons) -> None:
-        self._reasons = reasons
+    def __init__(self, reasons: FinishReasons, source: str = "") -> None:
+        self._reasons, self._source = reasons, source
         self.chunks = 0
         self.finish_reason = self.model = self.response_id = self.refusal = ""
         self.usage = Usage()
@@ -108,7 +113,8 @@ class ResponseAssembler:
         reasoning = None
         if self._thoughts or self._signatures["text"] or any(self._signatures["calls"]):
             text = fix_surrogates("".join(self._thoughts))
-            reasoning = Reasoning(text=text, provider="gemini", data=self._signatures)
+            data = self._signatures | ({"source": self._source} if self._source else {})
+            reasoning = Reasoning(text=text, provider="gemini", data=data)
         calls = tuple(_call(call, names) for call in self._calls)
         return Message(
             role="assistant", content=fix_surrogates("".join(self._texts)), tool_calls=calls, reasoning=reasoning
@@ -175,11 +181,15 @@ def _thinking(settings: ModelSettings, supported: Capabilities) -> dict[str, Any
 
 
 def to_contents(
-    messages: Sequence[Message], names: Mapping[str, str], supported: Capabilities, base64: Base64 = missing_file
+    messages: Sequence[Message],
+    names: Mapping[str, str],
+    supported: Capabilities,
+    base64: Base64 = missing_file,
+    source: str = "",
 ) -> list[dict[str, Any]]:
     """Return the conversation with adjacent messages of one role merged; system messages become marked user texts.
 
-    `base64` returns the contents of a file.
+    `base64` returns the contents of a file. Signatures of another `source`, a model and its server, are omitted.
     """
     contents: list[dict[str, Any]] = []
     name_by_id: dict[str, str] = {}
@@ -187,7 +197,7 @@ def to_contents(
     for position, message in enumerate(mark_notices(messages)):
         if message.role == "assistant":
             name_by_id |= {call.id: to_wire_name(call.tool, names) for call in message.tool_calls}
-            parts = _model_parts(message, names, supported)
+            parts = _model_parts(message, names, supported, source)
         elif message.role == "tool":
             name = name_by_id.get(message.tool_call_id or "", "unknown")
             result, files = _result_parts(message, name, supported, base64)
@@ -238,9 +248,11 @@ def _file_part(file: MediaPart, base64: Base64) -> _Part:
     return {"inline_data": {"mime_type": GEMINI_MEDIA_TYPES[file.media_type], "data": b64decode(contents)}}
 
 
-def _model_parts(message: Message, names: Mapping[str, str], supported: Capabilities) -> list[_Part]:
+def _model_parts(message: Message, names: Mapping[str, str], supported: Capabilities, source: str) -> list[_Part]:
     reasoning = message.reasoning
     data = (reasoning.data if reasoning and reasoning.provider == "gemini" else None) or {}
+    if source and data.get("source", source) != source:
+        data = {}
     parts: list[_Part] = []
     if message.content:
         parts.append(_signed({"text": message.content}, data.get("text")))

@@ -15,6 +15,7 @@ from framework.llm.openai_format import (
     message_to_chat,
     result_files_to_chat,
     settings_to_chat,
+    sign_calls,
     tool_choice_to_chat,
     tool_to_chat,
 )
@@ -48,11 +49,6 @@ class OpenAIModel(OpenAIExchange[StreamAssembler]):
     def _tool(self, definition: ToolDefinition) -> dict[str, Any]:
         return tool_to_chat(definition)
 
-    @property
-    def _source(self) -> str:
-        """The model and the host, to which opaque fields are bound; a port may change between runs."""
-        return f"{self._info.model}@{self._info.server_address or ''}"
-
     def _body(self, request: ModelRequest, settings: dict[str, Any], *, streamed: bool) -> bytes:
         tools = self._toolsets.get(request.tools)
         name = self._info.name
@@ -76,10 +72,12 @@ class OpenAIModel(OpenAIExchange[StreamAssembler]):
         """Return a message as JSON, followed by the files of its turn's results if it is the last of them."""
         base64, supported = request.scratch.files.placeholder, self._info.capabilities
         chat = message_to_chat(
-            messages[position], names, provider=self._info.provider, source=self._source, base64=base64
+            messages[position], names, provider=self._info.provider, source=self._info.source, base64=base64
         )
-        if supported.needs_reasoning and "tool_calls" in chat:
+        if supported.needs_reasoning and chat["role"] == "assistant":
             chat.setdefault("reasoning_content", "")
+        if supported.call_signatures and "tool_calls" in chat:
+            sign_calls(chat, supported.call_signatures)
         if chat["content"] is None and not supported.null_content:
             chat["content"] = ""
         added = [chat]
@@ -132,7 +130,7 @@ class OpenAIModel(OpenAIExchange[StreamAssembler]):
                 {**chat, "role": "assistant"},
                 self._toolsets.get(request.tools).tool_names,
                 provider=self._info.provider,
-                source=self._source,
+                source=self._info.source,
             ),
             finish_reason=assembler.finish_reason,
             usage=chat_to_usage(as_dict(assembler.usage)),

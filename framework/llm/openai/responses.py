@@ -109,14 +109,9 @@ class ResponsesModel(OpenAIExchange[ResponsesAssembler]):
     def _tool(self, definition: ToolDefinition) -> dict[str, Any]:
         return tool_to_function(definition)
 
-    @property
-    def _source(self) -> str:
-        """The model and the host, to which encrypted reasoning is bound; a port may change between runs."""
-        return f"{self._info.model}@{self._info.server_address or ''}"
-
     def _body(self, request: ModelRequest, settings: dict[str, Any], *, streamed: bool) -> bytes:
         tools = self._toolsets.get(request.tools)
-        provider, source, base64 = self._info.provider, self._source, request.scratch.files.placeholder
+        provider, source, base64 = self._info.provider, self._info.source, request.scratch.files.placeholder
         encoded = request.scratch.messages_for(f"{provider}/{source}")
 
         def encode(position: int) -> bytes:
@@ -171,7 +166,7 @@ class ResponsesModel(OpenAIExchange[ResponsesAssembler]):
                 items,
                 self._toolsets.get(request.tools).tool_names,
                 provider=self._info.provider,
-                source=self._source,
+                source=self._info.source,
             ),
             finish_reason=assembler.status,
             usage=usage,

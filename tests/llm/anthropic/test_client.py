@@ -32,18 +32,22 @@ THOUGHT = {"type": "thinking", "thinking": "hm", "signature": SIGNATURE}
 
 
 def body(
-    *messages: Message, model: str = "claude-haiku-4-5", tools: tuple[ToolDefinition, ...] = TOOLS, **settings: Any
+    *messages: Message,
+    model: str = "claude-haiku-4-5",
+    tools: tuple[ToolDefinition, ...] = TOOLS,
+    host: str | None = None,
+    **settings: Any,
 ) -> dict[str, Any]:
-    info = ModelInfo("anthropic", model, capabilities=known_capabilities(f"anthropic/{model}"))
+    known = known_capabilities(f"anthropic/{model}")
+    info = ModelInfo("anthropic", model, server_address=host, capabilities=known)
     return request_to_body(ModelRequest(messages or (SYSTEM, USER), tools, ModelSettings(**settings)), info)
 
 
 def thinking_turn(*content: dict[str, Any], model: str = "claude-haiku-4-5") -> Message:
     """Return an answer with calls to a request with the same system prompt and tools."""
     asked = body(model=model)
-    return content_to_message(
-        content, {"a__b": "a.b"}, stamp=thinking_stamp(model, asked.get("system", ()), asked.get("tools", ()))
-    )
+    stamp = thinking_stamp(f"{model}@", asked.get("system", ()), asked.get("tools", ()))
+    return content_to_message(content, {"a__b": "a.b"}, stamp=stamp)
 
 
 TOOL_USE = {"type": "tool_use", "id": "call_1", "name": "a__b", "input": {"q": 1}}
@@ -182,7 +186,7 @@ def test_thinking_is_sent_back_at_its_position_among_the_other_blocks() -> None:
     assert sent["messages"][1]["content"] == [*content]
 
 
-@pytest.mark.parametrize("changed", ["system", "tools", "model", "turn", "provider"])
+@pytest.mark.parametrize("changed", ["system", "tools", "model", "host", "turn", "provider"])
 def test_thinking_with_another_prefix_is_not_sent_back(changed: str) -> None:
     turn = thinking_turn(THOUGHT, TOOL_USE)
     assert turn.reasoning is not None
@@ -191,6 +195,7 @@ def test_thinking_with_another_prefix_is_not_sent_back(changed: str) -> None:
         "system": lambda: body(Message(role="system", content="Be rude."), USER, turn, RESULT),
         "tools": lambda: body(SYSTEM, USER, turn, RESULT, tools=TOOLS[:1]),
         "model": lambda: body(SYSTEM, USER, turn, RESULT, model="claude-sonnet-4-5"),
+        "host": lambda: body(SYSTEM, USER, turn, RESULT, host="proxy.example.org"),
         "turn": lambda: body(SYSTEM, USER, turn, RESULT, Message(role="assistant", content="ok"), USER),
         "provider": lambda: body(SYSTEM, USER, turn.model_copy(update={"reasoning": other}), RESULT),
     }[changed]()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from base64 import b64encode
 from typing import Any, get_args
 
 import jsonschema
@@ -13,11 +14,12 @@ from hypothesis import strategies as st
 
 from framework.llm.capabilities import known_capabilities
 from framework.llm.client import ModelInfo, ModelRequest
-from framework.llm.gemini.format import FOREIGN_SIGNATURE, request_to_arguments
+from framework.llm.gemini.format import request_to_arguments
 from framework.llm.message_shape import marked_notice
+from framework.llm.openai_format import FOREIGN_SIGNATURE
 from framework.llm.tool_schemas import SchemaForm, gemini_parameters, wire_schema
 from framework.types.errors import ModelError
-from framework.types.messages import Message, ToolCall, ToolDefinition
+from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition
 from framework.types.spec import ModelSettings
 from tests.support.cases import cases
 from tests.support.formats import GEMINI, says
@@ -118,6 +120,27 @@ def test_calls_of_another_model_get_the_foreign_signature_if_required() -> None:
 
     assert signatures("gemini-3-pro-preview") == [FOREIGN_SIGNATURE, None]
     assert signatures("gemini-2.5-flash") == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ({"source": "gemini-3-pro-preview@"}, b"signed"),
+        ({"source": "gemini-3-flash-preview@"}, FOREIGN_SIGNATURE),
+        ({"source": "gemini-3-pro-preview@proxy.example.org"}, FOREIGN_SIGNATURE),
+        ({}, b"signed"),  # of an imported conversation
+    ],
+)
+def test_signatures_return_to_their_model_and_host_only(source: dict[str, str], expected: bytes) -> None:
+    signature = b64encode(b"signed").decode()
+    data = {"text": signature, "calls": [signature], **source}
+    reasoning = Reasoning(text="", provider="gemini", data=data)
+    asked = Message(role="assistant", content="I look.", tool_calls=(CALL,), reasoning=reasoning)
+
+    (_, turn, _) = arguments(USER, asked, RESULT, model="gemini-3-pro-preview")["contents"]
+
+    text = None if expected == FOREIGN_SIGNATURE else expected
+    assert [part.get("thought_signature") for part in turn["parts"]] == [text, expected]
 
 
 @pytest.mark.parametrize(

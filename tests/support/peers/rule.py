@@ -58,6 +58,9 @@ class Peer:
     spoken: Callable[[Body], Body] = dict
     """Returns a scripted message with what the provider adds to its own: ids of its form, and what must come back."""
 
+    capabilities: str = ""
+    """What is known of it by its host, in YAML, for a server that stands at another one."""
+
     def refusal(self, path: str, body: Body) -> tuple[int, bytes, str] | None:
         """Return the status, body and words of the error response to a request; None if it is accepted."""
         sent = Sent(path, body)
@@ -75,6 +78,16 @@ T = TypeVar("T")
 def placed(items: Sequence[T] | None, path: str) -> Iterator[tuple[str, T]]:
     """Yield each item with its place, such as `messages[2]`."""
     return ((f"{path}[{place}]", item) for place, item in enumerate(items or ()))
+
+
+def turns(messages: Sequence[Body]) -> list[list[tuple[int, Body]]]:
+    """Return the messages between those of the user, each with its position; the last list is the current turn."""
+    split: list[list[tuple[int, Body]]] = [[]]
+    for place, message in enumerate(messages):
+        if message["role"] == "user":
+            split.append([])
+        split[-1].append((place, message))
+    return split
 
 
 def nested_schemas(schema: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
