@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from framework.llm.client import ModelReply, ModelRequest, SendRequest
 from framework.llm.openai_format import (
@@ -63,7 +63,7 @@ async def request_typed_output(
     adapter = _InstructorAdapter(send, request, by_schema=by_schema)
     create = cast("Callable[..., Awaitable[T]]", instructor.patch(create=adapter.create, mode=instructor.Mode.TOOLS))
     try:
-        await create(response_model=output, messages=[], max_retries=retries)
+        await create(response_model=_named(output), messages=[], max_retries=retries)
     except _SendFailed as failed:
         failure: Exception = failed.error
     except IncompleteOutputException:
@@ -74,6 +74,15 @@ async def request_typed_output(
         # Instructor returns a generated subclass that contains the raw response; return the plain type.
         return output.model_validate_json(adapter.accepted)
     raise failure
+
+
+def _named(output: type[T]) -> type[T]:
+    """Return the type with its name as the title of its schema, from which Instructor takes the tool's name."""
+    if output.model_config.get("title") is None:
+        return output
+    return type(
+        output.__name__, (output,), {"model_config": ConfigDict(title=output.__name__), "__doc__": output.__doc__}
+    )
 
 
 class _SendFailed(BaseException):

@@ -17,6 +17,8 @@ from framework.types.text import shorten
 CHOICES = ("anyOf", "oneOf")
 COMPOSING = (*CHOICES, "allOf", "$ref", "not", "if", "then", "else", "dependentSchemas", "dependencies")
 """Keywords by which a schema is composed of others that apply to the same value."""
+ANY_OBJECT: Mapping[str, Any] = {"type": "object", "additionalProperties": True}
+"""The schema of an answer that is any JSON object."""
 _MAX_HOPS = 16
 """Maximum number of references and choices followed from the root."""
 _MAX_VISITED = 500

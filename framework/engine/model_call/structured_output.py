@@ -16,6 +16,7 @@ from framework.llm.json_protocol.client import request_valid_reply
 from framework.llm.json_protocol.reply import strip_fence
 from framework.tools.schema.arguments import ArgumentsError, SchemaArguments, bounded_model
 from framework.types.errors import ConfigError, ModelError
+from framework.types.flat_schema import ANY_OBJECT
 from framework.types.messages import Message, late_guidance
 from framework.types.strict_json import read_json
 from framework.types.text import fix_surrogates
@@ -37,7 +38,7 @@ def response_schema(run: RunContext) -> Mapping[str, Any] | None:
         return None
     if run.model_caller.primary().info.stand_in:
         return None
-    if schema is None:
+    if schema is None or schema == ANY_OBJECT:
         return {}
     return schema if schema.get("type") == "object" else None
 
@@ -123,7 +124,7 @@ def _model_of(schema: dict[str, Any]) -> type[BaseModel]:
 
         @classmethod
         def model_json_schema(cls, *_: Any, **__: Any) -> dict[str, Any]:
-            return {"title": cls.__name__, **deepcopy(arguments.schema)}
+            return {**deepcopy(arguments.schema), "title": cls.__name__}  # the name of the tool
 
     return Answer
 

@@ -22,6 +22,7 @@ from framework.llm.openai_format import revalidate_call
 from framework.tools.schema.arguments import SchemaArguments
 from framework.types.confirmation_kinds import CONFIRMATION_KINDS
 from framework.types.errors import ConfigError, RequestError
+from framework.types.flat_schema import ANY_OBJECT
 from framework.types.messages import Message, ToolCall
 from framework.types.spec import Limits, ModelSettings
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond, RunState
@@ -270,8 +271,9 @@ def run_model_settings(own: ModelSettings, options: RunOptions) -> ModelSettings
 
 
 def _given_schema(options: RunOptions, agent: Agent) -> dict[str, Any] | None:
-    schema = options.get("output_schema")
-    return agent.spec.output_schema if schema is None else dict(schema)
+    """Return the schema of the answer: the caller's, unless that accepts any object and the agent has its own."""
+    schema, own = options.get("output_schema"), agent.spec.output_schema
+    return own if schema is None or (own is not None and schema == ANY_OBJECT) else dict(schema)
 
 
 def _check_message(message: Message, options: RunOptions) -> None:

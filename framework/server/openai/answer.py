@@ -16,7 +16,7 @@ from framework.types.report import IncompleteStep
 from framework.types.state import Confirmation, RunResult
 
 AnswerKind = Literal["content", "reasoning"]
-AnswerFinish = Literal["stop", "length", "content_filter"]
+AnswerFinish = Literal["stop", "length", "content_filter", "tool_calls"]
 _QUESTION_ID = "question"
 """Stands for the id of a message in the text of a question, which no model wrote."""
 
@@ -36,10 +36,15 @@ class Ending:
     """How a run ended for its client."""
 
     text: str
-    """The complete answer: the text, the JSON that was asked for, or what a person must decide, in words."""
+    """The complete answer: the text, the JSON that was asked for, or what a person must decide, in words.
+
+    With the finish reason `tool_calls`, it is the arguments of `function`.
+    """
     finish_reason: AnswerFinish | None
     """None if the run failed or was cancelled."""
     usage: Usage
+    function: str = ""
+    """Name of the client's function that the answer calls."""
     is_question: bool = False
     """Whether the run waits for a decision."""
     error_code: str = ""
@@ -83,17 +88,18 @@ class AnswerReader:
             message_id: id of the message with the run's output.
         """
         place = _QUESTION_ID if ending.is_question else message_id or ""
-        if ending.text and ("content", place) not in self._arrived:
+        if ending.text and not ending.function and ("content", place) not in self._arrived:
             yield AnswerText("content", place, ending.text)
 
 
-def ending_of(result: RunResult, run_url: str = "", *, as_data: bool = False) -> Ending:
+def ending_of(result: RunResult, run_url: str = "", *, as_data: bool = False, function: str = "") -> Ending:
     """Return how a run ended.
 
     Args:
         result: the run's result.
         run_url: URL of the run, for people; empty if it is not recorded.
         as_data: the client asked for JSON of a schema.
+        function: name of the client's function whose arguments that JSON is, if any.
     """
     match result.status:
         case "paused":
@@ -101,7 +107,8 @@ def ending_of(result: RunResult, run_url: str = "", *, as_data: bool = False) ->
             return Ending(question, "stop", result.usage, is_question=True)
         case "completed":
             text = json.dumps(result.data, ensure_ascii=False) if as_data else result.output
-            return Ending(text, "length" if result.truncated else "stop", result.usage, incomplete=result.incomplete)
+            finish: AnswerFinish = "tool_calls" if function else "length" if result.truncated else "stop"
+            return Ending(text, finish, result.usage, function, incomplete=result.incomplete)
         case "stopped":
             limit = LimitExceeded.of(result.stopped_by).message if result.stopped_by else result.finish_reason
             reason: AnswerFinish = "content_filter" if result.finish_reason == "refused" else "length"

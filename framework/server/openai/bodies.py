@@ -30,7 +30,9 @@ class _Body(BaseModel):
     metadata: Annotated[dict[_Key, _Value], Field(max_length=_MAX_METADATA)] | None = None
     """Stored with the run, for tools and lists."""
     tools: Any = None
-    """Not supported: agents call their own tools."""
+    """Ignored, because agents call their own tools, unless `tool_choice` forces one function."""
+    tool_choice: Any = None
+    """A function of `tools`, or `required` if it is the only one: its arguments are the answer."""
     store: bool | None = None
     """Not supported: `true` is an error."""
 
@@ -48,7 +50,7 @@ class ChatCompletionBody(_Body):
     """Body of `POST /v1/chat/completions`."""
 
     messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
-    """The conversation. The last message is the user's; system messages follow the agent's instructions."""
+    """The conversation. System messages follow the agent's instructions."""
     stream_options: StreamOptions | None = None
     """Options of a streamed answer."""
     max_tokens: _Tokens | None = None
@@ -64,7 +66,9 @@ class ChatCompletionBody(_Body):
     n: int | None = None
     """Number of answers: 1."""
     functions: Any = None
-    """Not supported, like `tools`."""
+    """The older form of `tools`: ignored."""
+    function_call: Any = None
+    """The older form of `tool_choice`: only `auto` and `none` are supported."""
     modalities: list[str] | None = None
     """Only `["text"]` is supported."""
 
@@ -73,7 +77,7 @@ class ResponseBody(_Body):
     """Body of `POST /v1/responses`."""
 
     input: str | Annotated[list[dict[str, Any]], Field(min_length=1)]
-    """The user's message, or the conversation, whose last message is the user's."""
+    """The user's message, or the conversation."""
     instructions: str | None = None
     """The caller's own instructions, which follow those of the agent."""
     max_output_tokens: _Tokens | None = None

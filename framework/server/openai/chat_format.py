@@ -65,6 +65,8 @@ class ChatWriter:
         if ending.finish_reason is None:
             yield self.error(ending.error_code, ending.error_message)
             return
+        if ending.function:
+            yield self._chunk({"tool_calls": [{"index": 0, **self._call(ending)}]})
         yield self._chunk({}, finish_reason=ending.finish_reason, **ending.notes)
         if self._include_usage:
             yield _encoded({**self._head, "object": _CHUNK, "choices": [], "usage": chat_usage(ending.usage)})
@@ -76,12 +78,18 @@ class ChatWriter:
 
     def complete(self, agent: str, ending: Ending, reasoning: str) -> dict[str, Any]:
         """Return the whole completion of a run that did not fail."""
-        message = {"role": "assistant", "content": ending.text, "refusal": None}
+        message: dict[str, Any] = {"role": "assistant", "content": ending.text, "refusal": None}
+        if ending.function:
+            message |= {"content": None, "tool_calls": [self._call(ending)]}
         if reasoning:
             message["reasoning_content"] = reasoning
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": ending.finish_reason}
         head = {**self._head, "object": "chat.completion", "model": agent}
         return {**head, "choices": [choice], "usage": chat_usage(ending.usage), **ending.notes}
+
+    def _call(self, ending: Ending) -> dict[str, Any]:
+        called = {"name": ending.function, "arguments": ending.text}
+        return {"id": f"call_{self._head['id']}", "type": "function", "function": called}
 
     def _chunk(self, delta: Mapping[str, Any], *, finish_reason: str | None = None, **extra: Any) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}

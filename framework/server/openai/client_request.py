@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,15 +15,14 @@ from framework.llm.openai_format import content_text
 from framework.server.openai.bodies import ChatCompletionBody, ResponseBody
 from framework.types.errors import RequestError
 from framework.types.file import File
+from framework.types.flat_schema import ANY_OBJECT
 from framework.types.media import TextPart
 from framework.types.messages import Message
 
 Body = TypeVar("Body", ChatCompletionBody, ResponseBody)
-_OWN_TOOLS = "agents call the tools of their own files: leave it out"
+_OWN_TOOLS = "agents call the tools of their own files"
 _STATELESS = "responses are not kept here: send the conversation with each request"
 _UNSUPPORTED: Mapping[str, str] = {
-    "tools": _OWN_TOOLS,
-    "functions": _OWN_TOOLS,
     "store": _STATELESS,
     "previous_response_id": f"{_STATELESS}, or send the header X-Conversation-Id",
     "conversation": "send the header X-Conversation-Id",
@@ -34,6 +33,8 @@ _UNSUPPORTED: Mapping[str, str] = {
 _SYSTEM = ("system", "developer")
 _PART_TYPES = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
 """Types of text parts in items of the Responses API, and the key of their text."""
+_CONTINUE: Mapping[str, Any] = {"role": "user", "content": "Continue."}
+"""The user's message of a conversation that ends with an answer to continue, or with the result of a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,12 @@ class ClientRequest:
     """Whether the client wants server-sent events."""
     include_usage: bool = False
     """Whether it wants a last chunk with the number of tokens."""
+    function: str = ""
+    """Name of the client's function that the answer calls: the answer's data are its arguments."""
+    ignored: tuple[str, ...] = ()
+    """Fields that have no effect here, although the client may expect one."""
+    ends_with_result: bool = False
+    """Whether the last message is the result of a call, in `history`, and `message` only continues from it."""
 
     @property
     def wants_data(self) -> bool:
@@ -91,7 +98,7 @@ def read_chat(body: ChatCompletionBody) -> ClientRequest:
         body,
         (instructions, message, history),
         settings,
-        _answer_format(body.response_format, "response_format", nested="json_schema"),
+        lambda: _answer_format(body.response_format, "response_format", nested="json_schema"),
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
     )
 
@@ -100,13 +107,13 @@ def read_response(body: ResponseBody) -> ClientRequest:
     """Return the request in a body of the Responses API; raises RequestError, whose `param` names the field."""
     _refuse_unsupported(body)
     items = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
-    instructions, message, history = _conversation(list(_as_chat(items)), "input")
+    instructions, message, history = _conversation(list(_with_calls_together(_as_chat(items))), "input")
     texts = [text for text in ((body.instructions or "").strip(), instructions) if text]
     return _request(
         body,
         ("\n\n".join(texts), message, history),
         {"max_tokens": body.max_output_tokens},
-        _answer_format((body.text or {}).get("format"), "text.format"),
+        lambda: _answer_format((body.text or {}).get("format"), "text.format"),
     )
 
 
@@ -114,16 +121,16 @@ def _request(
     body: ChatCompletionBody | ResponseBody,
     conversation: tuple[str, UserMessage, tuple[dict[str, Any], ...]],
     settings: Mapping[str, Any],
-    answer_format: RunOptions,
+    answer_format: Callable[[], RunOptions],
     *,
     include_usage: bool = False,
 ) -> ClientRequest:
     instructions, message, history = conversation
-    options = answer_format
+    function = _forced_function(body)
+    options: RunOptions = {"output_schema": _parameters(function)} if function else answer_format()
     given = {"temperature": body.temperature, "top_p": body.top_p, **settings}
-    defaults = {name: value for name, value in given.items() if value is not None}
-    if defaults or "default_model_settings" in options:
-        options["default_model_settings"] = {**defaults, **(options.get("default_model_settings") or {})}
+    if defaults := {name: value for name, value in given.items() if value is not None}:
+        options["default_model_settings"] = defaults
     if instructions:
         options["instructions"] = instructions
     return ClientRequest(
@@ -135,6 +142,9 @@ def _request(
         metadata=body.metadata,
         stream=bool(body.stream),
         include_usage=include_usage,
+        function=str(function["name"]) if function else "",
+        ignored=() if function else tuple(_ignored(body)),
+        ends_with_result=bool(history) and history[-1].get("role") == "tool",
     )
 
 
@@ -157,12 +167,70 @@ def _answer_format(given: object, param: str, *, nested: str | None = None) -> R
                 raise RequestError(f"{place}: expected a JSON Schema of an object", param=place)
             return {"output_schema": dict(schema)}
         case "json_object":
-            return {"default_model_settings": {"response_format": "json"}}
+            return {"output_schema": ANY_OBJECT}
         case "text":
             return {}
     if given is None:
         return {}
     raise RequestError(f"{param}.type: expected json_schema, json_object or text, got {kind!r:.80}", param=param)
+
+
+# --- tools of the client
+
+
+def _forced_function(body: ChatCompletionBody | ResponseBody) -> Mapping[str, Any] | None:
+    """Return the function that the answer must call, or None if the client leaves that to the model.
+
+    Raises:
+        RequestError: the client requires a call that an agent cannot make, such as one of several functions.
+    """
+    if isinstance(body, ChatCompletionBody) and body.function_call not in (None, "auto", "none"):
+        raise RequestError(f"function_call is not supported: {_OWN_TOOLS}: use tool_choice", param="function_call")
+    choice = body.tool_choice
+    if choice in (None, "auto", "none"):
+        return None
+    wanted = choice if isinstance(choice, Mapping) else {"type": choice}
+    functions = [tool.get("function", tool) for tool in _mappings(body.tools) if tool.get("type") == "function"]
+    match wanted.get("type"):
+        case "function":
+            named = wanted.get("function", wanted)
+            names = [named.get("name") if isinstance(named, Mapping) else None]
+        case "required":
+            names = [function.get("name") for function in _mappings(functions)]
+        case kind:
+            raise RequestError(
+                f"tool_choice: expected none, auto, required or a function, got {kind!r:.80}", param="tool_choice"
+            )
+    if len(names) > 1:
+        advice = "name the function whose arguments are the answer, or leave tool_choice out"
+        raise RequestError(
+            f"tool_choice: required with {len(names)} functions: {_OWN_TOOLS}: {advice}", param="tool_choice"
+        )
+    found = [function for function in _mappings(functions) if names and function.get("name") == names[0] != ""]
+    if not found or not isinstance(names[0], str):
+        raise RequestError(f"tool_choice: no function {names[0] if names else ''!r:.80} in tools", param="tool_choice")
+    return found[0]
+
+
+def _parameters(function: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of a function's arguments, with the function's description; raises RequestError."""
+    parameters, description = function.get("parameters"), function.get("description")
+    if not isinstance(parameters, Mapping | None):
+        raise RequestError("tools: parameters: expected a JSON Schema of an object", param="tools")
+    described = {"description": description} if isinstance(description, str) else {}
+    return {"type": "object", **described, **(parameters or {})}
+
+
+def _ignored(body: ChatCompletionBody | ResponseBody) -> Iterator[str]:
+    """Yield the names of the fields with tools that the model could call, if agents could."""
+    if body.tools and body.tool_choice != "none":
+        yield "tools"
+    if isinstance(body, ChatCompletionBody) and body.functions and body.function_call != "none":
+        yield "functions"
+
+
+def _mappings(value: object) -> list[Mapping[str, Any]]:
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
 
 # --- messages
@@ -181,8 +249,10 @@ def _conversation(
         _check_parts(message.get("content"), f"{field}.{number}.content")
     system = [content_text(message.get("content")).strip() for message in messages if message.get("role") in _SYSTEM]
     others = [message for message in messages if message.get("role") not in _SYSTEM]
-    if not others or others[-1].get("role") != "user":
-        raise RequestError(f"{field}: the last message must be the user's", param=field)
+    if not any(message.get("role") == "user" for message in others):
+        raise RequestError(f"{field}: there is no message of the user", param=field)
+    if others[-1].get("role") != "user":
+        others.append(_CONTINUE)
     try:
         read, files = imported_with_files(others, "openai", what=field)
     except RequestError as error:
@@ -229,11 +299,36 @@ def _as_chat(items: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
                 yield {"role": item.get("role"), "content": _chat_content(item.get("content"), f"{place}.content")}
             case "reasoning":
                 continue
+            case "function_call":
+                yield {"role": "assistant", "content": None, "tool_calls": [_chat_call(item)]}
+            case "function_call_output":
+                content = _chat_content(item.get("output"), f"{place}.output")
+                yield {"role": "tool", "tool_call_id": item.get("call_id"), "content": content}
             case "item_reference":
                 advice = "send the item itself (AI SDK: providerOptions.openai.store = false)"
                 raise RequestError(f"{place}: responses are not kept here: {advice}", param=place)
             case kind:
                 raise RequestError(f"{place}: items of type {kind!r:.80} are not supported: send messages", param=place)
+
+
+def _chat_call(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    called = {"name": item.get("name"), "arguments": item.get("arguments")}
+    return {"id": item.get("call_id"), "type": "function", "function": called}
+
+
+def _with_calls_together(messages: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the messages, with consecutive calls in one: each is an item of its own in the Responses API."""
+    calls: list[Any] = []
+    for message in messages:
+        if "tool_calls" in message:
+            calls += message["tool_calls"]
+            continue
+        if calls:
+            yield {"role": "assistant", "content": None, "tool_calls": calls}
+            calls = []
+        yield message
+    if calls:
+        yield {"role": "assistant", "content": None, "tool_calls": calls}
 
 
 def _chat_content(content: object, place: str) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
@@ -24,6 +25,7 @@ from framework.server.request_handling import internal_error_body
 from framework.types.errors import AgentsdError, RunSuspended
 from framework.types.events import Event, Routed, wire
 
+log = logging.getLogger(__name__)
 _NO_RETRY = {"x-should-retry": "false"}
 """Tells the openai SDK not to repeat a request. Others decide by the status: they repeat 409, 429 and 5xx."""
 
@@ -78,12 +80,12 @@ class Exchange:
         if asked.stream:
             with self._limits.admit_stream(identity) as admitted:
                 started = await self._start(asked, identity, request)
-                stream, headers = self._stream(asked, started, request, new_writer, own=own), started.run.headers
+                stream, headers = self._stream(asked, started, request, new_writer, own=own), _headers(asked, started)
                 return EventStreamResponse(request, stream, headers=headers, retry=False, during=admitted.pop_all())
         started = await self._start(asked, identity, request)
-        headers = started.run.headers
+        headers = _headers(asked, started)
         try:
-            return await self._whole(asked, started, new_writer, own=own)
+            return await self._whole(asked, started, new_writer, headers, own=own)
         except asyncio.CancelledError:  # the server stops; a client that gets no response repeats the request
             return failure(RunSuspended.code, f"the server is stopping; the run continues: {started.url}", headers)
         except AgentsdError as error:
@@ -98,14 +100,24 @@ class Exchange:
         if started is None:
             started = await self._answers.start(asked, identity, request)
             self._repeated.remember(key, started)
+            if asked.ignored:
+                log.info("run %s: ignored %s of the client", started.run.run_id, " and ".join(asked.ignored))
         return started
 
-    async def _whole(self, asked: ClientRequest, started: StartedRun, new_writer: NewWriter, *, own: bool) -> Response:
+    async def _whole(
+        self,
+        asked: ClientRequest,
+        started: StartedRun,
+        new_writer: NewWriter,
+        headers: Mapping[str, str],
+        *,
+        own: bool,
+    ) -> Response:
         """Return the answer once the run has ended or paused."""
         agent, thoughts, run = asked.model, defaultdict[str, str](str), started.run
         events: list[Mapping[str, Any]] = []
         ending: Ending | None = None
-        async for item in self._answers.read(started, as_data=asked.wants_data):
+        async for item in self._answers.read(started, asked):
             match item:
                 case AnswerText(kind="reasoning", message_id=message_id, text=text):
                     thoughts[message_id] += text
@@ -117,18 +129,18 @@ class Exchange:
                 events.append(wire(item))
         assert ending is not None
         if ending.finish_reason is None:
-            return failure(ending.error_code, ending.error_message, run.headers)
+            return failure(ending.error_code, ending.error_message, headers)
         body = new_writer(run.run_id, int(time.time())).complete(agent, ending, "\n\n".join(thoughts.values()))
         if own:
             body["agentsd"] = {"run_id": run.run_id, "events": events, **body.get("agentsd", {})}
-        return JSONResponse(body, headers=run.headers)
+        return JSONResponse(body, headers=headers)
 
     async def _stream(
         self, asked: ClientRequest, started: StartedRun, request: Request, new_writer: NewWriter, *, own: bool
     ) -> AsyncGenerator[bytes]:
         """Yield the answer as it arrives."""
         writer, is_begun = new_writer(started.run.run_id, int(time.time())), False
-        items = self._answers.read(started, as_data=asked.wants_data)
+        items = self._answers.read(started, asked)
         try:
             async for item in items:
                 for chunk in () if is_begun else writer.begin(_agent_of(item, asked)):
@@ -143,6 +155,11 @@ class Exchange:
             yield writer.error(detail["code"], detail["message"])
         finally:
             await items.aclose()
+
+
+def _headers(asked: ClientRequest, started: StartedRun) -> dict[str, str]:
+    ignored = {"x-agentsd-ignored": ", ".join(asked.ignored)} if asked.ignored else {}
+    return {**started.run.headers, **ignored}
 
 
 def failure(code: str, message: str, headers: Mapping[str, str] = MappingProxyType({})) -> Response:

@@ -30,6 +30,7 @@ def add_models_routes(routes: APIRouter, runtime: Runtime) -> None:
             for name, text in described.items()
         }
 
+    @routes.get("/models/", response_class=JSONResponse, dependencies=[requires("chat")])
     @routes.get("/models", response_class=JSONResponse, dependencies=[requires("chat")])
     async def models(request: Request) -> Response:
         """Return the agents that the key may use."""

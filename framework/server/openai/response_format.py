@@ -56,16 +56,21 @@ class ResponseWriter:
     def end(self, ending: Ending) -> Iterator[bytes]:
         """Yield the last events."""
         yield from self._close_item("final_answer")
+        if ending.function:
+            yield from self._function_call(ending)
         response = self._ended(ending)
         yield self._event(f"response.{response['status']}", response=response)
 
     def complete(self, agent: str, ending: Ending, reasoning: str) -> dict[str, Any]:
         """Return the whole response of a run, to a client that does not stream it."""
         self._agent = agent
-        for piece in (AnswerText("reasoning", "", reasoning), AnswerText("content", "", ending.text)):
+        content = "" if ending.function else ending.text
+        for piece in (AnswerText("reasoning", "", reasoning), AnswerText("content", "", content)):
             if piece.text:
                 list(self.text(piece))
         list(self._close_item("final_answer"))
+        if ending.function:
+            list(self._function_call(ending))
         return self._ended(ending)
 
     def _ended(self, ending: Ending) -> dict[str, Any]:
@@ -116,6 +121,17 @@ class ResponseWriter:
         yield self._event("response.output_item.done", output_index=len(self._items) - 1, item=item)
         self._open = None
 
+    def _function_call(self, ending: Ending) -> Iterator[bytes]:
+        """Add the item for a call of the client's function, and yield its events."""
+        key, number = response_id(self._run_id), len(self._items)
+        item = {"type": "function_call", "id": f"fc_{key}", "call_id": f"call_{key}", "name": ending.function}
+        place, started = {"item_id": item["id"], "output_index": number}, {**item, "arguments": ""}
+        self._items.append({**item, "arguments": ending.text, "status": "completed"})
+        yield self._event("response.output_item.added", output_index=number, item={**started, "status": "in_progress"})
+        yield self._event("response.function_call_arguments.delta", **place, delta=ending.text)
+        yield self._event("response.function_call_arguments.done", **place, name=ending.function, arguments=ending.text)
+        yield self._event("response.output_item.done", output_index=number, item=self._items[-1])
+
     def _part_event(self, name: str, **fields: Any) -> bytes:
         """Return an event about the only part of the last item."""
         index = "summary_index" if self._items[-1]["type"] == "reasoning" else "content_index"
@@ -143,7 +159,7 @@ class ResponseWriter:
             "usage": None,
         }
 
-    def _event(self, name: str, **fields: Any) -> bytes:
+    def _event(self, name: str, /, **fields: Any) -> bytes:
         data = {"type": name, "sequence_number": self._sequence, **fields}
         self._sequence += 1
         return f"event: {name}\ndata: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()

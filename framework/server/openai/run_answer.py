@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -20,7 +20,7 @@ from framework.server.run_service import OwnedRun, RunService
 from framework.types.errors import AgentNotFound, ConversationBusy, RequestError, RunSuspended
 from framework.types.events import Event, StreamEnd
 
-_FIELDS: Mapping[str, str] = {
+_FIELDS: dict[str, str] = {
     "message": "messages",
     "history": "messages",
     "instructions": "messages",
@@ -28,6 +28,8 @@ _FIELDS: Mapping[str, str] = {
     "conversation": "X-Conversation-Id",
 }
 """Fields of clients by the options of a run that they become."""
+_TOOL_FIELDS = {"output_schema": "tools"}
+"""The same, if the answer is a call."""
 
 
 class ModelNotFound(RequestError):
@@ -85,6 +87,9 @@ class RunAnswers:
         user = identity.user_of(asked.user or request.headers.get("x-openwebui-user-id") or None)
         options: RunOptions = {**asked.options, "agent": self.agent_of(asked.model, identity), "user": user}
         if conversation := request.headers.get("x-conversation-id"):
+            if asked.ends_with_result:
+                advice = "send the results of calls without X-Conversation-Id"
+                raise RequestError(f"messages: the server keeps only the last message: {advice}", param="messages")
             options["conversation"] = conversation
         else:
             options["history"] = asked.history
@@ -93,7 +98,9 @@ class RunAnswers:
         if metadata := _metadata(asked, request.headers):
             options["metadata"] = metadata
         try:
-            run = await self._service.submit(identity, asked.message, options, fields=_FIELDS)
+            run = await self._service.submit(
+                identity, asked.message, options, fields=_FIELDS | _TOOL_FIELDS if asked.function else _FIELDS
+            )
             return StartedRun(run, _run_url(request, run))
         except ConversationBusy as busy:
             run, state = await self._service.load(identity, busy.run_id or "")
@@ -101,13 +108,14 @@ class RunAnswers:
                 raise busy from None
             return StartedRun(run, _run_url(request, run), is_waiting=True)
 
-    async def read(self, started: StartedRun, *, as_data: bool) -> AsyncGenerator[Event | AnswerText | Ending]:
-        """Yield the events of a run, each followed by its texts, and last how the run ended.
+    async def read(self, started: StartedRun, asked: ClientRequest) -> AsyncGenerator[Event | AnswerText | Ending]:
+        """Yield the events of the run of a request, each followed by its texts, and last how the run ended.
 
         Raises:
             RunSuspended: the server is closing; the run continues elsewhere.
             StoreError: the store fails.
         """
+        as_data = asked.wants_data
         reader, finished, run = AnswerReader(as_data=as_data), None, started.run
         if not started.is_waiting:
             events = self._service.follow(run)
@@ -121,7 +129,7 @@ class RunAnswers:
                 await events.aclose()
             if finished is None:
                 raise RunSuspended(f"the server is closing; run {run.run_id} continues: {started.url}")
-        ending = ending_of(await self._service.result(run), started.url, as_data=as_data)
+        ending = ending_of(await self._service.result(run), started.url, as_data=as_data, function=asked.function)
         for piece in reader.end(ending, finished.message_id if finished else None):
             yield piece
         yield ending

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, field_validator
+from pydantic import BaseModel, ConfigDict, field_validator
 
 from framework import Approve, RunResult, Runtime
+from framework.llm.client import ModelInfo
 from framework.testing import JsonStore, ScriptedModel, calls
+from framework.types.flat_schema import ANY_OBJECT
 from framework.types.messages import Message
 from tests.support.projects import agent, write
 
@@ -35,17 +38,53 @@ ROME = {"city": "Rome", "people": 3}
 
 
 def run(
-    root: Path, *script: Any, keys: dict[str, str] | None = None, **options: Any
+    root: Path,
+    *script: Any,
+    keys: dict[str, str] | None = None,
+    model: Callable[..., ScriptedModel] = ScriptedModel,
+    **options: Any,
 ) -> tuple[RunResult, ScriptedModel]:
     write(root, {"agents.d/a.yaml": agent("a", **(keys or {}))})
-    model = ScriptedModel(*script)
+    scripted = model(*script)
 
     async def main() -> RunResult:
-        async with Runtime.open(root, models={"scripted": model}, watch=False) as runtime:
+        async with Runtime.open(root, models={"scripted": scripted}, watch=False) as runtime:
             assert runtime.catalog.problems == (), runtime.catalog.problems
             return await runtime.run("go", **options)
 
-    return asyncio.run(main()), model
+    return asyncio.run(main()), scripted
+
+
+class Untyped(ScriptedModel):
+    """A model whose typed answers are the arguments of a tool that it calls."""
+
+    info = ModelInfo(provider="untyped", model="1")
+
+
+class Titled(City):
+    model_config = ConfigDict(title="P of the caller")
+
+
+@pytest.mark.parametrize(("source", "name"), [("type", "Titled"), ("option", "Answer"), ("schema", "Answer")])
+def test_the_tool_of_a_typed_answer_has_the_name_in_the_prompt(tmp_path: Path, source: str, name: str) -> None:
+    given: dict[str, Any] = {"type": Titled, "option": Titled.model_json_schema()}
+    keys = {"output_schema": SCHEMA.replace("type: object", "title: P, type: object", 1)} if source == "schema" else {}
+    options = {OPTION_OF[source]: given[source]} if source in given else {}
+    result, model = run(tmp_path, "In Rome.", calls((name, ROME)), keys=keys, model=Untyped, **options)
+    assert result.data == ROME
+    request = model.requests[-1]
+    assert [tool.name for tool in request.tools] == [request.settings.tool_choice] == [name]
+    assert f"as the arguments of {name}." in request.messages[-1].content
+
+
+def test_any_object_is_a_schema_of_its_own(tmp_path: Path) -> None:
+    """Servers have a mode for it; it takes nothing from an agent that has a schema."""
+    result, model = run(tmp_path, "{}", model=Untyped, output_schema=ANY_OBJECT)
+    assert (result.data, model.requests[0].json) == ({}, {})
+    result, model = run(tmp_path, json.dumps(ROME), keys={"output_schema": SCHEMA}, output_schema=ANY_OBJECT)
+    assert (result.data, len(model.requests)) == (ROME, 1)
+    result, model = run(tmp_path, "In Rome.", calls(("Answer", {"a": 1})), model=Untyped, output_schema=ANY_OBJECT)
+    assert result.data == {"a": 1}
 
 
 @pytest.mark.parametrize("text", [json.dumps(ROME), f"```json\n{json.dumps(ROME)}\n```", f"  {json.dumps(ROME)}\n"])

@@ -24,6 +24,10 @@ IMAGE = f"data:image/png;base64,{b64encode(PNG).decode()}"
 HI = [{"role": "user", "content": "hi"}]
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 
+CITY_FUNCTION = {"name": "City", "description": "A city.", "parameters": SCHEMA, "strict": True}
+CITY: dict[str, Any] = {"type": "function", "function": CITY_FUNCTION}
+TIME: dict[str, Any] = {"type": "function", "function": {"name": "time"}}
+
 
 def chat(messages: Any = HI, **fields: Any) -> ClientRequest:
     return read_chat(ChatCompletionBody.model_validate({"model": "one", "messages": messages, **fields}))
@@ -66,9 +70,10 @@ def test_a_schema_and_json_become_options() -> None:
     assert chat(response_format=form).wants_data
     text = {"format": {"type": "json_schema", "name": "City", "schema": SCHEMA}, "verbosity": "low"}
     assert response(text=text).options == {"output_schema": SCHEMA}
-    json = {"default_model_settings": {"response_format": "json"}}
+    json = {"output_schema": {"type": "object", "additionalProperties": True}}
     assert chat(response_format={"type": "json_object"}).options == json
     assert response(text={"format": {"type": "json_object"}}).options == json
+    assert chat(response_format={"type": "json_object"}).wants_data
     assert chat(response_format={"type": "text"}).options == response(text={}).options == {}
 
 
@@ -110,6 +115,54 @@ def test_items_of_responses_become_messages_and_reasoning_is_left_out() -> None:
     assert (response().message, response().history) == ("hi", ())
 
 
+@pytest.mark.parametrize("choice", [{}, {"tool_choice": "auto"}, {"tool_choice": None}])
+def test_tools_that_the_model_may_call_are_ignored(choice: dict[str, Any]) -> None:
+    for asked in (chat(tools=[CITY, TIME], **choice), response(tools=[{**CITY, **CITY["function"]}], **choice)):
+        assert (asked.options, asked.function, asked.ignored) == ({}, "", ("tools",))
+    assert chat(functions=[{"name": "x"}], function_call="auto").ignored == ("functions",)
+    assert chat(tools=[CITY], tool_choice="none").ignored == ()
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "City"}}])
+def test_a_function_that_must_be_called_is_the_schema_of_the_answer(choice: Any) -> None:
+    tools = [CITY] if choice == "required" else [TIME, CITY]
+    form = {"type": "json_object"}
+    asked = chat(tools=tools, tool_choice=choice, response_format=form)
+    assert asked.options == {"output_schema": {"description": "A city.", **SCHEMA}}
+    assert (asked.function, asked.ignored, asked.wants_data) == ("City", (), True)
+    flat = [{"type": "function", **tool["function"]} for tool in tools]
+    named = choice if choice == "required" else {"type": "function", "name": "City"}
+    assert response(tools=flat, tool_choice=named).options == asked.options
+    assert chat(tools=[TIME], tool_choice="required").options == {"output_schema": {"type": "object"}}
+
+
+CITY_CALLED = {"id": "c1", "type": "function", "function": {"name": "City", "arguments": '{"city": "Rome"}'}}
+CALL = {"role": "assistant", "content": None, "tool_calls": [CITY_CALLED]}
+CALLED = {"role": "assistant", "tool_calls": [{"id": "c1", "tool": "City", "arguments": {"city": "Rome"}}]}
+RESULT = {"role": "tool", "tool_call_id": "c1", "content": "in Italy, please"}
+
+
+def test_a_conversation_may_contain_calls_and_end_with_their_results_or_an_answer() -> None:
+    asked = chat([*HI, CALL, RESULT, {"role": "user", "content": "thanks"}])
+    user, *rest = asked.history
+    assert (user, rest[0], rest[1]["content"], asked.message) == (HI[0], CALLED, "in Italy, please", "thanks")
+    asked = chat([*HI, CALL, RESULT])
+    assert (asked.history[1], asked.message, asked.ends_with_result) == (CALLED, "Continue.", True)
+    asked = chat([*HI, {"role": "assistant", "content": "Once upon"}])
+    assert (asked.history[-1]["content"], asked.message, asked.ends_with_result) == ("Once upon", "Continue.", False)
+
+
+def test_calls_among_the_items_of_responses_become_those_of_one_message() -> None:
+    call = {"type": "function_call", "call_id": "c1", "name": "City", "arguments": "{}"}
+    outputs: dict[str, Any] = {"c1": "c1", "c2": [{"type": "input_text", "text": "c2"}]}
+    results = [{"type": "function_call_output", "call_id": name, "output": outputs[name]} for name in outputs]
+    asked = response([*HI, call, {"type": "reasoning", "summary": []}, {**call, "call_id": "c2"}, *results])
+    _, called, *answers = asked.history
+    assert [one["id"] for one in called["tool_calls"]] == ["c1", "c2"]
+    assert [(one["tool_call_id"], one["content"]) for one in answers] == [("c1", "c1"), ("c2", "c2")]
+    assert (asked.message, asked.ends_with_result) == ("Continue.", True)
+
+
 URL_PART = [{"role": "user", "content": [{"type": "text", "text": "a"},
              {"type": "image_url", "image_url": {"url": "https://x.example/a.png?token=secret"}}]}]  # fmt: skip
 
@@ -117,15 +170,20 @@ URL_PART = [{"role": "user", "content": [{"type": "text", "text": "a"},
 @pytest.mark.parametrize(
     ("fields", "param", "problem"),
     [
-        ({"tools": [{"type": "function"}]}, "tools", "tools is not supported: agents call the tools of their own"),
-        ({"functions": [{}]}, "functions", "functions is not supported"),
+        ({"tools": [CITY, TIME], "tool_choice": "required"}, "tool_choice", "required with 2 functions: agents call"),
+        ({"tools": [CITY], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice",
+         "no function 'x'"),
+        ({"tool_choice": "required"}, "tool_choice", "no function"),
+        ({"tools": [CITY], "tool_choice": "any"}, "tool_choice", "expected none, auto, required or a function"),
+        ({"tools": [CITY], "tool_choice": 7}, "tool_choice", "expected none, auto, required or a function, got 7"),
+        ({"functions": [{"name": "x"}], "function_call": {"name": "x"}}, "function_call", "use tool_choice"),
         ({"n": 2}, "n", "n: only one answer is supported, not 2"),
         ({"store": True}, "store", "store is not supported: responses are not kept here"),
         ({"modalities": ["text", "audio"]}, "modalities", "modalities: only text"),
         ({"response_format": {"type": "xml"}}, "response_format", "expected json_schema, json_object or text"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema", "expected a JSON Schema"),
-        ({"messages": [{"role": "assistant", "content": "a"}]}, "messages", "the last message must be the user's"),
-        ({"messages": [{"role": "system", "content": "a"}]}, "messages", "the last message must be the user's"),
+        ({"messages": [{"role": "assistant", "content": "a"}]}, "messages", "there is no message of the user"),
+        ({"messages": [{"role": "system", "content": "a"}]}, "messages", "there is no message of the user"),
         ({"messages": [{"role": "robot", "content": "a"}, *HI]}, "messages", "message 1 has an invalid role"),
         ({"messages": [{"role": "user", "content": ["a"]}]}, "messages.0.content.0", "expected an object with a type"),
         ({"messages": URL_PART}, "messages.0.content.1.image_url", "send the image as a data URL"),
@@ -151,7 +209,10 @@ def test_what_chat_completions_cannot_do_is_an_error_that_names_the_field(
         ({"conversation": "c1"}, "conversation", "send the header X-Conversation-Id"),
         ({"prompt": {"id": "p"}}, "prompt", "instructions are in the agent's file"),
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input.0", "providerOptions.openai.store = false"),
-        ({"input": [{"type": "function_call_output", "call_id": "x", "output": ""}]}, "input.0", "function_call_out"),
+        ({"input": [*HI, {"type": "function_call_output", "call_id": "x", "output": ""}]}, "input", "no earlier"),
+        ({"input": [{"type": "computer_call"}]}, "input.0", "computer_call"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice", "no function"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, "tool_choice", "got 'web_search'"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]},
          "input.0.content.0", "content of type 'input_image' is not supported in this form"),
         ({"input": [{"role": "user", "content": [7]}]}, "input.0.content.0", "expected an object with a type"),
@@ -183,7 +244,18 @@ JSON = st.recursive(
 )
 FIELDS = st.dictionaries(
     st.sampled_from(
-        ["response_format", "text", "tools", "n", "stop", "seed", "metadata", "instructions", "temperature"]
+        [
+            "response_format",
+            "text",
+            "tools",
+            "tool_choice",
+            "n",
+            "stop",
+            "seed",
+            "metadata",
+            "instructions",
+            "temperature",
+        ]
     ),
     JSON,
     max_size=3,

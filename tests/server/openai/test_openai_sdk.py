@@ -63,6 +63,10 @@ def serve(
     return result, runs, model.requests
 
 
+FUNCTION: Any = {"type": "function", "function": {"name": "set_city", "parameters": City.model_json_schema()}}
+OTHER: Any = {"type": "function", "function": {"name": "other"}}
+ITEM: Any = {"type": "function", **FUNCTION["function"]}
+JSON_OBJECT: Any = {"type": "json_object"}
 LOOKS = calls(("clock.now", {}))
 
 
@@ -247,7 +251,7 @@ def test_requests_that_begin_no_run_are_errors_with_a_code_and_the_field(tmp_pat
             await client.chat.completions.create(model="onne", messages=USER)
         with pytest.raises(openai.BadRequestError) as tools:
             await client.chat.completions.create(
-                model="one", messages=USER, tools=[{"type": "function", "function": {"name": "f"}}]
+                model="one", messages=USER, tools=[FUNCTION, OTHER], tool_choice="required"
             )
         with pytest.raises(openai.BadRequestError) as previous:
             await client.responses.create(model="one", input="a", previous_response_id="resp_1")
@@ -261,11 +265,124 @@ def test_requests_that_begin_no_run_are_errors_with_a_code_and_the_field(tmp_pat
     errors, runs, _ = serve(project(tmp_path), use=use)
     assert runs == []
     assert [(error.code, error.param) for error in errors] == [
-        ("model_not_found", "model"), ("bad_request", "tools"), ("bad_request", "previous_response_id"),
+        ("model_not_found", "model"), ("bad_request", "tool_choice"), ("bad_request", "previous_response_id"),
         ("bad_request", "temperature"), ("bad_request", "response_format"),
     ]  # fmt: skip
     assert all(error.response.headers["x-request-id"] for error in errors)
     assert "did you mean one" in errors[0].message
+
+
+def test_a_function_that_must_be_called_is_answered_with_its_arguments(tmp_path: Path) -> None:
+    """The caller's retry after the call, as Instructor and pydantic-ai send it, continues the conversation."""
+    named: Any = {"type": "function", "function": {"name": "set_city"}}
+
+    async def use(client: AsyncOpenAI, _: Serving) -> Any:
+        whole = await client.chat.completions.create(model="one", messages=USER, tools=[FUNCTION], tool_choice=named)
+        message: Any = whole.choices[0].message
+        result: Any = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "too many people"}
+        again = await client.chat.completions.create(
+            model="one", messages=[*USER, message, result], tools=[FUNCTION], tool_choice="required"
+        )
+        strict: Any = {"type": "function", "function": {**FUNCTION["function"], "strict": True}}
+        async with client.chat.completions.stream(
+            model="one", messages=USER, tools=[strict], tool_choice=named
+        ) as stream:
+            streamed = (await stream.get_final_completion()).choices[0]
+        return whole.choices[0], again.choices[0], streamed
+
+    answers = ['{"city": "Rome", "people": 3}', '{"city": "Rome", "people": 2}', '{"city": "Oslo", "people": 1}']
+    choices, runs, requests = serve(project(tmp_path), LOOKS, *answers, use=use)
+    found = [(one.finish_reason, one.message.content or None, one.message.tool_calls[0].function) for one in choices]
+    assert [(reason, content, called.name, called.arguments) for reason, content, called in found] == [
+        ("tool_calls", None, "set_city", answer) for answer in answers
+    ]
+    assert len({one.message.tool_calls[0].id for one in choices}) == 3
+    assert {run.status for run in runs} == {"completed"}
+    retry = requests[2].messages
+    assert [message.role for message in retry[-4:]] == ["user", "assistant", "tool", "user"]
+    assert (retry[-3].tool_calls[0].tool, retry[-2].content) == ("set_city", "too many people")
+
+
+def test_a_response_calls_the_function_that_must_be_called(tmp_path: Path) -> None:
+    async def use(client: AsyncOpenAI, _: Serving) -> Any:
+        whole = await client.responses.create(model="one", input="a", tools=[ITEM], tool_choice="required")
+        call: Any = whole.output[0]
+        result: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "too many people"}
+        async with client.responses.stream(
+            model="one", input=[*USER, call, result], tools=[ITEM], tool_choice={"type": "function", "name": "set_city"}
+        ) as stream:
+            kinds = [event.type async for event in stream]
+            return call, kinds, (await stream.get_final_response()).output[0]
+
+    answers = ['{"city": "Rome", "people": 3}', '{"city": "Rome", "people": 2}']
+    (whole, kinds, streamed), _, requests = serve(project(tmp_path), *answers, use=use)
+    for call, answer in zip((whole, streamed), answers, strict=True):
+        assert (call.type, call.name, call.arguments, call.status) == ("function_call", "set_city", answer, "completed")
+    assert "response.output_text.delta" not in kinds
+    assert kinds[-3:] == ["response.function_call_arguments.done", "response.output_item.done", "response.completed"]
+    assert requests[1].messages[-2].content == "too many people"
+
+
+def test_tools_that_the_model_may_call_are_ignored_and_said_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def use(client: AsyncOpenAI, _: Serving) -> Any:
+        chat = await client.chat.completions.with_raw_response.create(model="one", messages=USER, tools=[FUNCTION])
+        stream = await client.chat.completions.with_raw_response.create(
+            model="one", messages=USER, tools=[FUNCTION], tool_choice="auto", stream=True
+        )
+        pieces = [chunk async for chunk in stream.parse()]
+        responses = await client.responses.with_raw_response.create(model="one", input="a", tools=[ITEM])
+        none = await client.chat.completions.with_raw_response.create(
+            model="one", messages=USER, tools=[FUNCTION], tool_choice="none"
+        )
+        text = chat.parse().choices[0].message.content
+        return text, pieces[-1], [one.headers.get("x-agentsd-ignored") for one in (chat, stream, responses, none)]
+
+    with caplog.at_level("INFO", logger="framework.server.openai.exchange"):
+        (text, last, ignored), runs, _ = serve(project(tmp_path), LOOKS, *["It is noon."] * 4, use=use)
+    assert (text, last.choices[0].finish_reason) == ("It is noon.", "stop")
+    assert ignored == ["tools", "tools", "tools", None]
+    lines = [record.getMessage() for record in caplog.records if "ignored" in record.getMessage()]
+    assert len(lines) == 3
+    assert all(line.endswith(": ignored tools of the client") for line in lines)
+    assert len(runs) == 4
+
+
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_a_json_object_is_what_a_client_gets_that_asked_for_one(tmp_path: Path, api: str) -> None:
+    async def ask(client: AsyncOpenAI) -> str | None:
+        if api == "responses":
+            return (await client.responses.create(model="one", input="a", text={"format": JSON_OBJECT})).output_text
+        answer = await client.chat.completions.create(model="one", messages=USER, response_format=JSON_OBJECT)
+        return answer.choices[0].message.content
+
+    async def use(client: AsyncOpenAI, _: Serving) -> Any:
+        return [await ask(client) for _ in range(3)]
+
+    fenced, retried = '```json\n{"a": 1}\n```', '{"time": "noon"}'
+    texts, _, requests = serve(project(tmp_path), '{"any": [1]}', fenced, "It is noon.", retried, use=use)
+    assert texts == ['{"any": [1]}', '{"a": 1}', '{"time": "noon"}']
+    assert "as the arguments of Answer" in requests[-1].messages[-1].content
+
+
+def test_a_json_object_is_of_the_agents_own_schema_if_it_has_one(tmp_path: Path) -> None:
+    root = project(tmp_path, output_schema="{type: object, properties: {city: {type: string}}, required: [city]}")
+
+    async def use(client: AsyncOpenAI, _: Serving) -> Any:
+        answer = await client.chat.completions.create(model="one", messages=USER, response_format=JSON_OBJECT)
+        return answer.choices[0].message.content
+
+    text, _, _ = serve(root, '{"a": 1}', '{"city": "Rome"}', use=use)
+    assert text == '{"city": "Rome"}'
+
+
+def test_models_are_listed_also_with_a_trailing_slash(tmp_path: Path) -> None:
+    async def use(client: AsyncOpenAI, _: Serving) -> Any:
+        return [(await client.get(path, cast_to=httpx2.Response)).json() for path in ("/models", "/models/")]
+
+    (listed, slashed), _, _ = serve(project(tmp_path), use=use)
+    assert slashed == listed
 
 
 def test_limits_and_refusals_have_their_finish_reasons(tmp_path: Path) -> None:
