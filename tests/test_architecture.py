@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
+from abc import ABC
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 from tests.support.paths import ROOT
@@ -252,6 +255,88 @@ def test_every_public_name_is_defined_once() -> None:
         for name in set(public_names(parsed(path))):
             places.setdefault(name, []).append(name_of(path))
     assert {name: found for name, found in places.items() if len(found) > 1 and name not in CONVENTIONAL} == {}
+
+
+PRIVATE = re.compile(r"_[a-z]\w*")
+OWN_TREES = ("framework", "tests", "plugins", "examples", "benchmarks")
+PUBLISHED_NAMES = {
+    "_asdict": "of named tuples, documented",
+    "_replace": "of named tuples, documented",
+    "_request_id": "of the openai SDK's responses, which its README declares public",
+}
+"""Names with an underscore that are part of a public interface, and why."""
+USES_OF_PRIVATE_NAMES = {
+    "framework/telemetry/tracer.py": {"_dict", "_end_time", "_immutable", "_resource"},
+}
+"""Private names of other distributions that are still in use. This table only becomes smaller."""
+OVERRIDDEN_PRIVATE_NAMES = {
+    "framework/config/templates/sandbox.py": {"_generate"},
+    "framework/telemetry/tracer.py": {"_set_items"},
+}
+"""Private methods of other distributions that are still overridden. This table only becomes smaller."""
+SUSPECTS = re.compile(r"(?<!self)(?<!cls)(?:\.|\bimport |, )(_[a-z]\w*)")
+
+
+def defined_names(tree: ast.Module) -> Iterator[str]:
+    """Yield the names that a module defines at any level, attributes of its own objects included."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.Name(id=name, ctx=ast.Store()):
+                yield name
+            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Store()):
+                yield name
+
+
+def private_names(tree: ast.Module, own: set[str]) -> Iterator[str]:
+    """Yield the private names of other distributions that a module imports, reads or sets.
+
+    A name that our own code defines somewhere, too, is not recognized as another distribution's.
+    """
+    for name, _ in imports(tree):
+        if name.partition(".")[0] not in OWN_TREES:
+            yield from filter(PRIVATE.fullmatch, name.split("."))
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id=module)) if module in sys.stdlib_module_names:
+                pass
+            case ast.Attribute(attr=name) if PRIVATE.fullmatch(name) and name not in own:
+                yield name
+
+
+def overridden_names(kind: type) -> Iterator[str]:
+    """Yield the private names of other distributions' classes that a class defines again."""
+    for base in kind.__mro__[1:]:
+        top = base.__module__.partition(".")[0]
+        if top not in OWN_TREES and top not in sys.stdlib_module_names:
+            both = vars(kind).keys() & vars(base).keys() - vars(ABC).keys()
+            yield from (name for name in both if PRIVATE.fullmatch(name))
+
+
+def test_only_public_names_of_other_distributions_are_used() -> None:
+    """A private name may disappear in any version, and what it means is known to its library alone."""
+    own = {name for path in MODULES for name in defined_names(parsed(path))} | PUBLISHED_NAMES.keys()
+    trees = {path: parsed(path) for path in MODULES}
+    for path in TEST_MODULES:
+        source = path.read_text("utf-8")
+        if not own.issuperset(SUSPECTS.findall(source)):  # parsing all of them takes seconds
+            trees[path] = ast.parse(source)
+    found: dict[str, set[str]] = {}
+    for path, tree in trees.items():
+        if names := set(private_names(tree, own | set(defined_names(tree)))):
+            found[str(path.relative_to(ROOT))] = names
+    assert found == USES_OF_PRIVATE_NAMES
+
+
+def test_only_public_methods_of_other_distributions_are_overridden() -> None:
+    found: dict[str, set[str]] = {}
+    for path in MODULES:
+        module = import_module(name_of(path))
+        for kind in vars(module).values():
+            if isinstance(kind, type) and kind.__module__ == module.__name__ and (names := set(overridden_names(kind))):
+                found.setdefault(str(path.relative_to(ROOT)), set()).update(names)
+    assert found == OVERRIDDEN_PRIVATE_NAMES
 
 
 OTHER_TESTS = re.compile(r"^\s*(from|import)\s+tests\b(?!\.support\b)", re.MULTILINE)

@@ -30,5 +30,4 @@ In reading order; each module imports only from those below it:
     http_client        The HTTP client passed to provider SDKs, with limits on the size of responses.
     reconnection       An HTTP client that replaces a connection that the server closed before it answered.
     base_url           Validates and normalizes the base URL of a model server.
-    file_encoding      The files of requests in base64, inserted into requests that are already encoded.
 """

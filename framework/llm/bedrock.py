@@ -1,16 +1,17 @@
 """Client for Claude in Amazon Bedrock: another address, signed requests, and event streams of AWS.
 
-botocore finds and renews credentials, for which it reads files and may send requests, always in a thread. Requests are
-signed here and not by the SDK, because the signature covers the files that are inserted last.
+botocore finds and renews credentials, for which it reads files and may send requests, and signs requests, always in a
+thread. The SDK would do the same through boto3, which keeps rejected credentials until the process ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import httpx2
 
 from framework.llm.anthropic.client import AnthropicModel
 from framework.llm.base_url import is_region
@@ -18,7 +19,6 @@ from framework.llm.provider_errors import message_in
 from framework.types.errors import ModelError
 
 if TYPE_CHECKING:
-    import httpx2
     from anthropic import AsyncAnthropic
 
 T = TypeVar("T")
@@ -68,10 +68,11 @@ class BedrockModel(AnthropicModel):
         )
         return sdk  # type: ignore[no-any-return]  # has the same methods, but no common base class
 
-    async def _before_sending(self, request: httpx2.Request) -> None:
-        await super()._before_sending(request)
-        if self._account is not None and self._account.credentials is not None:
-            request.headers.update(await asyncio.to_thread(self._account.sign, request))
+    def _auth(self) -> httpx2.Auth | None:
+        return None if self._api_key else _Signature(self._sign)
+
+    def _sign(self, request: httpx2.Request) -> dict[str, str]:
+        return self._account.sign(request) if self._account else {}
 
     async def _guard(self, call: Awaitable[T]) -> T:
         from anthropic import AnthropicError
@@ -89,6 +90,19 @@ class BedrockModel(AnthropicModel):
             self._is_rejected = True  # the next request loads them again, which may have been repaired
             return self._errors.error(f"AWS rejected the credentials ({name}): {_SET_CREDENTIALS}", permanent=True)
         return super()._explain(error)
+
+
+class _Signature(httpx2.Auth):
+    """Adds the headers of a signature to each request."""
+
+    requires_request_body = True
+
+    def __init__(self, sign: Callable[[httpx2.Request], dict[str, str]]) -> None:
+        self._sign = sign
+
+    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        request.headers.update(await asyncio.to_thread(self._sign, request))
+        yield request
 
 
 class _AccountError(Exception):
@@ -115,10 +129,8 @@ class _Account:
         from botocore.auth import SigV4Auth
         from botocore.awsrequest import AWSRequest
 
-        body = b"".join(request.stream)  # type: ignore[arg-type]  # of bytes; `request.content` has no files
-        # Proxies change other headers.
-        headers = {"content-type": request.headers["content-type"]}
-        signed = AWSRequest(method=request.method, url=str(request.url), headers=headers, data=body)
+        headers = {"content-type": request.headers["content-type"]}  # proxies change other headers
+        signed = AWSRequest(method=request.method, url=str(request.url), headers=headers, data=request.content)
         try:
             SigV4Auth(self.credentials.get_frozen_credentials(), "bedrock", self.region).add_auth(signed)
         except Exception as error:  # noqa: BLE001 - botocore raises errors of any class
@@ -150,17 +162,8 @@ def _load_account(region: str | None, *, signs: bool) -> _Account:
         elif signs and credentials is None:
             failure = _AccountError(f"the credentials of AWS are missing: {_SET_CREDENTIALS}")
         else:
-            _load_stream_decoder()
             return _Account(region, credentials)
     raise failure  # outside the except block, so without context
-
-
-def _load_stream_decoder() -> None:
-    """Load the tables of event streams, which takes 70 ms, before the first event does it in the event loop."""
-    with suppress(ImportError):  # a private module, which other versions of the SDK may lack
-        from anthropic.lib.bedrock._stream_decoder import get_response_stream_shape
-
-        get_response_stream_shape()
 
 
 def _translated(error: Exception) -> _AccountError:

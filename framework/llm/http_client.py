@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from framework.types.bounded_body import BoundedStream
 
-    RequestHook = Callable[[httpx2.Request], Awaitable[None]]
     ResponseHook = Callable[[httpx2.Response], Awaitable[None]]
 
 SDK_TIMEOUT = 600.0
@@ -34,9 +33,7 @@ ACCEPT_ENCODING = "identity"
 """Request no compression: it saves nothing here, and delays the events of a stream."""
 
 
-def create_http_client(
-    timeout: float, on_response: ResponseHook | None = None, *, on_request: RequestHook | None = None, **options: Any
-) -> httpx2.AsyncClient:
+def create_http_client(timeout: float, on_response: ResponseHook | None = None, **options: Any) -> httpx2.AsyncClient:
     """Return an HTTP client that honors the environment's proxies and certificates, and limits response sizes.
 
     A connection that the server closed before it answered is replaced. By default, no redirect is followed: the API
@@ -45,17 +42,14 @@ def create_http_client(
     Args:
         timeout: seconds without a byte.
         on_response: called with each response, before its body is read.
-        on_request: called with each request before it is sent; may replace its body.
         options: other options of `httpx2.AsyncClient`.
     """
     from framework.llm.reconnection import ReconnectingClient
 
-    return ReconnectingClient(**http_client_options(timeout, on_response, on_request=on_request), **options)
+    return ReconnectingClient(**http_client_options(timeout, on_response), **options)
 
 
-def http_client_options(
-    timeout: float, on_response: ResponseHook | None = None, *, on_request: RequestHook | None = None
-) -> dict[str, Any]:
+def http_client_options(timeout: float, on_response: ResponseHook | None = None) -> dict[str, Any]:
     """Return the options of `httpx2.AsyncClient` for a client of a model server; the arguments are as above."""
     import httpx2
 
@@ -63,10 +57,7 @@ def http_client_options(
         "timeout": timeout,
         "limits": httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=_MAX_IDLE_CONNECTIONS),
         "headers": {"accept-encoding": ACCEPT_ENCODING},
-        "event_hooks": {
-            "request": [on_request] if on_request else [],
-            "response": [_limit_response, on_response] if on_response else [_limit_response],
-        },
+        "event_hooks": {"response": [_limit_response, on_response] if on_response else [_limit_response]},
         "verify": trusted_certificates(),
     }
 

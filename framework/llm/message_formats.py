@@ -17,7 +17,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from framework.llm.anthropic.format import content_to_message, to_turns
 from framework.llm.capabilities import Capabilities
-from framework.llm.file_encoding import Base64
 from framework.llm.gemini.format import ResponseAssembler, to_contents
 from framework.llm.imported_files import ImportedFiles
 from framework.llm.openai_format import (
@@ -28,6 +27,7 @@ from framework.llm.openai_format import (
     tool_names,
     wire_names,
 )
+from framework.llm.request_cache import Base64
 from framework.types.errors import RequestError
 from framework.types.media import MediaPart, MessagePart, TextPart
 from framework.types.messages import Message, ToolDefinition
@@ -75,7 +75,7 @@ def exported(
             return _with_system(messages, "system", "messages", to_turns(messages, names, lambda *_: True, base64))
         case "gemini":
             others = [message for message in messages if message.role != "system"]
-            contents = _as_json(to_contents(others, names, _GEMINI, base64))
+            contents = _as_json(to_contents(others, names, _GEMINI, files))
             return _with_system(messages, "system_instruction", "contents", contents)
 
 

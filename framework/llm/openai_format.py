@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from framework.llm.capabilities import CallSignatures
-from framework.llm.file_encoding import Base64, missing_file
+from framework.llm.request_cache import Base64, missing_file
 from framework.llm.tool_schemas import wire_schema
 from framework.types.media import MessagePart, TextPart
 from framework.types.messages import WIRE_NAME_LENGTH, Message, Reasoning, ToolCall, ToolDefinition, Usage, wire_name

@@ -1,4 +1,4 @@
-"""Requests as JSON bytes, each part encoded once: a tool list once per generation, a message once per run.
+"""Requests as JSON bytes, each part encoded once: a tool list once per generation, a message or file once per run.
 
 A conversation grows at its end, so each request repeats the one before it. Encoding the repeated part again would be
 most of the work of a call with a long history.
@@ -6,7 +6,9 @@ most of the work of a call with a long history.
 
 from __future__ import annotations
 
+import asyncio
 import json
+from binascii import b2a_base64
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from operator import is_
@@ -14,12 +16,18 @@ from typing import Any, Generic, TypeVar
 
 import orjson
 
-from framework.llm.file_encoding import EncodedFiles
 from framework.llm.message_shape import ConversationShape
+from framework.types.media import MediaPart
 from framework.types.messages import Message, ToolDefinition
 
 T = TypeVar("T")
 
+Base64 = Callable[[MediaPart], str | None]
+"""Returns a file's contents in base64; None if they are missing."""
+_BLOCK = 3 << 18
+"""Bytes that are encoded at once, in under a millisecond: encoding keeps other threads from running."""
+_INLINE_BYTES = 1 << 20
+"""A smaller file is encoded faster than a thread is started."""
 MAX_TOOLSETS = 64
 """Tool lists in a `ToolsetCache`; the least recently used one is dropped."""
 
@@ -53,6 +61,34 @@ class EncodedMessages:
             self._messages.append(messages[position])
             self._chunks.append((b"," if self._chunks else b"") + encode(position))
         return (b"[", *self._chunks, b"]")
+
+
+class EncodedFiles:
+    """The files of one run in base64."""
+
+    def __init__(self) -> None:
+        self._by_digest: dict[str, str] = {}
+
+    async def add(self, files: Mapping[str, bytes]) -> None:
+        """Encode the files that are new, by digest; large ones in a thread."""
+        for digest, data in files.items():
+            if digest not in self._by_digest:
+                large = len(data) >= _INLINE_BYTES
+                self._by_digest[digest] = await asyncio.to_thread(_in_base64, data) if large else _in_base64(data)
+
+    def base64(self, part: MediaPart) -> str | None:
+        """Return a file's contents, or None if it is missing."""
+        return self._by_digest.get(part.digest)
+
+
+def missing_file(part: MediaPart) -> None:
+    """Return no contents, for conversations whose files are not available."""
+
+
+def _in_base64(data: bytes) -> str:
+    view = memoryview(data)
+    blocks = (b2a_base64(view[at : at + _BLOCK], newline=False) for at in range(0, len(view), _BLOCK))
+    return b"".join(blocks).decode("ascii")
 
 
 class RequestCache:

@@ -19,7 +19,6 @@ from framework.llm.anthropic.format import (
 )
 from framework.llm.capabilities import Capabilities
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, served_model, whole_reply
-from framework.llm.file_encoding import FileInsertion
 from framework.llm.http_client import SDK_TIMEOUT, create_http_client, read_unstreamed
 from framework.llm.openai_format import tool_names
 from framework.llm.provider_errors import ProviderErrors, message_in, option_secrets, parse_retry_after
@@ -96,7 +95,6 @@ class AnthropicModel:
         secrets = option_secrets(headers, extra_body)
         self._errors = ProviderErrors(self._info.name, api_key, base_url, credential=self.credential, secrets=secrets)
         self._client: AsyncAnthropic | None = None
-        self._files = FileInsertion()
 
     @property
     def info(self) -> ModelInfo:
@@ -112,13 +110,11 @@ class AnthropicModel:
         body = self._body(request)
         assembler = MessageAssembler()
         if not self._info.is_streamed(request):
-            with self._files.during(request.scratch.files):
-                assembler.response = self._validated(await self._guard(create(**body)))
+            assembler.response = self._validated(await self._guard(create(**body)))
             for piece in whole_reply(without_answer_tool(self._reply(assembler, body, request)), request):
                 yield piece
             return
-        with self._files.during(request.scratch.files):
-            events = await self._guard(create(**body, stream=True))
+        events = await self._guard(create(**body, stream=True))
         try:
             if (message := await self._guard(read_unstreamed(events.response))) is not None:
                 assembler.response = self._validated(message)
@@ -153,12 +149,13 @@ class AnthropicModel:
             max_retries=0,
             timeout=SDK_TIMEOUT,
             default_headers=self._headers,
-            http_client=create_http_client(SDK_TIMEOUT, on_request=self._before_sending),
+            http_client=create_http_client(SDK_TIMEOUT, auth=self._auth()),
             open_telemetry=False,
         )
 
-    async def _before_sending(self, request: httpx2.Request) -> None:
-        await self._files(request)
+    def _auth(self) -> httpx2.Auth | None:
+        """Return what signs each request; None for a server that checks a key."""
+        return None
 
     def _create_sdk(self, **options: Any) -> AsyncAnthropic:
         from anthropic import AsyncAnthropic

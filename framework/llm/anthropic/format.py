@@ -12,9 +12,9 @@ from typing import Any
 
 from framework.llm.capabilities import THINKING_TOKENS, Capabilities
 from framework.llm.client import ModelInfo, ModelReply, ModelRequest
-from framework.llm.file_encoding import Base64, missing_file
 from framework.llm.message_shape import leading_instructions, mark_notices
 from framework.llm.openai_format import parse_call, to_wire_name, token_count, wire_names
+from framework.llm.request_cache import Base64, missing_file
 from framework.llm.tool_schemas import wire_schema
 from framework.types.media import MessagePart, TextPart
 from framework.types.messages import REFUSED_STATUSES, Message, Reasoning, ToolCall, ToolDefinition, Usage
@@ -54,7 +54,7 @@ def request_to_body(request: ModelRequest, info: ModelInfo) -> dict[str, Any]:
         """Return whether thinking is sent back: only within the current turn, and only with an unchanged stamp."""
         return position > last_user and data.get("stamp") == stamp
 
-    turns = to_turns(request.messages, names, keeps_thinking, request.scratch.files.placeholder)
+    turns = to_turns(request.messages, names, keeps_thinking, request.scratch.files.base64)
     if tools or any(turn["role"] == "assistant" for turn in turns):  # a single question is not sent again
         _cache_conversation(turns, request.messages)
     body: dict[str, Any] = {

@@ -10,7 +10,6 @@ from weakref import WeakKeyDictionary
 
 from framework.llm.capabilities import Capabilities
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, served_model, whole_reply
-from framework.llm.file_encoding import FileInsertion
 from framework.llm.gemini.format import GEMINI_MEDIA_TYPES, ResponseAssembler, request_to_arguments
 from framework.llm.http_client import SDK_TIMEOUT, create_http_client
 from framework.llm.openai_format import tool_names
@@ -92,7 +91,6 @@ class GeminiModel:
         self._errors = ProviderErrors(self._info.name, api_key, base_url, credential=self.credential, secrets=secrets)
         self._client: Client | None = None
         self._http: httpx2.AsyncClient | None = None
-        self._files = FileInsertion()
         self._responses: WeakKeyDictionary[asyncio.Task[Any], httpx2.Response] = WeakKeyDictionary()
 
     @property
@@ -103,20 +101,17 @@ class GeminiModel:
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta, None]:
         """Send the request and yield the reply's deltas; raise ModelError if it fails."""
         models: Any = self._connected().aio.models
-        if request.media:
-            await request.scratch.files.add(request.media)
         arguments = request_to_arguments(request, self._info)
         assembler = ResponseAssembler(_FINISH_REASONS, self._info.source)
         if not self._info.is_streamed(request):
-            with self._files.during(request.scratch.files):
-                assembler.add_response(await self._guard(models.generate_content(**arguments)))
+            assembler.add_response(await self._guard(models.generate_content(**arguments)))
             for piece in whole_reply(self._reply(assembler, request), request):
                 yield piece
             return
         chunks = await self._guard(models.generate_content_stream(**arguments))
         response = None
         try:
-            while (chunk := await self._next(chunks, request)) is not None:
+            while (chunk := await self._guard(anext(chunks, None))) is not None:
                 response = response or self._responses.pop(_task(), None)
                 delta = assembler.add_response(chunk)
                 if delta:
@@ -126,11 +121,6 @@ class GeminiModel:
             if response is not None:  # the SDK leaves it open when its generators are closed early
                 await response.aclose()
         yield Delta(reply=self._reply(assembler, request))
-
-    async def _next(self, chunks: AsyncGenerator[Any, None], request: ModelRequest) -> Any:
-        """Return the next chunk, or None; the SDK sends the request when the first one is read."""
-        with self._files.during(request.scratch.files):
-            return await self._guard(anext(chunks, None))
 
     async def close(self) -> None:
         """Close the connections."""
@@ -147,7 +137,7 @@ class GeminiModel:
         from google.genai.types import HttpOptions, HttpRetryOptions
 
         # With its own HTTP client: the SDK would prefer an installed aiohttp, which has other errors and retries.
-        self._http = create_http_client(SDK_TIMEOUT, self._remember, on_request=self._files)
+        self._http = create_http_client(SDK_TIMEOUT, self._remember)
         address, version = _address_and_version(self._base_url)
         options = HttpOptions(
             base_url=address,

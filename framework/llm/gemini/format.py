@@ -8,7 +8,6 @@ from typing import Any
 
 from framework.llm.capabilities import THINKING_TOKENS, Capabilities
 from framework.llm.client import Delta, ModelInfo, ModelRequest
-from framework.llm.file_encoding import Base64, missing_file
 from framework.llm.message_shape import leading_instructions, mark_notices
 from framework.llm.openai_format import (
     FOREIGN_SIGNATURE,
@@ -69,8 +68,7 @@ def request_to_arguments(request: ModelRequest, info: ModelInfo) -> dict[str, An
         config["tool_config"] = {"function_calling_config": choice}
     elif request.json is not None and info.capabilities.json_schema:  # the API accepts tools or a format
         config |= {"response_mime_type": "application/json", "response_json_schema": dict(request.json) or None}
-    files = request.scratch.files.placeholder
-    contents = to_contents(request.messages[leading:], names, info.capabilities, files, info.source)
+    contents = to_contents(request.messages[leading:], names, info.capabilities, request.media, info.source)
     config = {key: value for key, value in config.items() if value is not None}
     return {"model": info.model, "contents": contents, "config": config}
 
@@ -184,12 +182,12 @@ def to_contents(
     messages: Sequence[Message],
     names: Mapping[str, str],
     supported: Capabilities,
-    base64: Base64 = missing_file,
+    media: Mapping[str, bytes],
     source: str = "",
 ) -> list[dict[str, Any]]:
     """Return the conversation with adjacent messages of one role merged; system messages become marked user texts.
 
-    `base64` returns the contents of a file. Signatures of another `source`, a model and its server, are omitted.
+    `media` has the contents of the files, by digest. Signatures of another `source`, a model's server, are omitted.
     """
     contents: list[dict[str, Any]] = []
     name_by_id: dict[str, str] = {}
@@ -200,12 +198,12 @@ def to_contents(
             parts = _model_parts(message, names, supported, source)
         elif message.role == "tool":
             name = name_by_id.get(message.tool_call_id or "", "unknown")
-            result, files = _result_parts(message, name, supported, base64)
+            result, files = _result_parts(message, name, supported, media)
             parts, beside = [result], [*beside, *files]
             if all(following.role != "tool" for following in messages[position + 1 : position + 2]):
                 parts, beside = [*parts, *beside], []  # after all results of the turn
         elif message.parts:
-            parts = _user_parts(message.parts, base64)
+            parts = _user_parts(message.parts, media)
         else:
             parts = [{"text": message.content}]
         role = "model" if message.role == "assistant" else "user"
@@ -216,14 +214,16 @@ def to_contents(
     return contents
 
 
-def _result_parts(message: Message, name: str, supported: Capabilities, base64: Base64) -> tuple[_Part, list[_Part]]:
+def _result_parts(
+    message: Message, name: str, supported: Capabilities, media: Mapping[str, bytes]
+) -> tuple[_Part, list[_Part]]:
     """Return a tool's result, and the files to send beside it: models before Gemini 3 accept none inside of it."""
     call_id = message.tool_call_id or ""
     response: dict[str, Any] = {"id": call_id, "name": name, "response": {"output": message.content}}
     inside: list[_Part] = []
     beside: list[_Part] = []
     for file in message.media:
-        part = _file_part(file, base64)
+        part = _file_part(file, media)
         if supported.thinking == "thinking_level" and file.kind in _RESULT_KINDS and "inline_data" in part:
             inside.append(part)
         else:
@@ -233,19 +233,19 @@ def _result_parts(message: Message, name: str, supported: Capabilities, base64: 
     return {"function_response": response}, beside
 
 
-def _user_parts(parts: Sequence[MessagePart], base64: Base64) -> list[_Part]:
+def _user_parts(parts: Sequence[MessagePart], media: Mapping[str, bytes]) -> list[_Part]:
     texts_and_files = (
-        _file_part(part, base64) if isinstance(part, MediaPart) else {"text": part.text} for part in parts
+        _file_part(part, media) if isinstance(part, MediaPart) else {"text": part.text} for part in parts
     )
     return [part for part in texts_and_files if part.get("text") != ""]
 
 
-def _file_part(file: MediaPart, base64: Base64) -> _Part:
+def _file_part(file: MediaPart, media: Mapping[str, bytes]) -> _Part:
     """Return a file as the SDK requires it, or its description if the API does not accept it."""
-    contents = base64(file) if file.media_type in GEMINI_MEDIA_TYPES else None
+    contents = media.get(file.digest) if file.media_type in GEMINI_MEDIA_TYPES else None
     if contents is None:
         return {"text": file.description}
-    return {"inline_data": {"mime_type": GEMINI_MEDIA_TYPES[file.media_type], "data": b64decode(contents)}}
+    return {"inline_data": {"mime_type": GEMINI_MEDIA_TYPES[file.media_type], "data": contents}}
 
 
 def _model_parts(message: Message, names: Mapping[str, str], supported: Capabilities, source: str) -> list[_Part]:

@@ -70,7 +70,7 @@ class OpenAIModel(OpenAIExchange[StreamAssembler]):
         self, messages: Sequence[Message], position: int, request: ModelRequest, names: Mapping[str, str]
     ) -> bytes:
         """Return a message as JSON, followed by the files of its turn's results if it is the last of them."""
-        base64, supported = request.scratch.files.placeholder, self._info.capabilities
+        base64, supported = request.scratch.files.base64, self._info.capabilities
         chat = message_to_chat(
             messages[position], names, provider=self._info.provider, source=self._info.source, base64=base64
         )

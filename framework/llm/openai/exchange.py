@@ -122,7 +122,7 @@ class OpenAIExchange(ABC, Generic[A]):
             await request.scratch.files.add(request.media)
         settings = merged_fields(self._settings(request), self._extra_body)
         if not (self._info.is_streamed(request) or self._must_stream(settings)):
-            body = await self._encoded(request, settings, streamed=False)
+            body = self._body(request, settings, streamed=False)
             reply = self._parse_body(await self._guard(self._connected().post(body)), request)
             for piece in whole_reply(reply, request):
                 yield piece
@@ -216,20 +216,16 @@ class OpenAIExchange(ABC, Generic[A]):
 
     # --- the server
 
-    async def _encoded(self, request: ModelRequest, settings: dict[str, Any], *, streamed: bool) -> bytes:
-        body = self._body(request, settings, streamed=streamed)
-        return await request.scratch.files.insert(body) if request.scratch.files else body
-
     async def _open_stream(self, request: ModelRequest, settings: dict[str, Any]) -> EventStream:
         """Send a request for a stream; if the server rejects the option for usage, once more without it."""
-        body = await self._encoded(request, settings, streamed=True)
+        body = self._body(request, settings, streamed=True)
         try:
             return await self._guard(self._connected().stream(body))
         except ModelError as error:
             if not (self._requests_usage and _USAGE_OPTION.search(error.message)):
                 raise
         self._requests_usage = False
-        body = await self._encoded(request, settings, streamed=True)
+        body = self._body(request, settings, streamed=True)
         return await self._guard(self._connected().stream(body))
 
     def _connected(self) -> SdkConnection:

@@ -111,7 +111,7 @@ class ResponsesModel(OpenAIExchange[ResponsesAssembler]):
 
     def _body(self, request: ModelRequest, settings: dict[str, Any], *, streamed: bool) -> bytes:
         tools = self._toolsets.get(request.tools)
-        provider, source, base64 = self._info.provider, self._info.source, request.scratch.files.placeholder
+        provider, source, base64 = self._info.provider, self._info.source, request.scratch.files.base64
         encoded = request.scratch.messages_for(f"{provider}/{source}")
 
         def encode(position: int) -> bytes:

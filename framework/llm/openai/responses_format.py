@@ -11,9 +11,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from framework.llm.file_encoding import Base64, missing_file
 from framework.llm.openai_format import chat_to_call, content_text, read_usage, to_wire_name, token_count
 from framework.llm.reply_check import FinishReasons
+from framework.llm.request_cache import Base64, missing_file
 from framework.llm.stream_assembler import as_dict, as_list
 from framework.llm.tool_schemas import wire_schema
 from framework.types.media import MessagePart, TextPart

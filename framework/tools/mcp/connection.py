@@ -11,15 +11,15 @@ import asyncio
 import contextvars
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import anyio
 import httpx2
 from mcp import Client, MCPError
 from mcp import types as wire
-from mcp.client import session
+from mcp.client import Transport, session
 from mcp.client.session import IncomingMessage
 from mcp.client.subscriptions import SubscriptionLost
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
@@ -39,9 +39,6 @@ from framework.tools.mcp.telemetry import McpMetrics, trace_failure
 from framework.tools.mcp.transports import http_transport, stdio_transport, tool_by_tool
 from framework.types.backoff import backoff
 from framework.types.tool_servers import McpServer
-
-if TYPE_CHECKING:
-    from mcp.client._transport import TransportStreams
 
 _STABLE_SECONDS = 30.0
 """Duration of a connection, in seconds, after which the backoff starts again from its first delay."""
@@ -243,7 +240,7 @@ class McpConnection:
         if isinstance(message, wire.ToolListChangedNotification):
             self._callbacks.on_tools_changed()
 
-    def _transport(self) -> AbstractAsyncContextManager[TransportStreams]:
+    def _transport(self) -> Transport:
         if self._server.command:
             return stdio_transport(self._server, self.drop)
         return http_transport(self._server, self._record_status)

@@ -12,7 +12,7 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, Process, SubprocessStreamProtocol
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from shutil import which
@@ -36,8 +36,10 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-    from mcp.client._transport import TransportStreams
+    from mcp.client import Transport
 
+TransportStreams = tuple[Any, Any]
+"""What a server sends and what is sent to it; the SDK does not export the types of these streams."""
 _MAX_LINE_BYTES = 16 * 1024 * 1024
 _MAX_STRAY_LINES = 1000
 """Maximum number of lines that are not MCP. Some servers log to their standard output."""
@@ -293,9 +295,7 @@ def _http_client(server: McpServer, on_http_error: OnHttpError) -> httpx2.AsyncC
 
 
 @asynccontextmanager
-async def tool_by_tool(
-    transport: AbstractAsyncContextManager[TransportStreams], on_invalid: OnInvalidTool
-) -> AsyncIterator[TransportStreams]:
+async def tool_by_tool(transport: Transport, on_invalid: OnInvalidTool) -> AsyncIterator[TransportStreams]:
     """Leave invalid tools out of the lists that a server sends: the SDK rejects a list for one such tool."""
     async with transport as (received, sent):
         yield cast("Any", _ValidTools(received, on_invalid)), sent
