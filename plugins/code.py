@@ -1,4 +1,4 @@
-"""Python for agents, in a sandbox without access to this machine. Needs `pip install agentsd[code]`.
+"""Python for agents, in a sandbox without access to this machine. Needs the extra `code` of agentsd.
 
 The code runs on pydantic-monty in a separate process: no files, no network, no environment variables, no packages, and
 with limits of time, memory, recursion and output. If pydantic-monty is not installed, no code is executed.

@@ -1,4 +1,4 @@
-"""E-mail to people. Needs `pip install agentsd[mail]` and these environment variables:
+"""E-mail to people. Needs the extra `mail` of agentsd and these environment variables:
 
 NOTIFY_SMTP_HOST, NOTIFY_FROM  the mail server and the sender's address; required
 NOTIFY_TO_DOMAINS              allowed recipients: domains and addresses, as in `example.com, boss@partner.example`
@@ -40,7 +40,7 @@ async def send_email(to: list[str], subject: str, body: str, *, context: ToolCon
     try:
         import aiosmtplib
     except ImportError:
-        raise ToolError("mail is not installed: the operator must run `pip install agentsd[mail]`") from None
+        raise ToolError("mail is not installed: the operator must install agentsd with the extra `mail`") from None
     message = _message(sender, to, subject, body, context.idempotency_key)
     try:
         refused, _ = await aiosmtplib.send(message, recipients=to, timeout=SECONDS, **server)

@@ -20,6 +20,7 @@ from framework.config.yaml.parse import sort_problems, without_repeats
 from framework.engine.runtime.project import Project
 from framework.evals.suite import read_suite
 from framework.types.errors import ConfigError
+from framework.types.extras import needs_only_extras
 from framework.types.outcome import EXIT_CONFIG, EXIT_NEGATIVE
 from framework.types.problem import Problem
 
@@ -101,8 +102,15 @@ def _as_data(generation: Generation, problems: list[Problem], *, strict: bool) -
         "agents": sorted(generation.agents),
         "tools": sorted(generation.tools),
         "not_contacted": sorted(generation.external.not_contacted),
+        "not_installed": _not_installed(generation),
         "problems": [problem.model_dump(exclude_none=True) for problem in problems],
     }
+
+
+def _not_installed(generation: Generation) -> list[str]:
+    """Return which tools need extras that are not installed: the files are valid, and runs with these tools warn."""
+    tools = (tool for tool in generation.tools.values() if needs_only_extras(tool.needs))
+    return [missing for tool in tools if (missing := tool.missing_packages)]
 
 
 def _show_summary(generation: Generation, errors: int, warnings: int) -> None:
@@ -111,6 +119,8 @@ def _show_summary(generation: Generation, errors: int, warnings: int) -> None:
     click.echo(f"tools:  {len(generation.tools)}")
     if silent := generation.external.not_contacted:
         click.echo(f"{counted(len(silent), 'server')} not contacted: {', '.join(sorted(silent))}; use --connect")
+    for missing in _not_installed(generation):
+        click.secho(f"not installed: {missing}", dim=True)
     if errors:
         click.secho(f"{counted(errors, 'error')}, {counted(warnings, 'warning')}", fg="red")
     else:

@@ -3,44 +3,70 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
 
 import framework
 from framework.cli.options import project_path
-from framework.cli.project_files import GITIGNORE, STARTER_SETTINGS, agent_files
+from framework.cli.project_files import SETTINGS_FILES, new_project
+from framework.cli.show import counted
+from framework.config.files.snapshot import AGENTS
+from framework.config.settings import SETTINGS_FILE
 from framework.types.errors import RequestError
 
 FOLDERS = ("agents.d", "prompts", "plugins", "data")
-MINIMAL_AGENT = "assistant"
-"""Name of the only agent of a minimal project."""
-_PROJECT_FILES = {"agentsd.yaml": STARTER_SETTINGS, ".gitignore": GITIGNORE}
+_LISTED = 5
+"""Number of files up to which each is listed; of more, each folder is listed with the number of its files."""
 
 
 @click.command("init")
 @project_path
-@click.option("--minimal", is_flag=True, help="Create one agent with a test case, instead of the whole starter.")
-def command(path: str, minimal: bool) -> int:
+@click.option("--example", is_flag=True, help="Create the example: an agent for each feature, with tools and prompts.")
+@click.option("--minimal", is_flag=True, help="Create one agent, one tool and one test case: the default.")
+def command(path: str, example: bool, minimal: bool) -> int:
     """Create a project in the folder PATH (default: this folder). Existing files are not changed.
 
-    The starter has an agent for each feature, with prompts, plugins and test cases.
+    It has one agent, one tool and one test case; with --example, an agent for each feature.
     """
+    if example and minimal:
+        raise click.UsageError("use --example or --minimal, not both")
     target = Path(path)
-    if target.exists() and not target.is_dir():
-        raise RequestError(f"{path} is a file")
-    written, kept = write_files(target, minimal_files()) if minimal else copy_starter(target)
-    for name in written:
-        click.echo(f"  {name}")
+    _require_new(target, path)
+    written, kept = copy_starter(target) if example else write_files(target, _encoded(new_project()))
+    for line in _listed(written):
+        click.echo(f"  {line}")
     if kept:
         click.echo(f"kept unchanged: {', '.join(kept)}")
     where = "" if path == "." else f"cd {shlex.quote(path)} && "
-    message = "calculate 2 + 3" if minimal else "analyse data/logs/app.log"
-    click.echo("\nTry it, no key needed:")
+    message = "analyse data/logs/app.log" if example else "count the words in 'agents are files'"
+    click.echo("Try it, no key needed:")
     click.secho(f'  {where}agentsd run "{message}"', bold=True)
-    click.echo(f"  {where}agentsd chat        # and edit agents.d/assistant.yaml while you talk")
+    click.echo(f"  {where}agentsd chat   # edit agents.d/assistant.yaml meanwhile")
     return 0
+
+
+def _require_new(target: Path, path: str) -> None:
+    """Raise RequestError if the path is a file, or a folder that has a project."""
+    if target.exists() and not target.is_dir():
+        raise RequestError(f"{path} is a file")
+    if found := next((name for name in (SETTINGS_FILE, AGENTS) if (target / name).exists()), None):
+        where = "" if path == "." else f" -C {shlex.quote(path)}"
+        raise RequestError(
+            f"{target / found} exists: the folder has a project already. Add an agent to it with"
+            f" `agentsd new agent{where} NAME`, or create a project in another folder: `agentsd init FOLDER`"
+        )
+
+
+def _listed(written: Sequence[str]) -> list[str]:
+    """Return a line for each file, or for each folder if there are many files."""
+    if len(written) <= _LISTED:
+        return [*written]
+    folders = Counter(name.partition("/")[0] for name in written if "/" in name)
+    counts = [f"{folder + '/':<11} {counted(count, 'file')}" for folder, count in folders.items()]
+    return [*counts, ", ".join(name for name in written if "/" not in name)]
 
 
 def copy_starter(target: Path) -> tuple[list[str], list[str]]:
@@ -50,12 +76,7 @@ def copy_starter(target: Path) -> tuple[list[str], list[str]]:
         The files written, and the existing ones that were kept.
     """
     starter = {name: source.read_bytes() for source, name in _starter_files()}
-    return write_files(target, {**starter, **_encoded(_PROJECT_FILES)})
-
-
-def minimal_files() -> Mapping[str, bytes]:
-    """Return the files of a project with one agent, by path relative to the project."""
-    return _encoded({**agent_files(MINIMAL_AGENT), **_PROJECT_FILES})
+    return write_files(target, {**starter, **_encoded(SETTINGS_FILES)})
 
 
 def write_files(target: Path, files: Mapping[str, bytes]) -> tuple[list[str], list[str]]:

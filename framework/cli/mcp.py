@@ -16,8 +16,8 @@ from framework.cli.show import counted
 from framework.engine.runtime.runtime import Runtime
 from framework.tools.child_processes import forbid_inspection
 from framework.types.errors import ConfigError
+from framework.types.extras import install_command
 
-_NEEDED = "`agentsd mcp` needs the MCP SDK: pip install 'agentsd[mcp]'"
 _HINT = "it speaks MCP with a program, not with people: add `agentsd mcp` to a client, see docs/serving.md"
 
 
@@ -39,7 +39,7 @@ def command(path: str, agents: tuple[str, ...]) -> int:
         from framework.server.mcp.stdio import serve_stdio
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] in {"mcp", "mcp_types"}:
-            raise ConfigError(_NEEDED) from None
+            raise ConfigError(f"`agentsd mcp` needs the MCP SDK: {install_command('agentsd[mcp]')}") from None
         raise
 
     def announce(runtime: Runtime) -> None:

@@ -40,6 +40,8 @@ version: 1
 # store: {retention: 30d}
 """
 
+SETTINGS_FILES = {"agentsd.yaml": STARTER_SETTINGS, ".gitignore": GITIGNORE}
+
 _AGENT = """\
 # yaml-language-server: $schema=../.agentsd/agent.schema.json
 version: 1
@@ -49,8 +51,29 @@ instructions: |
   You are a helpful assistant. Answer in a few sentences.
   Use your tools for numbers and files; never guess what a file says.
 skill_policy:
-  allow: [calculator, list_dir, read_file]   # `agentsd tools list` shows all tools
+  allow: [{tools}]   # `agentsd tools list` shows all tools
 runtime_policy: {{max_steps: 10, timeout: 60s}}
+"""
+
+_OWN_TOOL = '''\
+"""Tools of this project. A saved edit takes effect without a restart; agents name them as `text.FUNCTION`."""
+
+from framework import tool
+
+
+@tool(risk="low", idempotent=True)
+def count_words(text: str) -> int:
+    """Count the words of a text."""
+    return len(text.split())
+'''
+
+_OWN_CASES = """\
+# yaml-language-server: $schema=../.agentsd/cases.schema.json
+# Run by `agentsd test`. Without a script of its answers, the rule-based model `offline` plays the model.
+cases:
+  - name: words are counted by the tool
+    message: count the words in "agents are files"
+    expect: {called: [text.count_words], output: "3"}
 """
 
 EXAMPLE_CASES = """\
@@ -64,11 +87,31 @@ cases:
 """
 
 
-def agent_files(name: str, description: str = "Calculates, and finds and reads files.") -> Mapping[str, str]:
+def agent_files(name: str) -> Mapping[str, str]:
     """Return a new agent with a test case: texts by path relative to the project."""
+    text = _AGENT.format(
+        name=_as_yaml(name),
+        description="Calculates, and finds and reads files.",
+        tools="calculator, list_dir, read_file",
+    )
     return {
-        f"agents.d/{name}.yaml": _AGENT.format(name=_as_yaml(name), description=description),
+        f"agents.d/{name}.yaml": text,
         f"agents.d/{name}.test.yaml": f"# yaml-language-server: $schema=../.agentsd/cases.schema.json\n{EXAMPLE_CASES}",
+    }
+
+
+def new_project() -> Mapping[str, str]:
+    """Return a new project with one agent, one tool and one test case: texts by path relative to the project."""
+    text = _AGENT.format(
+        name="assistant",
+        description="Counts words, calculates, and reads files.",
+        tools='calculator, list_dir, read_file, "text.*"',
+    )
+    return {
+        "agents.d/assistant.yaml": text,
+        "agents.d/assistant.test.yaml": _OWN_CASES,
+        "plugins/text.py": _OWN_TOOL,
+        **SETTINGS_FILES,
     }
 
 

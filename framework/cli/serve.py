@@ -24,11 +24,11 @@ from framework.engine.runtime.runtime import Runtime
 from framework.telemetry.prometheus import collect_metrics
 from framework.tools.child_processes import forbid_inspection
 from framework.types.errors import ConfigError
+from framework.types.extras import install_command
 
 MMAP_THRESHOLD = 128 * 1024
 """glibc's initial default, in bytes, before it adapts the value."""
 _M_MMAP_THRESHOLD = -3  # in <malloc.h>
-NEEDED = "`agentsd serve` needs FastAPI, uvicorn, rcssmin and rjsmin: pip install 'agentsd[serve]'"
 
 
 EMPTY_OPTION = click.option(
@@ -74,7 +74,8 @@ def _serve(root: Path, settings: Settings, log: ServerLog, **options: bool) -> N
         from framework.server.process import serve
     except ModuleNotFoundError as missing:
         if missing.name in {"fastapi", "rcssmin", "rjsmin", "uvicorn"}:
-            raise ConfigError(NEEDED) from None
+            needed = f"`agentsd serve` needs FastAPI, uvicorn, rcssmin and rjsmin: {install_command('agentsd[serve]')}"
+            raise ConfigError(needed) from None
         raise
     forbid_inspection()
     tune_memory()

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Literal
 
 from framework.llm.capabilities import Capabilities, OpenAIApi, known_capabilities
+from framework.types.extras import install_command
 
 OFFLINE = "offline"
 ApiFormat = Literal["openai", "anthropic", "gemini"]
@@ -158,7 +159,7 @@ def missing_sdk(name: str) -> str:
     provider = next((provider for provider in PROVIDERS if provider.name == prefix), None)
     if provider is None or all(map(_is_installed, SDKS[provider.extra])):
         return ""
-    return f"{name} needs the SDK of {provider.name}: pip install 'agentsd[{provider.extra}]'"
+    return f"{name} needs the SDK of {provider.name}: {install_command(f'agentsd[{provider.extra}]')}"
 
 
 def import_sdks(names: Iterable[str]) -> None:

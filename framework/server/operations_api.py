@@ -65,7 +65,7 @@ def _add_metrics(routes: APIRouter, scrape: Scrape | None, route_class: type) ->
         """Return the metrics of this process in the format of Prometheus."""
         if scrape is None:
             raise MetricsUnavailable(
-                "metrics are not collected: run pip install 'agentsd[serve]', and restart the server"
+                "metrics are not collected: install agentsd with the extra `serve`, and restart the server"
             )
         text, content_type = await asyncio.to_thread(scrape, request.headers.get("accept", ""))
         return Response(text, headers={"content-type": content_type})

@@ -21,6 +21,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.trace import ProxyTracerProvider
 
 from framework.types.errors import ConfigError
+from framework.types.extras import install_command
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
@@ -83,7 +84,7 @@ def export_traces(
         from framework.telemetry.span_exporter import FastSpanExporter
     except ImportError as error:
         raise ConfigError(
-            f"cannot export traces: a package is missing ({error}): run pip install 'agentsd[otlp]'"
+            f"cannot export traces: a package is missing ({error}): run {install_command('agentsd[otlp]')}"
         ) from None
     resource = process_resource(service)
     exporter = FastSpanExporter(

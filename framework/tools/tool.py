@@ -41,6 +41,7 @@ from framework.tools.schema.return_type import ReturnError, ReturnType
 from framework.tools.session_values import Session
 from framework.tools.tool_span import StartSpan, noop_span
 from framework.types.errors import ConfigError, ToolError
+from framework.types.extras import install_command
 from framework.types.http import HttpLimits
 from framework.types.messages import ToolDefinition
 from framework.types.spec import Risk
@@ -194,8 +195,7 @@ class Tool:
             for module, package in self.needs.items()
             if sys.modules.get(module) is None and find_spec(module) is None
         }
-        packages = " ".join(f"'{package}'" for package in dict.fromkeys(missing.values()))
-        return f"{self.name} needs {', '.join(missing)}: pip install {packages}" if missing else ""
+        return f"{self.name} needs {', '.join(missing)}: {install_command(*missing.values())}" if missing else ""
 
     @property
     def contract(self) -> str:

@@ -31,6 +31,7 @@ In reading order; each module imports only from those below it:
     certificates        The certificates that HTTPS clients trust, read once a process.
     confirmation_kinds  Kinds of confirmations, and the decisions that each accepts.
     digest              Digests of content: arguments, plans, tool definitions and files.
+    extras              The command that installs packages, for the way in which agentsd was installed.
     flat_schema         The properties of a JSON Schema in one list, whatever choices it is composed of.
     frozen              The base class of immutable data, and durations.
     imports             Imports that keep the garbage collector away from the objects they create.

@@ -38,19 +38,12 @@ def test_help_lists_the_commands_without_loading_them(tmp_path: Path) -> None:
 
 
 def test_init_creates_a_valid_project_that_runs(tmp_path: Path) -> None:
-    assert agentsd_in_new_interpreter("init", cwd=tmp_path).returncode == 0
+    assert agentsd_in_new_interpreter("init", "--example", cwd=tmp_path).returncode == 0
     checked = agentsd_in_new_interpreter("check", cwd=tmp_path)
     assert checked.returncode == 0, checked.stderr
     assert "agents: assistant, basic, code-diagnosis, coder, log-analyst, planner, repo-analysis, web" in checked.stdout
     assert "all files are valid" in checked.stdout
     assert "warning" not in checked.stderr
-
-
-def test_init_keeps_existing_files(tmp_path: Path) -> None:
-    write(tmp_path, {"agents.d/assistant.yaml": agent("assistant", model="offline")})
-    done = agentsd("init", cwd=tmp_path)
-    assert "kept unchanged: agents.d/assistant.yaml" in done.stdout
-    assert "You are assistant." in (tmp_path / "agents.d/assistant.yaml").read_text()
 
 
 def test_init_prints_the_next_commands_quoted_for_a_shell(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_the_help_of_an_unknown_command_is_an_error(tmp_path: Path, arguments: t
 
 
 def test_check_imports_no_model_client_and_no_executor(tmp_path: Path) -> None:
-    assert agentsd_in_process("init", "--minimal", cwd=tmp_path).returncode == 0
+    assert agentsd_in_process("init", cwd=tmp_path).returncode == 0
     shows = "import sys, atexit; atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
     code = f"{shows}from framework.cli.main import main; main(['check'])"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)

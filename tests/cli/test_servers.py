@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import ENVIRONMENT, agentsd
+from tests.support.commands import ENVIRONMENT, agentsd, install_command_in
 from tests.support.mcp_definitions import server_file, tool_definition
 from tests.support.mcp_worlds import MODERN, configure
 from tests.support.paths import ROOT
@@ -83,7 +83,7 @@ def test_without_the_extra_check_and_run_name_the_package_to_install(tmp_path: P
     done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0
     assert "plugins/servers.yaml:4:3: warning: mcp.docs needs the MCP SDK" in done.stderr
-    assert "pip install 'agentsd[mcp]'" in done.stderr
+    assert install_command_in(tmp_path, "agentsd[mcp]") in done.stderr
 
 
 @pytest.mark.parametrize("words", [["check"], ["run", "-a", "one", "hi"], ["chat", "-a", "one"]])
@@ -95,7 +95,7 @@ def test_a_missing_package_of_a_tool_is_named_with_the_command_to_install_it(tmp
     }
     done = agentsd(*words, cwd=write(tmp_path, files), stdin="hi\n")
     assert done.returncode == 0
-    assert done.stderr.count("pay.pay needs no_such_module: pip install 'some-package'") == 1
+    assert done.stderr.count(f"pay.pay needs no_such_module: {install_command_in(tmp_path, 'some-package')}") == 1
     assert words != ["check"] or "plugins/pay.py:4: warning: pay.pay needs" in done.stderr
 
 
@@ -115,7 +115,8 @@ def test_without_the_sdk_of_a_model_check_and_run_name_the_package_to_install(tm
     command, root = [sys.executable, "-c", program], write(tmp_path, files)
     done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0
-    needed = "warning: anthropic/claude-haiku-4-5 needs the SDK of anthropic: pip install 'agentsd[anthropic]'"
+    how = install_command_in(tmp_path, "agentsd[anthropic]")
+    needed = f"warning: anthropic/claude-haiku-4-5 needs the SDK of anthropic: {how}"
     assert f"agents.d/one.yaml:4:8: {needed}" in done.stderr
     assert f"agentsd.yaml:1:8: {needed}" in done.stderr
 

@@ -124,7 +124,7 @@ def test_a_documented_command_is_executed(line: str, template: tuple[Path, str],
     folder, run_id = template
     root = shutil.copytree(folder, tmp_path / "project")
     arguments = arguments_of(line, root, run_id)
-    if arguments[0] == "new":
+    if arguments[0] in ("new", "init"):
         shutil.rmtree(root / "hello/agents.d")
     if arguments[0] in SERVERS:
         serve(arguments, root)

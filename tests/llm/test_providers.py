@@ -17,6 +17,7 @@ from framework.llm.openai.responses import ResponsesModel
 from framework.llm.provider_table import PROVIDERS, Provider
 from framework.llm.providers import create_client
 from framework.types.errors import ConfigError
+from framework.types.extras import install_command
 from framework.types.messages import Message
 from tests.support.wire import says, wire_server
 
@@ -119,7 +120,7 @@ def test_a_missing_sdk_is_one_line_with_the_package_to_install(name: str) -> Non
 
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
-    assert done.stdout.strip() == f"{name}/m needs the SDK of {name}: pip install 'agentsd[{name}]'"
+    assert done.stdout.strip() == f"{name}/m needs the SDK of {name}: {install_command(f'agentsd[{name}]')}"
 
 
 def test_configured_capabilities_override_known_ones() -> None:

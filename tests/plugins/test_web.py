@@ -14,6 +14,7 @@ import pytest
 from framework import Runtime
 from framework.config.settings import Settings, ToolSettings
 from framework.testing import ScriptedModel
+from framework.types.extras import install_command
 from framework.types.http import HttpLimits
 from framework.types.messages import ToolCall, ToolResult
 from framework.types.state import Approve
@@ -87,7 +88,7 @@ def test_a_missing_package_is_reported_with_the_command_to_install_it(
     async def main() -> None:
         async with site({"/": answer(PAGE, "content-type: text/html")}) as served:
             failed = await call(root, served, "web.read_url", url=served.url)
-            assert (failed.status, "pip install 'agentsd[web]'" in (failed.error or "")) == ("error", True)
+            assert (failed.status, install_command("agentsd[web]") in (failed.error or "")) == ("error", True)
 
     asyncio.run(main())
 

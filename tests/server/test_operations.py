@@ -240,7 +240,7 @@ def test_a_server_without_metrics_says_what_to_install(tmp_path: Path) -> None:
             return await ask(create_app(runtime, ConfigFeed(), ServerMetrics(), scrape), "GET", "/metrics")
 
     refused = asyncio.run(main(None))
-    assert (refused.status_code, "pip install 'agentsd[serve]'" in refused.text) == (404, True)
+    assert (refused.status_code, "install agentsd with the extra `serve`" in refused.text) == (404, True)
     assert asyncio.run(main(lambda _: (b"x 1", "text/plain"))).text == "x 1"
 
 

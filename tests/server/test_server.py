@@ -19,7 +19,7 @@ from fastapi import Depends, FastAPI, HTTPException
 
 from framework import Runtime
 from framework.server import router
-from tests.support.commands import COMMAND, ENVIRONMENT, agentsd
+from tests.support.commands import COMMAND, ENVIRONMENT, agentsd, install_command_in
 from tests.support.loopback import LOOPBACK
 from tests.support.otlp_sink import sink
 from tests.support.paths import ROOT
@@ -419,14 +419,15 @@ def test_one_agent_file_can_be_served_without_a_project(tmp_path: Path) -> None:
 def test_without_the_extra_serve_reports_it_and_other_commands_work(tmp_path: Path) -> None:
     write(tmp_path, {ONE: one()})
     without = "import sys; sys.modules.update(fastapi=None, uvicorn=None, starlette=None)"
+    command = install_command_in(tmp_path, "agentsd[serve]")
     for arguments, code, message in (
-        (["serve"], 78, "`agentsd serve` needs FastAPI, uvicorn, rcssmin and rjsmin: pip install 'agentsd[serve]'"),
+        (["serve"], 78, f"`agentsd serve` needs FastAPI, uvicorn, rcssmin and rjsmin: {command}"),
         (["config", "history", "--url", "http://127.0.0.1:1"], 1, "there is no server at http://127.0.0.1:1"),
     ):
         program = f"{without}; from framework.cli.main import main; main({arguments!r})"
         env = {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-c", program]
-        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=30, check=False)
+        words = [sys.executable, "-c", program]
+        done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=30, check=False)
         assert (done.returncode, message in done.stderr) == (code, True), done.stderr
 
 

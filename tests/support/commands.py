@@ -19,6 +19,7 @@ from time import monotonic
 import pytest
 
 from framework.cli.main import _invoke
+from framework.types.extras import install_command
 from tests.support.forks import Fork, run
 
 COMMAND = [sys.executable, "-m", "framework.cli.main"]
@@ -44,6 +45,12 @@ def agentsd_in_process(*arguments: str, cwd: Path, stdin: str = "") -> subproces
         finally:
             sys.stdin = given
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
+def install_command_in(folder: Path, *packages: str) -> str:
+    """Return the command to install packages that `agentsd` prints in a folder."""
+    with contextlib.chdir(folder):
+        return install_command(*packages)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from framework import ConfigError, Runtime, ToolError, tool
 from framework.testing import ScriptedModel
 from framework.testing import calls as scripted_calls
 from framework.tools.declaration import OPTIONS as OPTION_NAMES
+from framework.types.extras import install_command
 from framework.types.problem import Problem
 from tests.support.cases import cases
 from tests.support.generations import GOOD_PLUGIN, build_generation
@@ -174,7 +175,7 @@ def test_a_missing_package_is_reported_by_a_check_by_runs_and_by_calls(tmp_path:
     policies = {"may": "{allow: [pay.pay]}", "may_not": "{allow: [echo]}"}
     agents = {f"agents.d/{name}.yaml": agent(name, skill_policy=policy) for name, policy in policies.items()}
     root = write(tmp_path, {"plugins/pay.py": lines, **agents})
-    message = "pay.pay needs no_such_module: pip install 'some-package'"
+    message = f"pay.pay needs no_such_module: {install_command('some-package')}"
 
     async def main() -> None:
         model = ScriptedModel(scripted_calls(("pay.pay", {})), "done", "done")

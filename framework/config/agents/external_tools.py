@@ -12,6 +12,7 @@ from framework.tools.connection_pool import ConnectionPool, PooledSource
 from framework.tools.contracts import ContractChange, Contracts
 from framework.tools.tool import Tool
 from framework.tools.tool_source import source_of
+from framework.types.extras import install_command
 from framework.types.problem import Problem
 from framework.types.tool_servers import McpServer
 
@@ -99,7 +100,7 @@ def _without_sdk(declared: Mapping[str, DeclaredSource]) -> Iterator[Problem]:
     servers = [name for name in declared if name.startswith(_MCP_PREFIX)]
     if servers and find_spec("mcp") is None:
         for name in servers:
-            yield declared[name].problem(f"{name} needs the MCP SDK: pip install 'agentsd[mcp]'")
+            yield declared[name].problem(f"{name} needs the MCP SDK: {install_command('agentsd[mcp]')}")
 
 
 def _is_known(one: PooledSource) -> bool:

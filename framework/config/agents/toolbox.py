@@ -20,6 +20,7 @@ from framework.tools.plugins.trial import TrialNotStarted, try_plugins
 from framework.tools.tool import Tool
 from framework.tools.toolset import index_tools
 from framework.types.errors import ConfigError
+from framework.types.extras import needs_only_extras
 from framework.types.problem import Problem
 
 _LOADS_PER_COLLECTION = 20
@@ -193,9 +194,9 @@ def _untried(path: str, files: Mapping[str, bytes], reason: str) -> _Loaded:
 
 
 def _missing_packages(plugin: Plugin) -> Iterator[Problem]:
-    """Yield a warning at each tool that needs a package that is not installed."""
+    """Yield a warning at each tool that needs a package that is not installed, unless it is in an extra of agentsd."""
     for tool in plugin.tools:
-        if missing := tool.missing_packages:
+        if not needs_only_extras(tool.needs) and (missing := tool.missing_packages):
             code = getattr(unwrap(tool.function), "__code__", None)
             line = code and code.co_firstlineno
             yield Problem(path=plugin.path, line=line, message=missing, severity="warning")

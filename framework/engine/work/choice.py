@@ -12,11 +12,7 @@ from framework.engine.work.source import WorkSource
 from framework.store.url import MEMORY_URL
 from framework.store.work import EVERYTHING, WorkScope
 from framework.types.errors import ConfigError
-
-PROCRASTINATE_NEEDED = (
-    "work.engine: delivering runs through PostgreSQL needs Procrastinate: pip install 'agentsd[postgres]', "
-    "or set work.engine to embedded in all processes of the store"
-)
+from framework.types.extras import install_command
 
 
 @asynccontextmanager
@@ -53,7 +49,10 @@ async def open_work(
         from framework.engine.work.procrastinate import ProcrastinateSource
     except ModuleNotFoundError as missing:
         if missing.name in {"procrastinate", "psycopg", "psycopg_pool", "sqlalchemy"}:
-            raise ConfigError(PROCRASTINATE_NEEDED) from None
+            raise ConfigError(
+                "work.engine: delivering runs through PostgreSQL needs Procrastinate:"
+                f" {install_command('agentsd[postgres]')}, or set work.engine to embedded in all processes of the store"
+            ) from None
         raise
     async with ProcrastinateSource.open(url, root, capacity, scope) as source:
         yield source

@@ -63,5 +63,5 @@ def _load() -> _Respond:
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] != "ag_ui":
             raise
-        raise NotInstalled("AG-UI needs the package ag-ui-protocol: pip install 'agentsd[serve]'") from None
+        raise NotInstalled("AG-UI needs the package ag-ui-protocol: install agentsd with the extra `serve`") from None
     return respond

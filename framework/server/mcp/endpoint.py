@@ -43,5 +43,5 @@ def _load() -> type[McpEndpoint]:
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] not in {"mcp", "mcp_types"}:
             raise
-        raise NotInstalled("the MCP server needs the MCP SDK: pip install 'agentsd[mcp]'") from None
+        raise NotInstalled("the MCP server needs the MCP SDK: install agentsd with the extra `mcp`") from None
     return McpEndpoint

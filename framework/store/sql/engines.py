@@ -19,6 +19,7 @@ from framework.store.sql.transactions import (
     set_up_sqlite,
 )
 from framework.types.errors import ConfigError
+from framework.types.extras import install_command
 
 _BUSY_SECONDS = 10
 """How long SQLite waits for another process to finish its write."""
@@ -79,7 +80,7 @@ def create_engine(
             url, poolclass=sa.NullPool, hide_parameters=True, connect_args=connect_args, **options
         )
     except ModuleNotFoundError:
-        raise ConfigError('PostgreSQL needs a driver: pip install "agentsd[postgres]"') from None
+        raise ConfigError(f"PostgreSQL needs a driver: {install_command('agentsd[postgres]')}") from None
     limit = f"idle_in_transaction_session_timeout = {max(1, round(idle_seconds * 1000))}"
 
     @sa.event.listens_for(engine, "connect")

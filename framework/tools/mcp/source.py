@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from framework.tools.tool import Tool, ToolContext
 from framework.tools.tool_source import OnChange, RemoteCall, external_tool
 from framework.types.errors import ConfigError, ToolError
+from framework.types.extras import install_command
 from framework.types.spec import Risk
 from framework.types.text import shorten
 from framework.types.tool_servers import McpServer
@@ -82,7 +83,7 @@ class McpSource:
         try:
             client_type, callbacks_type = await asyncio.to_thread(_import_client)  # takes over a second at first
         except ImportError as error:
-            self._connection_fault = f"{self.name} needs the MCP SDK ({error}): pip install 'agentsd[mcp]'"
+            self._connection_fault = f"{self.name} needs the MCP SDK ({error}): {install_command('agentsd[mcp]')}"
             self._changed()
             return
         callbacks = callbacks_type(on_tools_changed=self._stale.set, on_disconnect=self._on_disconnect)

@@ -196,7 +196,7 @@ def test_no_choice_repeats_a_finished_step(
 
 def test_a_failed_step_is_decided_by_another_process_from_the_command_line(tmp_path: Path) -> None:
     files = {"on_failure: replan": "on_failure: ask"}
-    assert agentsd("init", cwd=tmp_path).returncode == 0
+    assert agentsd("init", "--example", cwd=tmp_path).returncode == 0
     file = tmp_path / "agents.d/planner.yaml"
     for old, new in files.items():
         file.write_text(file.read_text().replace(old, new))

@@ -345,6 +345,6 @@ def test_a_server_without_the_package_says_what_to_install(tmp_path: Path, monke
         async with scene(tmp_path, ScriptedModel()) as there:
             refused = await there.post({})
             assert refused.status_code == 501
-            assert "pip install 'agentsd[serve]'" in refused.json()["error"]["message"]
+            assert "install agentsd with the extra `serve`" in refused.json()["error"]["message"]
 
     asyncio.run(main())

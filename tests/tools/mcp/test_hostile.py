@@ -23,6 +23,7 @@ from framework.tools.mcp import source as mcp
 from framework.tools.mcp.content import MAX_RESULT_CHARS
 from framework.tools.schema.arguments import ArgumentsError
 from framework.types.errors import ToolError
+from framework.types.extras import install_command
 from framework.types.tool_servers import McpServer
 from tests.support.mcp_definitions import tool_definition
 from tests.support.mcp_worlds import MODERN, PATIENCE, World, children, configure, listings, opened, raw
@@ -94,7 +95,7 @@ def test_without_the_sdk_the_fault_names_the_package_to_install(monkeypatch: pyt
             return world.source.faults
 
     (fault,) = asyncio.run(main())
-    assert "pip install 'agentsd[mcp]'" in fault
+    assert install_command("agentsd[mcp]") in fault
 
 
 @asynccontextmanager

@@ -1,0 +1,75 @@
+"""The command that installs packages, written for the way in which this copy of agentsd was installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from shlex import quote
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+_ROOT = Path(__file__).resolve().parents[2]
+_EXTRA = re.compile(r"agentsd\[([a-z0-9_,-]+)\]")
+
+
+def install_command(*packages: str) -> str:
+    """Return a `pip install` command for packages, such as `agentsd[serve]` or `pyyaml`, that works here.
+
+    agentsd's own extras come from where agentsd was installed from: a checkout, an archive, a repository or an index.
+    """
+    own = [extras[1] for package in packages if (extras := _EXTRA.fullmatch(package))]
+    others = [package for package in packages if not _EXTRA.fullmatch(package)]
+    words = [*_own_requirement(",".join(dict.fromkeys(own)))] if own else []
+    return " ".join([_pip(), "install", *words, *(f"'{package}'" for package in dict.fromkeys(others))])
+
+
+def needs_only_extras(packages: Mapping[str, str]) -> bool:
+    """Return whether all packages, by the module that each contains, are extras of agentsd."""
+    return all(map(_EXTRA.fullmatch, packages.values()))
+
+
+def _own_requirement(extras: str) -> tuple[str, ...]:
+    origin = _origin()
+    url = str(origin.get("url", ""))
+    if "dir_info" in origin:
+        folder = Path(unquote(urlsplit(url).path))
+        if (folder / "pyproject.toml").is_file():
+            flags = ("-e",) if origin["dir_info"].get("editable") else ()
+            return (*flags, quote(f"{_shortest(folder)}[{extras}]"))
+    elif "vcs_info" in origin:
+        source = origin["vcs_info"]
+        revision = source.get("requested_revision") or source.get("commit_id", "")
+        return (quote(f"agentsd[{extras}] @ {source.get('vcs', 'git')}+{url}@{revision}"),)
+    elif url:
+        return (quote(f"agentsd[{extras}] @ {url}"),)
+    return (quote(f"agentsd[{extras}]"),)
+
+
+def _origin() -> Mapping[str, Any]:
+    """Return where agentsd was installed from, as PEP 610 describes it; empty if that was an index."""
+    try:
+        text = distribution("agentsd").read_text("direct_url.json")
+    except PackageNotFoundError:  # a checkout on PYTHONPATH
+        return {"url": _ROOT.as_uri(), "dir_info": {"editable": True}}
+    return json.loads(text) if text else {}
+
+
+def _pip() -> str:
+    """Return `pip` if the shell finds the one of this environment, else the call of it by this Python."""
+    python = Path(sys.executable)
+    found = shutil.which("pip")
+    return "pip" if found and Path(found).parent == python.parent else f"{quote(_shortest(python))} -m pip"
+
+
+def _shortest(path: Path) -> str:
+    """Return a path relative to the working directory if it is inside, else as it is."""
+    try:
+        return os.fspath(path.relative_to(Path.cwd()))
+    except (OSError, ValueError):
+        return os.fspath(path)
