@@ -18,6 +18,7 @@ In reading order; each module imports only from those below it:
     scripted           A model that replies from a script, for tests of agents.
     stream_assembler   Assembles a streamed chat completion from its chunks.
     reply_check        Checks a provider's complete response and turns it into a reply.
+    text_calls         Finds function calls that a model wrote into its text.
     thoughts           Separates a model's thoughts from its answer in one text.
     provider_errors    Translates every failure of a provider to a ModelError.
     client             The interface of every model client: request, deltas and reply.

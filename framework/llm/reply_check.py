@@ -81,7 +81,10 @@ def require_content(reply: ModelReply, info: ModelInfo) -> None:
     if reply.finish_reason == "length":
         error = ModelError(f"{info.name}: max_tokens cut the answer before its text: raise model_settings.max_tokens")
     else:
-        error = ModelError(f"{info.name}: the answer is empty: no text and no tool calls", retryable=True)
+        thoughts = len(reply.message.reasoning.text) if reply.message.reasoning else 0
+        only = f"only thoughts ({thoughts} characters), which may lack their end tag, " if thoughts else ""
+        problem = f"the answer is empty: {only}no text and no tool calls"
+        error = ModelError(f"{info.name}: {problem}", retryable=True)
     error.usage = reply.usage
     raise error.of_type("empty_answer")
 

@@ -25,7 +25,7 @@ from tests.support.wire import Answer, WireServer, wire_server
 from tests.support.wire import says as openai_says
 
 FAST = "model_calls: {backoff: 1ms, max_backoff: 1ms, max_retries: 2}\n"
-EMPTY = ["", " ", "\n\t\n", "\u200b\ufeff", "\x00", "<think>it is five</think>\n"]
+EMPTY = ["", " ", "\n\t\n", "\u200b\ufeff", "\x00", "<think>it is five</think>\n", "<think>it is five"]
 THOUGHTS = Message(role="assistant", reasoning=Reasoning(text="it is five", provider="scripted"))
 
 
@@ -84,7 +84,8 @@ def test_without_a_fallback_the_run_fails_with_a_model_error(tmp_path: Path, emp
     result, _ = run(project(tmp_path), calls(("work", {"n": 1})), *[empty] * 3)
     assert (result.status, result.finish_reason) == ("failed", "model_error")
     assert result.error is not None
-    assert result.error.message == "scripted: the answer is empty: no text and no tool calls (3 attempts)"
+    thoughts = "only thoughts (10 characters), which may lack their end tag, " if "five" in str(empty) else ""
+    assert result.error.message == f"scripted: the answer is empty: {thoughts}no text and no tool calls (3 attempts)"
     assert result.error.retryable
 
 

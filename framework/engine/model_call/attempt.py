@@ -12,6 +12,7 @@ from framework.engine.model_call.trace import ModelTrace
 from framework.llm.capabilities import with_cost
 from framework.llm.client import Delta, ModelClient, ModelInfo, ModelReply, ModelRequest
 from framework.llm.reply_check import require_content
+from framework.llm.text_calls import reject_text_calls
 from framework.llm.thoughts import Separated, ThoughtSplitter, without_thoughts
 from framework.llm.tokens import estimate_tokens, message_tokens
 from framework.llm.tool_schemas import blamed_tool
@@ -47,7 +48,7 @@ async def send_attempt(
         fallback: whether the model is a fallback.
 
     Raises:
-        ModelError: the attempt failed or its answer is empty; carries the usage, where known.
+        ModelError: the attempt failed, or its answer is empty or a call as text; carries the usage, where known.
     """
     attempt = _Attempt(caller, client, request, message_id)
     with call.attempt(client.info, fallback=fallback) as trace:
@@ -55,10 +56,11 @@ async def send_attempt(
             reply = attempt.completed(await attempt.receive())
             if request.continued is None:  # else nothing may be left to add
                 require_content(reply, client.info)
+                reject_text_calls(reply, request, client.info, request.tools or caller.agent.toolset.definitions)
         except ModelError as error:
             attempt.name_rejected_tool(error)
             error.usage = attempt.failed_usage(error.usage)
-            error.has_begun = any(text.strip() for text in attempt.texts)
+            error.has_begun |= any(text.strip() for text in attempt.texts)
             trace.failed(error.error_type, error.message, error.usage)
             error.for_message(attempt.message_id)
             raise

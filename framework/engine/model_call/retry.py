@@ -7,11 +7,13 @@ Clients send a request once, and their SDKs retry nothing, so that attempts neve
 | limits the rate, fails (5xx, 408, 409), times out, cannot be reached    | yes     | yes             |
 | sends an unusable answer: truncated, empty, not JSON, an HTML page      | yes     | yes             |
 | says that the model's function call is unreadable (400, 500)            | yes (+) | yes             |
+| sends a function call as text, because its server has no parser for it  | once(-) | yes             |
 | lacks the model, rejects the key, requires payment, quota is exhausted  | no      | yes (*)         |
 | rejects the request (400, 403, 413, 422)                                | no      | no              |
 | refuses the content; max_tokens cut a tool call or left no text         | no      | no              |
 
 (+) With the provider's message as a correction.
+(-) With a correction that says how to call.
 (*) The run and its sub-runs do not call this model again as long as a fallback remains; other runs do.
 
 A failed attempt leaves nothing in the run but its cost: no message, and no tool call.
@@ -43,7 +45,7 @@ _NO_FINISH_REASON = (
     "the server of {model} ended its stream without a finish_reason: the answer is taken as complete; if answers are "
     "cut, set `stream: false` at an alias of the model, or update the server"
 )
-_UNUSABLE_ANSWERS = ("empty_answer", "bad_call")
+_UNUSABLE_ANSWERS = ("empty_answer", "bad_call", "text_call")
 """Types of errors after which the same request with the same seed would fail again."""
 _POLL_INTERVAL = 0.5
 """Seconds between two checks whether a model has recovered, because another run may find out first."""
