@@ -136,7 +136,7 @@ class RunResumer:
         decisions = storable_decisions(decisions)
         await self._launcher.wait_until_released(run_id)
         state = await self.load(run_id, caller)
-        decided = decisions | await self._expired_confirmations(state, decisions)
+        decided = await self._all_decisions(state, decisions, caller)
         await self._store.hand_over(state, decided, dict.fromkeys(decisions, by or caller.user))
         self._stop_timer(run_id)
         if self._executes(execute):
@@ -167,7 +167,7 @@ class RunResumer:
         ) as leased:
             await self._launcher.wait_until_released(run_id)
             state = await self.load(run_id, caller)
-            decided = decisions | await self._expired_confirmations(state, decisions)
+            decided = await self._all_decisions(state, decisions, caller)
             generation = await self._original_generation(state, leased)
             if caller is RUNTIME_CALLER:  # a person who resumes a run here does not want another process to do it
                 await self._hand_on.check(state, generation, self._catalog.current)
@@ -291,6 +291,20 @@ class RunResumer:
         for timer in self._timers.values():
             timer.cancel()
 
+    async def _all_decisions(
+        self, state: RunState, decisions: Mapping[str, Decision], caller: Caller
+    ) -> Mapping[str, Decision]:
+        """Return the decisions and those of expired confirmations; raises what `_expired_confirmations` raises.
+
+        Also raises RunBusy if the runtime would continue a run that waits for a person. It was in progress, or had
+        expired, when the store was read, and has paused since; its timer may also have been a moment early.
+        """
+        decided = {**decisions, **await self._expired_confirmations(state, decisions)}
+        if caller is RUNTIME_CALLER and state.status == "paused" and not decided:
+            self._set_timer(state)
+            raise RunBusy(f"run {state.run_id} waits for a decision")
+        return decided
+
     async def _expired_confirmations(self, state: RunState, decisions: Mapping[str, Decision]) -> dict[str, Decision]:
         """Check that the run accepts the decisions, and return `EXPIRED` for its expired confirmations, by id.
 
@@ -343,7 +357,11 @@ class RunResumer:
         """
         if cancel_requested:
             self._background.start(f"run {state.run_id}", self._cancel_paused(state.run_id))
-            return
+        else:
+            self._set_timer(state)
+
+    def _set_timer(self, state: RunState) -> None:
+        self._stop_timer(state.run_id)
         expiries = [one.expires_at for one in state.pending if one.expires_at is not None]
         if expiries:
             delay = min(expiries).timestamp() - self._store.now()
@@ -359,11 +377,12 @@ class RunResumer:
 
     def _continue_expired(self, run_id: str) -> None:
         self._timers.pop(run_id, None)
-        if self._executes():
-            continuing = self._continue_when_free(run_id)
-        else:
-            continuing = self._hand_over(run_id, {}, RUNTIME_CALLER)
+        continuing = self._continue_when_free(run_id) if self._executes() else self._hand_over_expired(run_id)
         self._background.start(f"run {run_id}", continuing)
+
+    async def _hand_over_expired(self, run_id: str) -> None:
+        with suppress(RunBusy):
+            await self._hand_over(run_id, {}, RUNTIME_CALLER)
 
     async def _continue_when_free(self, run_id: str) -> None:
         """Continue a run in this process, unless another one does before there is a free place."""
@@ -389,7 +408,7 @@ class RunResumer:
     async def _leave(self, run_id: str, reason: str) -> None:
         """Leave an interrupted run, or one with an expired confirmation, to another process."""
         state = await self._store.load_run(run_id)
-        record = await self._store.take(state, await self._expired_confirmations(state, {}))
+        record = await self._store.take(state, await self._all_decisions(state, {}, RUNTIME_CALLER))
         if record.cancel_requested:
             await self._record_end(state, record, "cancelled", "cancelled")
         else:
@@ -399,7 +418,8 @@ class RunResumer:
         message = f"{info.attempts} processes in a row ended during the next step of the run"
         with suppress(RequestError):  # another process resumed or ended it first
             state = await self._store.load_run(info.run_id)
-            await self._end_inactive(state, "failed", "crashed", ErrorInfo(code="crashed", message=message))
+            if state.status != "paused":  # else it has saved a step since
+                await self._end_inactive(state, "failed", "crashed", ErrorInfo(code="crashed", message=message))
 
     async def _end_inactive(
         self,

@@ -28,6 +28,8 @@ DEFAULT_RETRY_SECONDS = 15.0
 """How long to retry while PostgreSQL is unreachable or a SQLite file is locked."""
 DEFAULT_IDLE_SECONDS = 30.0
 """After how long PostgreSQL ends a transaction whose process sends no statement."""
+_MIGRATION_IDLE_SECONDS = 60.0
+"""The same for a migration: a lease may be far shorter, and opening a store is not retried."""
 REQUEST_SECONDS = 4.0
 """How long what a client waits for may wait for a SQLite file: for other writes of this process, and for locks."""
 _RETRY_INTERVAL_SECONDS = 0.2
@@ -91,11 +93,24 @@ class Database:
         parsed = parse_store_url(url, root)
         database = cls(parsed, retry_seconds, idle_seconds, clock)
         try:
-            await database._do(database._writer, upgrade, upgrade, lock_seconds(parsed))
+            await database._migrate(parsed)
         except BaseException:
             await database.close()
             raise
         return database
+
+    async def _migrate(self, url: sa.URL) -> None:
+        """Migrate the tables; in PostgreSQL through a connection of its own, whose transaction may be slow."""
+        if self.is_sqlite:
+            await self._do(self._writer, upgrade, upgrade, lock_seconds(url))
+            return
+        engine = create_engine(url, begin="BEGIN", idle_seconds=_MIGRATION_IDLE_SECONDS, clock=self.clock)
+        threads = ConnectionThreads(engine, 1)
+        try:
+            await self._do(threads, upgrade, upgrade, 0)
+        finally:
+            threads.stop()
+            await asyncio.to_thread(threads.close)
 
     async def write(
         self,

@@ -85,13 +85,14 @@ def create_engine(
 
     @sa.event.listens_for(engine, "connect")
     def _set_up(connection: Any, record: Any) -> None:
+        connection.autocommit = True  # in a transaction, the limit would also apply until its commit
         (session,) = connection.execute("SELECT pg_backend_pid()").fetchone()
         is_pooled = session != connection.info.backend_pid
         if is_pooled:  # a pooler may execute each transaction in another session of the server
             connection.prepare_threshold = None
         else:
             connection.execute(f"SET {limit}")
-        connection.commit()
+        connection.autocommit = False
         set_transactions(record, PostgresTransactions(connection, f"SET LOCAL {limit}" if is_pooled else None))
 
     begin_through_driver(engine)

@@ -37,9 +37,6 @@ from framework.store.sql.texts import SEPARATOR
 from framework.types.errors import StoreTooNew
 
 _MIGRATION_LOCK = 0x6167656E7473
-_IDLE_SECONDS = 60
-"""After how long PostgreSQL ends a migration whose process sends no statement. A lease may be far shorter, and opening
-a store is not retried."""
 
 Migration = Callable[[sa.Connection], None]
 
@@ -165,7 +162,6 @@ def upgrade(connection: sa.Connection) -> int:
     """
     if connection.dialect.name == "postgresql":
         complete_for_postgresql()
-        connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{_IDLE_SECONDS}s'")
         # Two processes that start concurrently must not both create tables.
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
     versions.create(connection, checkfirst=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,8 @@ from framework import (
     tool,
 )
 from framework.engine.runtime.resume import RunResumer
-from framework.store.protocol import RunQuery
+from framework.engine.work.embedded import EmbeddedSource
+from framework.store.protocol import RunInfo, RunQuery
 from framework.store.sql.store import SqlStore
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.errors import RunTaken
@@ -541,6 +542,44 @@ def test_orphans_are_resumed_only_on_request(tmp_path: Path, store_url: str) -> 
         assert await runtime.resume_orphans() == []
 
     life(root, store_url, shop, body, "hi")
+
+
+class LateReader(SqlStore):
+    """A store whose lists of runs to continue are older than the pause of a run, as under load."""
+
+    late: RunInfo | None = None
+
+    async def runs(self, query: RunQuery | None = None) -> Sequence[RunInfo]:
+        is_asked = query is not None and (query.orphaned or query.expired_at is not None)
+        return [self.late] if is_asked and self.late else await super().runs(query)
+
+
+@pytest.mark.parametrize(("found_as", "capacity"), [("interrupted", 5), ("expired", 5), ("expired", 0)])
+def test_a_run_that_waits_for_a_person_is_not_continued_by_a_process_that_is_late(
+    tmp_path: Path, store_url: str, found_as: str, capacity: int
+) -> None:
+    """It could not be decided meanwhile, and its confirmation would be requested twice."""
+    root, shop = project(tmp_path), Shop()
+
+    async def main() -> None:
+        store = await LateReader.open(store_url, root)
+        assert isinstance(store, LateReader)
+        models, work = {"scripted": ScriptedModel(PAY, "ok")}, EmbeddedSource(capacity)
+        async with Runtime.open(
+            root, tools=shop.tools(), models=models, store=store, watch=False, work=work
+        ) as runtime:
+            first = await runtime.run("pay")
+            (info,) = await store.runs()
+            store.late = replace(info, status="running" if found_as == "interrupted" else "paused", held=False)
+            version, before = (await store.load_run(first.run_id)).version, await store.events(first.run_id)
+            await (runtime.resume_orphans() if found_as == "interrupted" else runtime.expire())
+        state = await store.load_run(first.run_id)
+        assert (state.status, state.version) == ("paused", version)
+        assert await store.events(first.run_id) == before
+        assert [asked.tool for asked in state.pending] == ["pay"]
+        await store.close()
+
+    asyncio.run(main())
 
 
 def test_the_reason_why_a_run_cannot_be_resumed_is_logged_once(

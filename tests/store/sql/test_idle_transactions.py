@@ -48,7 +48,8 @@ def test_others_write_a_row_that_a_suspended_process_has_locked(postgres: str, t
         await second.write(lambda connection: connection.execute(sa.update(ROWS).values(writer="other")))
         assert await written_by(second) == "other"
         work.continues.set()
-        assert (await writing, work.attempts) == (1, 2)
+        assert await writing == 1
+        assert work.attempts > 1, "the server ended the first transaction, and may end others of a slow machine"
         assert await written_by(second) == "continued"
 
     async def opened() -> None:
@@ -69,5 +70,4 @@ def test_a_migration_may_be_slower_than_the_transactions_of_a_short_lease(postgr
         database = await Database.open(new_database(postgres), tmp_path, idle_seconds=0.001)
         await database.close()
 
-    for _ in range(3):  # each has dozens of statements, and a millisecond between any two of them would be too long
-        asyncio.run(opened())
+    asyncio.run(opened())  # it has dozens of statements, and a millisecond between any two of them would be too long
