@@ -15,7 +15,8 @@ from framework.cli.schema import refresh_schemas
 from framework.cli.screen import prints_on_stderr
 from framework.cli.show import counted
 from framework.config.generations.generation import Generation
-from framework.config.settings import SETTINGS_FILE, Settings
+from framework.config.overlay import environment_in, is_settings_file, read_settings_files
+from framework.config.settings import Settings
 from framework.config.yaml.parse import sort_problems, without_repeats
 from framework.engine.runtime.project import Project
 from framework.evals.suite import read_suite
@@ -46,7 +47,7 @@ def command(path: str, fix: bool, connect: bool, strict: bool, as_json: bool) ->
     try:
         generation, settings_problems = asyncio.run(_load(location, connect=connect)), list[Problem]()
     except ConfigError as error:
-        if not any(problem.path == SETTINGS_FILE for problem in error.problems):
+        if not any(is_settings_file(problem.path) for problem in error.problems):
             raise
         generation, settings_problems = asyncio.run(_load_beside(location)), [*error.problems]
     problems = settings_problems + _problems(location, generation)
@@ -88,7 +89,7 @@ async def _load(location: Location, *, connect: bool = False) -> Generation:
 
 async def _load_beside(location: Location) -> Generation:
     """Load the other files beside an invalid `agentsd.yaml`."""
-    settings = Settings.valid_part((location.folder / SETTINGS_FILE).read_bytes())
+    settings = Settings.valid_part(read_settings_files(location.folder))
     with prints_on_stderr():
         project = await Project.read(location.root, settings)
         await project.catalog.close()
@@ -99,6 +100,7 @@ def _as_data(generation: Generation, problems: list[Problem], *, strict: bool) -
     return {
         "ok": not any(strict or problem.severity == "error" for problem in problems),
         "digest": generation.digest,
+        "environment": environment_in(generation.files),
         "agents": sorted(generation.agents),
         "tools": sorted(generation.tools),
         "not_contacted": sorted(generation.external.not_contacted),
@@ -115,6 +117,8 @@ def _not_installed(generation: Generation) -> list[str]:
 
 def _show_summary(generation: Generation, errors: int, warnings: int) -> None:
     none = "none" if errors else "none (put one under agents.d/, or run `agentsd init`)"
+    if name := environment_in(generation.files):
+        click.echo(f"environment: {name} (agentsd.{name}.yaml over agentsd.yaml)")
     click.echo(f"agents: {', '.join(sorted(generation.agents)) or none}")
     click.echo(f"tools:  {len(generation.tools)}")
     if silent := generation.external.not_contacted:

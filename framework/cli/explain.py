@@ -16,6 +16,7 @@ from framework.cli.show import counted, wrapped
 from framework.cli.wrapping import wrapped_line
 from framework.config.agents.compile import Agent
 from framework.config.generations.generation import Generation
+from framework.config.overlay import environment_in
 from framework.config.settings import Settings
 from framework.config.templates.prompts import PromptError
 from framework.engine.context.policy import VerdictKind
@@ -100,11 +101,13 @@ def _prompt(agent: Agent, settings: Settings, locale: str | None, inputs: tuple[
 
 
 def _agent_data(agent: Agent, generation: Generation, prompt: RenderedPrompt) -> dict[str, Any]:
-    return {**agent_policy(agent, generation).model_dump(mode="json", exclude_unset=True), **prompt.model_dump()}
+    policy = agent_policy(agent, generation).model_dump(mode="json", exclude_unset=True)
+    return {**policy, **prompt.model_dump(), "environment": environment_in(generation.files)}
 
 
 def _show_agent(agent: Agent, data: dict[str, Any]) -> None:
     about = f"({agent.path}): model {data['model']}, executor {data['executor']}"
+    about += f", environment {data['environment']}" if data["environment"] else ""
     click.echo(wrapped_line(f"{click.style(agent.name, bold=True)} {about}", sys.stdout))
     for problem in data["stale"]:
         click.secho(f"last good version, because of: {problem}", fg="red")

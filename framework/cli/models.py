@@ -15,7 +15,8 @@ from framework.cli.location import locate
 from framework.cli.options import PROJECT_OPTION
 from framework.cli.screen import say
 from framework.cli.table import show_table
-from framework.config.settings import SETTINGS_FILE, ModelAlias, Settings
+from framework.config.overlay import SETTINGS_FILE
+from framework.config.settings import ModelAlias, Settings
 from framework.engine.context.model_clients import ModelClients
 from framework.llm.capabilities import Capabilities, Prices, known_rows, known_server
 from framework.llm.client import ModelClient, ModelReply, ModelRequest

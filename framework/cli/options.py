@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
+from framework.config.overlay import ENVIRONMENT_VARIABLE
 from framework.types.text import InputText
 
 _C = TypeVar("_C", bound=Callable[..., Any])
@@ -17,9 +19,38 @@ _C = TypeVar("_C", bound=Callable[..., Any])
 MODEL_VARIABLE = "AGENTSD_MODEL"
 """Environment variable that replaces every agent's model in `run` and `chat`, as `--model` does."""
 
-PROJECT_OPTION = click.option(
-    "-C", "--project", default=".", show_default=True, metavar="FOLDER", help="The project's folder."
-)
+
+def _choose_environment(context: click.Context, _: click.Parameter, name: str | None) -> None:
+    """Set `AGENTSD_ENV` until the command ends, for this process and for those that it starts."""
+    if name is None:
+        return
+    before = os.environ.get(ENVIRONMENT_VARIABLE)
+    os.environ[ENVIRONMENT_VARIABLE] = name
+
+    def restore() -> None:
+        os.environ.pop(ENVIRONMENT_VARIABLE)
+        if before is not None:
+            os.environ[ENVIRONMENT_VARIABLE] = before
+
+    context.find_root().call_on_close(restore)
+
+
+def PROJECT_OPTION(function: _C) -> _C:  # noqa: N802 - used like the options beside it
+    """Add `-C FOLDER`, and `--env NAME`, which chooses the environment of its settings."""
+    environment = click.option(
+        "--env",
+        metavar="NAME",
+        expose_value=False,
+        is_eager=True,
+        callback=_choose_environment,
+        help="Lay agentsd.NAME.yaml over agentsd.yaml, as the variable AGENTSD_ENV does.",
+    )
+    folder = click.option(
+        "-C", "--project", default=".", show_default=True, metavar="FOLDER", help="The project's folder."
+    )
+    return folder(environment(function))
+
+
 MODEL_OPTION = click.option(
     "-m",
     "--model",

@@ -19,6 +19,7 @@ from framework.cli.options import project_path
 from framework.cli.schema import refresh_schemas
 from framework.cli.server_log import LOG_OPTION, ServerLog, server_log
 from framework.cli.show import counted
+from framework.config.overlay import environment_in
 from framework.config.settings import LogFormat, Settings
 from framework.engine.runtime.runtime import Runtime
 from framework.telemetry.prometheus import collect_metrics
@@ -105,4 +106,6 @@ def _announce(log: ServerLog, url: str, runtime: Runtime) -> None:
     current = runtime.catalog.current
     agents = counted(len(current.agents), "agent")
     accepts = "serves" if runtime.work.capacity else "accepts runs of"
-    log.announce(f"agentsd {accepts} {agents} at {url} (generation {current.number}; Ctrl-C ends it)")
+    name = environment_in(current.files)
+    about = f"{f'environment {name}; ' if name else ''}generation {current.number}; Ctrl-C ends it"
+    log.announce(f"agentsd {accepts} {agents} at {url} ({about})")

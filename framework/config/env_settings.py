@@ -8,6 +8,7 @@ from typing import Any, cast
 from pydantic import BaseModel
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError
 
+from framework.config.yaml.document import merged
 from framework.types.errors import ConfigError
 
 
@@ -27,14 +28,6 @@ def override_from_environment(settings: type[BaseModel], prefix: str, values: Ma
         cast("type[BaseSettings]", settings), case_sensitive=False, env_prefix=prefix, env_nested_delimiter="__"
     )
     try:
-        return _merge(values, source())
+        return merged(values, source())
     except SettingsError as error:
         raise ConfigError(f"invalid environment variable: {error}") from None
-
-
-def _merge(values: Mapping[str, Any], overriding: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(values)
-    for key, value in overriding.items():
-        below = merged.get(key)
-        merged[key] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
-    return merged

@@ -11,7 +11,7 @@ from yaml.events import CollectionEndEvent, CollectionStartEvent, MappingStartEv
 
 from framework.config.api_keys import ApiKey
 from framework.config.files.snapshot import PLUGINS
-from framework.config.settings import SETTINGS_FILE
+from framework.config.overlay import is_settings_file
 from framework.config.yaml.parse import mask_key_like
 from framework.types.redact import MASK, redact
 
@@ -58,7 +58,7 @@ def readable_text(path: str, source: bytes) -> FileText:
 
 
 def _secrets_of(path: str) -> Collection[str]:
-    if path == SETTINGS_FILE:
+    if is_settings_file(path):
         return SECRET_SETTINGS
     return SECRETS_OF_SOURCES if path.startswith(PLUGINS + "/") and not path.endswith(".py") else ()
 

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import re
-from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,8 +27,15 @@ from pydantic_core import ErrorDetails
 
 from framework.config.api_keys import ApiKey, ApiKeyEntry, check_unique
 from framework.config.key_files import key_path, read_key
+from framework.config.overlay import (
+    ENVIRONMENT_VARIABLE,
+    SETTINGS_FILE,
+    SettingsSource,
+    is_settings_file,
+    read_settings_files,
+)
 from framework.config.run_limits import MaxRunning
-from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document, read_keys, read_unique_keys
+from framework.config.yaml.document import Document, DocumentError, KeyPath, read_keys
 from framework.config.yaml.environment import Unset, expand, is_affected
 from framework.config.yaml.parse import data_path, mask_problems, sort_problems, validation_problems
 from framework.llm.base_url import normalize_base_url
@@ -53,10 +59,11 @@ FrozenT = TypeVar("FrozenT", bound=Frozen)
 
 LogFormat = Literal["text", "json"]
 """Format of a log."""
-SETTINGS_FILE = "agentsd.yaml"
 ENV_PREFIX = "AGENTSD_"
 API_KEY_VARIABLE = "AGENTSD_API_KEY"
-"""Variable with the key that commands send to a server; the only `AGENTSD_` variable of ours that is not a setting."""
+"""Variable with the key that commands send to a server."""
+_NO_SETTINGS = (API_KEY_VARIABLE, ENVIRONMENT_VARIABLE)
+"""Variables of ours that are not settings."""
 _ADDRESS = r"=[0-9A-Fa-f.:]+"
 _SERVICE_LINK = re.compile(
     rf"""
@@ -73,7 +80,6 @@ _SERVICE_LINK = re.compile(
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 _HiddenObject = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "format": "password"})]
 """An object whose values are secret, as editors see it."""
-_EMPTY_SETTINGS = b"{}"
 _API_KEYS = ("server", "api_keys")
 _UNSET_DIGEST = "0" * 60
 """Beginning of the digests in place of keys whose variables are not set: no key is known that has such a digest."""
@@ -372,7 +378,7 @@ class Settings(BaseModel):
 
     def __init__(self, /, **values: Any) -> None:
         """Validate values, in which environment variables have precedence; raise ValidationError or ConfigError."""
-        if any(name.upper().startswith(ENV_PREFIX) for name in os.environ if name != API_KEY_VARIABLE):
+        if any(name.upper().startswith(ENV_PREFIX) for name in os.environ if name not in _NO_SETTINGS):
             from framework.config.env_settings import override_from_environment
 
             values = override_from_environment(type(self), ENV_PREFIX, values)
@@ -381,20 +387,15 @@ class Settings(BaseModel):
     @classmethod
     def load(cls, root: Path) -> Settings:
         """Read `agentsd.yaml` in the root folder, if it exists, and the environment; raise ConfigError if invalid."""
-        path = root / SETTINGS_FILE
-        try:
-            return cls.parse(path.read_bytes() if path.is_file() else b"")
-        except OSError as error:
-            raise ConfigError(f"{SETTINGS_FILE} cannot be read: {error.strerror}") from None
+        return cls.parse(read_settings_files(root))
 
     @classmethod
-    def parse(cls, source: bytes) -> Settings:
+    def parse(cls, source: SettingsSource) -> Settings:
         """Parse the content of `agentsd.yaml`, and the environment; raise ConfigError if one is invalid."""
         if unknown := [*_unknown_variables(os.environ)]:
             raise ConfigError("invalid environment variable", unknown)
-        source = settings_source({SETTINGS_FILE: source})
         try:
-            document = read_document(SETTINGS_FILE, source)
+            document = source.document()
         except DocumentError as error:
             _raise_config_error(error.problems, source)
         data, unset = expand(document, os.environ)
@@ -414,15 +415,14 @@ class Settings(BaseModel):
         return settings
 
     @classmethod
-    def valid_part(cls, source: bytes) -> Settings:
+    def valid_part(cls, source: SettingsSource) -> Settings:
         """Return what other files refer to in an invalid file: its models and budgets, invalid ones included.
 
         Nothing may be run with it: checks of other files shall not report what is reported already.
         """
-        path, source = SETTINGS_FILE, settings_source({SETTINGS_FILE: source})
-        document = read_unique_keys(path, source)
-        data = document.data if document else read_keys(path, source, ("model", "models", "budgets"))
-        data, _ = expand(Document(path, source, data, {}), os.environ)
+        document, keys = source.unique_keys(), ("model", "models", "budgets")
+        data = document.data if document else read_keys(SETTINGS_FILE, source.base, keys)
+        data, _ = expand(Document(SETTINGS_FILE, source.base, data, {}), os.environ)
         return cls.model_construct(
             model=data["model"] if isinstance(data.get("model"), str) else "offline",
             models=_entries(data.get("models"), ModelAlias, ModelAlias(model="offline")),
@@ -430,26 +430,19 @@ class Settings(BaseModel):
         )
 
 
-def settings_source(files: Mapping[str, bytes]) -> bytes:
-    """Return the content of `agentsd.yaml`. A missing file and one without keys, such as comments, are an empty one."""
-    source = files.get(SETTINGS_FILE, b"")
-    lines = (line.lstrip() for line in source.removeprefix(BOM_UTF8).splitlines())
-    return source if any(line and not line.startswith((b"#", b"---")) for line in lines) else _EMPTY_SETTINGS
-
-
-def unset_key_problems(settings: Settings, source: bytes) -> list[Problem]:
+def unset_key_problems(settings: Settings, source: SettingsSource) -> list[Problem]:
     """Return a problem for each variable of `server.api_keys` that is not set. No server may start with one.
 
     Args:
         settings: the settings in effect. A key from an environment variable of its own is no such key.
-        source: the content of `agentsd.yaml`.
+        source: the content of the settings files.
     """
     entries = [entry for entry in settings.server.api_keys if isinstance(entry, ApiKey)]
     if not any(entry.sha256.get_secret_value().startswith(_UNSET_DIGEST) for entry in entries):
         return []
-    document = read_unique_keys(SETTINGS_FILE, source)
+    document = source.unique_keys()
     unset = expand(document, os.environ)[1] if document else ()
-    return mask_problems([problem for path, problem in unset if path[:2] == _API_KEYS], source)
+    return mask_problems([problem for path, problem in unset if path[:2] == _API_KEYS], source.text)
 
 
 def _without_unset_keys(data: dict[str, Any], unset: Sequence[Unset]) -> dict[str, Any]:
@@ -477,11 +470,11 @@ def _entries(given: Any, model: type[FrozenT], replacement: FrozenT) -> dict[str
     return entries
 
 
-def _raise_config_error(problems: Iterable[Problem], source: bytes) -> NoReturn:
+def _raise_config_error(problems: Iterable[Problem], source: SettingsSource) -> NoReturn:
     """Raise ConfigError, with secrets of the file removed from its problems."""
-    masked = mask_problems(sort_problems(problems), source)
-    from_file = any(problem.path == SETTINGS_FILE for problem in masked)
-    raise ConfigError(f"{SETTINGS_FILE} is invalid" if from_file else "invalid environment variable", masked)
+    masked = mask_problems(sort_problems(problems), source.text)
+    name = next((problem.path for problem in masked if is_settings_file(problem.path)), None)
+    raise ConfigError(f"{name} is invalid" if name else "invalid environment variable", masked)
 
 
 def _problems(detail: ErrorDetails, document: Document) -> Iterator[Problem]:
@@ -515,7 +508,7 @@ def variable_name(loc: tuple[str | int, ...]) -> str:
 def _unknown_variables(environ: Mapping[str, str]) -> Iterator[Problem]:
     known = [variable_name((name,)) for name in Settings.model_fields]
     for name in sorted(environ):
-        if not name.startswith(ENV_PREFIX) or name == API_KEY_VARIABLE or name.split("__")[0].upper() in known:
+        if not name.startswith(ENV_PREFIX) or name in _NO_SETTINGS or name.split("__")[0].upper() in known:
             continue
         if _SERVICE_LINK.fullmatch(f"{name}={environ[name]}"):
             _log.debug("%s is ignored: it is a Kubernetes service link (enableServiceLinks), not a setting", name)

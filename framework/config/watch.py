@@ -23,7 +23,8 @@ from framework.config.files.scanner import Scanner
 from framework.config.files.snapshot import AGENTS, PLUGINS, PROJECT_FOLDERS, PROMPTS, Snapshot
 from framework.config.generations.candidate import Candidate
 from framework.config.generations.catalog import Catalog
-from framework.config.settings import SETTINGS_FILE, ReloadSettings
+from framework.config.overlay import settings_files
+from framework.config.settings import ReloadSettings
 
 log = logging.getLogger(__name__)
 
@@ -165,15 +166,18 @@ class Watcher:
 
     def _reported_at_home(self, paths: frozenset[str], *, is_edited: bool) -> frozenset[str]:
         """Return the reported files that belong to the project: a store or a log next to them changes all the time."""
-        settings = str(self._home / SETTINGS_FILE)
-        own = paths if self._catalog.is_single_file else paths & {settings}
-        return own | {settings} if is_edited else own
+        settings = {str(self._home / name) for name in settings_files()}
+        own = paths if self._catalog.is_single_file else paths & settings
+        return own | settings if is_edited else own
 
-    def _settings_version(self) -> Fingerprint | None:
-        try:
-            return fingerprint((self._home / SETTINGS_FILE).stat())
-        except OSError:
-            return None
+    def _settings_version(self) -> tuple[Fingerprint | None, ...]:
+        versions = list[Fingerprint | None]()
+        for name in settings_files():
+            try:
+                versions.append(fingerprint((self._home / name).stat()))
+            except OSError:
+                versions.append(None)
+        return tuple(versions)
 
     def _request_scan(self, paths: frozenset[str] | None) -> None:
         """Request a scan of these files, or of all files."""

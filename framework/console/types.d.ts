@@ -77,6 +77,7 @@ export interface Fleet {
 export interface LiveConfig {
   generation: number;
   digest: string;
+  environment?: string | null;
   at: string;
   trigger: string;
   /** Whether the files are ignored because of a rollback, until they change again. */

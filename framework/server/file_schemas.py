@@ -16,7 +16,7 @@ from framework.config.generations.catalog import Catalog
 from framework.config.generations.file_changes import FileChange
 from framework.config.generations.generation import Generation
 from framework.config.generations.history import HistoryEntry
-from framework.config.settings import SETTINGS_FILE
+from framework.config.overlay import is_settings_file
 from framework.server.schemas import PastConfig, ResponseModel, redact_changes, redact_problems
 from framework.types.change import Change
 from framework.types.problem import Problem
@@ -236,7 +236,7 @@ def source_on_disk(snapshot: Snapshot, path: str) -> bytes | None:
 
 
 def _kind(path: str) -> FileKind:
-    if path == SETTINGS_FILE:
+    if is_settings_file(path):
         return "settings"
     if path.startswith(PLUGINS + "/"):
         return "plugin" if path.endswith(".py") else "sources"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.requests import HTTPConnection
 
-from framework.config.settings import SETTINGS_FILE, settings_source, unset_key_problems
+from framework.config.overlay import settings_source
+from framework.config.settings import unset_key_problems
 from framework.engine.runtime.runtime import Runtime
 from framework.server.access import access_check
 from framework.server.agents_api import add_agent_routes
@@ -104,7 +105,7 @@ def runtime_access_check(runtime: Runtime) -> Identify:
     """
     current = runtime.catalog.current
     if problems := unset_key_problems(current.settings, settings_source(current.files)):
-        raise ConfigError(f"{SETTINGS_FILE} is invalid", problems)
+        raise ConfigError(f"{problems[0].path} is invalid", problems)
     return access_check(lambda: runtime.settings.server.api_keys)
 
 

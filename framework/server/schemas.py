@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from framework.config.generations.candidate import Preview, ReloadOutcome
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.history import HistoryEntry, Trigger
+from framework.config.overlay import environment_in
 from framework.types.change import Change
 from framework.types.problem import Problem
 from framework.types.redact import redact_data, redact_problem
@@ -40,6 +41,8 @@ class LiveConfig(ResponseModel):
 
     generation: int
     digest: str
+    environment: str | None = None
+    """The environment (`AGENTSD_ENV`), whose settings file is laid over `agentsd.yaml`."""
     at: datetime | None = None
     """The time of publication."""
     trigger: Trigger | None = None
@@ -61,6 +64,7 @@ class LiveConfig(ResponseModel):
         return cls(
             generation=current.number,
             digest=current.digest,
+            environment=environment_in(current.files),
             at=last and last.at,
             trigger=last and last.trigger,
             held=catalog.held,

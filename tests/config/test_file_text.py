@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from framework.config.file_text import SECRET_SETTINGS, SECRETS_OF_SOURCES, readable_text
-from framework.config.settings import SETTINGS_FILE, Settings
+from framework.config.overlay import SETTINGS_FILE
+from framework.config.settings import Settings
 from framework.types.tool_servers import Sources
 
 SECRETS = ("first-secret", "second\u00e9secret", "third", "fourth-word", "postgresql://u:p@host/db", "fifth")

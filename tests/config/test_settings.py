@@ -11,6 +11,7 @@ import pytest
 from framework import Runtime
 from framework.config.api_keys import ApiKey, key_digest
 from framework.config.generations.reload_effects import leaves
+from framework.config.overlay import SettingsSource
 from framework.config.settings import ENV_PREFIX, Settings, unset_key_problems, variable_name
 from framework.engine.runtime.project import Project
 from framework.server.routes import runtime_access_check
@@ -383,7 +384,7 @@ def test_every_setting_can_come_from_its_variable(key: str, value: object, monke
     monkeypatch.setenv(
         variable_name(tuple(key.split("."))), str(value).lower() if isinstance(value, bool) else str(value)
     )
-    assert dict(leaves(Settings.parse(b"{}")))[key] == value
+    assert dict(leaves(Settings()))[key] == value
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# model: openai/x\n", "\ufeff# a\n\n  # b", "---\n# a\n", "{}\n"])
@@ -422,7 +423,7 @@ def test_an_api_key_with_an_unset_variable_is_a_key_that_nobody_has(tmp_path: Pa
     assert all(isinstance(entry, ApiKey) and entry.roles == ("chat",) and entry.tenant is None for entry in unset)
     assert len({key_digest(entry) for entry in unset}) == 2
     assert all(key_digest(entry) < bytes(28) + b"\xff" for entry in unset), "no preimage is known"
-    assert [problem.line for problem in unset_key_problems(settings, KEYS.encode())] == [3, 4, 4]
+    assert [problem.line for problem in unset_key_problems(settings, SettingsSource(KEYS.encode()))] == [3, 4, 4]
 
 
 def test_a_server_does_not_start_with_an_unset_api_key_and_other_programs_do(tmp_path: Path) -> None:
@@ -440,4 +441,4 @@ def test_a_server_does_not_start_with_an_unset_api_key_and_other_programs_do(tmp
 def test_a_key_from_its_own_variable_replaces_unset_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTSD_SERVER__API_KEYS", f'["{"x" * 20}"]')
     (tmp_path / "agentsd.yaml").write_text(KEYS)
-    assert unset_key_problems(Settings.load(tmp_path), KEYS.encode()) == []
+    assert unset_key_problems(Settings.load(tmp_path), SettingsSource(KEYS.encode())) == []

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from framework.config.overlay import SettingsSource
 from framework.config.settings import Settings
 from framework.types.budget import BudgetUse, SharedBudget, budget_statuses, counter_scope, period_end
 from framework.types.errors import ConfigError
@@ -41,7 +42,7 @@ def budget(**keys: object) -> SharedBudget:
 )
 def test_each_bad_value_is_a_problem_at_its_place(keys: str, problem: str, hint: str | None) -> None:
     with pytest.raises(ConfigError) as error:
-        Settings.parse(f"budgets:\n  team: {{{keys}}}\n".encode())
+        Settings.parse(SettingsSource(f"budgets:\n  team: {{{keys}}}\n".encode()))
     (found,) = error.value.problems
     assert (found.path, found.line, found.message) == ("agentsd.yaml", 2, problem)
     assert (hint or "") in (found.hint or "")
@@ -50,7 +51,7 @@ def test_each_bad_value_is_a_problem_at_its_place(keys: str, problem: str, hint:
 
 def test_budgets_can_be_set_by_an_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTSD_BUDGETS", '{"team": {"max_total_tokens": 10, "per": ["tenant", "day", "tenant"]}}')
-    assert Settings.parse(b"{}").budgets["team"].per == ("tenant", "day")
+    assert Settings().budgets["team"].per == ("tenant", "day")
 
 
 @cases(50)

@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from framework.config.settings import SETTINGS_FILE, Settings, variable_name
-from framework.config.yaml.document import Document, DocumentError, read_document
+from framework.config.overlay import SETTINGS_FILE, SettingsSource
+from framework.config.settings import Settings, variable_name
+from framework.config.yaml.document import Document
 from framework.config.yaml.environment import expand
 from framework.config.yaml.partial import get_dotted
 from framework.types.budget import BudgetLimit, SharedBudget
@@ -34,20 +35,17 @@ Budgets = Mapping[str, DefinedBudget]
 """Shared budgets by name."""
 
 
-def define_budgets(settings: Settings, source: bytes, previous: Budgets) -> Budgets:
+def define_budgets(settings: Settings, source: SettingsSource, previous: Budgets) -> Budgets:
     """Return the budgets of the settings, with their places.
 
     Args:
         settings: the settings in effect.
-        source: the bytes of `agentsd.yaml`.
+        source: the content of the settings files.
         previous: the budgets until now: a limit that the file does not contain keeps its place.
     """
     if not settings.budgets:
         return {}
-    try:
-        document: Document | None = read_document(SETTINGS_FILE, source)
-    except DocumentError:
-        document = None
+    document = source.document_or_none()
     written = expand(document, os.environ)[0] if document else {}
     defined = {}
     for name, budget in settings.budgets.items():

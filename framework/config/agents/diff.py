@@ -15,7 +15,8 @@ from typing import Any, get_args
 from pydantic import SecretStr
 
 from framework.config.api_keys import ApiKey, permits_more
-from framework.config.settings import SETTINGS_FILE, Settings, common_folders
+from framework.config.overlay import SETTINGS_FILE
+from framework.config.settings import Settings, common_folders
 from framework.types.budget import BUDGET_LIMITS
 from framework.types.change import Change, ChangeEffect
 from framework.types.spec import CONTENT_MODES, RISKS, AgentSpec, HookPlace

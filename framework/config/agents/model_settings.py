@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from framework.config.agents.models import named_models
 from framework.config.agents.prices import PriceList
-from framework.config.settings import SETTINGS_FILE
+from framework.config.overlay import SETTINGS_FILE
 from framework.config.yaml.document import Document
 from framework.llm.capabilities import unsupported_settings
 from framework.types.problem import Problem

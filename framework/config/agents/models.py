@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
 
-from framework.config.settings import SETTINGS_FILE, Settings, variable_name
-from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document
+from framework.config.overlay import SettingsSource
+from framework.config.settings import Settings, variable_name
+from framework.config.yaml.document import Document, KeyPath
 from framework.config.yaml.environment import expand, variable_hint
 from framework.config.yaml.parse import mask_problems
 from framework.llm.provider_table import missing_sdk, other_name
@@ -19,12 +19,12 @@ _HINT = "write provider/model, or an alias from agentsd.yaml"
 _ALIAS_HINT = "write provider/model, where the provider is the one whose API the server implements, usually openai"
 
 
-def setting_problems(settings: Settings, source: bytes, models: Collection[str]) -> Iterator[Problem]:
+def setting_problems(settings: Settings, source: SettingsSource, models: Collection[str]) -> Iterator[Problem]:
     """Yield a problem for each unknown model in the settings that this file or the environment names.
 
     Args:
         settings: the settings in effect.
-        source: the bytes of `agentsd.yaml`.
+        source: the content of the settings files.
         models: all known models except the aliases in the settings.
     """
     own = {*models, *settings.models}
@@ -35,15 +35,14 @@ def setting_problems(settings: Settings, source: bytes, models: Collection[str])
     unknown = [entry for entry in checked if entry[2]]
     if not unknown:
         return
-    try:
-        document = read_document(SETTINGS_FILE, source)
-    except DocumentError:
-        return  # the settings come from the program, not from this file
+    document = source.document_or_none()
+    if document is None:
+        return
     written, _ = expand(document, os.environ)
     for path, name, message in unknown:
         hint = _ALIAS_HINT if path in aliases else _HINT
         if value_at(written, path) == name:
-            yield from mask_problems([document.problem(path, message, hint=hint)], source)
+            yield from mask_problems([document.problem(path, message, hint=hint)], source.text)
         elif os.environ.get(variable_name(path)) == name:
             yield Problem(path=variable_name(path), message=message, hint=hint)
 
@@ -61,14 +60,14 @@ def missing_sdks(names: Iterable[str], settings: Settings, own: Collection[str])
 
 
 def missing_sdk_warnings(
-    agents: Iterable[tuple[AgentSpec, Document]], settings: Settings, source: bytes, missing: Mapping[str, str]
+    agents: Iterable[tuple[AgentSpec, Document]], settings: Settings, source: SettingsSource, missing: Mapping[str, str]
 ) -> Iterator[Problem]:
     """Yield a warning for each model of the agents, and the default one, whose SDK is not installed.
 
     Args:
         agents: the specs of the agents and their files.
         settings: the settings in effect.
-        source: the bytes of `agentsd.yaml`.
+        source: the content of the settings files.
         missing: the result of `missing_sdks`.
     """
     found = [
@@ -78,10 +77,9 @@ def missing_sdk_warnings(
         if name in missing
     ]
     if text := missing.get(settings.model):
-        with suppress(DocumentError):  # the settings come from the program, not from this file
-            document = read_document(SETTINGS_FILE, source)
-            if value_at(document.data, ("model",)) == settings.model:
-                found.append(document.problem(("model",), text))
+        file = source.document_or_none()
+        if file and value_at(file.data, ("model",)) == settings.model:
+            found.append(file.problem(("model",), text))
     yield from (problem.model_copy(update={"severity": "warning"}) for problem in found)
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from framework.config.agents.budgets import Budgets
 from framework.config.agents.models import named_models, value_at
-from framework.config.settings import SETTINGS_FILE, ModelAlias, Settings
-from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document
+from framework.config.overlay import SETTINGS_FILE, SettingsSource
+from framework.config.settings import ModelAlias, Settings
+from framework.config.yaml.document import Document, KeyPath
 from framework.llm.capabilities import Capabilities, known_capabilities
 from framework.llm.provider_table import chosen_api
 from framework.types.problem import Problem
@@ -67,21 +68,20 @@ class PriceList:
             queue += [specs[name] for name in unseen]
 
 
-def zero_price_warnings(settings: Settings, source: bytes) -> Iterator[Problem]:
+def zero_price_warnings(settings: Settings, source: SettingsSource) -> Iterator[Problem]:
     """Yield a warning for each model whose prices are written as 0, perhaps until somebody looks them up.
 
     Args:
         settings: the settings in effect.
-        source: the bytes of `agentsd.yaml`.
+        source: the content of the settings files.
     """
     aliases = ((name, alias.capabilities and alias.capabilities.prices) for name, alias in settings.models.items())
     free = [name for name, prices in aliases if prices and not (prices.input or prices.output)]
     if not free:
         return
-    try:
-        document = read_document(SETTINGS_FILE, source)
-    except DocumentError:
-        return  # the settings come from the program, not from this file
+    document = source.document_or_none()
+    if document is None:
+        return
     for name in free:
         path: KeyPath = ("models", name, "capabilities", "prices")
         if isinstance(value_at(document.data, path), Mapping):

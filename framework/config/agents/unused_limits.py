@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from framework.config.agents.models import unknown_model_message, value_at
-from framework.config.settings import SETTINGS_FILE, Settings
-from framework.config.yaml.document import DocumentError, KeyPath, read_document
+from framework.config.overlay import SettingsSource
+from framework.config.settings import Settings
+from framework.config.yaml.document import KeyPath
 from framework.types.problem import Problem
 from framework.types.text import did_you_mean
 
@@ -14,13 +15,13 @@ _SETTING = ("work", "max_running")
 
 
 def unused_limit_warnings(
-    settings: Settings, source: bytes, agents: Collection[str], models: Collection[str]
+    settings: Settings, source: SettingsSource, agents: Collection[str], models: Collection[str]
 ) -> Iterator[Problem]:
     """Yield a warning for each agent and each model of `work.max_running` that does not exist.
 
     Args:
         settings: the settings in effect.
-        source: the bytes of `agentsd.yaml`.
+        source: the content of the settings files.
         agents: the names of all agents.
         models: all known models except the aliases in the settings.
     """
@@ -33,10 +34,9 @@ def unused_limit_warnings(
     unused |= {("models", name): message for name in limits.models if (message := unknown_model_message(name, own))}
     if not unused:
         return
-    try:
-        document = read_document(SETTINGS_FILE, source)
-    except DocumentError:
-        return  # the settings come from the program, not from this file
+    document = source.document_or_none()
+    if document is None:
+        return
     for key, message in unused.items():
         path: KeyPath = (*_SETTING, *key)
         if value_at(document.data, path) is not None:

@@ -19,7 +19,7 @@ from shutil import copymode
 
 from framework.config.files.reading import is_read_below
 from framework.config.files.snapshot import AGENTS, PROJECT_FOLDERS, PROMPTS, source_digest
-from framework.config.settings import SETTINGS_FILE
+from framework.config.overlay import is_settings_file
 from framework.config.yaml.document import MAX_DOCUMENT_BYTES
 
 EDITABLE_FOLDERS = (AGENTS, PROMPTS)
@@ -63,7 +63,7 @@ def edit_refusal(path: str, single_file: str | None = None) -> str | None:
     if path == single_file:
         return None
     top, *below = path.split("/")
-    if path == SETTINGS_FILE:
+    if is_settings_file(path):
         return "settings are edited on the server's machine only: they contain keys, and decide who may edit"
     if top in PROJECT_FOLDERS and top not in EDITABLE_FOLDERS:
         return "plugins are code: they are edited on the server's machine only"

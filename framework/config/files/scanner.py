@@ -28,7 +28,7 @@ from framework.config.files.snapshot import (
     build_snapshot,
     is_case_file,
 )
-from framework.config.settings import SETTINGS_FILE
+from framework.config.overlay import settings_files
 from framework.types.problem import Problem
 
 _Source = bytes | Problem | None
@@ -157,9 +157,10 @@ class Scanner:
 
     def _find(self) -> Iterator[tuple[str, FoundFile]]:
         """Yield the relevant files with their paths relative to the root."""
-        settings = (self._root.parent if self._single else self._root) / SETTINGS_FILE
-        if os.path.lexists(settings):
-            yield SETTINGS_FILE, _stat(settings)
+        for name in settings_files():
+            settings = (self._root.parent if self._single else self._root) / name
+            if os.path.lexists(settings):
+                yield name, _stat(settings)
         if self._single:
             cases = [self._root.with_name(self._root.stem + suffix) for suffix in TEST_SUFFIXES]
             yield from ((path.name, _stat(path)) for path in (self._root, *filter(Path.is_file, cases)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import islice
 
-from framework.config.settings import SETTINGS_FILE
+from framework.config.overlay import is_settings_file
 from framework.types.problem import Problem
 
 AGENTS, PROMPTS, PLUGINS = "agents.d", "prompts", "plugins"
@@ -120,7 +120,7 @@ def _bytes_of(source: bytes | Problem) -> bytes:
 def _is_in(path: str, folder: str) -> bool:
     if path.startswith(folder) and path[len(folder) : len(folder) + 1] in ("", "/"):
         return True
-    return folder == AGENTS and "/" not in path and path not in PROJECT_FOLDERS and path != SETTINGS_FILE
+    return folder == AGENTS and "/" not in path and path not in PROJECT_FOLDERS and not is_settings_file(path)
 
 
 def is_case_file(path: str) -> bool:

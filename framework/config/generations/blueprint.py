@@ -13,7 +13,7 @@ from framework.config.agents.link_context import ParsedAgent
 from framework.config.agents.toolbox import Toolbox
 from framework.config.files.snapshot import source_digest
 from framework.config.generations.generation import Generation
-from framework.config.settings import SETTINGS_FILE
+from framework.config.overlay import SETTINGS_FILE
 from framework.config.templates.prompts import PROMPTS_FOLDER, Prompts
 from framework.config.yaml.parse import ParseError, parse_agent
 from framework.store.protocol import Blueprint

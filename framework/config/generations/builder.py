@@ -29,7 +29,8 @@ from framework.config.agents.unused_limits import unused_limit_warnings
 from framework.config.files.snapshot import AGENTS, PLUGINS, PROMPTS, Snapshot, source_digest
 from framework.config.generations.generation import Generation
 from framework.config.generations.reload_effects import SettingsFile
-from framework.config.settings import SETTINGS_FILE, Settings, settings_source, unset_key_problems
+from framework.config.overlay import SETTINGS_FILE, SettingsSource, is_settings_file, settings_source
+from framework.config.settings import Settings, unset_key_problems
 from framework.config.templates.prompts import Prompts
 from framework.config.yaml.parse import ParseError, parse_agent, sort_problems
 from framework.tools.plugins.loader import Plugin, plugins_of
@@ -170,8 +171,9 @@ class GenerationBuilder:
             if agent.path in unfinished and (file := files.valid.get(agent.path)):
                 changes = diff_agents({agent.name: agent.last_good.spec}, {file.spec.name: file.spec})
                 unfinished -= set() if _grants(changes) else {agent.path}
-        if SETTINGS_FILE in young and self._settings_grant(snapshot, previous.settings):
-            unfinished.add(SETTINGS_FILE)
+        own = {path for path in young if is_settings_file(path)}
+        if own and self._settings_grant(snapshot, previous.settings):
+            unfinished |= own
         return snapshot.edited(
             {path: previous.files.get(path) for path in unfinished}, snapshot.problems, snapshot.cases
         )
@@ -257,7 +259,7 @@ class GenerationBuilder:
             linker.reject(path, [problem])
         return linker.link(), linker
 
-    def _sdk_warnings(self, linked: Linked, settings: Settings, source: bytes) -> Iterator[Problem]:
+    def _sdk_warnings(self, linked: Linked, settings: Settings, source: SettingsSource) -> Iterator[Problem]:
         files = linked.parsed.values()
         names = {name for models in {file.models for file in files} for name in models}
         missing = missing_sdks({*names, settings.model}, settings, self._models)

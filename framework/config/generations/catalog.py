@@ -31,7 +31,8 @@ from framework.config.generations.hold import HOLD_FILE, Hold, HoldFile
 from framework.config.generations.leases import Lease, Leases
 from framework.config.generations.reload_effects import SettingsFile
 from framework.config.generations.reload_trace import open_reload_span, record_reload
-from framework.config.settings import SETTINGS_FILE, Settings
+from framework.config.overlay import SETTINGS_FILE
+from framework.config.settings import Settings
 from framework.telemetry.metrics import ReloadMetrics
 from framework.tools.connection_pool import ConnectionPool
 from framework.tools.contracts import Contracts

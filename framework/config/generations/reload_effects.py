@@ -14,8 +14,8 @@ from framework.config.generations.settings_tightening import (
     tighten_settings,
     unreadable_warning,
 )
-from framework.config.settings import SETTINGS_FILE, Settings, settings_source
-from framework.config.yaml.document import read_document
+from framework.config.overlay import SettingsSource, is_settings_file, settings_source
+from framework.config.settings import Settings
 from framework.types.errors import ConfigError
 from framework.types.problem import Problem
 
@@ -70,14 +70,14 @@ class SettingsFile:
     def __init__(self, started: Settings, *, fixed: bool) -> None:
         """Create a reader. If `fixed`, files do not change the settings that the process `started` with."""
         self._started, self._fixed = started, fixed
-        self._read: tuple[bytes, Settings] | None = None
+        self._read: tuple[SettingsSource, Settings] | None = None
 
     def settings(self, snapshot: Snapshot) -> Settings:
         """Return the settings of the file, as far as they take effect without a restart. Raises ConfigError."""
         if self._fixed:
             return self._started
-        if problems := [problem for problem in snapshot.problems if problem.path == SETTINGS_FILE]:
-            raise ConfigError(f"{SETTINGS_FILE} is invalid", problems)
+        if problems := [problem for problem in snapshot.problems if is_settings_file(problem.path)]:
+            raise ConfigError(f"{problems[0].path} is invalid", problems)
         source = settings_source(snapshot.files)
         if self._read is None or self._read[0] != source:
             self._read = source, Settings.parse(source)
@@ -87,9 +87,12 @@ class SettingsFile:
         """Return the live settings with the restrictions of a rejected edit, and warnings about the rest of it."""
         if self._fixed:
             return live, []
-        source = settings_source(snapshot.files)
-        if any(problem.path == SETTINGS_FILE for problem in snapshot.problems):
+        if any(is_settings_file(problem.path) for problem in snapshot.problems):
             return live, [unreadable_warning()]
+        try:
+            source = settings_source(snapshot.files)
+        except ConfigError as error:  # the file of the environment is missing
+            return live, [*error.problems]
         parsed = self._read[1] if self._read and self._read[0] == source else None
         saved, problems = (parsed, []) if parsed else read_settings(source, live)
         settings = tighten_settings(live, saved)
@@ -100,7 +103,7 @@ class SettingsFile:
         if self._fixed or self._read is None:
             return
         source, saved = self._read
-        document = read_document(SETTINGS_FILE, source)
+        document = source.document()
         values = dict(leaves(saved))
         for key, value in leaves(self._started):
             if reload_effect(key) == "restart" and values[key] != value:

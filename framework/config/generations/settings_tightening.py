@@ -13,8 +13,9 @@ from typing import Any
 from pydantic import BaseModel, SecretStr
 
 from framework.config.api_keys import ApiKey, narrow_keys
-from framework.config.settings import SETTINGS_FILE, Settings, ToolSettings, variable_name
-from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document
+from framework.config.overlay import SETTINGS_FILE, SettingsSource
+from framework.config.settings import Settings, ToolSettings, variable_name
+from framework.config.yaml.document import Document, DocumentError, KeyPath
 from framework.config.yaml.environment import expand
 from framework.config.yaml.partial import get_dotted, merge_valid
 from framework.telemetry.content import content_mode
@@ -71,13 +72,13 @@ def _keys(
     return narrow_keys(live, saved) or (_UNUSABLE_KEY,)
 
 
-def read_settings(source: bytes, live: Settings) -> tuple[Settings, list[Problem]]:
+def read_settings(source: SettingsSource, live: Settings) -> tuple[Settings, list[Problem]]:
     """Return the live settings with the `TIGHTENABLE_KEYS` of an invalid file, and warnings about invalid values.
 
     A missing key has its default. Settings from environment variables are not changed.
     """
     try:
-        document = read_document(SETTINGS_FILE, source)
+        document = source.document()
     except DocumentError:
         return live, [unreadable_warning()]
     data, variables = expand(document, os.environ)[0], {name.upper() for name in os.environ}
@@ -126,18 +127,19 @@ def unreadable_warning() -> Problem:
     return Problem(path=SETTINGS_FILE, message=message, severity="warning")
 
 
-def settings_warnings(live: Settings, saved: Settings, effective: Settings, source: bytes) -> Iterator[Problem]:
+def settings_warnings(
+    live: Settings, saved: Settings, effective: Settings, source: SettingsSource
+) -> Iterator[Problem]:
     """Yield warnings about a rejected file: which of its settings are in effect, and which are not.
 
     Args:
         live: the settings before the edit.
         saved: the settings in the file.
         effective: `live`, tightened by `saved`.
-        source: the bytes of the file.
+        source: the content of the settings files.
     """
-    try:
-        document = read_document(SETTINGS_FILE, source)
-    except DocumentError:
+    document = source.document_or_none()
+    if document is None:
         return
     dumps = [settings.model_dump() for settings in (live, saved, effective)]
     for key in TIGHTENABLE_KEYS:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from ast import literal_eval
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
@@ -111,6 +112,8 @@ class Document:
     """The positions of keys and values."""
     elsewhere: Mapping[KeyPath, str] = field(default_factory=dict)
     """The file of each key that was merged from another version of the document, if that file was renamed."""
+    layers: tuple[Document, ...] = ()
+    """The documents of which this one is made, the upper first; none if it is the document of one file."""
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -121,8 +124,24 @@ class Document:
         """Return a copy with packed marks and no data, to keep after the data was validated into a model."""
         return replace(self, data={}, marks=PackedMarks(self.marks))
 
+    def over(self, base: Document) -> Document:
+        """Return this document over another one: mappings are merged, other values replace those below them."""
+        data = merged(base.data, self.data)
+        return Document(self.path, self.source, data, ChainMap(dict(self.marks), dict(base.marks)), layers=(self, base))
+
+    def layer(self, path: KeyPath) -> Document:
+        """Return the document of the file that defines the longest part of a path, the upper one if both do."""
+        while self.layers and path:
+            for layer in self.layers:
+                if path in layer.marks:
+                    return layer
+            path = path[:-1]
+        return self.layers[0] if self.layers else self
+
     def place(self, path: KeyPath) -> str:
         """Return `file:line` of a key, or `default` if the file does not define it."""
+        if self.layers:
+            return self.layer(path).place(path)
         while path and path not in self.marks and isinstance(path[-1], int):  # a single value in place of a list
             path = path[:-1]
         return (
@@ -133,6 +152,8 @@ class Document:
         self, path: KeyPath, message: str, *, hint: str | None = None, at_key: bool = False, fix: Fix | None = None
     ) -> Problem:
         """Create a Problem at a value, or at its key."""
+        if self.layers:
+            return self.layer(path).problem(path, message, hint=hint, at_key=at_key, fix=fix)
         key, value = self._closest(path)
         line, column = key if at_key else value
         problem = problem_at(self.path, self.lines, line, column, message, hint)
@@ -140,6 +161,8 @@ class Document:
 
     def written(self, path: KeyPath) -> str:
         """Return a plain scalar as the file writes it, such as `0123` for 123; empty if it is not in the file."""
+        if self.layers:
+            return self.layer(path).written(path)
         line, column = self.marks[path][1] if path in self.marks else (0, 0)
         lines = self.lines
         match = _PLAIN.match(lines[line - 1], column - 1) if 0 < line <= len(lines) else None
@@ -149,6 +172,15 @@ class Document:
         while path and path not in self.marks:
             path = path[:-1]
         return self.marks.get(path, ((1, 1), (1, 1)))
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return data over other data, key by key: mappings are merged, other values replace those below them."""
+    result = dict(below)
+    for key, value in above.items():
+        old = result.get(key)
+        result[key] = merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return result
 
 
 def _packed(*numbers: int) -> int:

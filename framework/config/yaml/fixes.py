@@ -81,6 +81,7 @@ def text_fix(document: Document, path: KeyPath, word: object, meant: str | None,
     """Return a fix for a word, including its quotes; None if the file spells the word differently."""
     if meant is None or path not in document.marks:
         return None
+    document = document.layer(path)
     line, column = document.marks[path][0 if at_key else 1]
     rest = document.lines[line - 1][column - 1 :]
     for quote in ("", '"', "'"):

@@ -66,7 +66,8 @@ function figures({ at, agents, changes, files }) {
     figure(t("Went live"), h("time", { title: fullTime(at), datetime: at }, time(at))),
     figure(t("Agents"), agents.length),
     figure(t("Changes"), changes.length),
-    figure(t("Files changed"), files.length));
+    figure(t("Files changed"), files.length),
+    live.value?.environment ? figure(t("Environment"), live.value.environment) : null);
 }
 
 /** Notes on the live generation: it is held, or agents keep an earlier version. */

@@ -14,6 +14,7 @@ export default {
   "requested by a program": "由程序请求",
   "Went live": "生效时间",
   "Files changed": "改动的文件",
+  Environment: "环境",
   "{n} agents keep their last good version": "{n} 个智能体保留上一个有效版本",
   "Held.": "已锁定。",
   "After the rollback the files on disk are ignored until they change again.":

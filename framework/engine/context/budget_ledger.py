@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from framework.config.agents.budgets import Budgets, DefinedBudget
-from framework.config.settings import SETTINGS_FILE
+from framework.config.overlay import SETTINGS_FILE
 from framework.store.protocol import Store
 from framework.types.budget import BudgetLimit, BudgetUse, CounterKey, ReachedBudget, counter_scope, period_end
 from framework.types.errors import ConfigError, LimitExceeded

@@ -9,7 +9,8 @@ from typing import Protocol
 
 from framework.config.agents.compile import Agent
 from framework.config.agents.models import unknown_model_message
-from framework.config.settings import SETTINGS_FILE, ModelAlias, Settings
+from framework.config.overlay import SETTINGS_FILE
+from framework.config.settings import ModelAlias, Settings
 from framework.engine.context.budget import Budget
 from framework.engine.context.circuit_breaker import CircuitBreakers
 from framework.engine.context.event_hub import TextKind

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.config.agents.diff import diff_agent, diff_agents, diff_settings
+from framework.config.overlay import SettingsSource
 from framework.config.settings import Settings
 from framework.tools.conditions import condition_matches
 from framework.types.spec import RISKS, AgentSpec
@@ -132,7 +133,7 @@ def test_a_bound_that_tightens_applies_to_every_value_of_the_one_before(before: 
     ],
 )
 def test_each_change_of_a_budget_has_a_direction(before: str, after: str, key: str, effect: str) -> None:
-    versions = [Settings.parse(f"budgets: {text}".encode()) for text in (before, after)]
+    versions = [Settings.parse(SettingsSource(f"budgets: {text}".encode())) for text in (before, after)]
     (change,) = diff_settings(*versions)
     assert (change.key, change.effect) == (f"budgets.{key}", effect)
 

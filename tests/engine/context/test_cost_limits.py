@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from framework import RunResult, Runtime, tool
+from framework.config.overlay import SettingsSource
 from framework.config.schema import ProjectNames, settings_schema
 from framework.config.settings import Settings
 from framework.engine.runtime.project import Project
@@ -113,13 +114,13 @@ def test_the_hint_is_right_and_check_shows_the_error(tmp_path: Path) -> None:
 def test_free_is_part_of_the_settings_schema() -> None:
     prices = settings_schema(ProjectNames())["$defs"]["Capabilities"]["properties"]["prices"]
     assert '"const": "free"' in json.dumps(prices)
-    settings = Settings.parse(b"models: {m: {model: openai/m, capabilities: {prices: free}}}")
+    settings = Settings.parse(SettingsSource(b"models: {m: {model: openai/m, capabilities: {prices: free}}}"))
     capabilities = settings.models["m"].capabilities
     assert capabilities is not None
     assert capabilities.prices == Prices(input=0, output=0)
     for wrong in (b"cheap", b"{input: .inf, output: 1}", b"{input: .nan, output: 1}"):
         with pytest.raises(Exception, match=r"prices|input"):
-            Settings.parse(b"models: {m: {model: openai/m, capabilities: {prices: " + wrong + b"}}}")
+            Settings.parse(SettingsSource(b"models: {m: {model: openai/m, capabilities: {prices: " + wrong + b"}}}"))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from framework import Runtime, ToolContext, ToolResult
 from framework.config.agents.diff import diff_settings
+from framework.config.overlay import SettingsSource
 from framework.config.settings import Settings, ToolSettings, common_folders
 from framework.testing import ScriptedModel
 from framework.tools.files.protection import writable_parts
@@ -73,7 +74,7 @@ def test_without_the_setting_agents_write_everywhere_but_in_protected_places(tmp
 @pytest.mark.parametrize("folder", ["../out", "/out", "a/../b"])
 def test_a_folder_outside_the_base_path_is_rejected(folder: str) -> None:
     with pytest.raises(ConfigError):
-        Settings.parse(f"tools: {{write_below: ['{folder}']}}".encode())
+        Settings.parse(SettingsSource(f"tools: {{write_below: ['{folder}']}}".encode()))
 
 
 FOLDERS = st.none() | st.lists(st.sampled_from([".", "a", "b", "a/c", "a/c/d", "b/c"]), max_size=3).map(tuple)
