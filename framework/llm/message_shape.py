@@ -8,6 +8,7 @@ model; what is unknown is taken as forbidden, because every template accepts the
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 
@@ -19,7 +20,6 @@ NOTICE_TAG = "runtime_notice"
 """Encloses text of the runtime within a user or tool message."""
 _NOTICE = re.compile(rf"<(?=\s*/?\s*{NOTICE_TAG}\b)", re.IGNORECASE)
 _SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
-_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _SHORT_ID_LENGTH = 9
 _UNANSWERED = "(no answer)"
 _MOST_KEPT = 5000
@@ -57,12 +57,8 @@ def short_call_id(call_id: str) -> str:
     """Return an id of nine letters and digits, the same for the same id."""
     if _SHORT_ID.fullmatch(call_id):
         return call_id
-    number = int.from_bytes(sha256(call_id.encode("utf-8", "surrogatepass")).digest()[:8])
-    digits = ""
-    while len(digits) < _SHORT_ID_LENGTH:
-        number, digit = divmod(number, len(_DIGITS))
-        digits += _DIGITS[digit]
-    return digits
+    digest = sha256(call_id.encode("utf-8", "surrogatepass")).digest()
+    return b64encode(digest, altchars=b"ab")[:_SHORT_ID_LENGTH].decode()
 
 
 class ConversationShape:

@@ -90,7 +90,7 @@ PROVIDERS = (
         sdks="bedrock",
     ),
 )
-
+_VARIABLES = {provider.name: provider.variables for provider in PROVIDERS}
 
 RESERVED_FIELDS = frozenset(
     (
@@ -135,8 +135,7 @@ def api_format(name: str) -> ApiFormat | None:
 
 def environment_of(name: str, environ: Mapping[str, str]) -> tuple[str | None, ...]:
     """Return the values of the environment variables on which the client of `provider/model` depends."""
-    prefix = name.partition("/")[0]
-    return tuple(environ.get(variable) for one in PROVIDERS if one.name == prefix for variable in one.variables)
+    return tuple(map(environ.get, _VARIABLES.get(name.partition("/")[0], ())))
 
 
 def chosen_api(

@@ -75,8 +75,9 @@ def require_content(reply: ModelReply, info: ModelInfo) -> None:
     Raises:
         ModelError: retryable, unless `max_tokens` cut the reply before its first word. Carries the reply's usage.
     """
-    answer = split_thoughts(reply.message.content)[1]
-    if reply.unusable is not None or reply.message.tool_calls or has_visible_text(answer):
+    if reply.unusable is not None or reply.message.tool_calls:
+        return
+    if has_visible_text(split_thoughts(reply.message.content)[1]):
         return
     if reply.finish_reason == "length":
         error = ModelError(f"{info.name}: max_tokens cut the answer before its text: raise model_settings.max_tokens")

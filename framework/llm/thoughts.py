@@ -96,7 +96,7 @@ class ThoughtSplitter:
 
     def add(self, text: str) -> Separated:
         """Add a piece of the text; return what it is known to be so far."""
-        if self._state == "answer" and not (self._held or self._channels or "<" in text or "[" in text):
+        if self._state == "answer" and not (self._held or self._channels or _may_have_tags(text)):
             if self._watches:
                 self._said.append(text)
             return Separated(text)
@@ -202,6 +202,8 @@ class ThoughtSplitter:
 
 def split_thoughts(text: str) -> tuple[str, str]:
     """Return the thoughts in a complete text, empty if there are none, and the answer, unchanged if there are none."""
+    if not _may_have_tags(text):
+        return "", text
     splitter = ThoughtSplitter()
     parts = splitter.add(text), splitter.finish()
     if not splitter.has_tags:
@@ -211,6 +213,8 @@ def split_thoughts(text: str) -> tuple[str, str]:
 
 def without_thoughts(message: Message, provider: str) -> Message:
     """Return a message of a model with the thoughts in its text as its reasoning."""
+    if not _may_have_tags(message.content):
+        return message
     reasoning = message.reasoning
     splitter = ThoughtSplitter(finds_lone_tags=reasoning is None or not reasoning.text)
     parts = splitter.add(message.content), splitter.finish()
@@ -222,6 +226,11 @@ def without_thoughts(message: Message, provider: str) -> Message:
     elif thoughts and thoughts not in reasoning.text:
         reasoning = reasoning.model_copy(update={"text": "\n".join(filter(None, (reasoning.text, thoughts)))})
     return message.model_copy(update={"content": answer, "reasoning": reasoning})
+
+
+def _may_have_tags(text: str) -> bool:
+    """Return whether a text may contain a tag; each begins with one of these."""
+    return "<" in text or "[" in text
 
 
 def _joined(parts: Iterable[Separated]) -> tuple[str, str]:

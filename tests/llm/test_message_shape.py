@@ -130,7 +130,7 @@ def test_a_short_id_is_kept_and_others_are_translated_to_different_ones() -> Non
     assert short_call_id("aB3456789") == "aB3456789"
     translated = {short_call_id(f"call_{number}") for number in range(2000)}
     assert len(translated) == 2000
-    assert all(re.fullmatch("[a-z0-9]{9}", one) for one in translated)
+    assert all(re.fullmatch("[a-zA-Z0-9]{9}", one) for one in translated)
 
 
 def test_what_is_known_of_a_family_is_found_by_its_name_with_any_provider() -> None:

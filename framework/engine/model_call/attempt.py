@@ -86,10 +86,10 @@ class _Attempt:
     """Whether a timeout ended the attempt."""
     texts: list[str] = field(default_factory=list)
     thoughts: ThoughtSplitter | None = None
-    """Finds thoughts in the text; None for a client that does so itself."""
+    """Finds thoughts in text that is shown as it arrives; None for a client that does so itself."""
 
     def __post_init__(self) -> None:
-        if not self.info.describes_json:
+        if self.request.stream and not self.info.describes_json:
             begins_inside = self.info.name in self.caller.clients.begin_with_thoughts
             is_first = self.request.continued is None
             self.thoughts = ThoughtSplitter(begins_inside=begins_inside and is_first, finds_lone_tags=is_first)
@@ -149,14 +149,15 @@ class _Attempt:
 
     async def _finished(self, reply: ModelReply) -> ModelReply:
         """Return the complete reply without the thoughts in its text, and show what is not shown of it."""
-        if self.thoughts is None:
+        if self.info.describes_json:
             return reply
-        clients, message = self.caller.clients, without_thoughts(reply.message, self.info.provider)
-        if self.request.stream:
+        message = without_thoughts(reply.message, self.info.provider)
+        if self.thoughts is not None:
+            clients = self.caller.clients
             await self._show_separated(self.thoughts.finish())
             learn = clients.begin_with_thoughts.add if self.thoughts.is_lone else clients.begin_with_thoughts.discard
             learn(self.info.name)
-        return replace(reply, message=message)
+        return reply if message is reply.message else replace(reply, message=message)
 
     async def _show(self, delta: Delta) -> None:
         if delta.reasoning:
