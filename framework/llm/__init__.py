@@ -16,6 +16,7 @@ In reading order; each module imports only from those below it:
     gemini             Client for Gemini.
     offline            The rule-based model behind `model: offline`.
     scripted           A model that replies from a script, for tests of agents.
+    provider_client    What the clients of all providers share: their options, and the translation of errors.
     stream_assembler   Assembles a streamed chat completion from its chunks.
     reply_check        Checks a provider's complete response and turns it into a reply.
     text_calls         Finds function calls that a model wrote into its text.

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import AsyncGenerator, Callable
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 
@@ -21,7 +21,6 @@ from framework.types.errors import ModelError
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
 
-T = TypeVar("T")
 _SET_CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or run: aws sso login"
 _SET_REGION = "set AWS_REGION, such as eu-central-1"
 _SIGNED_HEADERS = ("authorization", "x-amz-date", "x-amz-security-token")
@@ -35,17 +34,17 @@ class BedrockModel(AnthropicModel):
     Args:
         model: the id of the model or of an inference profile, such as
             `eu.anthropic.claude-sonnet-4-5-20250929-v1:0`.
-        api_key: an API key of Bedrock; empty to sign requests with the credentials of an AWS account.
         region: the region of AWS; None for that of the AWS profile.
-        options: `base_url`, `capabilities` and `stream`, as of `AnthropicModel`.
+        options: as of `ProviderClient`. Without an API key of Bedrock, requests are signed with the credentials of an
+            AWS account.
     """
 
     provider = "bedrock"
     credential = "AWS account"
     sampling_version = "bedrock-2023-05-31"
 
-    def __init__(self, model: str, *, api_key: str, region: str | None, **options: Any) -> None:
-        super().__init__(model, api_key=api_key, **options)
+    def __init__(self, model: str, *, region: str | None, **options: Any) -> None:
+        super().__init__(model, **options)
         self._region = region
         self._account: _Account | None = None
         self._is_rejected = False
@@ -74,10 +73,8 @@ class BedrockModel(AnthropicModel):
     def _sign(self, request: httpx2.Request) -> dict[str, str]:
         return self._account.sign(request) if self._account else {}
 
-    async def _guard(self, call: Awaitable[T]) -> T:
-        from anthropic import AnthropicError
-
-        return await self._errors.guard(call, (AnthropicError, _AccountError), self._explain)
+    def _sdk_errors(self) -> tuple[type[Exception], ...]:
+        return (*super()._sdk_errors(), _AccountError)
 
     def _explain(self, error: Exception) -> ModelError | None:
         from anthropic import PermissionDeniedError

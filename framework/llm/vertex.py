@@ -5,11 +5,11 @@ The credentials are Google Cloud's application default credentials. The SDKs loa
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from framework.llm.anthropic.client import AnthropicModel
 from framework.llm.gemini.client import GeminiModel
+from framework.llm.provider_client import ProviderClient
 from framework.llm.provider_errors import ProviderErrors
 from framework.types.errors import ModelError
 
@@ -18,28 +18,38 @@ if TYPE_CHECKING:
     from google.genai import Client
     from google.genai.types import HttpOptions
 
-T = TypeVar("T")
-_ACCOUNT = "Google Cloud account"
 _ADVICE = "set GOOGLE_APPLICATION_CREDENTIALS to a file of credentials, or run: gcloud auth application-default login"
 
 
-class VertexClaudeModel(AnthropicModel):
-    """A Claude model in Vertex AI.
+class _VertexModel(ProviderClient):
+    """A model in Vertex AI; the options are those of `ProviderClient`.
 
     Args:
         model: the model's name in Vertex AI, such as `claude-sonnet-4-5@20250929`.
         project: the id of the Google Cloud project.
         location: a region, or `global`.
-        options: `base_url`, `capabilities` and `stream`, as of `AnthropicModel`.
     """
 
     provider = "vertex"
-    credential = _ACCOUNT
-    sampling_version = "vertex-2023-10-16"
+    credential = "Google Cloud account"
 
     def __init__(self, model: str, *, project: str, location: str, **options: Any) -> None:
         super().__init__(model, api_key="", **options)
         self._project, self._location = project, location
+
+    def _sdk_errors(self) -> tuple[type[Exception], ...]:
+        from google.auth.exceptions import GoogleAuthError
+
+        return (*super()._sdk_errors(), GoogleAuthError)
+
+    def _explain(self, error: Any) -> ModelError | None:
+        return _credentials_error(self._errors, error) or super()._explain(error)
+
+
+class VertexClaudeModel(_VertexModel, AnthropicModel):
+    """A Claude model in Vertex AI."""
+
+    sampling_version = "vertex-2023-10-16"
 
     def _create_sdk(self, **options: Any) -> AsyncAnthropic:
         from anthropic import AsyncAnthropicVertex
@@ -48,46 +58,14 @@ class VertexClaudeModel(AnthropicModel):
         sdk: Any = AsyncAnthropicVertex(region=self._location, project_id=self._project, base_url=url, **options)
         return sdk  # type: ignore[no-any-return]  # has the same methods, but no common base class
 
-    async def _guard(self, call: Awaitable[T]) -> T:
-        from anthropic import AnthropicError
-        from google.auth.exceptions import GoogleAuthError
 
-        return await self._errors.guard(call, (AnthropicError, GoogleAuthError), self._explain)
-
-    def _explain(self, error: Exception) -> ModelError | None:
-        return _credentials_error(self._errors, error) or super()._explain(error)
-
-
-class VertexGeminiModel(GeminiModel):
-    """A Gemini model in Vertex AI.
-
-    Args:
-        model: the model's name in Vertex AI.
-        project: the id of the Google Cloud project.
-        location: a region, or `global`.
-        options: `base_url`, `capabilities` and `stream`, as of `GeminiModel`.
-    """
-
-    provider = "vertex"
-    credential = _ACCOUNT
-
-    def __init__(self, model: str, *, project: str, location: str, **options: Any) -> None:
-        super().__init__(model, api_key="", **options)
-        self._project, self._location = project, location
+class VertexGeminiModel(_VertexModel, GeminiModel):
+    """A Gemini model in Vertex AI."""
 
     def _create_sdk(self, options: HttpOptions) -> Client:
         from google.genai import Client
 
         return Client(enterprise=True, project=self._project, location=self._location, http_options=options)
-
-    async def _guard(self, call: Awaitable[T]) -> T:
-        from google.auth.exceptions import GoogleAuthError
-        from google.genai.errors import APIError
-
-        return await self._errors.guard(call, (APIError, GoogleAuthError), self._explain)
-
-    def _explain(self, error: Any) -> ModelError | None:
-        return _credentials_error(self._errors, error) or super()._explain(error)
 
 
 def _credentials_error(errors: ProviderErrors, error: Exception) -> ModelError | None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from framework.llm.anthropic.format import (
     ANTHROPIC_MEDIA_TYPES,
@@ -17,11 +16,11 @@ from framework.llm.anthropic.format import (
     with_answer_tool,
     without_answer_tool,
 )
-from framework.llm.capabilities import Capabilities
-from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, served_model, whole_reply
+from framework.llm.client import Delta, ModelReply, ModelRequest, whole_reply
 from framework.llm.http_client import SDK_TIMEOUT, create_http_client, read_unstreamed
 from framework.llm.openai_format import tool_names
-from framework.llm.provider_errors import ProviderErrors, message_in, option_secrets, parse_retry_after
+from framework.llm.provider_client import ProviderClient
+from framework.llm.provider_errors import message_in, parse_retry_after
 from framework.llm.reply_check import FinishReasons, ProviderResponse, merge_finish_reason, to_reply
 from framework.llm.request_cache import merged_fields
 from framework.llm.stream_assembler import as_dict, as_list, index_key
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     import httpx2
     from anthropic import AsyncAnthropic
 
-T = TypeVar("T")
 _FINISH_REASONS: FinishReasons = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -54,52 +52,19 @@ _PERMANENT_ERRORS = {
 """Error types inside streams, mapped to the HTTP status of the same error before a stream. A retry does not help."""
 
 
-class AnthropicModel:
-    """A model behind the Messages API. The SDK is loaded with the first request.
-
-    Args:
-        model: the model's name in the API.
-        api_key: empty for a server that requires none.
-        base_url: a different server with the same API, without `/v1`; None for Anthropic's.
-        capabilities: override the known ones.
-        stream: whether responses are always or never streamed; None to stream them if the request asks for it.
-        extra_body: fields added to the body of each request.
-        headers: headers added to each request.
-    """
+class AnthropicModel(ProviderClient):
+    """A model behind the Messages API, at a `base_url` without `/v1`; the options are those of `ProviderClient`."""
 
     provider = "anthropic"
-    """The first part of the model name."""
-    credential = "API key"
-    """What the server authenticates, as errors call it."""
+    media_types = ANTHROPIC_MEDIA_TYPES
     sampling_version = ""
     """For a server that has the API's version in the body: the last one that accepts `temperature` and `top_p`."""
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        api_key: str,
-        base_url: str | None = None,
-        capabilities: Capabilities | None = None,
-        stream: bool | None = None,
-        extra_body: Mapping[str, Any] = MappingProxyType({}),
-        headers: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
-        served = served_model(
-            self.provider, model, base_url, capabilities, media_types=ANTHROPIC_MEDIA_TYPES, stream=stream
-        )
-        self._info = replace(served, answer_tool=True, max_files=max_files(served.capabilities))
-        self._api_key = api_key
+    def __init__(self, model: str, *, base_url: str | None = None, **options: Any) -> None:
+        super().__init__(model, base_url=base_url, **options)
+        self._info = replace(self._info, answer_tool=True, max_files=max_files(self._info.capabilities))
         self._base_url = base_url.rstrip("/").removesuffix("/v1") if base_url else None
-        self._extra_body, self._headers = extra_body, headers
-        secrets = option_secrets(headers, extra_body)
-        self._errors = ProviderErrors(self._info.name, api_key, base_url, credential=self.credential, secrets=secrets)
         self._client: AsyncAnthropic | None = None
-
-    @property
-    def info(self) -> ModelInfo:
-        """Provider, model and capabilities."""
-        return self._info
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta, None]:
         """Send the request and yield the reply's deltas; raise ModelError if it fails."""
@@ -200,10 +165,10 @@ class AnthropicModel:
         )
         return to_reply(response, request, self._info, _FINISH_REASONS, self._errors)
 
-    async def _guard(self, call: Awaitable[T]) -> T:
+    def _sdk_errors(self) -> tuple[type[Exception], ...]:
         from anthropic import AnthropicError
 
-        return await self._errors.guard(call, AnthropicError, self._explain)
+        return (AnthropicError,)
 
     def _explain(self, error: Exception) -> ModelError | None:
         import anthropic

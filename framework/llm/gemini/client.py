@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Mapping
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import AsyncGenerator, Mapping
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from framework.llm.capabilities import Capabilities
-from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, served_model, whole_reply
+from framework.llm.client import Delta, ModelReply, ModelRequest, whole_reply
 from framework.llm.gemini.format import GEMINI_MEDIA_TYPES, ResponseAssembler, request_to_arguments
 from framework.llm.http_client import SDK_TIMEOUT, create_http_client
 from framework.llm.openai_format import tool_names
-from framework.llm.provider_errors import ProviderErrors, message_in, option_secrets, parse_retry_after
+from framework.llm.provider_client import ProviderClient
+from framework.llm.provider_errors import message_in, parse_retry_after
 from framework.llm.reply_check import FinishReasons, ProviderResponse, to_reply
 from framework.types.certificates import trusted_certificates
 from framework.types.errors import ModelError
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from google.genai import Client
     from google.genai.types import HttpOptions
 
-T = TypeVar("T")
 _REFUSALS = (
     "SAFETY",
     "RECITATION",
@@ -53,50 +51,20 @@ _FINISH_REASONS: FinishReasons = {
 }
 
 
-class GeminiModel:
-    """A model behind `generateContent`. The SDK is loaded with the first request.
+class GeminiModel(ProviderClient):
+    """A model behind `generateContent`; the options are those of `ProviderClient`.
 
-    Args:
-        model: the model's name in the API.
-        api_key: empty for a server that requires none.
-        base_url: a different server with the same API, with or without a version such as `/v1beta`; None for Google's.
-        capabilities: override the known ones.
-        stream: whether responses are always or never streamed; None to stream them if the request asks for it.
-        extra_body: fields added to the body of each request.
-        headers: headers added to each request.
+    A `base_url` has a version, such as `/v1beta`, or none.
     """
 
     provider = "gemini"
-    """The first part of the model name."""
-    credential = "API key"
-    """What the server authenticates, as errors call it."""
+    media_types = frozenset(GEMINI_MEDIA_TYPES)
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        api_key: str,
-        base_url: str | None = None,
-        capabilities: Capabilities | None = None,
-        stream: bool | None = None,
-        extra_body: Mapping[str, Any] = MappingProxyType({}),
-        headers: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
-        media_types = frozenset(GEMINI_MEDIA_TYPES)
-        self._info = served_model(self.provider, model, base_url, capabilities, media_types=media_types, stream=stream)
-        self._api_key = api_key
-        self._base_url = base_url
-        self._extra_body, self._headers = extra_body, headers
-        secrets = option_secrets(headers, extra_body)
-        self._errors = ProviderErrors(self._info.name, api_key, base_url, credential=self.credential, secrets=secrets)
+    def __init__(self, model: str, **options: Any) -> None:
+        super().__init__(model, **options)
         self._client: Client | None = None
         self._http: httpx2.AsyncClient | None = None
         self._responses: WeakKeyDictionary[asyncio.Task[Any], httpx2.Response] = WeakKeyDictionary()
-
-    @property
-    def info(self) -> ModelInfo:
-        """Provider, model and capabilities."""
-        return self._info
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta, None]:
         """Send the request and yield the reply's deltas; raise ModelError if it fails."""
@@ -173,10 +141,10 @@ class GeminiModel:
         )
         return to_reply(response, request, self._info, _FINISH_REASONS, self._errors)
 
-    async def _guard(self, call: Awaitable[T]) -> T:
+    def _sdk_errors(self) -> tuple[type[Exception], ...]:
         from google.genai.errors import APIError
 
-        return await self._errors.guard(call, APIError, self._explain)
+        return (APIError,)
 
     def _explain(self, error: Any) -> ModelError | None:
         headers = getattr(error.response, "headers", None) or {}

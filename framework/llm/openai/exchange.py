@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from time import monotonic
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from framework.llm.capabilities import Capabilities, OpenAIApi
-from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, merged_deltas, served_model, whole_reply
+from framework.llm.client import Delta, ModelReply, ModelRequest, merged_deltas, whole_reply
 from framework.llm.http_client import SDK_TIMEOUT, read_unstreamed
 from framework.llm.openai.local_server import ask_server, is_local
 from framework.llm.openai.server_error import ServerError
 from framework.llm.openai_format import tool_names, wire_names
-from framework.llm.provider_errors import ProviderErrors, message_in, option_secrets, parse_retry_after
+from framework.llm.provider_client import ProviderClient
+from framework.llm.provider_errors import message_in, parse_retry_after
 from framework.llm.request_cache import ToolsetCache, encode_json, merged_fields
 from framework.types.errors import ModelError
 from framework.types.messages import ToolDefinition
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from framework.llm.openai.event_stream import EventStream
     from framework.llm.openai.sdk_connection import SdkConnection
 
-T = TypeVar("T")
 _PATHS: Mapping[OpenAIApi, str] = {"chat": "chat/completions", "responses": "responses"}
 """Path of each API below the base URL."""
 _USAGE_OPTION = re.compile("stream_options|include_usage")
@@ -59,62 +58,43 @@ class EncodedTools:
     """Name in the API -> tool name."""
 
 
-class OpenAIExchange(ABC, Generic[A]):
-    """The client of a model, except for the format of requests and responses. It connects with the first request.
+class OpenAIExchange(ProviderClient, ABC, Generic[A]):
+    """The client of a model, except for the format of requests and responses.
 
     Args:
         provider: the first part of the model name.
         model: the model's name on the server.
-        api_key: empty for a server that requires none.
         base_url: the URL up to and including `/v1`; None for the SDK's default. The resource's URL for Azure.
         capabilities: override the known ones.
         azure_version: version of Azure's API; None for all other servers.
-        stream: whether responses are always or never streamed; None to stream them if the request asks for it.
-        extra_body: fields added to the body of each request.
-        headers: headers added to each request.
+        options: the other options of `ProviderClient`.
     """
 
     api: OpenAIApi
-    media_types: frozenset[str]
-    """Media types of files that the API can express."""
 
     def __init__(
         self,
         provider: str,
         model: str,
         *,
-        api_key: str,
         base_url: str | None = None,
         capabilities: Capabilities | None = None,
         azure_version: str | None = None,
-        stream: bool | None = None,
-        extra_body: Mapping[str, Any] = MappingProxyType({}),
-        headers: Mapping[str, str] = MappingProxyType({}),
+        **options: Any,
     ) -> None:
+        self.provider = provider
         configured = (capabilities or Capabilities()).model_copy(update={"api": self.api})
-        info = served_model(provider, model, base_url, configured, media_types=self.media_types, stream=stream)
-        is_declared = base_url is not None and configured.json_schema is True
-        self._info = replace(info, any_schema=is_declared)
-        self._api_key = api_key
-        self._base_url = base_url
-        self._azure_version = azure_version
-        self._extra_body, self._headers = extra_body, headers
         usual_path = "" if azure_version else "/v1"
-        secrets = option_secrets(headers, extra_body)
-        self._errors = ProviderErrors(
-            self._info.name, api_key, base_url, usual_path=usual_path, api=self.api, secrets=secrets
-        )
+        super().__init__(model, base_url=base_url, capabilities=configured, usual_path=usual_path, **options)
+        is_declared = base_url is not None and configured.json_schema is True
+        self._info = replace(self._info, any_schema=is_declared)
+        self._azure_version = azure_version
         self._connection: SdkConnection | None = None
         self._requests_usage = True
         """Whether streams request usage; False once the server has rejected the option."""
         self._toolsets = ToolsetCache(self._encoded_tools)
         self._probing = asyncio.Lock()
         self._next_probe = 0.0
-
-    @property
-    def info(self) -> ModelInfo:
-        """Provider, model and capabilities."""
-        return self._info
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta, None]:
         """Send the request and yield the reply's deltas; raise ModelError if it fails."""
@@ -242,8 +222,8 @@ class OpenAIExchange(ABC, Generic[A]):
             return AzureConnection(self._api_key, self._base_url, SDK_TIMEOUT, path, deployment, version, self._headers)
         return SdkConnection(self._api_key, self._base_url, SDK_TIMEOUT, path, self._headers)
 
-    async def _guard(self, call: Awaitable[T]) -> T:
-        return await self._errors.guard(call, ServerError, self._explain)
+    def _sdk_errors(self) -> tuple[type[Exception], ...]:
+        return (ServerError,)
 
     def _explain(self, error: ServerError) -> ModelError:
         if error.status is None:
