@@ -4,7 +4,8 @@ The model sees less of the schema, but arguments are still validated against the
 whole request for one schema that it does not accept, so each rule here is one that a provider is known to enforce:
 
 - all: an object at the root, without `anyOf`, `oneOf`, `allOf`, `not`, `enum` or a reference beside it;
-- OpenAI, and the servers and gateways with its API, such as Mistral's: lists have `items`, choices are not empty;
+- OpenAI, and the servers and gateways with its API: lists have `items`, choices are not empty;
+- Mistral: no `$schema` and no `$id`, at any depth;
 - Anthropic: draft 2020-12, and names of arguments of 1 to 64 letters, digits, `_`, `.` and `-` (at the root);
 - Gemini: the subset in `_KEPT` and below.
 
@@ -47,7 +48,7 @@ def wire_schema(schema: Mapping[str, Any], api: SchemaForm) -> _Schema:
     sent: _Schema = {"type": "object", **_corrected(flat_schema(schema))}
     if api == "gemini":
         return {**_clean(sent), "type": "object"}
-    for keyword in ("enum", "const", *(("$schema", "$id") if api == "anthropic" else ("$schema",))):
+    for keyword in ("enum", "const"):
         sent.pop(keyword, None)
     properties = sent.get("properties")
     if api == "anthropic" and isinstance(properties, Mapping):
@@ -112,7 +113,8 @@ def _corrected(node: Mapping[str, Any]) -> _Schema:
         fixed["prefixItems"], fixed["items"] = fixed["items"], fixed.pop("additionalItems", {})
     if fixed.get("enum") == []:
         del fixed["enum"]
-    fixed.pop("nullable", None)  # OpenAPI's; the validator does not know it either
+    for unknown in ("$schema", "$id", "nullable"):  # Mistral cannot compile the first two; the third is OpenAPI's
+        fixed.pop(unknown, None)
     for exclusive, limit in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         if isinstance(flag := fixed.get(exclusive), bool):  # draft 4
             del fixed[exclusive]

@@ -47,6 +47,10 @@ RESULT = {"type": "tool_result", "tool_use_id": "c1", "content": "sunny"}
 CLAUDE_TOOL = {"name": "look", "description": "Look.", "input_schema": SCHEMA}
 
 
+def odd_tool(schema: Body) -> Body:
+    return {"type": "function", "function": {"name": "odd", "parameters": {"type": "object", **schema}}}
+
+
 def claude(*messages: Body, **more: Any) -> Body:
     return {"model": "m", "max_tokens": 100, "messages": list(messages), **more}
 
@@ -87,6 +91,7 @@ REFUSED: Mapping[str, tuple[str, Body, str]] = {
         chat(USER, tools=[{"type": "function", "function": {"name": "a.b", "parameters": SCHEMA}}]),
         "does not match pattern",
     ),
+    "chat.function_schemas": ("openai chat", chat(USER, tools=[odd_tool({"anyOf": []})]), "at the top level"),
     "chat.strict_schemas": (
         "openai chat",
         chat(USER, response_format={"type": "json_schema", "json_schema": STRICT}),
@@ -109,6 +114,11 @@ REFUSED: Mapping[str, tuple[str, Body, str]] = {
         "openai responses",
         items(USER, {**THOUGHT, "encrypted_content": None}, FUNCTION_CALL, OUTPUT, store=False),
         "not persisted",
+    ),
+    "responses.function_schemas": (
+        "openai responses",
+        items(USER, tools=[odd_tool({"properties": {"a": {"type": "array"}}})["function"]]),
+        "('properties', 'a'), array schema missing items",
     ),
     "responses.strict_formats": (
         "openai responses",
@@ -133,6 +143,7 @@ REFUSED: Mapping[str, tuple[str, Body, str]] = {
         "Not the same number",
     ),
     "mistral.tool_shapes": ("mistral", chat(USER, tools=[{"type": "function", "function": {"name": "a"}}]), "required"),
+    "mistral.tool_schemas": ("mistral", chat(USER, tools=[odd_tool({"$schema": "x"})]), "failed to compile"),
     "gateways.groq_options": ("groq", chat(USER, logprobs=True), "property 'logprobs' is unsupported"),
     "gateways.groq_keys": (
         "groq",
@@ -176,6 +187,11 @@ REFUSED: Mapping[str, tuple[str, Body, str]] = {
     ),
     "anthropic.results_have_calls": ("anthropic", claude(said(RESULT)), "unexpected `tool_use_id`"),
     "anthropic.tools": ("anthropic", claude(said(TEXT), tools=[CLAUDE_TOOL, CLAUDE_TOOL]), "names must be unique"),
+    "anthropic.input_schemas": (
+        "anthropic",
+        claude(said(TEXT), tools=[{**CLAUDE_TOOL, "input_schema": {**SCHEMA, "properties": {"$top": {}}}}]),
+        "tools.0.custom.input_schema.properties: Property keys should match",
+    ),
     "anthropic.cache_marks": (
         "anthropic",
         claude(*(said({**TEXT, "cache_control": {"type": "ephemeral"}}) for _ in range(5))),
@@ -197,6 +213,11 @@ REFUSED: Mapping[str, tuple[str, Body, str]] = {
         "gemini",
         gemini(ASKED, tools=[{"functionDeclarations": [{"name": "1a"}]}]),
         "Invalid function name",
+    ),
+    "gemini.parameters": (
+        "gemini",
+        gemini(ASKED, tools=[{"functionDeclarations": [{"name": "a", "parametersJsonSchema": {**SCHEMA, "not": {}}}]}]),
+        'Unknown name "not"',
     ),
     "gemini.signatures": (
         "gemini",

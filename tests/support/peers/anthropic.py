@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from tests.support.peers.rule import Body, Peer, Refused, Sent
+from tests.support.peers.schemas import refused_by_anthropic
 
 _OPTIONS = {
     *("model", "messages", "max_tokens", "system", "tools", "tool_choice", "stop_sequences", "stream", "temperature"),
@@ -109,7 +110,7 @@ def ids(sent: Sent) -> None:
 
 
 def tools(sent: Sent) -> None:
-    """Refuse invalid names and schemas without type.
+    """Refuse invalid names.
 
     See https://docs.claude.com/en/docs/agents-and-tools/tool-use/implement-tool-use.
     """
@@ -117,12 +118,17 @@ def tools(sent: Sent) -> None:
     for place, tool in enumerate(offered):
         if not _NAME.fullmatch(tool["name"]):
             raise Refused(f"tools.{place}.custom.name: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'")
-        if tool["input_schema"].get("type") != "object":
-            raise Refused(f"tools.{place}.custom.input_schema.type: Input should be 'object'")
     if len({tool["name"] for tool in offered}) < len(offered):
         raise Refused("tools: Tool names must be unique.")
     if sent.body.get("tool_choice") and not offered:
         raise Refused("tool_choice: tool_choice may only be specified while providing tools")
+
+
+def input_schemas(sent: Sent) -> None:
+    """Refuse schemas outside of Anthropic's subset: https://github.com/dearlordylord/huly-mcp/issues/66."""
+    for place, tool in enumerate(sent.body.get("tools") or ()):
+        if why := refused_by_anthropic(tool["input_schema"]):
+            raise Refused(f"tools.{place}.custom.input_schema{why}")
 
 
 def cache_marks(sent: Sent) -> None:
@@ -156,7 +162,18 @@ def thinking(sent: Sent) -> None:
 ANTHROPIC = Peer(
     "anthropic",
     "anthropic/claude-sonnet-5",
-    (options, roles, texts_are_not_empty, ids, results_follow_calls, results_have_calls, tools, cache_marks, thinking),
+    (
+        options,
+        roles,
+        texts_are_not_empty,
+        ids,
+        results_follow_calls,
+        results_have_calls,
+        tools,
+        input_schemas,
+        cache_marks,
+        thinking,
+    ),
     error,
     api="anthropic",
 )

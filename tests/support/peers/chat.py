@@ -7,6 +7,7 @@ import re
 from openai.types.chat.completion_create_params import CompletionCreateParamsBase
 
 from tests.support.peers.rule import Body, Peer, Refused, Sent, nested_schemas, placed
+from tests.support.peers.schemas import refused_by_openai
 
 _OPTIONS = {*CompletionCreateParamsBase.__annotations__, "stream"}
 _OF_OTHERS = ("enable_thinking", "thinking_budget", "thinking")
@@ -142,6 +143,22 @@ def _check_name(name: object, place: str) -> None:
         raise Refused(f"{said} '^[a-zA-Z0-9_-]+$'.", param=place, code="invalid_value")
 
 
+def function_schemas(sent: Sent) -> None:
+    """Refuse parameters outside of OpenAI's subset: https://github.com/nspady/google-calendar-mcp/issues/39."""
+    for place, tool in placed(sent.body.get("tools"), "tools"):
+        check_function(tool["function"], f"{place}.function.parameters")
+
+
+def check_function(function: Body, place: str) -> None:
+    """Raise Refused if the parameters of a function are outside of the subset, or of the one for strict functions."""
+    schema = function.get("parameters")
+    if schema is not None and (why := refused_by_openai(schema)):
+        said = f"Invalid schema for function '{function['name']}': {why}"
+        raise Refused(said, param=place, code="invalid_function_parameters")
+    if function.get("strict"):
+        check_strict(schema, function["name"])
+
+
 def strict_schemas(sent: Sent) -> None:
     """Refuse a strict schema that leaves a property optional, or is open.
 
@@ -166,7 +183,7 @@ def check_strict(schema: Body | None, name: str) -> None:
 
 
 MESSAGES = (roles_and_texts, files_are_in_user_messages, calls_are_complete, results_follow_calls)
-TOOLS = (options_that_need_another, tool_names, chosen_tools_exist, strict_schemas)
+TOOLS = (options_that_need_another, tool_names, chosen_tools_exist, function_schemas, strict_schemas)
 CHAT = Peer("chat", "openai/unknown-model", (documented_options, *MESSAGES, *TOOLS), error)
 """What no server refuses less than: for tests that do not choose a provider."""
 OPENAI_CHAT = Peer("openai chat", "openai/gpt-5.4-mini", (known_options, *MESSAGES, *TOOLS), error)

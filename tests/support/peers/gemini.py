@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from tests.support.peers.rule import Body, Peer, Refused, Sent
+from tests.support.peers.schemas import refused_by_gemini
 
 _OPTIONS = {
     *("contents", "systemInstruction", "tools", "toolConfig", "generationConfig", "safetySettings", "cachedContent"),
@@ -90,6 +91,16 @@ def function_names(sent: Sent) -> None:
                 raise Refused(f"{at}: Invalid function name. Must start with a letter or an underscore.")
 
 
+def parameters(sent: Sent) -> None:
+    """Refuse schemas outside of Gemini's subset: https://ai.google.dev/api/caching#FunctionDeclaration."""
+    for tool in sent.body.get("tools") or ():
+        for place, declared in enumerate(tool.get("functionDeclarations") or ()):
+            schema = declared.get("parametersJsonSchema")
+            if schema is not None and (why := refused_by_gemini(schema)):
+                at = f"tools[0].function_declarations[{place}].parameters_json_schema"
+                raise Refused(f"Invalid JSON payload received at '{at}'. {why}")
+
+
 def signatures(sent: Sent) -> None:
     """Refuse calls of the turn without their thought signature, for models that require it.
 
@@ -115,7 +126,7 @@ def _begins_turn(content: Body) -> bool:
 GEMINI = Peer(
     "gemini",
     "gemini/gemini-3-pro-preview",
-    (options, contents, order_of_turns, as_many_responses_as_calls, function_names, signatures),
+    (options, contents, order_of_turns, as_many_responses_as_calls, function_names, parameters, signatures),
     error,
     api="gemini",
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.support.peers import chat
 from tests.support.peers.rule import Body, Peer, Refused, Sent, placed
+from tests.support.peers.schemas import refused_by_mistral
 
 _OPTIONS = {
     *("model", "messages", "tools", "tool_choice", "parallel_tool_calls", "response_format", "stream", "stop"),
@@ -114,12 +115,19 @@ def tool_shapes(sent: Sent) -> None:
             raise Refused("Field required", status=422, param=f"body.{place}.function.parameters")
 
 
+def tool_schemas(sent: Sent) -> None:
+    """Refuse schemas that are not valid, or cannot be compiled: https://github.com/BerriAI/litellm/pull/13389."""
+    for _, tool in placed(sent.body.get("tools"), "tools"):
+        if why := refused_by_mistral(tool["function"]["parameters"]):
+            raise Refused(why)
+
+
 MISTRAL = Peer(
     "mistral",
     "mistral/mistral-large-latest",
     (
         *(known_options, known_keys, chat.roles_and_texts, order_of_roles, short_ids, as_many_results_as_calls),
-        *(chat.files_are_in_user_messages, chat.tool_names, tool_shapes),
+        *(chat.files_are_in_user_messages, chat.tool_names, tool_shapes, tool_schemas),
     ),
     error,
     spoken=spoken,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from openai.types.responses.response_create_params import ResponseCreateParamsBase
 
-from tests.support.peers.chat import check_strict, chosen_tools_exist, error
+from tests.support.peers.chat import check_function, check_strict, chosen_tools_exist, error
 from tests.support.peers.rule import Body, Peer, Refused, Sent, placed
 
 _OPTIONS = {*ResponseCreateParamsBase.__annotations__, "stream"}
@@ -74,6 +74,12 @@ def functions_are_flat(sent: Sent) -> None:
             raise Refused(f"Missing required parameter: '{place}.name'.", code="missing_required_parameter")
 
 
+def function_schemas(sent: Sent) -> None:
+    """Refuse parameters outside of OpenAI's subset: https://github.com/nspady/google-calendar-mcp/issues/39."""
+    for place, tool in placed(sent.body.get("tools"), "tools"):
+        check_function(tool, f"{place}.parameters")
+
+
 def strict_formats(sent: Sent) -> None:
     """Refuse a strict schema outside of https://platform.openai.com/docs/guides/structured-outputs."""
     form = (sent.body.get("text") or {}).get("format") or {}
@@ -86,7 +92,7 @@ RESPONSES = Peer(
     "openai/gpt-5.4-mini",
     (
         *(known_options, functions_are_flat, chosen_tools_exist, outputs_follow_calls, ids_have_their_prefix),
-        *(reasoning_precedes_its_item, reasoning_is_encrypted, strict_formats),
+        *(reasoning_precedes_its_item, reasoning_is_encrypted, function_schemas, strict_formats),
     ),
     error,
     api="responses",

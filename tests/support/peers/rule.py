@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 Body = dict[str, Any]
 _MODEL_IN_PATH = re.compile(r"/models?/([^/:]+)")
@@ -60,6 +60,11 @@ class Peer:
 
     capabilities: str = ""
     """What is known of it by its host, in YAML, for a server that stands at another one."""
+
+    @property
+    def chosen_api(self) -> Literal["responses"] | None:
+        """What to set as `api` at an alias of OpenAI's format."""
+        return "responses" if self.api == "responses" else None
 
     def refusal(self, path: str, body: Body) -> tuple[int, bytes, str] | None:
         """Return the status, body and words of the error response to a request; None if it is accepted."""
