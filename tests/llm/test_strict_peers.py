@@ -51,7 +51,7 @@ def spoken_by(peer: Peer, answer: Answer, body: Body) -> Answer:
     for call in message.pop("tool_calls", None) or ():  # type: ignore[attr-defined]
         function = call["function"]
         offered = offered_tools(body)
-        if function["name"] in ("PlanDraft", "Number") and function["name"] not in offered:
+        if function["name"] in ("PlanDraft", "Answer") and function["name"] not in offered:
             if ANSWER_TOOL not in offered:
                 return spoken_by(peer, says(function["arguments"]), body)
             call["function"] = function = {**function, "name": ANSWER_TOOL}

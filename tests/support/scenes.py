@@ -73,11 +73,11 @@ SCENES: Mapping[str, Scene] = {
         [plan_of({**STEP, "tool": "fail"}), plan_of(STEP), says("summary")], {"executor": "plan"}
     ),
     "typed answer asked again": Scene(
-        [says("It is four."), calls(("Number", {"n": "x"})), calls(("Number", {"n": 4}))],
+        [says("It is four."), calls(("Answer", {"n": "x"})), calls(("Answer", {"n": 4}))],
         options={"output_schema": SCHEMA},
     ),
     "typed answer after tools": Scene(
-        [LOOK, says("It is four."), calls(("Number", {"n": 4}))],
+        [LOOK, says("It is four."), calls(("Answer", {"n": 4}))],
         options={"output_schema": SCHEMA},
     ),
     "examples": Scene(
