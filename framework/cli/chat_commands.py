@@ -153,8 +153,10 @@ class ChatCommands:
 
     async def _cost(self, _: str) -> None:
         runs = await runs_of(self._chat.runtime.store, await self._chat.stored())
-        cost = sum(info.cost_usd for info in runs)
-        priced = f", ${cost:.4f}" if cost else ", no price known"
+        cost = sum(info.cost_usd or 0.0 for info in runs)
+        unknown = sum(info.cost_usd is None for info in runs)
+        priced = f", ${cost:.4f}" if cost or not unknown else ""
+        priced += f", cost of {counted(unknown, 'run')} unknown" if unknown else ""
         if (last := self._chat.last) is not None:
             _note(f"last answer: {last.usage.total_tokens:,} tokens in {last.elapsed_ms / 1000:.1f} s")
         _note(f"this conversation: {counted(len(runs), 'run')}, {sum(info.tokens for info in runs):,} tokens{priced}")

@@ -26,7 +26,8 @@ class RunStatus:
         self._agent, self._step = "", "starting"
         self._calls: dict[tuple[str, ...], str] = {}
         """Calls in progress, as texts."""
-        self._tokens, self._cost_usd = 0, 0.0
+        self._tokens = 0
+        self._cost_usd: float | None = 0.0
         self._uncounted_chars = 0
 
     def note(self, event: Event) -> None:
@@ -49,7 +50,7 @@ class RunStatus:
             case events.PlanStepChanged(status="running"):
                 self._step = f"step {event.id}"
 
-    def count(self, tokens: int, cost_usd: float) -> None:
+    def count(self, tokens: int, cost_usd: float | None) -> None:
         """Set what the run has used so far."""
         if tokens != self._tokens:
             self._uncounted_chars = 0
@@ -78,6 +79,8 @@ class RunStatus:
     def _used(self) -> list[str]:
         estimated = self._uncounted_chars // CHARS_PER_TOKEN
         tokens = [f"{'~' if estimated else ''}{self._tokens + estimated:,} tokens"] if self._tokens + estimated else []
+        if self._cost_usd is None:
+            return [*tokens, "cost unknown"]
         return [*tokens, *([f"${self._cost_usd:.4f}"] if self._cost_usd else [])]
 
 

@@ -79,7 +79,7 @@ class RunView:
         if monotonic() - self._drawn_at >= FRAME_SECONDS:
             self._draw()
 
-    def count(self, tokens: int, cost_usd: float) -> None:
+    def count(self, tokens: int, cost_usd: float | None) -> None:
         """Show what the run has used."""
         self._status.count(tokens, cost_usd)
 

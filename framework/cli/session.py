@@ -74,7 +74,7 @@ class JsonLines:
     def show(self, event: Event) -> None:
         click.echo(json.dumps(wire(event), ensure_ascii=False), file=self._output)
 
-    def count(self, tokens: int, cost_usd: float) -> None:
+    def count(self, tokens: int, cost_usd: float | None) -> None:
         """Do nothing: the last event contains the usage."""
 
     def close(self) -> None:

@@ -59,7 +59,7 @@ class View(Protocol):
         """Show one event."""
         ...
 
-    def count(self, tokens: int, cost_usd: float) -> None:
+    def count(self, tokens: int, cost_usd: float | None) -> None:
         """Show what the run has used so far."""
         ...
 
@@ -100,7 +100,7 @@ class Lines:
             self._print(begun)
         self._print(event)
 
-    def count(self, tokens: int, cost_usd: float) -> None:
+    def count(self, tokens: int, cost_usd: float | None) -> None:
         """Do nothing: a line would be out of date at once."""
 
     def close(self) -> None:

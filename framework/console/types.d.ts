@@ -360,7 +360,7 @@ export interface RunSummary {
   steps: number;
   tokens: number;
   /** 0 if no price is known. */
-  cost_usd: number;
+  cost_usd: number | null;
   /** Active time, without the time it waited for a person. */
   elapsed_ms: number;
   expires_at: string | null;
@@ -375,7 +375,7 @@ export interface TokenUsage {
   completion_tokens: number;
   total_tokens: number;
   cached_tokens: number;
-  cost_usd: number;
+  cost_usd: number | null;
 }
 
 export interface ChatMessage {

@@ -122,7 +122,7 @@ class RunTrace:
             {
                 names.RUN_OUTCOME: outcomes.get(state.status, state.finish_reason),
                 names.RUN_STEPS: state.steps,
-                names.RUN_COST: state.usage.cost_usd or None,
+                names.RUN_COST: state.usage.cost_usd,
                 names.FINISH_REASONS: _CUT if state.truncated else None,
             }
         )

@@ -71,6 +71,8 @@ Setting = Literal[
     "service_tier",
 ]
 """Keys of `model_settings` that not every server accepts."""
+_MAKERS = {"openai": "openai", "anthropic": "anthropic", "google": "gemini", "x-ai": "xai"}
+"""Providers of the models that only their makers serve, by their names at OpenRouter."""
 _OWN_APIS = ("anthropic", "gemini")
 """Providers with APIs of their own: what these refuse, every server with that API refuses."""
 _NOT_IN_RESPONSES = ("stop", "seed", "top_k", "min_p", "frequency_penalty", "presence_penalty")
@@ -195,12 +197,17 @@ class Capabilities(Frozen):
 
 
 def with_cost(usage: Usage, capabilities: Capabilities) -> Usage:
-    """Return the usage with its cost, if prices are known, and a total that is at least the sum of its parts."""
+    """Return the usage with its cost, and a total that is at least the sum of its parts.
+
+    The cost that the provider reported, else that by the known prices, else None.
+    """
     if usage.total_tokens < (parts := usage.prompt_tokens + usage.completion_tokens):
         usage = usage.model_copy(update={"total_tokens": parts})
-    if capabilities.prices is None:
+    is_reported = usage.cost_usd is not None and "cost_usd" in usage.model_fields_set
+    if is_reported or not usage.total_tokens:
         return usage
-    return usage.model_copy(update={"cost_usd": capabilities.prices.cost(usage)})
+    prices = capabilities.prices
+    return usage.model_copy(update={"cost_usd": None if prices is None else prices.cost(usage)})
 
 
 class UnsupportedSetting(NamedTuple):
@@ -290,12 +297,26 @@ def known_rows(name: str, base_url: str | None = None) -> Iterator[Row]:
     server = known_server(base_url)
     at_server = f"{server or provider}/{model}"
     families, models = _tables()
+    if (server or provider) == "openrouter" and (maker := _maker_name(model)):
+        for row in _matching(models, maker.partition("/")[0], maker):
+            yield row._replace(known=Capabilities(prices=row.known.prices))
     yield from _matching(families, "*", name.lower())
     if base_url is None or server or provider in _OWN_APIS:
         yield from _matching(families, server or provider, at_server.lower())
     yield from _matching(models, provider, name)
     if server and at_server != name:
         yield from _matching(models, server, at_server)
+
+
+def _maker_name(model: str) -> str:
+    """Return the name at its maker of a model that OpenRouter resells at the maker's prices; empty for other models.
+
+    See https://openrouter.ai/docs/faq.
+    """
+    maker, _, own = model.partition("/")
+    if ":" in own or maker not in _MAKERS:  # a variant has a price of its own
+        return ""
+    return f"{_MAKERS[maker]}/{own.replace('.', '-') if maker == 'anthropic' else own}"
 
 
 def known_server(base_url: str | None) -> str:

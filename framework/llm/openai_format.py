@@ -10,6 +10,7 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from typing import Any
 
 from framework.llm.capabilities import CallSignatures
@@ -45,6 +46,8 @@ CHAT_MEDIA_TYPES = frozenset(
 FOREIGN_SIGNATURE = b"skip_thought_signature_validator"
 """Signature of calls that Gemini did not make: models that think reject calls without one. It is documented in
 https://ai.google.dev/gemini-api/docs/thought-signatures#faqs; like every signature, it is sent in base64."""
+_TICKS_PER_DOLLAR = 10_000_000_000
+"""xAI's unit of a cost."""
 _AUDIO = {"audio/wav": "wav", "audio/mpeg": "mp3"}
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
 _ROLES = {"system": "system", "developer": "system", "user": "user", "tool": "tool", "function": "tool"}
@@ -287,7 +290,37 @@ def read_usage(counts: Mapping[str, Any], *, prompt: str, completion: str) -> Us
         total_tokens=token_count(counts.get("total_tokens")) or prompt_tokens + completion_tokens,
         cached_tokens=token_count(details.get("cached_tokens")),
         cache_write_tokens=token_count(details.get("cache_write_tokens")),
+        **reported_cost(counts),
     )
+
+
+def reported_cost(counts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the cost in US dollars that a provider reports beside its token counts, as a field of `Usage` if any.
+
+    Sources: https://openrouter.ai/docs/use-cases/usage-accounting, https://docs.x.ai/developers/cost-tracking,
+    https://docs.litellm.ai/docs/proxy/response_headers (`SdkConnection` moves this header here).
+    """
+    ticks = _amount(counts.get("cost_in_usd_ticks"))
+    stated = counts.get("cost", counts.get("estimated_cost"))
+    cost = _amount(stated.get("total_cost") if isinstance(stated, Mapping) else stated)
+    if ticks is not None:
+        cost = ticks / _TICKS_PER_DOLLAR
+    elif cost is not None and counts.get("is_byok") is True:
+        # With the caller's own key at the model's provider, it is OpenRouter's fee only.
+        upstream = _amount(_mapping(counts.get("cost_details")).get("upstream_inference_cost"))
+        cost = None if upstream is None else cost + upstream
+    return {} if cost is None else {"cost_usd": cost}
+
+
+def _amount(value: object) -> float | None:
+    """Return an amount that a server sends as a number or a text; None if it is not a valid one."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        amount = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return amount if 0 <= amount < inf else None
 
 
 def content_text(content: object) -> str:

@@ -114,7 +114,7 @@ class Recording:
             prompt_tokens=round(used.prompt_tokens * share),
             completion_tokens=round(used.completion_tokens * share),
             total_tokens=round(used.total_tokens * share),
-            cost_usd=used.cost_usd * share,
+            cost_usd=None if used.cost_usd is None else used.cost_usd * share,
         )
 
     # --- tools and hooks

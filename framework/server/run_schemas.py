@@ -114,8 +114,8 @@ class RunSummary(ResponseModel):
     trace_id: str | None
     steps: int
     tokens: int
-    cost_usd: float
-    """Cost of all model calls; 0 if no price is known."""
+    cost_usd: float | None
+    """Cost of the model calls whose cost is known; null if that is none of them."""
     elapsed_ms: float
     """Active time in milliseconds, without the time it waited for a person."""
     expires_at: datetime | None

@@ -45,7 +45,7 @@ class MeasuredRun:
             input_tokens=usage.prompt_tokens,
             output_tokens=usage.completion_tokens,
             cached_tokens=usage.cached_tokens,
-            cost_usd=usage.cost_usd,
+            cost_usd=usage.cost_usd or 0.0,
             unknown_cost=any(use.unpriced_calls for use in state.model_uses.values()),
             steps=state.steps,
             tool_calls=state.tool_calls,
@@ -70,7 +70,7 @@ def _model_counts(counts: Counts, use: ModelUse) -> Counts:
         input_tokens=use.usage.prompt_tokens,
         output_tokens=use.usage.completion_tokens,
         cached_tokens=use.usage.cached_tokens,
-        cost_usd=use.usage.cost_usd,
+        cost_usd=use.usage.cost_usd or 0.0,
         unknown_cost=use.unpriced_calls > 0,
         steps=use.calls,
     )

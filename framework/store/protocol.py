@@ -122,8 +122,8 @@ class RunInfo:
     trace_id: str | None = None
     steps: int = 0
     tokens: int = 0
-    cost_usd: float = 0.0
-    """Cost of all model calls; 0 if no price is known."""
+    cost_usd: float | None = 0.0
+    """Cost of the model calls whose cost is known; None if that is none of them."""
     elapsed_ms: float = 0.0
     """Active time in milliseconds, without the time it waited for a person."""
     expires_at: float | None = None

@@ -149,8 +149,8 @@ class Usage(Frozen):
     """Input tokens that the provider read from its cache."""
     cache_write_tokens: int = 0
     """Input tokens that the provider wrote to its cache, if it charges for that separately."""
-    cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """Cost in US dollars; 0 if the price is unknown."""
+    cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = 0.0
+    """Cost in US dollars, of several calls that of those with a known one; None if it is unknown."""
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -159,8 +159,14 @@ class Usage(Frozen):
             total_tokens=self.total_tokens + other.total_tokens,
             cached_tokens=self.cached_tokens + other.cached_tokens,
             cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
-            cost_usd=self.cost_usd + other.cost_usd,
+            cost_usd=_sum_of_known(self.cost_usd, other.cost_usd),
         )
+
+
+def _sum_of_known(cost: float | None, other: float | None) -> float | None:
+    """Return the sum of two costs; None if one is unknown and the other is 0."""
+    is_known = cost is not None and other is not None
+    return (cost or 0.0) + (other or 0.0) if is_known else (cost or other or None)
 
 
 class ModelUse(Frozen):
@@ -172,12 +178,10 @@ class ModelUse(Frozen):
     unpriced_calls: int = 0
     """Calls whose cost is unknown."""
 
-    def plus(self, usage: Usage, *, has_price: bool) -> ModelUse:
-        """Return the use after another call. A provider may report the cost of a call without a known price."""
-        is_unpriced = not has_price and not usage.cost_usd
-        return ModelUse(
-            calls=self.calls + 1, usage=self.usage + usage, unpriced_calls=self.unpriced_calls + is_unpriced
-        )
+    def plus(self, usage: Usage) -> ModelUse:
+        """Return the use after another call."""
+        unpriced = self.unpriced_calls + (usage.cost_usd is None)
+        return ModelUse(calls=self.calls + 1, usage=self.usage + usage, unpriced_calls=unpriced)
 
 
 class ToolDefinition(Frozen):

@@ -80,7 +80,7 @@ def test_a_text_answer_arrives_with_its_usage(form: Format, stream: bool) -> Non
     answer = reply(form, says(form, "hello big world", usage=(12, 7, 4)), stream=stream)
 
     assert answer.message == Message(role="assistant", content="hello big world")
-    assert answer.usage == Usage(prompt_tokens=12, completion_tokens=7, total_tokens=19, cached_tokens=4)
+    assert answer.usage == Usage(prompt_tokens=12, completion_tokens=7, total_tokens=19, cached_tokens=4, cost_usd=None)
     assert (answer.finish_reason, answer.model) == ("stop", "wire-model")
     assert answer.response_id
 

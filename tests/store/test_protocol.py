@@ -15,7 +15,7 @@ from framework.store.sql.state_rows import StateDiff, assemble_state
 from framework.store.sql.store import SqlStore
 from framework.types.errors import ConversationBusy, DecisionRefused, RunBusy, RunNotFound, RunTaken, StoreError
 from framework.types.events import ToolFinished
-from framework.types.messages import Message, ToolCall, ToolResult, Usage
+from framework.types.messages import Message, ModelUse, ToolCall, ToolResult, Usage
 from framework.types.plan import Plan, PlanStep
 from framework.types.report import Action, TraceEntry
 from framework.types.state import Approve, CallRecord, Confirmation, Decision, Edit, Reject, Respond, RunState
@@ -320,6 +320,20 @@ def test_lists_return_what_the_query_selects(any_url: str | None) -> None:
         }
         for query, expected in queries.items():
             assert [run.run_id for run in await store.runs(query)] == [names[n] for n in expected]
+
+    with_store(body, any_url)
+
+
+def test_a_cost_that_is_unknown_is_none_in_lists(any_url: str | None) -> None:
+    async def body(store: Store) -> None:
+        for is_last in (False, True):
+            for cost in (0.0, None, 0.25):
+                state = begun()
+                record = await store.begin(state, None, BLUEPRINT)
+                state.usage = Usage(total_tokens=3, cost_usd=cost)
+                state.model_uses["openai/m"] = ModelUse().plus(state.usage)
+                await record.write(answered(state) if is_last else state, last=is_last)
+        assert [one.cost_usd for one in await store.runs()] == [0.0, None, 0.25] * 2
 
     with_store(body, any_url)
 

@@ -99,7 +99,7 @@ async def _spend(url: str, root: Path, runs: int) -> list[tuple[str, float, int]
     async with Runtime.open(root, store=store, models={"scripted": model}, watch=False) as runtime:
         ended = await run_many(runtime, runs)
     await store.close()
-    return [(one.finish_reason, one.usage.cost_usd, one.usage.total_tokens) for one in ended]
+    return [(one.finish_reason, one.usage.cost_usd or 0.0, one.usage.total_tokens) for one in ended]
 
 
 def work_until_killed(url: str, root: Path, progress: Connection) -> None:

@@ -55,7 +55,7 @@ def used(calls: int, tokens: int, cost: float | None, *, cached: int = 0) -> Mod
         completion_tokens=tokens,
         total_tokens=2 * tokens,
         cached_tokens=cached,
-        cost_usd=cost or 0,
+        cost_usd=cost,
     )
     return ModelUse(calls=calls, usage=usage, unpriced_calls=calls if cost is None else 0)
 
@@ -156,7 +156,7 @@ def _figures(runs: list[tuple[UsedRun, str | None]]) -> Numbers:
     uses = [[*run.uses.values()] if model is None else [run.uses[model]] for run, model in runs]
     usage = [sum((use.usage for use in of_run), Usage()) for of_run in uses]
     unknown = sum(any(use.unpriced_calls for use in of_run) for of_run in uses)
-    cost = sum(one.cost_usd for one in usage)
+    cost = sum(one.cost_usd or 0 for one in usage)
     times = sorted(run.elapsed_ms for run, _ in runs if run.status in ("completed", "stopped"))
     steps = (run.steps if model is None else run.uses[model].calls for run, model in runs)
     return {

@@ -124,7 +124,7 @@ def _facts(state: RunState, result: RunResult) -> Iterator[str]:
         return
     tool_calls = sum(stat.count for stat in result.tool_stats.values())
     yield f"{counted(result.steps, 'step')}, {counted(tool_calls, 'tool call')}"
-    cost = f", {usage.cost_usd:.4f} USD" if usage.cost_usd else ""
+    cost = ", cost unknown" if usage.cost_usd is None else f", {usage.cost_usd:.4f} USD" if usage.cost_usd else ""
     yield f"{usage.total_tokens} tokens{cost}, {result.elapsed_ms / 1000:.1f} s"
     if state.trace_id:
         yield f"trace {state.trace_id}"

@@ -86,7 +86,7 @@ export function figures(run, parts) {
   const active = run.status === "running" && parts.length < 2 ? since : run.elapsed_ms;
   const pause = waited(parts) + (run.paused_at ? since : 0);
   const most = limits.max_steps ? h("small", ` / ${limits.max_steps}`) : null;
-  const unknown = usage.cost_usd ? null : t("No price is known for the model");
+  const unknown = usage.cost_usd !== null ? null : t("No price is known for the model");
   /** @type {[string, any][]} */
   const rows = [
     [t("Began"), h("time", { datetime: began, title: fullTime(began) }, time(began))],
@@ -94,7 +94,7 @@ export function figures(run, parts) {
     [t("Waited"), pause ? duration(pause) : "–"],
     [t("Steps"), [run.steps, most]],
     [t("Tokens"), [tokens(usage.total_tokens), h("small", " ", t("in {n}", { n: tokens(usage.prompt_tokens) }))]],
-    [t("Cost"), h("span", { title: unknown }, cost(usage.cost_usd || null))],
+    [t("Cost"), h("span", { title: unknown }, cost(usage.cost_usd))],
   ];
   return h(
     "dl.figs",

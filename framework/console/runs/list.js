@@ -134,7 +134,7 @@ function drawRow(row, run) {
     h("td.r", run.elapsed_ms ? duration(run.elapsed_ms) : "–"),
     h("td.r.sec.not-s", run.steps),
     h("td.r.sec", tokens(run.tokens), h("span.only", "\u00a0", t("tokens"))),
-    h("td.r", cost(run.cost_usd || null)),
+    h("td.r", cost(run.cost_usd)),
     h("td.r", h("span.hash", { title: run.digest }, run.generation ? `g${run.generation}` : "–")),
   );
   if (focused) name.focus();

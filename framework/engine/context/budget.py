@@ -124,7 +124,7 @@ class Budget:
         for budget in chain:
             budget.state.usage = budget.state.usage + usage
         use = root.state.model_uses.get(model.name) or ModelUse()
-        root.state.model_uses[model.name] = use.plus(usage, has_price=model.has_price)
+        root.state.model_uses[model.name] = use.plus(usage)
         ledger = self.ledger
         return ledger is not None and bool(ledger.calls) and ledger.count(self.state.path, usage)
 
@@ -189,7 +189,7 @@ class Budget:
             "max_steps": (state.steps, limits.max_steps),
             "max_tool_calls": (state.tool_calls, limits.max_tool_calls),
             "max_total_tokens": (state.usage.total_tokens, limits.max_total_tokens),
-            "max_cost_usd": (state.usage.cost_usd, limits.max_cost_usd),
+            "max_cost_usd": (state.usage.cost_usd or 0.0, limits.max_cost_usd),
         }
         for name, (used, limit) in uses.items():
             if limit is not None and used >= _WARNING_SHARE * limit and name not in state.warned:
@@ -201,7 +201,7 @@ class Budget:
     def _check_spent(self, limits: Limits) -> None:
         usage = self.state.usage
         self._check("max_total_tokens", usage.total_tokens, limits.max_total_tokens)
-        self._check("max_cost_usd", usage.cost_usd, limits.max_cost_usd)
+        self._check("max_cost_usd", usage.cost_usd or 0.0, limits.max_cost_usd)
 
     def _check(self, limit: str, used: float, allowed: float | None) -> None:
         if allowed is not None and used >= allowed:

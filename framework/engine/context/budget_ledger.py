@@ -97,7 +97,7 @@ class BudgetLedger:
         if call is None:
             return False
         for key, use in call.counters.items():
-            call.counters[key] = use.plus(usage.total_tokens, usage.cost_usd)
+            call.counters[key] = use.plus(usage.total_tokens, usage.cost_usd or 0.0)
         self._add(call.counters, usage)
         return True
 
@@ -176,7 +176,13 @@ class BudgetLedger:
 
     def _add(self, keys: Iterable[CounterKey], usage: Usage) -> None:
         self.root.uncounted += [
-            BudgetUse(budget=key[0], scope=key[1], period=key[2], tokens=usage.total_tokens, cost_usd=usage.cost_usd)
+            BudgetUse(
+                budget=key[0],
+                scope=key[1],
+                period=key[2],
+                tokens=usage.total_tokens,
+                cost_usd=usage.cost_usd or 0.0,
+            )
             for key in keys
         ]
 

@@ -34,8 +34,8 @@ def usage_attributes(usage: Usage | None) -> dict[str, Any]:
         names.OUTPUT_TOKENS: usage.completion_tokens,
         names.CACHED_TOKENS: usage.cached_tokens or None,
         names.CACHE_WRITE_TOKENS: usage.cache_write_tokens or None,
-        names.CALL_COST: usage.cost_usd or None,
-        names.MLFLOW_COST: json.dumps({"total_cost": usage.cost_usd}) if usage.cost_usd else None,
+        names.CALL_COST: usage.cost_usd,
+        names.MLFLOW_COST: json.dumps({"total_cost": usage.cost_usd}) if usage.cost_usd is not None else None,
     }
 
 

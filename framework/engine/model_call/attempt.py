@@ -213,12 +213,13 @@ class _Attempt:
 
     def _usage_of(self, reply: ModelReply) -> Usage:
         usage = reply.usage
-        if self.info.stand_in or (usage.total_tokens and usage.cost_usd):
+        if self.info.stand_in:
             return usage
-        if not usage.total_tokens:
-            usage = self._estimated_usage(message_tokens(reply.message))
-        cost = reply.usage.cost_usd or with_cost(usage, self.info.capabilities).cost_usd
-        return usage if cost == usage.cost_usd else usage.model_copy(update={"cost_usd": cost})
+        if usage.total_tokens:
+            return with_cost(usage, self.info.capabilities)
+        estimated = self._estimated_usage(message_tokens(reply.message))
+        is_reported = "cost_usd" in usage.model_fields_set and usage.cost_usd is not None
+        return estimated.model_copy(update={"cost_usd": usage.cost_usd}) if is_reported else estimated
 
     def failed_usage(self, reported: Usage | None) -> Usage | None:
         """Return the usage of a failed attempt: an estimate if none is reported and the provider was generating."""

@@ -135,9 +135,9 @@ class _ModelCall:
                 problem = f"max_cost_usd ({limit.place}) cannot be enforced: the price of {name} is unknown"
                 raise ConfigError(f"{problem}; {hint}" if limit.shared else f"{problem}; {hint}; {OPT_OUT_HINT}")
 
-    async def _warn_of_unknown_cost(self, name: str, client: ModelClient) -> None:
-        """Warn, once a run, that a cost limit does not count a call, because the price of the model is unknown."""
-        if self._cost_limit is None or client.info.has_price or not self._budget.claim_warning("cost_unknown"):
+    async def _warn_of_unknown_cost(self, name: str) -> None:
+        """Warn, once a run, that a cost limit does not count a call whose cost is neither reported nor computable."""
+        if self._cost_limit is None or not self._budget.claim_warning("cost_unknown"):
             return
         message = f"calls of {name} count as 0 towards max_cost_usd ({self._cost_limit.place}): its price is unknown"
         hint = price_hint(name, name in self._caller.settings.models)
@@ -168,7 +168,6 @@ class _ModelCall:
         request = self._request
         if is_fallback and request.media:
             request = fallback_request(request, name, client.info)
-        await self._warn_of_unknown_cost(name, client)
         begun = unusable = 0
         for retries in count():
             permit = await self._acquire_permit(name, is_last=is_last)
@@ -191,7 +190,7 @@ class _ModelCall:
                 self._record_failure(name, error, permit)
                 if error.too_long:
                     self._caller.clients.learn_window(client.info, request, error.window)
-                await self._spend(error.usage, client.info)
+                await self._spend(error.usage, client.info, name)
                 delay = backoff_seconds(error, retries, self._rules)
                 begun += error.has_begun
                 unusable += error.error_type in _UNUSABLE_ANSWERS
@@ -206,14 +205,16 @@ class _ModelCall:
                 await asyncio.sleep(delay)
             else:
                 self._breakers.record_success(name)
-                await self._spend(reply.usage, client.info)
+                await self._spend(reply.usage, client.info, name)
                 if reply.lacks_finish_reason and self._budget.claim_warning("no_finish_reason"):
                     await self._context.warn("no_finish_reason", _NO_FINISH_REASON.format(model=client.info.name))
                 return reply
         raise AssertionError("count() never ends")
 
-    async def _spend(self, usage: Usage | None, model: ModelInfo) -> None:
+    async def _spend(self, usage: Usage | None, model: ModelInfo, name: str) -> None:
         """Add the usage of an attempt; if a shared budget pays for it, save it now, so that all runs see it."""
+        if usage and usage.cost_usd is None:
+            await self._warn_of_unknown_cost(name)
         if usage and self._budget.spend_tokens(usage, model):
             await self._context.save()
 

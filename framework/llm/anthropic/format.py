@@ -13,7 +13,7 @@ from typing import Any
 from framework.llm.capabilities import THINKING_TOKENS, Capabilities
 from framework.llm.client import ModelInfo, ModelReply, ModelRequest
 from framework.llm.message_shape import leading_instructions, mark_notices
-from framework.llm.openai_format import parse_call, to_wire_name, token_count, wire_names
+from framework.llm.openai_format import parse_call, reported_cost, to_wire_name, token_count, wire_names
 from framework.llm.request_cache import Base64, missing_file
 from framework.llm.tool_schemas import wire_schema
 from framework.types.media import MessagePart, TextPart
@@ -139,6 +139,7 @@ def parse_usage(usage: Mapping[str, Any]) -> Usage:
         total_tokens=prompt + completion,
         cached_tokens=cached,
         cache_write_tokens=cache_write,
+        **reported_cost(usage),
     )
 
 

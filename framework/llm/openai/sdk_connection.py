@@ -36,6 +36,8 @@ _PIECE = 1 << 18
 """Bytes of one piece of a large body."""
 _MAX_PROPERTIES = 1_000_000
 """Bytes of a server's answer about itself."""
+_COST_HEADER = "x-litellm-response-cost"
+"""Header in which LiteLLM reports the cost of a response in US dollars. A stream has it beside its token counts."""
 _TELEMETRY = (
     *("X-Stainless-Lang", "X-Stainless-Package-Version", "X-Stainless-OS", "X-Stainless-Arch"),
     *("X-Stainless-Runtime", "X-Stainless-Runtime-Version", "X-Stainless-Async"),
@@ -113,7 +115,11 @@ class SdkConnection:
         with _server_errors():
             response = await self._sdk.post(self._url, content=content, cast_to=httpx2.Response, options=options)
             received = await response.aread()
-        return _parse_json(received, response.headers)
+        parsed = _parse_json(received, response.headers)
+        cost = response.headers.get(_COST_HEADER)
+        if cost is not None and isinstance(parsed, dict) and isinstance(parsed.get("usage"), dict):
+            parsed["usage"].setdefault("cost", cost)
+        return parsed
 
     async def stream(self, body: bytes) -> EventStream:
         """Return the events of the response, for a body that requests a stream; raises the same errors as `post`."""

@@ -64,6 +64,17 @@ def has_unknown_cost(dialect: str) -> sa.ColumnElement[bool]:
     return sa.case((unpriced.is_not(None), unpriced > 0), else_=sa.and_(is_free, runs.c.tokens > 0))
 
 
+def known_cost(dialect: str) -> sa.ColumnElement[Any]:
+    """Return the cost of the calls of a run whose cost is known, or null if that is none of them."""
+    cost, unpriced = figure("cost_usd", dialect), runs.c.unpriced_calls
+    if dialect == "sqlite":
+        kind: Any = sa.func.json_type(_valid_state(), "$.usage.cost_usd")
+    else:
+        kind = sa.func.json_typeof(_state(dialect)["usage", "cost_usd"])
+    in_progress = sa.and_(unpriced.is_(None), sa.func.coalesce(kind, "") == "null")
+    return sa.case((sa.or_(sa.and_(unpriced > 0, cost == 0), in_progress), None), else_=cost)
+
+
 def model_uses(dialect: str) -> sa.ColumnElement[Any]:
     """Return what a run has used of each model as JSON, or null if that is unknown."""
     return sa.func.coalesce(runs.c.model_uses, _state(dialect)["model_uses"].as_string())
@@ -71,5 +82,9 @@ def model_uses(dialect: str) -> sa.ColumnElement[Any]:
 
 def _state(dialect: str) -> Any:
     if dialect == "sqlite":  # reads JSON from text; a damaged state must not hide the other runs
-        return sa.type_coerce(sa.case((sa.func.json_valid(runs.c.state), runs.c.state)), sa.JSON)
+        return sa.type_coerce(_valid_state(), sa.JSON)
     return sa.cast(runs.c.state, sa.JSON)
+
+
+def _valid_state() -> sa.ColumnElement[Any]:
+    return sa.case((sa.func.json_valid(runs.c.state), runs.c.state))

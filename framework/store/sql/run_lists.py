@@ -13,7 +13,7 @@ from framework.store.protocol import SEARCHED_RUNS, RunInfo, RunQuery
 from framework.store.sql.database import Database
 from framework.store.sql.leases import RunLeases
 from framework.store.sql.processes import find_dead, is_leased
-from framework.store.sql.run_figures import UNMEASURED, figure
+from framework.store.sql.run_figures import UNMEASURED, figure, known_cost
 from framework.store.sql.schema import RELEASED_ORDER, has_status, is_claimed_or_running, processes, runs
 from framework.store.sql.texts import (
     contains_text,
@@ -39,7 +39,7 @@ have; to find the first ones, it would then read all runs in the order of the in
 def list_runs(connection: sa.Connection, database: Database, leases: RunLeases, query: RunQuery) -> list[RunInfo]:
     """Return the matching runs, by default oldest first; raises RequestError if `before` names no such run."""
     dialect = connection.dialect.name
-    figures = (figure(name, dialect).label(name) for name in ("cost_usd", "elapsed_ms"))
+    figures = known_cost(dialect).label("cost_usd"), figure("elapsed_ms", dialect).label("elapsed_ms")
     columns = (*_LISTED, *figures, processes.c.lease_boot, is_leased(database))
     select = sa.select(*columns).outerjoin_from(runs, processes, runs.c.process == processes.c.id)
     order = runs.c.no if query.conversation_id is None else _UNINDEXED_NUMBER

@@ -67,7 +67,7 @@ def costly(world: World, costs: list[int], max_output: int | None) -> PaidModel:
 
 
 def used_by_leaves(state: RunState) -> float:
-    return sum(one.usage.cost_usd for one in state.with_sub_runs() if one.agent == "leaf")
+    return sum((one.usage.cost_usd or 0) for one in state.with_sub_runs() if one.agent == "leaf")
 
 
 @cases(25)
@@ -102,7 +102,7 @@ def test_counters_are_the_sum_of_all_runs_and_exceed_a_limit_by_one_call_each(
         results = [task.result() for task in tasks]
         states = [await store.load_run(result.run_id) for result in results]
         used = await total(store), await total(store, "leaf")
-        assert used[0] == pytest.approx(sum(result.usage.cost_usd for result in results))
+        assert used[0] == pytest.approx(sum(result.usage.cost_usd or 0 for result in results))
         assert used[1] == pytest.approx(sum(map(used_by_leaves, states)))
         for spent_usd, limit in zip(used, limits, strict=True):
             assert spent_usd < limit / 1000 + len(results) * max(costs) / 1000 + 1e-9
@@ -240,4 +240,4 @@ async def saved(url: str) -> float:
     states = [await store.load_run(info.run_id) for info in await store.runs()]
     await store.close()
     assert not any(state.uncounted for state in states)
-    return sum(state.usage.cost_usd for state in states)
+    return sum(state.usage.cost_usd or 0 for state in states)

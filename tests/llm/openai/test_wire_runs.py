@@ -180,7 +180,7 @@ def test_a_run_in_every_format_reports_its_cost(tmp_path: Path, form: Format) ->
         assert '42"' in json.dumps(server.requests[1])
         assert form.returned(server.requests[1])
         assert result.usage.total_tokens == 30
-        assert round(result.usage.cost_usd, 6) == 2 * (10 * 100 + 5 * 1000) / 1_000_000
+        assert round(result.usage.cost_usd or 0, 6) == 2 * (10 * 100 + 5 * 1000) / 1_000_000
 
     asyncio.run(main())
 
