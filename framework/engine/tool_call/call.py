@@ -29,6 +29,7 @@ from framework.types.events import ToolRequested
 from framework.types.messages import Message, ToolCall, ToolResult
 from framework.types.redact import redact_data
 from framework.types.state import (
+    EXPIRED,
     Approve,
     CallRecord,
     Confirmation,
@@ -249,7 +250,8 @@ async def _apply_decision(
         case Approve():
             return await _execute_rate_limited(run, call, tool, bound, is_approved=True)
         case Reject(reason=reason):
-            reason_text = f"{_REJECTED}: {reason}" if reason else _REJECTED
+            what = "The approval expired" if decision == EXPIRED else _REJECTED
+            reason_text = f"{what}: {reason}" if reason else what
             return await record_result(
                 run, call, ToolResult(status="cancelled", error=reason_text, metadata={"decision": "reject"})
             )

@@ -314,7 +314,7 @@ def test_a_confirmation_expires_even_if_no_process_is_running(tmp_path: Path, st
             with pytest.raises(DecisionRefused, match="expired at"):
                 await runtime.resume(first.run_id, {asked.id: Approve()})
             assert (await runtime.resume(first.run_id, {})).tool_calls[0].result == (
-                "User cancelled the operation: no decision was made in time"
+                "The approval expired: no decision was made in time"
             )
         else:
             with pytest.raises(DecisionRefused, match="cancelled: no decision was made in time"):
