@@ -26,7 +26,7 @@ from framework.store.sql.store import SqlStore
 CHROMIUM = "/usr/bin/chromium"
 OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-background-networking")
 THEMES = ("light", "dark")
-SIZES = {"desk": (1440, 900), "phone": (390, 844), "readme": (1180, 720)}
+SIZES = {"desk": (1440, 900), "laptop": (1024, 768), "phone": (390, 844), "readme": (1180, 720)}
 _QUIET_MS = 1000
 _ANSWERING_MS = 3500
 """Time in which the model of the demo has called its tools and written a part of its answer."""

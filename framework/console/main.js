@@ -45,6 +45,7 @@ class ConsolePages extends Component {
     if (page === this.#shown) return;
     if (!entered.value) return;
     this.#shown = page;
+    fill(this, h("div.loading"));
     const closed = closedPage(route.value);
     if (closed) return page === route.value.page && fill(this, closed);
     try {
@@ -64,3 +65,4 @@ await loadLanguage();
 followAddress();
 listenToKeys();
 fill(document.body, shell(h("console-pages")));
+document.body.className = "";

@@ -405,7 +405,7 @@ export interface TraceEntry {
 
 export interface Decided {
   confirmation_id: string;
-  decision: { type: "approve" | "edit" | "reject" | "respond"; arguments?: any; reason?: string; text?: string };
+  decision: Decision;
   by: string | null;
   at: string;
 }

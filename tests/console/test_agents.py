@@ -112,6 +112,8 @@ def test_edits_go_live_and_a_broken_file_is_shown_as_a_problem(tmp_path: Path) -
             await expect(problem).to_contain_text("unknown key 'max_stesp'")
             await expect(problem.locator(".car")).to_contain_text("^^^^^^^^^ did you mean 'max_steps'?")
             await expect(page.get_by_text("Its last valid version is live")).to_be_visible()
+            await expect(problem).to_contain_text("is NOT in effect")
+            await expect(page.locator("page-agents .problem")).to_have_count(1)
             await expect(limits).to_contain_text("max_steps5")
             side = page.get_by_role("complementary", name="Agents")
             await expect(side.locator("a", has_text="support").locator(".tag")).to_have_text("stale")

@@ -84,6 +84,10 @@ async def status_of(http: httpx2.AsyncClient, run_id: str) -> str:
     return str((await http.get(f"/runs/{run_id}")).json()["status"])
 
 
+OPEN = ".ask footer[data-seen] [data-act=respond]:enabled"
+"""In a card whose keys act: it is loaded, and has been in view for a while."""
+
+
 async def focus_card(page: Page) -> None:
     """Give the card the focus, and wait until it has been in view long enough for its keys."""
     await page.locator(".ask footer[data-seen]").wait_for()
@@ -154,6 +158,45 @@ def test_a_call_is_edited_and_nothing_else_of_it_changes(tmp_path: Path) -> None
     run_in_browser(main())
 
 
+def test_printed_keys_act_wherever_no_field_has_the_focus(tmp_path: Path) -> None:
+    async def main() -> None:
+        shop = Shop()
+        async with inbox(tmp_path, shop) as (server, http):
+            runs = [await ask(http, f"Refund {name}", conversation_id=name) for name in ("one", "two", "three")]
+            async with open_page(server, f"#/approvals/{runs[0]}") as page:
+                await page.locator(OPEN).wait_for()
+                await page.keyboard.press("e")
+                await page.get_by_label("amount").fill("74.50")
+                await page.keyboard.press("Control+Enter")
+                await expect(page.locator(".decided")).to_contain_text("with 1 change")
+                await page.locator(f"a.item[href*='{runs[1]}']").focus()
+                await page.keyboard.press("Enter")
+                await expect(page.locator(".ask")).to_be_focused()
+                await page.locator(OPEN).wait_for()
+                await page.keyboard.press("s")
+                await page.keyboard.type("later")
+                await page.keyboard.press("Control+Enter")
+                await expect(page.locator(".decided")).to_contain_text("“later”")
+                assert {await status_of(http, run) for run in runs[:2]} == {"completed"}
+
+            async with open_page(server, "#/chat/three") as page:
+                await page.locator(OPEN).wait_for()
+                letters = page.locator(".ask kbd")
+                await expect(letters.first).to_be_visible()
+                await page.locator("#msg").fill("a")
+                await expect(letters.first).to_be_hidden()
+                await page.keyboard.press("Escape")
+                await expect(letters.first).to_be_visible()
+                await page.keyboard.press("a")
+                await expect(page.locator(".decided")).to_contain_text("approved by local")
+            assert (await status_of(http, runs[2]), [one["amount"] for one in shop.refunds]) == (
+                "completed",
+                [74.5, 89],
+            )
+
+    run_in_browser(main())
+
+
 def test_a_plan_is_approved_without_a_step_and_with_other_arguments(tmp_path: Path) -> None:
     plan = draft(
         tool_step("s1", "calculator", expression="1+1"),
@@ -218,7 +261,7 @@ def test_an_approval_that_expires_turns_into_a_line(tmp_path: Path) -> None:
             open_page(server, "#/approvals") as page,
         ):
             await expect(page.locator(".empty")).to_contain_text("Nothing waits for you")
-            await ask(http)
+            run_id = await ask(http)
             await page.reload()
             await expect(page.locator(".left b").first).to_have_text(re.compile(r"^0:[01]\d left$"))
             await expect(page.locator(".ask [role=alert]")).to_contain_text("The approval of refund expires in 0:")
@@ -227,6 +270,10 @@ def test_an_approval_that_expires_turns_into_a_line(tmp_path: Path) -> None:
             )
             await page.get_by_role("tab", name="Decided").click()
             await expect(page.locator("a.item")).to_have_count(1)
+            await page.goto(f"{server.url}/#/runs/{run_id}")
+            await expect(page.locator(".insp")).to_contain_text(re.compile(r"refund expired .*, so it was rejected"))
+            await page.get_by_role("tab", name="Events").click()
+            await expect(page.locator(".ev", has_text="The approval expired: no decision was made")).to_be_visible()
 
     run_in_browser(main())
 

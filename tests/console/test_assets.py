@@ -20,13 +20,13 @@ from tests.support.editor import node
 from tests.support.node_modules import CONSOLE
 from tests.support.paths import ROOT, SUPPORT
 
-PAGE_LIMIT = 180 * 1000
+PAGE_LIMIT = 184 * 1000
 """Bytes that the first visit of a page may load, uncompressed."""
-COMPRESSED_PAGE_LIMIT = 56 * 1000
+COMPRESSED_PAGE_LIMIT = 58 * 1000
 """The same as it is sent to browsers."""
-LIMIT = 402 * 1000
+LIMIT = 408 * 1000
 """Bytes of all files that browsers may load, uncompressed."""
-COMPRESSED_LIMIT = 130 * 1000
+COMPRESSED_LIMIT = 132 * 1000
 """The same, compressed: modules that several pages load count once."""
 SERVED = sorted(path for path in CONSOLE.rglob("*") if path.suffix in {".html", ".js", ".css", ".svg"})
 NAMES = [path.relative_to(CONSOLE).as_posix() for path in SERVED]
@@ -38,6 +38,10 @@ PAGES = sorted(name for name in NAMES if name.endswith("/page.js"))
 COMMENTS = re.compile(r"/\*.*?\*/", re.DOTALL)
 DESCENDANTS = re.compile(r"[^\s{},;>+~(&:*]\s+:(?:is|not|where|has|first|last|nth|hover|focus|disabled|checked|only)\b")
 """Selectors of descendants by a pseudo-class, such as `.card :not(p)`."""
+COMMAS = re.compile(r",(?![^(]*\))")
+"""Between selectors, not between those in brackets."""
+COMBINATORS = re.compile(r"[\s>+~](?![^(]*\))")
+CLASSES = re.compile(r"\.([a-z][\w-]*)")
 URLS = re.compile(r"(?:https?|wss?):?//[\w.-]+|url\(")
 MARKUP = re.compile(
     r"\b(?:innerHTML|outerHTML|insertAdjacentHTML|setHTMLUnsafe|createContextualFragment|srcdoc)\b"
@@ -52,6 +56,31 @@ def text_of(name: str) -> str:
 
 def code_of(name: str) -> str:
     return COMMENTS.sub("", text_of(name))
+
+
+def blocks(sheet: str) -> list[tuple[str, str]]:
+    """Return the rules at the top level of a style sheet: what stands before the braces, and what is inside."""
+    found, begin = [], 0
+    while (opened := sheet.find("{", begin)) >= 0:
+        depth, end = 1, opened + 1
+        while depth:
+            depth += {"{": 1, "}": -1}.get(sheet[end], 0)
+            end += 1
+        found.append((sheet[begin:opened].strip(), sheet[opened + 1 : end - 1]))
+        begin = end
+    return found
+
+
+def global_classes(sheet: str) -> set[str]:
+    """Return the classes by which the rules of a sheet begin that apply to all pages."""
+    found: set[str] = set()
+    for head, inside in blocks(sheet):
+        if head.startswith("@media"):
+            found |= global_classes(inside)
+        elif not head.startswith("@"):
+            first = [COMBINATORS.split(selector.strip())[0] for selector in COMMAS.split(head)]
+            found |= set(CLASSES.findall(" ".join(first)))
+    return found
 
 
 @cache
@@ -105,6 +134,32 @@ def test_modules_do_not_import_each_other_in_circles() -> None:
         for name in ready:
             del waiting[name]
     assert waiting == {}
+
+
+def test_a_class_has_its_styles_in_one_sheet_or_in_the_scope_of_a_page() -> None:
+    """A page's `.who` once changed the header of each turn in the chat."""
+    owners: dict[str, set[str]] = {}
+    for name in NAMES:
+        for found in global_classes(code_of(name)) if name.endswith(".css") else ():
+            owners.setdefault(found, set()).add(name)
+    assert {found: names for found, names in owners.items() if len(names) > 1} == {}
+
+
+def test_styles_of_a_page_are_in_its_scope() -> None:
+    pages = {name.partition("/")[0] for name in PAGES} - {"editor"}  # a part of the page of the configuration
+    for page in pages:
+        heads = [head for head, _ in blocks(code_of(f"css/{page}.css"))]
+        assert heads == [f"@scope (page-{page})"]
+
+
+def test_global_classes_are_found() -> None:
+    sheet = """
+.a, p.b:is(.c, .d) > .inside { & .nested { color: red } }
+@media (width < 9px) { .e { color: red } }
+@scope (page-x) { .mine { color: red } }
+@keyframes k { to { color: red } }
+"""
+    assert global_classes(sheet) == {"a", "b", "c", "d", "e"}
 
 
 def test_the_styles_that_are_sent_select_the_same() -> None:

@@ -392,7 +392,7 @@ def test_a_failed_run_says_why(tmp_path: Path) -> None:
     async def main() -> None:
         async with serve_console(tmp_path, FILES, ScriptedModel(script=fail)) as server, open_page(server) as page:
             await say(page, "A failing order")
-            await expect(page.locator(".note.k-danger")).to_contain_text("The run failed.")
+            await expect(page.locator(".note.k-danger")).to_contain_text("The run failed. internal error; see the log")
             await expect(page.get_by_role("button", name="Send again")).to_be_visible()
             await check_axe(page)
 

@@ -49,6 +49,13 @@ def test_emphasis_and_code(text: str, found: list[object]) -> None:
     assert [piece if isinstance(piece, str) else (piece["type"], *piece["children"]) for piece in inline(text)] == found
 
 
+def test_columns_are_aligned_and_tasks_have_boxes() -> None:
+    [table] = parse("| a | b | c |\n|---|:-:|--:|\n| 1 | 2 | 3 |")
+    assert table["sides"] == ["", "center", "end"]
+    [tasks] = parse("- [ ] open\n- [x] done\n- [y] text")
+    assert [item[0]["text"] for item in tasks["items"]] == [["☐ open"], ["☑ done"], ["[y] text"]]
+
+
 def test_links_and_images() -> None:
     assert inline("[a](https://x.example/p_(q)) <https://y.example>") == [
         {"type": "a", "href": "https://x.example/p_(q)", "children": ["a"]},

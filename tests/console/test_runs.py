@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,8 @@ def test_a_run_is_found_and_read(tmp_path: Path) -> None:
 
 
 async def _read_waterfall(page: Page) -> None:
-    await expect(page.get_by_text("ben approved refund with 1 change")).to_be_visible()
+    await expect(page.get_by_text(re.compile(r"refund approved by ben, .*, with 1 change")).first).to_be_visible()
+    await expect(page.locator(".run-talk strong")).to_have_text("Mia")
     await expect(row(page, "fetch, tool")).to_contain_text("ToolError")
     assert await page.locator(".run-main").evaluate("(node) => node.scrollWidth <= node.clientWidth")
     await expect(page.locator(".wf-r[role=treeitem]")).to_have_count(16)
@@ -113,7 +115,7 @@ async def _read_waterfall(page: Page) -> None:
     await row(page, "refund, tool").click()
     await expect(page.locator(".insp .del")).to_contain_text("89")
     await expect(page.locator(".insp .add")).to_contain_text("74.5")
-    await expect(page.locator(".insp")).to_contain_text("ben approved refund with 1 change")
+    await expect(page.locator(".insp")).to_contain_text(re.compile(r"refund approved by ben, .*, with 1 change"))
     await page.reload()
     await expect(row(page, "refund, tool")).to_have_attribute("aria-selected", "true")
 
@@ -173,7 +175,7 @@ def test_a_run_in_progress_is_followed(tmp_path: Path) -> None:
                 await expect(page.locator(".run-head")).to_contain_text("completed")
                 await expect(page.locator(".note.k-accent")).to_have_count(0)
                 await page.get_by_role("tab", name="Messages").click()
-                await expect(page.get_by_text("All done.")).to_be_visible()
+                await expect(page.locator(".msgs").get_by_text("All done.")).to_be_visible()
                 fits = "(node) => node.scrollWidth <= node.clientWidth"
                 assert await page.locator(".run-main").evaluate(fits)
                 assert await page.locator("html").evaluate(fits)
@@ -204,6 +206,34 @@ def test_runs_that_wait_stop_or_do_not_exist_say_what_to_do(tmp_path: Path) -> N
                 await page.goto(f"{server.url}/#/runs/run_unknown")
                 await expect(page.get_by_text("There is no such run")).to_be_visible()
                 await check_axe(page)
+
+    run_in_browser(main())
+
+
+def test_a_tab_loads_only_what_it_shows_and_a_trace_in_pages(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serve_console(tmp_path, FILES, store=f"sqlite:///{tmp_path}/state.db") as server:
+            run_id = await save_long_run(server.runtime, 1200)
+            async with open_page(server, "#/runs/run_unknown", allowed=["404"]) as page:
+                title = page.get_by_role("heading", name="There is no such run")
+                action = page.locator(".empty").get_by_role("link", name="Runs")
+                top = "(node) => node.getBoundingClientRect().top"
+                assert await action.evaluate(top) - await title.evaluate(top) < 100  # they stand together
+                asked: list[str] = []
+                page.on("request", lambda request: asked.append(request.url.partition(f"/runs/{run_id}")[2]))
+                await page.goto(f"{server.url}/#/runs/{run_id}?tab=messages")
+                await expect(page.locator(".msg")).to_have_count(1)
+                await page.get_by_role("tab", name="Files").click()
+                await expect(page.locator(".insp")).to_be_hidden()
+                await expect(page.get_by_text("The files of this run are not stored")).to_be_visible()
+                assert [url for url in asked if url.startswith(("/trace", "/events"))] == []
+                await page.get_by_role("tab", name="Waterfall").click()
+                await expect(page.locator(".insp")).to_be_visible()
+                await page.get_by_role("tree").focus()
+                await page.keyboard.press("End")
+                await expect(page.locator(".wl").get_by_text("find1199", exact=True)).to_be_visible()
+                traces = [url for url in asked if url.startswith("/trace")]
+                assert traces == ["/trace?limit=500", "/trace?after=s498&limit=10000"]
 
     run_in_browser(main())
 
@@ -240,6 +270,7 @@ def test_only_rows_in_view_of_a_long_run_are_in_the_page(tmp_path: Path) -> None
                 await expect(page.get_by_role("button", name="All 5,000")).to_be_visible()
                 for tab, last in (("Events", "5000"), ("Waterfall", "find4999")):
                     await page.get_by_role("tab", name=tab).click()
+                    await expect(page.locator("run-detail:not(.loading)")).to_be_visible()
                     most = 0
                     for share in (0, 0.25, 0.5, 0.75, 1):
                         await page.locator(".run-main").evaluate(

@@ -9,6 +9,8 @@ from pathlib import Path
 from playwright.async_api import expect
 
 from framework.llm.scripted import ScriptedModel, calls
+from framework.types.messages import Message
+from framework.types.state import RunState
 from tests.support.api_keys import KEY, OTHER, key_entry
 from tests.support.console import check_axe, open_page, press_in_turn, run_in_browser, serve_console
 from tests.support.projects import agent, write
@@ -78,6 +80,26 @@ def test_the_palette_finds_pages_agents_runs_and_actions(tmp_path: Path) -> None
             await page.keyboard.press("ArrowUp")
             await page.keyboard.press("Enter")
             await expect(page.locator(CURRENT)).to_contain_text("Agents")
+
+    run_in_browser(main())
+
+
+def test_the_palette_finds_runs_that_are_not_among_the_latest(tmp_path: Path) -> None:
+    async def main() -> None:
+        wanted = ""
+        async with serve_console(tmp_path, FILES) as server:
+            for number in range(52):  # the palette reads the latest 50 before anything is typed
+                messages = [Message(role="user", content="Rare words" if not number else f"Message {number}")]
+                state = RunState(agent="support", messages=messages, status="completed")
+                wanted = wanted if number else state.run_id
+                await server.runtime.store.begin(state, None, None)
+            async with open_page(server, "#/usage") as page:
+                await page.keyboard.press("Control+k")
+                await expect(page.get_by_role("option", name="Message 51")).to_be_visible()
+                await page.keyboard.type("rare wo")
+                await expect(page.get_by_role("option", name="Rare words")).to_be_visible()
+                await page.keyboard.press("Enter")
+                await expect(page).to_have_url(f"{server.url}/#/runs/{wanted}")
 
     run_in_browser(main())
 

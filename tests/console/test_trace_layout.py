@@ -46,11 +46,11 @@ def test_rows_are_nested_in_the_order_they_began_with_sums_of_tokens_and_cost() 
         span("execute_tool find", "t", 35, 5, "s"),
     )
     assert rows_of(part, "label", "level", "parent", "start", "length") == [
-        ("invoke_workflow a", 1, None, 0, 100),
+        ("run › a", 1, None, 0, 100),
         ("step 3", 2, "run", 10, 50),
-        ("chat gpt", 3, "s", 20, 10),
+        ("gpt", 3, "s", 20, 10),
         ("find", 3, "s", 35, 5),
-        ("chat gpt", 3, "s", 40, 10),
+        ("gpt", 3, "s", 40, 10),
     ]
     assert rows_of(part, "kind", "used", "cost") == [
         ("run", [30, 2], 0.75),

@@ -7,7 +7,7 @@ import { identity, may } from "../core/live.js";
 import { go, link, route } from "../core/route.js";
 import { fixOf, mayEdit } from "../widgets/fix.js";
 import { place } from "../widgets/place.js";
-import { problemCard } from "../widgets/problem-card.js";
+import { placeOf, problemCards } from "../widgets/problem-card.js";
 import { tabs } from "../widgets/tabs.js";
 import { facts } from "./facts.js";
 import { history } from "./history.js";
@@ -66,7 +66,7 @@ export function brokenAgent(name, found) {
       h("div.grow", h("div.row.wrap", h("h2.h18", name), h("span.tag.k-danger", icon("alert"), t("invalid"))),
         h("p.sec", place(path))), fileButton(path)),
     h("div.note.k-danger", icon("alert"), h("div", t("Its file has no valid version yet, so there is no such agent."))),
-    found.map((problem) => problemCard(problem, fixOf(problem))));
+    problemCards(found, fixOf));
 }
 
 const back = () => h("a.ib.only", { href: link("agents"), "aria-label": t("Back to the list") }, icon("left"));
@@ -88,13 +88,15 @@ function header({ name, description, policy: { stale, path } }) {
 
 /** @param {AgentDetail} detail */
 function problems({ problems: found, policy }) {
-  const warnings = found.filter(({ severity }) => severity !== "error");
+  const wrong = new Set(found.filter(({ severity }) => severity === "error").map(placeOf));
+  const errors = found.filter((problem) => wrong.has(placeOf(problem)));
+  const warnings = found.filter((problem) => !wrong.has(placeOf(problem)));
   return [
     policy.stale.length ? h("div.note.k-warn", icon("alert"), h("div", h("b", t("The file on disk is invalid.")), " ",
       t("Its last valid version is live; restrictions of the new one apply already."))) : null,
-    found.filter(({ severity }) => severity === "error").map((problem) => problemCard(problem, fixOf(problem))),
-    warnings.length ? h("details", h("summary.row", h("span.tag.k-warn", icon("alert"),
+    problemCards(errors.toSorted((a, b) => a.severity.localeCompare(b.severity)), fixOf),
+    warnings.length ? h("details", { open: warnings.length < 3 }, h("summary.row", h("span.tag.k-warn", icon("alert"),
       tn(warnings.length, "1 warning", "{n} warnings")), icon("right", { size: 14 })),
-    h("div.stack", warnings.map((problem) => problemCard(problem, fixOf(problem))))) : null,
+    h("div.stack", problemCards(warnings, fixOf))) : null,
   ];
 }

@@ -23,7 +23,7 @@ const ORIGINS = {
 };
 
 export class PromptView {
-  #size = h("span.dim.small.grow");
+  #size = h("span.dim.small.prompt-size");
   #locales = h("select", { class: "pick", "aria-label": t("Language"), onchange: () => void this.#render() });
   #at = h("span");
   #text = h("div.in#prompt-text", { role: "tabpanel" });

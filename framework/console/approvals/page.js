@@ -133,7 +133,7 @@ class ApprovalsPage extends Component {
       parent,
       items,
       (item) => keyOf(item).join("/"),
-      () => h("a.item", { onclick: () => this.#enter() }),
+      () => h("a.item", { onclick: (/** @type {any} */ event) => this.#enter(event) }),
       (/** @type {HTMLAnchorElement} */ node, item) => {
         node.href = this.#address(item);
         if (item.made) drawDecided(node, item.made);
@@ -220,12 +220,13 @@ class ApprovalsPage extends Component {
     next.focus();
   }
 
-  /** Take the focus from the list into the card, where its keys work. */
-  #enter() {
-    requestAnimationFrame(() => requestAnimationFrame(() => {
-      const card = this.querySelector(".ask, .doc");
-      if (card instanceof HTMLElement) card.focus();
-    }));
+  /** Show an item, and take the focus from the list into its card. @param {MouseEvent} event */
+  #enter(event) {
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return; // a tab of its own
+    event.preventDefault();
+    go(/** @type {HTMLAnchorElement} */ (event.currentTarget).hash);
+    this.#draw();
+    /** @type {HTMLElement | null} */ (this.querySelector(".ask") ?? this.querySelector(".doc"))?.focus();
   }
 }
 

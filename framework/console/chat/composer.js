@@ -147,6 +147,7 @@ export class ChatComposer extends Component {
   #key(event) {
     if (event.isComposing) return;
     if (!this.#names.hidden) return this.#keyInNames(event);
+    if (event.key === "Escape") return this.#text.blur(); // then the keys of an approval act
     if (event.key !== "Enter" || event.shiftKey) return;
     event.preventDefault();
     void this.#submit();

@@ -132,8 +132,8 @@ export class ChatList extends Component {
     const subject = waiting?.pending[0]?.tool || word;
     const about = [waiting?.agent ?? row.agent, subject].filter(Boolean).join(" · ");
     const title = row.title.split("\n", 1)[0] || t("Conversation");
-    const sign = h(`span${mark}.k-${kind}`, { title: word || null });
-    fill(node, sign, h("b.cut", visible(title)), when, h("small.cut", about));
+    const sign = mark && h(`span${mark}.k-${kind}`, { title: word });
+    fill(node, h("b.cut", visible(title)), h("small", sign || null, h("span.cut.grow", about), when));
   }
 }
 

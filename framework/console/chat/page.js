@@ -3,7 +3,6 @@
 import { del } from "../core/api.js";
 import { Component, define } from "../core/component.js";
 import { fill, h } from "../core/dom.js";
-import { cost, tokens } from "../core/format.js";
 import { t } from "../core/i18n.js";
 import { icon } from "../core/icons.js";
 import { onKeys } from "../core/keys.js";
@@ -36,7 +35,7 @@ class ChatPage extends Component {
   #selected = null;
 
   start() {
-    this.className = "split chat";
+    this.className = "split";
     this.#thread.onDrawn = () => this.#drawn();
     this.#thread.onRetry = (turn) => void this.#retry(turn);
     this.#thread.onDrop = (turn) => (this.#conversation?.drop(turn), this.#composer.write(turn.message));
@@ -104,6 +103,7 @@ class ChatPage extends Component {
     const conversation = /** @type {Conversation} */ (this.#conversation);
     const run = conversation.open ?? conversation.turns.at(-1)?.model ?? null;
     this.#composer.busy = Boolean(conversation.open);
+    this.classList.toggle("no-run", conversation.loaded && !run);
     const chosen = this.#selected?.split(" ", 1)[0];
     const model = conversation.turns.find((turn) => turn.model.runId === chosen)?.model ?? run;
     this.#inspector.show(model, this.#selected?.slice((chosen ?? "").length + 1) ?? null);
@@ -137,9 +137,8 @@ class ChatPage extends Component {
       run?.agent && h("span.badge.line.not-s", icon("agents"), run.agent),
       run && h("span.not-s", statusLabel(run.status, run.finishReason)),
       h("span.grow"),
-      run && h("span.small.dim.num.not-s.nw", figures(run)),
       stops && h("button.btn.sm", { onclick: stop, disabled: stopping }, label),
-      run && !stops && h("a.btn.sm.ghost.not-s", { href: link("runs", run.runId) }, icon("runs"), t("Open run")),
+      run && !stops && h("a.ib.not-s", { href: link("runs", run.runId), ...named(t("Open run")) }, icon("runs")),
       more,
     );
   }
@@ -172,10 +171,8 @@ class ChatPage extends Component {
   }
 }
 
-/** @param {import("../widgets/run-model.js").RunModel} run */
-function figures({ tokens: used, cost: usd }) {
-  return [used && t("{n} tokens", { n: tokens(used) }), usd && cost(usd)].filter(Boolean).join(" · ");
-}
+/** @param {string} label */
+const named = (label) => ({ title: label, "aria-label": label });
 
 export const tag = "page-chat";
 define(tag, ChatPage);

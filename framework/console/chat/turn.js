@@ -45,7 +45,8 @@ export function showTurn(element, turn, options) {
   const groups = grouped(shown, model.plan);
   const create = (/** @type {Group} */ group) => groupElement(group.kind, group.items[0]);
   keyed(items, groups, ({ key }) => key, create, (node, group) => showGroup(node, group, turn));
-  const state = [turn.sending, turn.error?.message, model.status, model.finishReason, options.last];
+  const errors = [turn.error?.message, model.error?.message];
+  const state = [turn.sending, ...errors, model.status, model.finishReason, options.last];
   changed(end, state, () => endLine(turn, options));
 }
 

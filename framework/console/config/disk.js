@@ -7,7 +7,7 @@ import { t } from "../core/i18n.js";
 import { icon } from "../core/icons.js";
 import { live } from "../core/live.js";
 import { link } from "../core/route.js";
-import { problemCard } from "../widgets/problem-card.js";
+import { problemCards } from "../widgets/problem-card.js";
 import { changesCard, fileCard } from "./generation.js";
 
 const MOST_FILES = 20;
@@ -25,7 +25,7 @@ export async function showDisk({ files, check, at }) {
       h("a.ib.only", { href: link("config"), "aria-label": t("Back to the list") }, icon("left")),
       h("div.grow", h("h2.h18", t("Files on disk")), h("p.small.dim", checked))),
     h("div", { class: `note ${kind}`, role: "status" }, icon(name), h("div", text)),
-    problems.map((problem) => problemCard(problem)),
+    problemCards(problems),
     changesCard(check?.changes ?? [], false),
     texts.map((file) => fileCard(file.path, file.live, file.text, texts.length <= 8)));
 }

@@ -11,7 +11,7 @@ import { changeList, effectTags } from "../widgets/changes.js";
 import { copyButton } from "../widgets/copy.js";
 import { diffView } from "../widgets/diff.js";
 import { ask } from "../widgets/dialog.js";
-import { problemCard } from "../widgets/problem-card.js";
+import { problemCards } from "../widgets/problem-card.js";
 import { toast } from "../widgets/toast.js";
 
 /** @typedef {import("../types.d.ts").GenerationDetail} GenerationDetail */
@@ -30,7 +30,7 @@ export async function showGeneration(number, entries) {
     head(found, entries),
     figures(found),
     found.live ? stateNotes() : null,
-    problems.map((problem) => problemCard(problem)),
+    problemCards(problems),
     changesCard(found.changes, found.live),
     fileCards(found.files, found.previous === undefined && number > 1));
 }

@@ -4,7 +4,7 @@
 
 /** @type {Set<Shortcuts>} */
 const active = new Set();
-const SEQUENCE = 1200;
+const SEQUENCE = 3000;
 let before = "";
 let beforeAt = 0;
 

@@ -4,6 +4,7 @@ import { get } from "../core/api.js";
 import { Component, define, failureNote } from "../core/component.js";
 import { fill, h } from "../core/dom.js";
 import { t } from "../core/i18n.js";
+import { icon } from "../core/icons.js";
 import { go, link, route } from "../core/route.js";
 import { follow } from "../core/stream.js";
 import { argumentText } from "../widgets/json.js";
@@ -11,11 +12,16 @@ import { tabs } from "../widgets/tabs.js";
 import { layout, spansOfCalls } from "../widgets/trace-layout.js";
 import "../widgets/waterfall.js";
 import "./events.js";
-import { banners, figures, header, isOpen } from "./head.js";
+import { banners, figures, header, isOpen, talk } from "./head.js";
 import { filesTab, messagesTab } from "./tabs.js";
 import { inspect, pausesOf, wantedRow } from "./inspector.js";
 
 /** @typedef {import("../types.d.ts").RunDetail} Run */
+
+/** Spans of the first page, which is shown at once, and of those after it. */
+const [FIRST, MORE] = [500, 10_000];
+/** Tabs that show the trace. */
+const TRACED = ["waterfall", "tree"];
 
 class RunPage extends Component {
   /** @type {any} `Run`, once it is read */
@@ -24,15 +30,19 @@ class RunPage extends Component {
   #events = [];
   /** @type {import("../widgets/trace-layout.js").Part[]} */
   #parts = [];
-  #stored = true;
+  /** Whether spans are stored; null: not asked yet. @type {boolean | null} */
+  #stored = null;
+  #followed = false;
   #waits = false;
   #tab = "";
   #head = h("div");
   #figures = h("div");
   #notes = h("div.stack.run-notes");
+  #talk = h("div");
   #tabs = h("div");
   #panel = h("div#run-panel", { role: "tabpanel", tabindex: "-1" });
   #side = h("aside.insp", { "aria-label": t("Selected step") });
+  #legend = h("div.legend");
   #waterfall = /** @type {import("../widgets/waterfall.js").RunWaterfall} */ (h("run-waterfall"));
   #list = /** @type {import("./events.js").RunEvents} */ (h("run-events"));
 
@@ -58,24 +68,50 @@ class RunPage extends Component {
   }
 
   async #read() {
-    const trace = get(`${this.#path}/trace`).catch(() => ({ spans: [] }));
-    const [run, { spans }] = await Promise.all([get(this.#path), trace]);
-    this.#run = run;
-    this.#stored = spans.length > 0;
-    this.#parts = layout(this.#stored ? spans : spansOfCalls(run.trace));
+    const trace = this.#stored === null ? null : this.#readTrace();
+    this.#run = await get(this.#path);
+    await trace;
+  }
+
+  /** Read the spans in pages, which are shown as they come the first time. */
+  async #readTrace() {
+    const first = this.#stored === null;
+    this.#stored ??= true;
+    /** @type {import("../types.d.ts").Span[]} */
+    const spans = [];
+    let after;
+    do {
+      const query = { after, limit: after ? MORE : FIRST };
+      /** @type {any} */
+      const page = await get(`${this.#path}/trace`, query, { signal: this.stopped }).catch(() => ({ spans: [] }));
+      if (this.stopped.aborted) return;
+      spans.push(...page.spans);
+      after = page.next;
+      this.#stored = spans.length > 0;
+      if (first || !after) this.#parts = layout(this.#stored ? spans : spansOfCalls(this.#run.trace));
+      if (first) this.#draw();
+    } while (after);
+    if (first) this.#waterfall.reveal();
   }
 
   #begin() {
     const draw = this.frame(() => this.#draw());
-    fill(this, h("div.run-main", this.#head, this.#figures, this.#notes, this.#tabs, this.#panel), this.#side);
+    const main = [this.#head, this.#figures, this.#notes, this.#talk, this.#tabs, this.#panel];
+    fill(this, h("div.run-main", main), this.#side);
     this.watch(route, ({ page, parts, query }) => {
       if (page !== "runs" || parts[0] !== this.dataset.id) return;
       this.#waterfall.selected = query.get("at") ?? "";
       this.#showTab(query.get("tab") ?? "");
       this.#draw();
     });
-    requestAnimationFrame(() => this.#waterfall.isConnected && this.#waterfall.reveal());
     this.every(1000, () => isOpen(this.#run) && draw());
+  }
+
+  /** Follow the events, once a tab shows them or they may change the run. */
+  #follow() {
+    if (this.#followed) return;
+    this.#followed = true;
+    const draw = this.frame(() => this.#draw());
     const onEvent = (/** @type {any} */ event) => {
       if (!event.seq) return;
       this.#events.push(event);
@@ -104,6 +140,10 @@ class RunPage extends Component {
     const tab = ids.includes(wanted) ? wanted : "waterfall";
     if (tab === this.#tab) return;
     this.#tab = tab;
+    const traced = TRACED.includes(tab);
+    this.classList.toggle("traced", traced);
+    if (traced && this.#stored === null) void this.load(this.#readTrace(), () => {});
+    if (traced || tab === "events" || isOpen(this.#run)) this.#follow();
     const focused = this.#tabs.contains(document.activeElement);
     const items = ids.map((id, i) => ({ id, label: labels[i] }));
     const row = tabs(items, tab, (id) => this.#go(id), { label: t("Views of the run"), panel: "run-panel" });
@@ -111,7 +151,7 @@ class RunPage extends Component {
     if (focused) /** @type {HTMLElement | null} */ (row.querySelector("[tabindex='0']"))?.focus();
     const run = this.#run;
     const views = {
-      waterfall: () => [this.#waterfall, legend(this.#stored, this.#parts.length > 0, run)],
+      waterfall: () => [this.#waterfall, this.#legend],
       tree: () => this.#waterfall,
       events: () => this.#list,
       messages: () => messagesTab(run),
@@ -123,8 +163,11 @@ class RunPage extends Component {
   #draw() {
     const run = this.#run;
     refill(this.#head, header(run));
-    refill(this.#figures, figures(run, this.#parts));
+    refill(this.#figures, figures(run));
     refill(this.#notes, banners(run, this.#events));
+    refill(this.#talk, talk(run));
+    if (!TRACED.includes(this.#tab)) return;
+    refill(this.#legend, legend(this.#stored, this.#parts.length > 0, run));
     this.#waterfall.hidden = !this.#parts.length;
     const args = new Map(
       this.#events
@@ -150,7 +193,7 @@ function refill(box, content) {
   if (next.textContent !== box.textContent) fill(box, ...next.childNodes);
 }
 
-/** @param {boolean} stored @param {boolean} any whether there are steps @param {Run} run */
+/** @param {boolean | null} stored @param {boolean} any whether there are steps @param {Run} run */
 function legend(stored, any, run) {
   const words = [t("model"), t("tool"), t("plan"), t("human"), t("failed")];
   const marks = ["model", "tool", "plan", "human", "danger"].map((kind, i) =>
@@ -160,19 +203,15 @@ function legend(stored, any, run) {
   const none =
     run.status === "running" || run.status === "queued" ? t("No step has ended yet.") : t("No step is stored.");
   const calls = any ? t("Without stored spans, only the times of tool calls are known.") : none;
-  return h("div.legend", any ? marks : null, h("span.grow", stored ? null : calls), any ? keys : null);
+  return [any ? marks : null, h("span.grow", stored ? null : calls), any ? keys : null];
 }
 
 /** @param {Error & {status?: number}} error */
 function missing(error) {
   if (error.status !== 404) return h("div.wrapper", failureNote(error));
   const why = t("It was pruned or deleted, or it belongs to another user.");
-  return h(
-    "div.empty",
-    h("h2", t("There is no such run")),
-    h("p", why),
-    h("a.btn.sm", { href: link("runs") }, t("Runs")),
-  );
+  const back = h("a.btn.sm", { href: link("runs") }, t("Runs"));
+  return h("div", h("div.empty", icon("runs"), h("h2", t("There is no such run")), h("p", why), back));
 }
 
 define("run-detail", RunPage);

@@ -10,11 +10,11 @@ import { identity, live, may } from "../core/live.js";
 import { link } from "../core/route.js";
 import { copyButton } from "../widgets/copy.js";
 import { ask } from "../widgets/dialog.js";
+import { markdown } from "../widgets/markdown.js";
 import { place } from "../widgets/place.js";
 import { statusLabel } from "../widgets/status.js";
 import { visible } from "../widgets/text.js";
 import { toast } from "../widgets/toast.js";
-import { waited } from "./inspector.js";
 import { exportCase, replay } from "./tabs.js";
 
 /** @typedef {import("../types.d.ts").RunDetail} Run */
@@ -30,10 +30,26 @@ export const runStatus = (run) =>
 
 /** @param {Run} run */
 export function header(run) {
-  const said = run.messages[run.earlier_messages]?.content.trim().split("\n")[0].slice(0, 300);
-  const title = said || runName(run.run_id);
-  const line = h("div.row", runStatus(run), h("h2.h18.cut", { title }, visible(title)));
-  return h("div.row.wrap.run-head", h("div.grow", line, h("p.small.dim.run-facts", facts(run))), actions(run));
+  const title = titleOf(run) || runName(run.run_id);
+  const about = h("p.small.dim.run-facts", runStatus(run), facts(run));
+  return h("div.row.wrap.run-head", h("div.grow", h("h2.h18", visible(title)), about), actions(run));
+}
+
+/** @param {Run} run */
+const questionOf = ({ messages, earlier_messages: n }) => messages[n]?.content.trim() ?? "";
+
+/** @param {Run} run */
+const titleOf = (run) => questionOf(run).split("\n", 1)[0].slice(0, 200);
+
+/** @param {Run} run the question, unless the title is all of it, and the answer */
+export function talk(run) {
+  const [question, answer] = [questionOf(run), run.output];
+  const row = (/** @type {string} */ name, /** @type {any} */ text) => [h("dt", name), h("dd", { tabindex: 0 }, text)];
+  const rows = [
+    question === titleOf(run) ? null : row(t("Question"), visible(question)),
+    answer ? row(t("Answer"), h("div.prose", markdown(answer))) : null,
+  ].filter((each) => each !== null);
+  return rows.length ? h("dl.card.run-talk", rows) : null;
 }
 
 /** @param {Run} run */
@@ -54,7 +70,7 @@ function facts(run) {
       copyButton(trace, t("Copy the trace's id")),
     ],
   ];
-  return found.filter(Boolean).map((item, i) => h("span.nw", i ? "· " : null, item));
+  return found.filter(Boolean).map((item) => h("span.nw", "· ", item));
 }
 
 /** @param {Run} run */
@@ -79,19 +95,19 @@ async function cancel(id) {
   await post(`/runs/${id}/cancel`).catch((error) => toast({ title: error.message, tone: "danger" }));
 }
 
-/** @param {Run} run @param {import("../widgets/trace-layout.js").Part[]} parts */
-export function figures(run, parts) {
-  const { usage, limits, created_at: began } = run;
-  const since = now() - Date.parse(run.paused_at ?? began);
-  const active = run.status === "running" && parts.length < 2 ? since : run.elapsed_ms;
-  const pause = waited(parts) + (run.paused_at ? since : 0);
+/** @param {Run} run */
+export function figures(run) {
+  const { usage, limits, created_at: began, status } = run;
+  const whole = (isOpen(run) ? now() : Date.parse(run.updated_at)) - Date.parse(began);
+  const active = status === "running" && !run.decisions.length ? whole : run.elapsed_ms;
+  const pause = run.decisions.length || status === "paused" ? whole - active : 0;
   const most = limits.max_steps ? h("small", ` / ${limits.max_steps}`) : null;
   const unknown = usage.cost_usd !== null ? null : t("No price is known for the model");
   /** @type {[string, any][]} */
   const rows = [
     [t("Began"), h("time", { datetime: began, title: fullTime(began) }, time(began))],
-    [t("Active"), run.status === "queued" ? "–" : duration(active)],
-    [t("Waited"), pause ? duration(pause) : "–"],
+    [t("Active"), status === "queued" ? "–" : duration(active)],
+    [t("Waited"), pause > 0 ? duration(pause) : "–"],
     [t("Steps"), [run.steps, most]],
     [t("Tokens"), [tokens(usage.total_tokens), h("small", " ", t("in {n}", { n: tokens(usage.prompt_tokens) }))]],
     [t("Cost"), h("span", { title: unknown }, cost(usage.cost_usd))],
@@ -137,8 +153,7 @@ const notDone = (steps) => steps.map(({ id, description, reason }) => `${id} ${d
 /** @param {NonNullable<Run["error"]>} error */
 function advice({ code, retryable }) {
   if (retryable) return t("The same message may succeed later.");
-  if (code === "model_error") return t("Check the model's name, its key and its server.");
-  return t("The last steps show where it happened.");
+  return code === "model_error" ? "" : t("The last steps show where it happened."); // its message says what to do
 }
 
 /** @param {NonNullable<Run["stopped_by"]>} stop */

@@ -2,8 +2,9 @@
 
 import { h } from "../core/dom.js";
 import { bytes, cost, duration, fullTime, time, tokens } from "../core/format.js";
-import { t, tn } from "../core/i18n.js";
+import { t } from "../core/i18n.js";
 import { icon } from "../core/icons.js";
+import { decidedText } from "../widgets/approval-record.js";
 import { copyButton } from "../widgets/copy.js";
 import { diffView } from "../widgets/diff.js";
 import { jsonBlock } from "../widgets/json.js";
@@ -22,7 +23,7 @@ export function pausesOf(run, parts, events) {
     if (!next && !run.pending.length) return null;
     if (!next) return { from, to: null, what: run.pending.map(({ tool, kind }) => tool || kind).join(", ") };
     const made = run.decisions.filter(({ at }) => Date.parse(at) >= from - 1000 && Date.parse(at) <= next.start + 1000);
-    const what = made.map((each, n) => [n ? ", " : null, decided(each, questionOf(each.confirmation_id, events))]);
+    const what = made.map((each, n) => [n ? "; " : null, decided(each, questionOf(each.confirmation_id, events))]);
     return { from, to: next.start, what: made.length ? what : t("resumed") };
   });
 }
@@ -31,20 +32,11 @@ export function pausesOf(run, parts, events) {
 export const questionOf = (id, events) =>
   events.findLast((each) => each.event === "confirm_required" && each.id === id);
 
-/**
- * Say who decided what: "ann approved orders.refund with 1 change".
- * @param {import("../types.d.ts").Decided} made @param {any} question the event that asked
- */
-export function decided({ by, decision }, question) {
-  const { type, arguments: after = {}, reason } = decision;
-  const before = question?.arguments ?? {};
-  const keys = [...new Set([...Object.keys(before), ...Object.keys(after)])];
-  const n = keys.filter((key) => JSON.stringify(before[key]) !== JSON.stringify(after[key])).length;
-  const word = type === "reject" ? t("rejected") : type === "respond" ? t("answered") : t("approved");
-  const more =
-    type === "edit" && question ? ` ${tn(n, "with 1 change", "with {n} changes")}` : reason ? `: ${reason}` : "";
-  return [by ?? t("someone"), ` ${word} `, h("code", question?.tool || question?.kind || ""), more];
-}
+/** @param {import("../types.d.ts").Decided} made @param {any} question the event that asked */
+const decided = (made, question) => [
+  h("code", question?.tool || question?.kind || t("question")),
+  ` ${decidedText(made, question ?? null).text}`,
+];
 
 /**
  * Return the row to look at while none is chosen: what waits, else the first failure, else the first row.
@@ -55,10 +47,6 @@ export function wantedRow(parts) {
   const waits = parts.at(-1)?.rows.find((row) => row.word === "waits");
   return (waits ?? all.find((row) => row.failed && !row.children) ?? all[0])?.key ?? "";
 }
-
-/** @param {Part[]} parts milliseconds between the parts */
-export const waited = (parts) =>
-  parts.slice(1).reduce((sum, part, i) => sum + Math.max(0, part.start - parts[i].start - parts[i].length), 0);
 
 /** @typedef {import("../widgets/trace-layout.js").Row} Row */
 
@@ -137,7 +125,7 @@ function factsOf({ span, used, cost: price, length }, call, made) {
     [t("Risk"), all["agentsd.tool.risk"]],
     [t("Attempts"), all["agentsd.model.attempts"] ?? all["agentsd.tool.attempts"]],
     ...made.map(
-      (each) => /** @type {[string, any]} */ ([t("Decided"), [decided(each, call?.asked), ", ", time(each.at)]]),
+      (each) => /** @type {[string, any]} */ ([t("Decided"), decided(each, call?.asked)]),
     ),
     [t("Repairs"), call?.repairs.join("; ")],
     [t("Error"), call?.error ?? span.error],

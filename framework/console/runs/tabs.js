@@ -16,15 +16,19 @@ import { textBlock } from "../widgets/text.js";
 
 /** @typedef {import("../types.d.ts").ChatMessage} Message */
 
+/** Messages that are drawn until the reader asks for all. */
+const MOST_MESSAGES = 200;
+
 /** @param {import("../types.d.ts").RunDetail} run */
 export function messagesTab(run) {
-  const { messages, earlier_messages: n } = run;
+  const { messages } = run;
+  const n = Math.max(run.earlier_messages, messages.length - MOST_MESSAGES);
   const tools = new Map(messages.flatMap((one) => one.tool_calls.map((call) => [call.id, call.tool])));
   const card = h("div.card.msgs");
   const show = (/** @type {Message[]} */ some) => some.map((one) => message(one, tools.get(one.tool_call_id ?? "")));
   const earlier = h(
     "button.btn.sm.ghost",
-    tn(n, "Show 1 message of earlier turns", "Show {n} messages of earlier turns"),
+    tn(n, "Show 1 earlier message", "Show {n} earlier messages"),
   );
   earlier.onclick = () => earlier.parentElement?.replaceWith(...show(messages.slice(0, n)));
   card.append(...(n ? [h("div.pager", earlier)] : []), ...show(messages.slice(n)));

@@ -7,14 +7,18 @@ import { t, tn } from "../core/i18n.js";
 import { icon } from "../core/icons.js";
 import { approvals, live } from "../core/live.js";
 import { link, route } from "../core/route.js";
+import { menu } from "../widgets/menu.js";
 import { openPalette } from "./palette.js";
 import { crumbs } from "./places.js";
+import { accountItems } from "./rail.js";
 
 export function bar() {
   const label = t("Search or run a command");
   const find = h("button.find", { onclick: openPalette, "aria-label": label });
   fill(find, icon("search", { size: 14 }), h("span.grow.cut", label), h("kbd", "Ctrl K"));
-  return h("header.bar", breadcrumbs(), h("span.grow"), find, chip());
+  const more = h("button.ib", { "aria-label": t("More") }, icon("more"));
+  menu(more, accountItems); // the rail has no room for these on a phone
+  return h("header.bar", breadcrumbs(), h("span.grow"), find, chip(), h("div.only", more));
 }
 
 function breadcrumbs() {

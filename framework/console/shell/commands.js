@@ -10,7 +10,10 @@ import { showAccount } from "./account.js";
 import { showKeys } from "./help.js";
 import { places, visit } from "./places.js";
 
-/** @typedef {{group: string, icon: string, label: string, note?: string, keys?: string[], run: () => void}} Command */
+/**
+ * @typedef {{group: string, icon: string, label: string, note?: string, keys?: string[], q?: string,
+ *   run: () => void}} Command q: the text that the server found it by
+ */
 
 /** Return what is known without asking the server. @returns {Command[]} */
 export function ownCommands() {
@@ -45,19 +48,19 @@ function actions() {
 }
 
 /**
- * Return the agents, conversations and runs, if the key may see them.
- * @param {AbortSignal} signal
+ * Return the agents and the latest conversations and runs, or those that contain a text, if the key may see them.
+ * @param {AbortSignal} signal @param {string} [q]
  * @returns {Promise<Command[]>}
  */
-export async function storedCommands(signal) {
+export async function storedCommands(signal, q) {
   if (!may("read")) return [];
   const [{ agents }, { conversations }, { runs }] = await Promise.all([
-    get("/agents", {}, { signal }),
-    get("/conversations", { limit: 50 }, { signal }),
-    get("/runs", { limit: 50 }, { signal }),
+    q ? { agents: [] } : get("/agents", {}, { signal }),
+    get("/conversations", { limit: 50, q }, { signal }),
+    get("/runs", { limit: 50, q }, { signal }),
   ]);
   const found = (/** @type {string} */ group, /** @type {string} */ icon, /** @type {any[]} */ items) =>
-    items.map(([label, note, ...place]) => ({ group, icon, label, note, run: () => visit(link(...place)) }));
+    items.map(([label, note, ...place]) => ({ group, icon, label, note, q, run: () => visit(link(...place)) }));
   return [
     ...found(t("Agents"), "agents", agents.map((/** @type {any} */ a) => [a.name, a.description, "agents", a.name])),
     ...found(t("Conversations"), "chat", conversations.map(conversation)),

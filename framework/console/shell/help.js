@@ -34,7 +34,7 @@ function shortcuts() {
         ["Ctrl K", t("Search or run a command")],
         ["/", t("Search in this page")],
         ["?", t("Show the keyboard shortcuts")],
-        ["Esc", t("Close; in a chat, stop the run")],
+        ["Esc", t("Close; leave a field; in a chat, stop the run")],
       ],
     ],
     [
@@ -55,12 +55,13 @@ function shortcuts() {
       ],
     ],
     [
-      t("An approval that has the focus"),
+      t("An approval"),
       [
         ["A", t("Approve")],
         ["E", t("Edit; again: undo the edits")],
         ["R", t("Reject")],
         ["S", t("Respond")],
+        ["Ctrl Enter", t("Send what is edited")],
       ],
     ],
     [

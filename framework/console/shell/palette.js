@@ -10,6 +10,8 @@ import { ownCommands, storedCommands } from "./commands.js";
 
 const MOST = 30;
 const MOST_OF_A_GROUP = 8;
+/** Milliseconds after the last key until the server is asked. */
+const PAUSE = 200;
 let isOpen = false;
 
 export function openPalette() {
@@ -20,9 +22,8 @@ export function openPalette() {
     isOpen = false;
     leaves.abort();
   };
-  const palette = new Palette(() => close());
+  const palette = new Palette(() => close(), leaves.signal);
   const close = openDialog(palette.node, { label: t("Search or run a command"), kind: "palette", onClose });
-  void storedCommands(leaves.signal).then((commands) => palette.add(commands), () => {});
 }
 
 class Palette {
@@ -31,37 +32,50 @@ class Palette {
   /** @type {Command[]} */
   #found = [];
   #selected = 0;
+  #timer = 0;
   #close;
+  #signal;
 
-  /** @param {() => void} close */
-  constructor(close) {
+  /** @param {() => void} close @param {AbortSignal} signal */
+  constructor(close, signal) {
     this.#close = close;
+    this.#signal = signal;
     const label = t("Search or run a command");
     this.input = h("input", { role: "combobox", "aria-expanded": "true", "aria-controls": "palette-found" });
     this.input.setAttribute("aria-label", label);
     this.input.placeholder = label;
-    this.input.addEventListener("input", () => this.#show());
+    this.input.addEventListener("input", () => this.#typed());
     this.input.addEventListener("keydown", (event) => this.#press(event));
     this.list = h("div.found#palette-found", { role: "listbox", "aria-label": t("Found") });
     const none = t("Nothing matches. Try a name, a run's id, or fewer words.");
     this.none = h("p.in.sec", { role: "status", hidden: true }, none);
     this.node = h("div", h("div.q", icon("search"), this.input, h("kbd", "Esc")), this.list, this.none);
     this.#show();
+    void this.#ask();
   }
 
-  /** @param {Command[]} commands */
-  add(commands) {
-    this.#commands = [...this.#commands, ...commands];
+  #typed() {
     this.#show();
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => void this.#ask(this.input.value.trim()), PAUSE);
   }
 
-  #show() {
+  /** Ask the server, which searches all conversations and runs. @param {string} [q] */
+  async #ask(q) {
+    const found = await storedCommands(this.#signal, q).catch(() => []);
+    if (q && q !== this.input.value.trim()) return;
+    this.#commands = [...this.#commands.filter((known) => !known.q), ...found];
+    this.#show(this.#found[this.#selected]);
+  }
+
+  /** @param {Command} [selected] what stays selected */
+  #show(selected) {
     const words = this.input.value.toLowerCase().split(/\s+/).filter(Boolean);
     this.#found = matching(this.#commands, words);
     this.none.hidden = this.#found.length > 0;
     const names = [...new Set(this.#found.map(({ group }) => group))];
     fill(this.list, names.map((name) => this.#group(name, words)));
-    this.#select(0);
+    this.#select(this.#found.findIndex((command) => command === selected));
   }
 
   /** @param {string} name @param {string[]} words */
@@ -116,8 +130,9 @@ function matching(commands, words) {
   const groups = new Map();
   for (const command of commands) {
     const text = `${command.label} ${command.note ?? ""}`.toLowerCase();
-    if (words.every((word) => text.includes(word))) {
+    if (command.q || words.every((word) => text.includes(word))) {
       const group = groups.get(command.group) ?? [];
+      if (group.some(({ label, note }) => label === command.label && note === command.note)) continue;
       groups.set(command.group, [...group, command]);
     }
   }

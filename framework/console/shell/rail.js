@@ -12,6 +12,10 @@ import { showAccount, signOut } from "./account.js";
 import { showKeys } from "./help.js";
 import { places } from "./places.js";
 
+/** The language that is not chosen. @type {{id: "en" | "zh", label: string, short: string}} */
+const OTHER =
+  language === "zh" ? { id: "en", label: "English", short: "EN" } : { id: "zh", label: "中文", short: "中" };
+
 export function rail() {
   const links = places().map((place) => h("li", pageLink(place)));
   const person = h("button.avatar.k-accent");
@@ -65,16 +69,16 @@ function badge() {
 const waiting = (count) => tn(count, "1 waits for a decision", "{n} wait for a decision");
 
 function languageButton() {
-  const other = language === "zh" ? "en" : "zh";
-  const label = other === "zh" ? "中文" : "English";
-  const onclick = () => setLanguage(other);
-  return h("button.ib.small", { lang: other, onclick, ...named(label) }, other === "zh" ? "中" : "EN");
+  const { id, label, short } = OTHER;
+  return h("button.ib.small", { lang: id, onclick: () => setLanguage(id), ...named(label) }, short);
 }
 
 /** @returns {(import("../widgets/menu.js").MenuItem | null)[]} */
-const accountItems = () => [
+export const accountItems = () => [
   { label: t("Show who is signed in"), icon: "human", run: showAccount },
   { label: t("Show the keyboard shortcuts"), icon: "info", run: showKeys },
+  { label: t("Switch between light and dark"), icon: "theme", run: switchTheme },
+  { label: OTHER.label, icon: "globe", run: () => setLanguage(OTHER.id) },
   ...(apiKey.value ? [null, { label: t("Sign out"), icon: "key", run: signOut }] : []),
 ];
 

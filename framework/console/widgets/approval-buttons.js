@@ -24,6 +24,8 @@ import { copyButton } from "./copy.js";
  * @property {(text: string) => void} answer
  */
 
+/** Acts in a field, too. */
+const SEND = "Ctrl ↵";
 /** @type {Record<string, () => string>} */
 const CHOICES = {
   retry: () => t("Try the step again"),
@@ -63,7 +65,7 @@ export function explanation({ runId }) {
 function decisions({ body, locked, editing }, { approve, edit, write }) {
   const wrong = (body?.problems().length ?? 0) > 0;
   return [
-    button("approve", "primary", body?.action() ?? t("Approve"), "A", approve, locked || wrong),
+    button("approve", "primary", body?.action() ?? t("Approve"), editing ? SEND : "A", approve, locked || wrong),
     body ? button("edit", "", editing ? t("Undo") : t("Edit"), "E", edit, locked) : null,
     h("span.grow"),
     button("respond", "ghost", t("Respond"), "S", () => write("respond"), locked),
@@ -81,7 +83,7 @@ function answers({ subject, text, locked }, { answer, write, finish }) {
     return [choices.map((one, i) => button(`c${i}`, "", word(one), "", () => answer(one), locked)), last];
   }
   text.setAttribute("aria-label", t("Answer"));
-  return [text, button("send", "primary", t("Answer"), "", finish, locked || !text.value.trim()), last];
+  return [text, button("send", "primary", t("Answer"), SEND, finish, locked || !text.value.trim()), last];
 }
 
 /** @param {View} view @param {Acts} acts */
@@ -92,7 +94,7 @@ function writeButtons({ writing, text, locked }, { write, finish }) {
   text.placeholder = hint;
   const off = locked || (!rejects && !text.value.trim());
   const label = rejects ? t("Reject") : t("Respond");
-  const send = button("send", rejects ? "primary danger" : "primary", label, "", finish, off);
+  const send = button("send", rejects ? "primary danger" : "primary", label, SEND, finish, off);
   return [send, button("back", "", t("Cancel"), "", () => write(""), false)];
 }
 
@@ -106,5 +108,5 @@ function writeButtons({ writing, text, locked }, { write, finish }) {
  */
 function button(act, kind, label, key, run, off) {
   const props = { "data-act": act, class: kind, disabled: off, onclick: run };
-  return h("button.btn", props, label, key ? h("kbd", key) : null);
+  return h("button.btn", props, label, key ? h(key === SEND ? "kbd.any" : "kbd", key) : null);
 }

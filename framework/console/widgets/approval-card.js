@@ -18,8 +18,7 @@ import * as view from "./approval-view.js";
 /** @typedef {import("../types.d.ts").PendingConfirmation} Confirmation */
 /** @typedef {{runId: string, confirmation: Confirmation}} Subject */
 
-const URGENT = 60_000;
-const SLOW = 5_000;
+const [URGENT, SLOW] = [60_000, 5_000];
 
 export class ApprovalCard extends Component {
   /** @type {Subject | null} */
@@ -66,7 +65,7 @@ export class ApprovalCard extends Component {
     this.stopped.addEventListener("abort", () => this.#following.abort(), { once: true });
     this.#reset();
     this.#frame();
-    onKeys(this, this.#keys(), this.stopped);
+    for (const scope of [this, null]) onKeys(scope, this.#keys(), this.#following.signal);
     this.every(1000, () => this.#tick());
     this.watch(connection, (state) => (state === "up" ? void this.#ask() : this.#drawButtons()));
     this.watch(approvals, () => this.#state !== "loading" && this.#state !== "over" && void this.#ask());
@@ -189,12 +188,9 @@ export class ApprovalCard extends Component {
     void this.#ask();
   }
 
-  get #isExpired() {
-    return Boolean(this.#asked.expires_at) && Date.parse(this.#asked.expires_at ?? "") <= now();
-  }
-
   get #isLocked() {
-    return this.#state !== "open" || connection.value === "lost" || this.#isExpired;
+    const isExpired = Date.parse(this.#asked.expires_at ?? "") <= now();
+    return this.#state !== "open" || connection.value === "lost" || isExpired;
   }
 
   #drawButtons() {
@@ -230,6 +226,7 @@ export class ApprovalCard extends Component {
     answer: (text) => void this.#send({ type: "respond", text }),
   };
 
+  /** The keys of the card with the focus; without one, of the first open card of the page. */
   #keys() {
     const can = () => !this.#isLocked && may("decide") && !this.#writing;
     return {
@@ -237,6 +234,7 @@ export class ApprovalCard extends Component {
       e: () => can() && !view.isQuestion(this.#asked) && this.#edit(),
       r: () => can() && this.#asked.kind !== "step" && this.#write("reject"),
       s: () => can() && !view.isQuestion(this.#asked) && this.#write("respond"),
+      "Control+Enter": () => view.click(this.#foot.querySelector(".btn:has(.any)")),
     };
   }
 
@@ -267,8 +265,8 @@ export class ApprovalCard extends Component {
   }
 
   #finish() {
-    const text = this.#text.value.trim();
-    void this.#send(this.#writing === "reject" ? { type: "reject", reason: text } : { type: "respond", text });
+    const reason = this.#text.value.trim();
+    void this.#send(this.#writing === "reject" ? { type: "reject", reason } : { type: "respond", text: reason });
   }
 
   /** @param {import("../types.d.ts").Decision} decision */

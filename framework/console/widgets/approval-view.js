@@ -35,6 +35,9 @@ export function reasons({ kind, reason, rule }) {
 /** @param {Confirmation} asked whether it wants an answer, not an approval */
 export const isQuestion = ({ kind }) => kind !== "tool" && kind !== "plan";
 
+/** @param {HTMLElement | null} button */
+export const click = (button) => button?.click();
+
 /** @param {Confirmation} asked a question has no risk */
 export function riskTag(asked) {
   const { risk } = asked;

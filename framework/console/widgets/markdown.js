@@ -18,7 +18,8 @@ const DELIMITERS = /^[ \t]*\|?(?:[ \t]*:?-+:?[ \t]*\|)*[ \t]*:?-+:?[ \t]*\|?[ \t
 /** @typedef {import("./markdown-inline.js").Inline} Inline */
 /**
  * @typedef {{type: string, text?: Inline[], code?: string, start?: number, blocks?: Block[], items?: Block[][],
- *   rows?: Inline[][][]}} Block a p, h1 to h6, hr, pre (`text` is its language), blockquote, ul, ol or table
+ *   rows?: Inline[][][], sides?: string[]}} Block a p, h1 to h6, hr, pre (`text` is its language), blockquote, ul,
+ *   ol or table, whose columns are aligned to `sides`
  */
 /** @typedef {[Block, number]} Found a block, and the number of the line after it */
 
@@ -124,7 +125,7 @@ function list(lines, at, depth) {
     const begin = ITEM.exec(lines[at]);
     if (!begin || begin[2].at(-1) !== mark.at(-1) || RULE.test(lines[at])) break;
     const width = begin[0].length;
-    const inside = [lines[at].slice(width)];
+    const inside = [lines[at].slice(width).replace(/^\[([ xX])\] /, (_, x) => (x === " " ? "☐ " : "☑ "))];
     for (at += 1; at < lines.length && continues(lines, at, inside.at(-1) ?? ""); at += 1) {
       const indent = Math.min(width, lines[at].search(/\S|$/));
       inside.push(lines[at].slice(lines[at][0] === "\t" ? 1 : indent));
@@ -153,7 +154,8 @@ function table(lines, at) {
   let end = at + 2;
   while (end < lines.length && lines[end].includes("|")) end += 1;
   const rows = [lines[at], ...lines.slice(at + 2, end)].map((line) => cells(line).map((cell) => inline(cell)));
-  return [{ type: "table", rows }, end];
+  const sides = cells(lines[at + 1]).map((cell) => (cell.endsWith(":") ? (cell[0] === ":" ? "center" : "end") : ""));
+  return [{ type: "table", rows, sides }, end];
 }
 
 /** @param {string} line */
@@ -163,14 +165,15 @@ function cells(line) {
 }
 
 /** @param {Block} block @returns {Element} */
-function renderBlock({ type, text = [], code = "", start, blocks = [], items = [], rows = [] }) {
+function renderBlock({ type, text = [], code = "", start, blocks = [], items = [], rows = [], sides = [] }) {
   if (type === "pre") {
     const head = h("figcaption.row", h("span.grow.cut", renderInline(text)), copyButton(code));
     return h("figure.code-b", head, h("pre.code", { tabindex: 0 }, visible(code)));
   }
   if (type === "table") {
     /** @param {Inline[][]} row @param {string} tag */
-    const cellsOf = (row, tag) => h("tr", row.map((cell) => h(tag, renderInline(cell))));
+    const cellsOf = (row, tag) =>
+      h("tr", row.map((cell, i) => h(tag, { css: { "text-align": sides[i] ?? "" } }, renderInline(cell))));
     const body = rows.slice(1).map((row) => cellsOf(row, "td"));
     return h("div.scrollx", { tabindex: 0 }, h("table", h("thead", cellsOf(rows[0], "th")), h("tbody", body)));
   }

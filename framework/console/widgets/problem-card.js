@@ -9,12 +9,30 @@ import { visible } from "./text.js";
 const WIDTH = 120;
 const WIDE = /[\u2e80-\ud7a3\uf900-\ufaff\uff00-\uff60\u{1f300}-\u{3ffff}]/u;
 
+/** @typedef {import("../types.d.ts").Problem} Problem */
+
+/** @param {Problem} problem the same for all that is wrong at one place */
+export const placeOf = ({ path, line, column, message }) => (line ? [path, line, column].join(":") : message);
+
+/**
+ * Return cards for problems. Those of one place share a card, under the first of them.
+ * @param {readonly Problem[]} problems
+ * @param {(problem: Problem) => (() => void) | undefined} [fixOf] writes the fix of a problem
+ */
+export function problemCards(problems, fixOf) {
+  return [...new Set(problems.map(placeOf))].map((place) => {
+    const [first, ...also] = problems.filter((problem) => placeOf(problem) === place);
+    return problemCard(first, fixOf?.(first), also);
+  });
+}
+
 /**
  * Return a card for a problem.
- * @param {import("../types.d.ts").Problem} problem
+ * @param {Problem} problem
  * @param {() => void} [onFix] writes the fix; without it, the fix is only named
+ * @param {readonly Problem[]} [also] what else is to say of the place
  */
-export function problemCard(problem, onFix) {
+export function problemCard(problem, onFix, also = []) {
   const { severity, path, line, column, message, hint, fix } = problem;
   const where = [path, line, column].filter(Boolean).join(":");
   const [kind, word] = severity === "error" ? ["danger", t("Error")] : ["warn", t("Warning")];
@@ -26,9 +44,10 @@ export function problemCard(problem, onFix) {
       h("span.l.hit", { "data-n": source.line }, visible(source.text)),
       source.carets ? h("span.l", { "data-n": "" }, source.pad, h("span.car", source.carets, beside)) : null),
     hint && !beside ? h("p.sec", withPlaces(hint)) : null,
+    also.map((other) => h("p.sec", withPlaces(other.message))),
     words && (onFix ? h("p", h("button.btn.sm", { onclick: onFix }, tParts("Write {new}", words)))
       : h("p.sec", tParts("Write {new} in place of {old}.", words))),
-  ].filter(Boolean);
+  ].flat().filter(Boolean);
   return h(`section.card.problem.k-${kind}`, { "aria-label": `${word}: ${where}` },
     h("header", h("span.ink", icon("alert")), h("p.strong.grow", withPlaces(message)), place(where)),
     more.length ? h("div.in", more) : null);

@@ -20,13 +20,13 @@ export const statusWord = (status) => STATUSES[status]?.word() ?? status;
 const PLAIN = new Set(["", "final", "confirmation", "cancelled"]);
 
 /**
- * Return the status of a run. A run that failed or was stopped shows why, such as `max_steps`.
+ * Return the status of a run. A run that failed or was stopped says why, such as `max_steps`.
  * @param {string} status
  * @param {string | null} [reason] its `finish_reason`
  */
 export function statusLabel(status, reason = "") {
   const { icon: name, kind, word } = STATUSES[status] ?? { icon: "info", kind: "none", word: () => status };
-  const text = reason && !PLAIN.has(reason) ? h("code", reason) : word();
+  const why = reason && !PLAIN.has(reason) ? h("code.dim", reason) : null;
   const mark = name === "spin" ? h("i.spin") : icon(name);
-  return h(`span.status.row.k-${kind}`, { title: word() }, h("span.ink.row", mark), h("span.ink", text));
+  return h(`span.status.k-${kind}`, mark, h("span", word()), why);
 }

@@ -13,7 +13,7 @@ const KINDS = [
   [/^invoke_workflow/, "run"],
   [/^execute_tool/, "tool"],
 ];
-const NAMED = /^(execute_tool|invoke_agent|plan\.step) (.+)$/s;
+const NAMED = /^(execute_tool|invoke_agent|plan\.step|chat) (.+)$/s;
 
 /**
  * Return the parts of a run. Spans whose parent has not ended yet are at the top level.
@@ -96,7 +96,7 @@ function labelOf(name, all) {
   const revision = all["agentsd.plan.revision"];
   if (name === "agent.route") return `route › ${all["agentsd.route.agent"] ?? ""}`;
   if (name.startsWith("plan ") && revision) return `plan, revision ${revision}`;
-  return name.replace(/^agent\.step /, "step ");
+  return name.replace(/^agent\.step /, "step ").replace(/^invoke_workflow /, "run › ");
 }
 
 /** @param {number} length @returns {number[]} at most six round numbers from 0 to less than it */

@@ -176,22 +176,19 @@ function cells({ label, code, level, kind, used, word, length }, open, onclick, 
   return [name, h("span.tk", sum), middle, h("span.du", word === "waits" ? t("waits") : duration(length))];
 }
 
-/** @param {Row} row @param {Part} part */
+/** @param {Row} row @param {Part} part a bar, and why the row ended badly: after it, else before it, else above it */
 function bar(row, { length, ticks }) {
-  const size = isThin(row) ? { y: 12, height: 4 } : { y: 9, height: 10 };
-  const width = `${Math.max(0.35, (row.length / length) * 100).toFixed(2)}%`;
-  const rect = svg("rect", { x: share(row.start, length), width, rx: 2, ...size });
-  const lines = ticks.slice(1).map((at) => gridLine(at, length));
-  return svg("svg", { "aria-hidden": "true" }, lines, rect, note(row, length));
-}
-
-/** @param {Row} row @param {number} length a word beside the bar: after it, else before it, else within */
-function note({ word, start, length: took }, length) {
-  if (!word) return null;
+  const { start, length: took, word } = row;
   const after = (start + took) / length < 0.86;
-  const x = share(after || start / length < 0.14 ? start + took : start, length);
-  const place = after ? { dx: 8 } : { dx: -8, "text-anchor": "end" };
-  return svg("text", { x, y: 18, ...place }, word === "waits" ? t("needs approval") : word);
+  const above = word && !after && start / length < 0.14;
+  const size = above ? { y: 19, height: 4 } : isThin(row) ? { y: 12, height: 4 } : { y: 9, height: 10 };
+  const width = `${Math.max(0.35, (took / length) * 100).toFixed(2)}%`;
+  const rect = svg("rect", { x: share(start, length), width, rx: 2, ...size });
+  const lines = ticks.slice(1).map((at) => gridLine(at, length));
+  const x = share(after || above ? start + took : start, length);
+  const place = after ? { dx: 8, y: 18 } : { dx: above ? 0 : -8, y: above ? 14 : 18, "text-anchor": "end" };
+  const text = word && svg("text", { x, ...place }, word === "waits" ? t("needs approval") : word);
+  return svg("svg", { "aria-hidden": "true" }, lines, rect, text);
 }
 
 /** @param {number} at @param {number} length */
