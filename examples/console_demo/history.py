@@ -166,8 +166,9 @@ class _Clock:
 
     @classmethod
     def of(cls, spans: Sequence[SpanRecord], begins: datetime, state: RunState) -> _Clock:
-        real = min(span.start_ns for span in spans) / 1e9
-        end = max(state.paused_at or 0, *(span.end_ns / 1e9 for span in spans))
+        """Return the clock of a run; one that was cancelled before it began has no spans."""
+        real = min((span.start_ns / 1e9 for span in spans), default=datetime.now(UTC).timestamp())
+        end = max(state.paused_at or real, *(span.end_ns / 1e9 for span in spans), real)
         return cls(real, end, begins.timestamp())
 
     def seconds(self, moment: float) -> float:

@@ -1,6 +1,7 @@
 """What people ask in the shop, and what the model answers: each story is a pattern and the model's turns.
 
 The turn is chosen by the number of replies since the user's message, so the same request always gets the same reply.
+What a reply states is from the results of the tools that were called before it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from framework.types.errors import ModelError
 from framework.types.messages import Message, Reasoning
 
 Reply = Message | ModelError
-Turns = Callable[[re.Match[str]], Sequence[Reply]]
+Results = Sequence[Any]
+"""What the tools have returned since the user's message: the value of JSON, else the text."""
+Turns = Callable[[re.Match[str], Results], Sequence[Reply]]
 """The model's turns for a message that matches a pattern."""
 _HELP = """\
 This is a demo: the model replies from a script. Try one of these:
@@ -37,14 +40,14 @@ included: a photo is enough.
 | changed their mind | refund after the return |
 | made-to-order glaze | no return |
 
-This is from `returns.md`."""
+This is from `help/returns.md`."""
 _RETURNS_ZH = """\
 收货后 **30 天内**可以退货，商品须未使用并保留原包装。
 
 - 收到时已破损：全额退款，包括运费，拍照即可
 - 定制釉色：不接受退货
 
-来源：`returns.md`。"""
+来源：`help/returns.md`。"""
 _SLOW = """\
 Checkout was slow from **13:31 to 13:44**. The payment provider did not answer in time:
 
@@ -62,12 +65,14 @@ def reply_to(request: ModelRequest) -> Reply:
     while asked and not any(pattern.search(request.messages[asked].content) for pattern, _ in _STORIES):
         asked = next((at for at in range(asked - 1, -1, -1) if request.messages[at].role == "user"), 0)
     text = request.messages[asked].content
-    done = sum(message.role == "assistant" for message in request.messages[asked + 1 :])
+    since = request.messages[asked + 1 :]
+    done = sum(message.role == "assistant" for message in since)
+    results = [_value(message.content) for message in since if message.role == "tool"]
     if request.output is not None:
         return _plan(text, request)
     for pattern, turns in _STORIES:
         if match := pattern.search(text):
-            replies = turns if isinstance(turns, tuple) else turns(match)
+            replies = turns if isinstance(turns, tuple) else turns(match, results)
             return replies[min(done, len(replies) - 1)]
     return _say(_HELP)
 
@@ -82,26 +87,47 @@ def _call(*tools: tuple[str, dict[str, Any]], text: str = "", thought: str = "",
     return Message(role="assistant", content=text, tool_calls=asked, reasoning=reasoning)
 
 
-def _where(match: re.Match[str]) -> Sequence[Reply]:
-    order = match["order"]
+def _value(text: str) -> Any:
+    """Return the value of JSON, or the text if it is none."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _last(results: Results, begin: str) -> str:
+    """Return the last result that is a text with this beginning, or an empty one."""
+    return next((text for text in reversed(results) if isinstance(text, str) and text.startswith(begin)), "")
+
+
+def _order(results: Results) -> dict[str, Any]:
+    """Return the order that was looked up, or an empty one before that."""
+    empty = {"customer": "", "item": "", "paid": 0.0, "shipping": 0.0, "state": ""}
+    return next((found for found in results if isinstance(found, dict) and "customer" in found), empty)
+
+
+def _where(match: re.Match[str], results: Results) -> Sequence[Reply]:
+    number, order = match["order"], _order(results)
+    state = {"packed": "is packed and leaves the workshop next", "delivered": "was delivered"}.get(order["state"])
     return (
-        _call(("orders.find", {"order": order})),
-        _say(f"Order {order} left the workshop, and the carrier scanned it this morning. It needs one more day."),
+        _call(("orders.find", {"order": number})),
+        _say(f"Order {number} ({order['item']}, for {order['customer']}) {state or 'is on its way'}."),
     )
 
 
-def _small_refund(match: re.Match[str]) -> Sequence[Reply]:
+def _small_refund(match: re.Match[str], results: Results) -> Sequence[Reply]:
     order, amount = match["order"], float(match["amount"])
     return (
         _call(("orders.find", {"order": order}), ("docs.search", {"query": "broken refunded"})),
         _call(("orders.refund", {"order": order, "amount": amount, "reason": "a chip in the glaze"}), turn=2),
-        _say(f"I refunded €{amount:.2f} of order {order}. Amounts up to €50 need no approval."),
+        _say(f"Done: {_last(results, 'refunded')}. Amounts up to €50 need no approval."),
     )
 
 
-def _broken(match: re.Match[str]) -> Sequence[Reply]:
+def _broken(match: re.Match[str], results: Results) -> Sequence[Reply]:
     order, name = match["order"], match["name"].strip()
-    paid = (89.0, 126.0, 24.5, 62.0)[int(order) % 4] + 7.5
+    paid = _order(results)["paid"] + _order(results)["shipping"]
+    refunded, refused = _last(results, "refunded"), _last(results, "Cancelled").rpartition(": ")[2]
     letter = f"Write to {name}: order {order} is refunded in full, and the pieces can be kept."
     refund = {"order": order, "amount": paid, "reason": "arrived broken, shipping included"}
     return (
@@ -118,15 +144,19 @@ def _broken(match: re.Match[str]) -> Sequence[Reply]:
             turn=2,
         ),
         _say(
-            f"The refund for order {order} is on its way, shipping included (`returns.md`). The reply to {name}:\n\n"
-            f"> Hello {name.split()[0]}, I am sorry that your parcel arrived broken. We have refunded the full price. "
+            f"I {refunded.partition(':')[0]}. The reply to {name}:\n\n"
+            f"> Hello {name.split()[0]}, I am sorry that your parcel arrived broken. The money is on its way. "
             "Please keep the pieces, some people make mosaics of them."
+            if refunded
+            else f"Order {order} is not refunded: {refused}. I did not send the reply to {name}."
         ),
     )
 
 
-def _letter(match: re.Match[str]) -> Sequence[Reply]:
+def _letter(match: re.Match[str], _: Results) -> Sequence[Reply]:
     name = match["name"].strip().split()[0]
+    if "leaves tomorrow" in match.string:
+        return (_say(f"Hello {name}, your parcel is packed and leaves our workshop tomorrow. Enjoy your pottery!"),)
     return (
         _say(
             f"Hello {name}, I am sorry that your parcel arrived broken. We have refunded the full price, shipping "
@@ -135,17 +165,17 @@ def _letter(match: re.Match[str]) -> Sequence[Reply]:
     )
 
 
-def _account(match: re.Match[str]) -> Sequence[Reply]:
-    name = match["name"]
+def _account(match: re.Match[str], results: Results) -> Sequence[Reply]:
+    name, chosen = match["name"], results[-1] if results else ""
     question = f"There are two customers called {name}. Which one is meant?"
     choices = [f"{name}, Bergen (4 orders)", f"{name}, Kiel (1 order)"]
     return (
         _call(("ask_user", {"question": question, "choices": choices})),
-        _say(f"Noted: the address of {name} is the one you chose."),
+        _say(f"Noted: the address of {chosen} is right for the order."),
     )
 
 
-def _label(match: re.Match[str]) -> Sequence[Reply]:
+def _label(match: re.Match[str], _: Results) -> Sequence[Reply]:
     order = match["order"]
     return (
         _call(("orders.delete_label", {"order": order})),
@@ -154,24 +184,31 @@ def _label(match: re.Match[str]) -> Sequence[Reply]:
     )
 
 
-def _stock(match: re.Match[str]) -> Sequence[Reply]:
+def _stock(match: re.Match[str], results: Results) -> Sequence[Reply]:
     item = match["item"].lower()
-    known = {"teapot": "19 teapots", "mug": "342 mugs", "vase": "6 vases", "bowl": "128 bowls"}
-    answer = f"There are {known[item]} in stock." if item in known else f"The warehouse did not say how many {item}s."
+    level = next((found for found in results if isinstance(found, dict) and "pieces" in found), None)
+    answer = (
+        f"There are {level['pieces']} {item}s in stock."
+        if level
+        else f"I do not know: {_last(results, 'Error').removeprefix('Error: ').strip()}."
+    )
     return _call(("stock.level", {"item": item})), _say(answer)
 
 
-def _average(match: re.Match[str]) -> Sequence[Reply]:
+def _average(match: re.Match[str], results: Results) -> Sequence[Reply]:
     numbers = match["numbers"].replace(" and ", ", ")
     return (
         _call(("calculator", {"expression": f"mean([{numbers}])"})),
-        _say("I calculated it: the average basket is the number above."),
+        _say(f"The average basket is €{results[-1] if results else 0:.2f}."),
     )
 
 
-def _report(match: re.Match[str]) -> Sequence[Reply]:
-    week = match["week"]
-    return (_say(f"The report of week {week} is in the folder `reports`. Three orders were late, all by Nordpost."),)
+def _report(match: re.Match[str], results: Results) -> Sequence[Reply]:
+    week, written = match["week"], _last(results, "wrote").rpartition(" ")[2]
+    late = next((found for found in results if isinstance(found, list) and found and "days" in found[0]), [])
+    carriers = " and ".join(sorted({order["carrier"] for order in late}))
+    missing = "" if f"week-{week}" in written else f"There is no week {week}, so I took the present one. "
+    return (_say(f"{missing}The report is in `{written}`. {len(late)} orders were late, all by {carriers}."),)
 
 
 def _plan(text: str, request: ModelRequest) -> Message:
@@ -206,9 +243,12 @@ _FIXED: tuple[tuple[str, tuple[Reply, ...]], ...] = (
             _say(_SLOW),
         ),
     ),
-    (r"margins", (_call(("docs.read", {"path": "internal/margins.md"})), _say("That page is for the staff only."))),
-    (r"退货|退款", (_call(("docs.read", {"path": "returns.md"})), _say(_RETURNS_ZH))),
-    (r"return", (_call(("docs.read", {"path": "returns.md"})), _say(_RETURNS))),
+    (
+        r"margins",
+        (_call(("docs.read", {"path": "help/internal/margins.md"})), _say("That page is for the staff only.")),
+    ),
+    (r"退货|退款", (_call(("docs.read", {"path": "help/returns.md"})), _say(_RETURNS_ZH))),
+    (r"return", (_call(("docs.read", {"path": "help/returns.md"})), _say(_RETURNS))),
     (r"^(thanks|thank you|ok|bye|谢谢)", (_say("You are welcome."),)),
 )
 _BY_MATCH: tuple[tuple[str, Turns], ...] = (

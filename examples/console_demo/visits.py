@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from random import Random
 
+from examples.console_demo.shop.plugins.orders import CUSTOMERS, ITEMS, STATES
 from framework.types.state import Approve, Decision, Edit, Reject
 
 _DAYS = 14
@@ -26,7 +27,6 @@ class Visit:
     cancelled: bool = False
 
 
-_NAMES = ("Ida Berg", "Tom Reyes", "Noor Haddad", "Lena Vogt", "Sam Okoro", "Paul Meier", "Ana Costa")
 _USERS = ("ann", "ann", "ben", "cleo", "cleo", "dan", "wei")
 
 
@@ -54,8 +54,12 @@ def visits(now: datetime, count: int, seed: int = 19) -> list[Visit]:
 
 def _visit(random: Random, now: datetime) -> Visit:
     begins = _moment(random, now)
-    order, user = str(random.randint(20100, 20999)), random.choice(_USERS)
-    name, item = random.choice(_NAMES), random.choice(("teapot", "mug", "vase", "bowl", "kiln"))
+    number, user = random.randint(20100, 20994), random.choice(_USERS)
+    item = random.choice(("teapot", "mug", "vase", "bowl", "kiln"))
+    while STATES[number % len(STATES)] != "delivered":
+        number += 1
+    order, name = str(number), CUSTOMERS[number % len(CUSTOMERS)]
+    bought = ITEMS[number % len(ITEMS)][0].partition(",")[0].lower()
     broken = f"{name} writes that order {order} arrived broken. Refund it and write back."
     decision: Decision = random.choice(
         (
@@ -66,10 +70,10 @@ def _visit(random: Random, now: datetime) -> Visit:
         )
     )
     kinds: list[tuple[int, tuple[str, ...], str | None]] = [
-        (30, (f"Where is order {order}?",), None),
+        (30, (f"Where is order {random.randint(20100, 20999)}?",), None),
         (14, (f"Where is order {order}?", "And what is the return policy?"), None),
         (12, (broken,), None),
-        (10, (f"There is a chip in the mug of order {order}. Can we pay 12 euros back?",), None),
+        (10, (f"There is a chip in the {bought} of order {order}. Can we pay 12 euros back?",), None),
         (9, (f"How many {item}s are in stock?",), "stock"),
         (7, ("退货政策是什么？", f"订单 {order} 可以退款吗？"), "support"),
         (6, (f"Write the report of week {random.choice((44, 45, 46, 46, 74))}",), None),

@@ -5,11 +5,28 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 from examples.console_demo.model import HURRIED
-from examples.console_demo.serving import serve_shop
+from examples.console_demo.serving import ShopServer, serve_shop
 from framework.store.protocol import RunQuery
-from framework.types.state import Edit
+from framework.types.state import Edit, Reject
+
+
+async def _check_answers(shop: ShopServer) -> None:
+    """Ask what the tools know, and compare the answers with what they return."""
+    runtime = shop.runtime
+    order: Any = (await runtime.call_tool("support", "orders.find", {"order": "20420"})).output
+    told = await runtime.run("Where is order 20420?", agent="support")
+    assert [order[key] for key in ("item", "customer", "state") if order[key] not in told.output] == []
+    lines: Any = (await runtime.call_tool("support", "docs.search", {"query": "margin broken"})).output
+    assert {line["path"] for line in lines} == {"help/returns.md"}  # not those for the staff
+    for path in ("help/internal/margins.md", "help/x/../internal//margins.md"):
+        assert (await runtime.call_tool("support", "docs.read", {"path": path})).status == "denied"
+    asked = await runtime.run("Tom Reyes writes that order 20441 arrived broken. Refund it and write.", agent="support")
+    (question,) = asked.pending
+    refused = await runtime.resume(asked.run_id, {question.id: Reject(reason="the photo shows an old crack")})
+    assert "20441 is not refunded: the photo shows an old crack" in refused.output
 
 
 def test_the_demo_has_two_weeks_of_runs(tmp_path: Path) -> None:
@@ -27,7 +44,9 @@ def test_the_demo_has_two_weeks_of_runs(tmp_path: Path) -> None:
                 6,
                 ["agents.d/stock.yaml"],
             )
-            page = await shop.runtime.call_tool("support", "docs.read", {"path": "returns.md"})
+            assert [problem.message for problem in shop.runtime.catalog.problems if "bypasses" in problem.message] == []
+            await _check_answers(shop)
+            page = await shop.runtime.call_tool("support", "docs.read", {"path": "help/returns.md"})
             assert page.output == (tmp_path / "shop/help/returns.md").read_text("utf-8")
             refund, question, plan = [run for run in runs if run.status == "paused"][:3]  # an older one expires
             assert [run.agent for run in (refund, question, plan)] == ["support", "support", "planner"]

@@ -6,7 +6,7 @@ from typing_extensions import TypedDict
 
 from framework import ToolError, tool
 
-CUSTOMERS = ("Ida Berg", "Tom Reyes", "Noor Haddad", "Lena Vogt", "Sam Okoro", "Wang Fang", "Paul Meier", "Ana Costa")
+CUSTOMERS = ("Sam Okoro", "Tom Reyes", "Noor Haddad", "Ana Costa", "Ida Berg", "Wang Fang", "Paul Meier", "Lena Vogt")
 ITEMS = (("Teapot, ash glaze", 89.0), ("Set of six bowls", 126.0), ("Mug, tall", 24.5), ("Vase, moss", 62.0))
 STATES = ("delivered", "delivered", "delivered", "on its way", "packed")
 
