@@ -67,7 +67,7 @@ export class RunEvents extends Component {
       return h("button", props, kind || t("All"), h("span.n.num", n.toLocaleString("en-US")));
     });
     const focused = [...this.#bar.querySelectorAll("button")].indexOf(/** @type {any} */ (document.activeElement));
-    fill(this.#bar, h("div.seg.scrollx", { role: "group", "aria-label": t("Kind of event") }, buttons));
+    fill(this.#bar, h("div.seg", { role: "group", "aria-label": t("Kind of event") }, buttons));
     if (focused >= 0) buttons[focused]?.focus();
     const items = this.#kind ? this.#items.filter(({ event }) => event.event === this.#kind) : this.#items;
     this.#list.show(
