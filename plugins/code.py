@@ -10,7 +10,7 @@ import json
 from io import StringIO
 from typing import Any
 
-from framework import ToolError, tool
+from agentsd import ToolError, tool
 
 SECONDS = 3.0
 KILLED_AFTER = 5.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date, datetime
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from framework import ToolError, tool
+from agentsd import ToolError, tool
 
 
 @tool(risk="low", idempotent=True)

@@ -8,7 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from framework import ToolContext, tool
+from agentsd import ToolContext, tool
 
 MIB = 1024 * 1024
 

@@ -15,7 +15,7 @@ from email.message import EmailMessage
 from email.policy import SMTP
 from typing import Any
 
-from framework import ToolContext, ToolError, tool
+from agentsd import ToolContext, ToolError, tool
 
 MAX_TO = 10
 MAX_SUBJECT = 200

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 from urllib.parse import urlencode
 
-from framework import HttpClient, ToolContext, ToolError, tool
+from agentsd import HttpClient, ToolContext, ToolError, tool
 
 MAX_CHARS = 20_000
 MAX_SNIPPET = 500

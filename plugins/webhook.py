@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
-from framework import HttpClient, ToolContext, ToolError, tool
+from agentsd import HttpClient, ToolContext, ToolError, tool
 
 MAX_ANSWER = 500
 

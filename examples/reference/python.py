@@ -42,9 +42,9 @@ CREATED_BY_THE_RUNTIME = ("Tool", "ToolContext", "Run", "PluginContext", *INTERF
 
 
 def names_page() -> Iterator[str]:
-    """Yield the lines of the page on what `framework` exports, apart from those with a page of their own."""
-    yield "# Names of framework\n"
-    yield _OPENING.format(what="`framework`")
+    """Yield the lines of the page on what `agentsd` exports, apart from those with a page of their own."""
+    yield "# Names of agentsd\n"
+    yield _OPENING.format(what="`agentsd`")
     yield "[Runtime](python-runtime.md), [what plugins use](python-plugins.md) and [events](events.md) have"
     yield "pages of their own, and so have [types of results](python-results.md);"
     yield "[errors and outcomes](outcomes.md) has the codes of errors.\n"
@@ -52,7 +52,7 @@ def names_page() -> Iterator[str]:
     errors = {name: kind for name, kind in found.items() if inspect.isclass(kind) and issubclass(kind, Exception)}
     for name, value in found.items():
         if name not in {*errors, *PLUGIN_NAMES, "Runtime", "events"} and not _is_of_results(value):
-            yield from _entry(f"framework.{name}", value)
+            yield from _entry(f"agentsd.{name}", value)
     yield "## Errors\n"
     meanings = [(code(name), first_paragraph(kind.__doc__)) for name, kind in errors.items()]
     yield from table(("class", "meaning"), meanings)
@@ -61,11 +61,11 @@ def names_page() -> Iterator[str]:
 def results_page() -> Iterator[str]:
     """Yield the lines of the page on the data that a result contains: the fields of `RunResult` and their types."""
     yield "# Types of results\n"
-    yield _OPENING.format(what="`framework` that results consist of")
+    yield _OPENING.format(what="`agentsd` that results consist of")
     yield "[Results as JSON](../results.md) explains the fields.\n"
     for name in framework.__all__:
         if _is_of_results(found := getattr(framework, name)) and name not in PLUGIN_NAMES:
-            yield from _entry(f"framework.{name}", found)
+            yield from _entry(f"agentsd.{name}", found)
 
 
 def _is_of_results(found: object) -> bool:
@@ -73,12 +73,12 @@ def _is_of_results(found: object) -> bool:
 
 
 def plugins_page() -> Iterator[str]:
-    """Yield the lines of the page on what plugins import from `framework`."""
+    """Yield the lines of the page on what plugins import from `agentsd`."""
     yield "# Names for plugins\n"
-    yield _OPENING.format(what="`framework` that plugins use")
+    yield _OPENING.format(what="`agentsd` that plugins use")
     yield "[Plugins](../plugins.md) explains them with examples.\n"
     for name in PLUGIN_NAMES:
-        yield from _entry(f"framework.{name}", getattr(framework, name))
+        yield from _entry(f"agentsd.{name}", getattr(framework, name))
 
 
 def runtime_page() -> Iterator[str]:
@@ -87,19 +87,20 @@ def runtime_page() -> Iterator[str]:
     yield _OPENING.format(what="`Runtime` that start runs")
     yield "What works on stored runs is on [a page of its own](python-runs.md).\n"
     yield from docstring(inspect.getdoc(framework.Runtime))
-    yield from _methods("framework.Runtime", framework.Runtime, lambda name: name not in RUN_METHODS)
+    yield from _methods("agentsd.Runtime", framework.Runtime, lambda name: name not in RUN_METHODS)
 
 
 def runs_page() -> Iterator[str]:
     """Yield the lines of the page on what the runtime does with stored runs."""
     yield "# Runtime: stored runs\n"
     yield _OPENING.format(what="`Runtime` for stored runs")
-    yield from _methods("framework.Runtime", framework.Runtime, lambda name: name in RUN_METHODS)
+    yield from _methods("agentsd.Runtime", framework.Runtime, lambda name: name in RUN_METHODS)
 
 
 def module_page(name: str) -> Iterator[str]:
     """Yield the lines of the page on a public module."""
     module = import_module(name)
+    name = name.replace("framework", "agentsd", 1)
     yield f"# {name}\n"
     yield _OPENING.format(what=f"`{name}`")
     yield prose(first_paragraph(module.__doc__)) + "\n"
@@ -110,8 +111,8 @@ def module_page(name: str) -> Iterator[str]:
 def public_modules() -> list[ModuleType]:
     """Return the modules that docs/embedding.md lists, in its order."""
     text = MODULES.read_text("utf-8").split("The public API consists of", 1)[1].split("\n## ", 1)[0]
-    heads = re.findall(r"^\| (`framework.*?) \|", text, re.M)
-    return [import_module(name) for head in heads for name in re.findall(r"`(framework\.[\w.]+)`", head)]
+    heads = re.findall(r"^\| (`agentsd.*?) \|", text, re.M)
+    return [import_module(name) for head in heads for name in re.findall(r"`((?:agentsd|framework)\.[\w.]+)`", head)]
 
 
 def public_names(module: ModuleType) -> list[str]:

@@ -25,7 +25,7 @@ def events_page() -> Iterator[str]:
     yield from _fields(RunEvent, frozenset())
     for kind, name in WIRE_NAMES.items():
         yield f"\n## {name}\n"
-        yield prose(f"{first_paragraph(kind.__doc__)} Class: `framework.events.{kind.__name__}`.") + "\n"
+        yield prose(f"{first_paragraph(kind.__doc__)} Class: `agentsd.events.{kind.__name__}`.") + "\n"
         yield from _fields(kind, frozenset(RunEvent.model_fields) if issubclass(kind, RunEvent) else frozenset())
 
 

@@ -112,7 +112,7 @@ def test_every_public_name_is_listed() -> None:
     for name in framework.__all__:
         kind = getattr(framework, name)
         is_error = isinstance(kind, type) and issubclass(kind, AgentsdError)
-        assert name in {"Runtime", "events"} or (f"`{name}`" if is_error else f"## framework.{name}\n") in pages, name
+        assert name in {"Runtime", "events"} or (f"`{name}`" if is_error else f"## agentsd.{name}\n") in pages, name
     for name, found in vars(Runtime).items():
         if not name.startswith("_") and callable(getattr(found, "__func__", found)):
             assert f"### Runtime.{name}\n" in pages, name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from framework import ToolError, tool
+from agentsd import ToolError, tool
 
 SHOP = Path(__file__).resolve().parent.parent
 PAGES = SHOP / "help"

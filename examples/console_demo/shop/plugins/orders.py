@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing_extensions import TypedDict
 
-from framework import ToolError, tool
+from agentsd import ToolError, tool
 
 CUSTOMERS = ("Sam Okoro", "Tom Reyes", "Noor Haddad", "Ana Costa", "Ida Berg", "Wang Fang", "Paul Meier", "Lena Vogt")
 ITEMS = (("Teapot, ash glaze", 89.0), ("Set of six bowls", 126.0), ("Mug, tall", 24.5), ("Vase, moss", 62.0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from framework import tool
+from agentsd import tool
 
 REPORTS: dict[str, str] = {}
 

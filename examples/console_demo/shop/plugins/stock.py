@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from framework import ToolContext, ToolError, tool
+from agentsd import ToolContext, ToolError, tool
 
 LEVELS = {"bowl": 128, "carafe": 0, "mug": 342, "plate": 77, "teapot": 19, "vase": 6}
 
