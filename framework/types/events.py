@@ -78,7 +78,7 @@ class ContentReceived(RunEvent):
 
 
 class ToolRequested(RunEvent):
-    """The model requests a tool call."""
+    """The model requests a tool call: it is about to start, or a person is asked first."""
 
     id: str
     """Id of the call, unique within its run."""
@@ -87,7 +87,7 @@ class ToolRequested(RunEvent):
     arguments: dict[str, Any]
     """Arguments of the call."""
     status: Literal["pending", "running"] = "pending"
-    """`pending` until the tool is called, then `running`."""
+    """`pending` until the tool is called, then `running`. Each call that is executed has both, in this order."""
     progress: float | None = None
     """Progress reported by the tool, from 0 to 1."""
     message: str | None = None

@@ -123,9 +123,10 @@ def test_the_events_of_a_run_are_numbered_and_end_with_one_done(root: Path) -> N
                 seen = [wire(event) async for event in stream]
             result = await stream.result()
         names = [event["event"] for event in seen]
-        assert names == ["route", "tool_call", "tool_result", "content", "content", "content", "done"]
+        assert names == ["route", "tool_call", "tool_call", "tool_result", "content", "content", "content", "done"]
+        assert [event["status"] for event in seen if event["event"] == "tool_call"] == ["pending", "running"]
         numbers = [event["seq"] for event in seen if event["seq"]]
-        assert numbers == [1, 2, 3, 5], "4 is the whole answer, which has been received in deltas"
+        assert numbers == [1, 2, 3, 4, 6], "5 is the whole answer, which has been received in deltas"
         assert {event["run_id"] for event in seen} == {result.run_id}
         assert {event["generation"] for event in seen} == {1}
         assert "".join(event["text"] for event in seen if event["event"] == "content") == "all done now"

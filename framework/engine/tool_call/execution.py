@@ -28,7 +28,7 @@ from framework.tools.plugins.errors import place_of_error
 from framework.tools.tool import HostedOutput, Tool
 from framework.types.backoff import backoff
 from framework.types.errors import Paused, ToolError
-from framework.types.events import TodoChanged, ToolStarted
+from framework.types.events import TodoChanged, ToolRequested, ToolStarted
 from framework.types.file import File
 from framework.types.media import MAX_REQUEST_MEDIA_BYTES, file_size
 from framework.types.messages import HOST, ToolCall, ToolResult
@@ -55,7 +55,10 @@ async def execute(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, 
     run.services.journal.check()
     record = run.state.calls[call.id]
     run.state.calls[call.id] = record.model_copy(update={"started": record.started + 1, "call": call})
-    await run.emit(ToolStarted, id=call.id, tool=call.tool, arguments=redact_data(call.arguments))
+    described = {"id": call.id, "tool": call.tool, "arguments": redact_data(call.arguments)}
+    if not (record.contract or record.started):  # else it was emitted with the first question, or start
+        await run.emit(ToolRequested, **described)
+    await run.emit(ToolStarted, **described)
     await run.save()
     started = perf_counter()
     invoke_tool = _delegate if tool.source == "agent" else _call_with_retries

@@ -14,10 +14,15 @@ from hypothesis import strategies as st
 
 from framework import Approve, Respond, RunResult, Runtime
 from framework.testing import Crash, JsonStore
-from framework.types.events import ToolFinished
+from framework.types.events import ToolFinished, ToolRequested, read_event
 from framework.types.state import Decision, RunState
 from tests.support.cases import cases
 from tests.support.worlds import Turns, World, project, turns_of
+
+
+@pytest.fixture(scope="module")
+def asking(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return project(tmp_path_factory.mktemp("asking"), ask=True)
 
 
 @pytest.fixture(scope="module")
@@ -116,3 +121,43 @@ def test_a_call_that_may_have_taken_effect_is_not_repeated_without_approval(
     repeated = {name for name, times in world.ran.items() if times > 1}
     assert not repeated & world.names_of("risky")
     assert aftermath.asked == aftermath.in_flight & world.names_of("risky")
+
+
+async def statuses_of_calls(root: Path, world: World, saves: int) -> dict[tuple[str, ...], list[str]]:
+    """Run to the end, with a crash and every approval in processes of their own; return the stored statuses by call."""
+    store, decisions = JsonStore(), dict[str, Decision]()
+    options: dict[str, Any] = {"tools": world.tools(), "store": store, "watch": False}
+    store.crash_after(saves)
+    result: RunResult | None = None
+    while result is None or result.status == "paused":
+        try:
+            async with Runtime.open(root, models={"scripted": world.model()}, **options) as runtime:
+                left = await store.runs()
+                begin = runtime.resume(left[0].run_id, decisions) if left else runtime.run("0", agent="root")
+                result = await begin
+                decisions = {asked.id: Approve() for asked in result.pending}
+        except Crash:
+            store.crash_after(10**9)
+            decisions = {
+                asked.id: Approve() for asked in (await store.load_run((await store.runs())[0].run_id)).pending
+            }
+    found: dict[tuple[str, ...], list[str]] = {}
+    for event in map(read_event, await store.events(result.run_id)):
+        if isinstance(event, (ToolRequested, ToolFinished)):
+            status = event.status if isinstance(event, ToolRequested) else "ended"
+            found.setdefault((*event.path, event.id), []).append(status)
+    return found
+
+
+@cases(40)
+@given(turns=turns_of(2), saves=st.integers(1, 40), asks=st.booleans())
+def test_each_call_is_pending_before_it_runs_and_ends_once_across_pauses_and_a_crash(
+    asking: Path, trusting: Path, turns: Turns, saves: int, *, asks: bool
+) -> None:
+    world = World(turns)
+    found = asyncio.run(statuses_of_calls(asking if asks else trusting, world, saves))
+    assert len(found) >= len(world.names())
+    for statuses in found.values():
+        assert statuses[0] == "pending"
+        assert "running" in statuses
+        assert statuses.index("ended") == len(statuses) - 1, "once, and nothing follows"
