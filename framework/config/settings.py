@@ -305,6 +305,22 @@ class StoreSettings(Frozen):
     ended on the same machine lose them immediately (SQLite)."""
 
 
+def _check_origin(text: str) -> str:
+    """Raise ValueError for what no browser sends as the origin of a page."""
+    if text == "*":
+        raise ValueError("name each origin: any page that a user visits could otherwise call this server")
+    if not _ORIGIN.fullmatch(text) or text.endswith(_DEFAULT_PORTS.get(text.partition(":")[0], "/")):
+        raise ValueError("expected a scheme, a host and a port that is not the default one: https://app.example.com")
+    return text
+
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.\-]*://[a-z0-9.\-\[\]:]+")
+_DEFAULT_PORTS = {"http": ":80", "https": ":443"}
+"""Ports that browsers leave out of an origin."""
+WebOrigin = Annotated[str, Field(max_length=300), AfterValidator(_check_origin)]
+"""The origin of web pages, as browsers send it."""
+
+
 class ServerSettings(Frozen):
     """Address, keys and limits of `agentsd serve`."""
 
@@ -315,6 +331,9 @@ class ServerSettings(Frozen):
     api_keys: Annotated[tuple[ApiKeyEntry, ...], AfterValidator(check_unique)] = ()
     """Keys, one of which every request must send (`Authorization: Bearer …`): text with full access, or an object with
     the key's hash, tenant, agents, roles and limits. Default: only this machine has access."""
+    cors_origins: tuple[WebOrigin, ...] = ()
+    """Origins of web pages whose scripts may call the server, such as `https://app.example.com`. Their requests need a
+    key like any other; without `api_keys`, they count as programs of this machine. Default: none."""
     max_connections: Annotated[int, Field(ge=1)] = 700
     """Maximum of open connections. At the limit, a new one replaces the oldest that has no request in progress."""
     max_connections_per_address: Annotated[int, Field(ge=1)] = 600

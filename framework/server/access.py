@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from hmac import compare_digest
 
 from pydantic import SecretStr
@@ -15,7 +15,10 @@ from framework.server.errors import AccessDenied, Unauthenticated
 from framework.server.identity import FULL_ACCESS, LOCAL, Identify, Identity
 from framework.server.loopback import is_loopback
 
-_OTHER_SITE = "requests from web pages of other sites are refused; set server.api_keys, and send a key"
+_OTHER_SITE = (
+    "requests from web pages of other sites are refused; set server.api_keys and send a key, or add the page's origin "
+    "to server.cors_origins"
+)
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9.-]+))(?::[0-9]{1,5})?")
 """A Host header: an address or a name, and a port. URL parsers accept more, and disagree with each other."""
 
@@ -23,15 +26,20 @@ _KEY_PARAMETERS = ("key", "api_key", "apikey", "api-key", "token", "access_token
 """Names under which clients put keys into URLs."""
 
 
-def access_check(keys: Callable[[], tuple[SecretStr | ApiKey, ...]]) -> Identify:
-    """Return a check that calls `keys` for each request, so that edits of the keys apply immediately."""
+def access_check(keys: Callable[[], tuple[SecretStr | ApiKey, ...]], origins: Collection[str] = ()) -> Identify:
+    """Return a check that calls `keys` for each request, so that edits of the keys apply immediately.
+
+    Args:
+        keys: returns `server.api_keys`.
+        origins: `server.cors_origins`, whose pages have access like programs of this machine.
+    """
     ring = _KeyRing(())
 
     def check(connection: HTTPConnection) -> Identity:
         nonlocal ring
         current = keys()
         if not current:
-            _check_local(connection.headers, connection.client.host if connection.client else None)
+            _check_local(connection.headers, connection.client.host if connection.client else None, origins)
             return LOCAL
         if ring.keys is not current:
             ring = _KeyRing(current)
@@ -70,14 +78,16 @@ class _KeyRing:
         )
 
 
-def _check_local(headers: Headers, client: str | None) -> None:
-    """Raise AccessDenied unless the client is a program on this machine. Web pages opened on it are refused."""
+def _check_local(headers: Headers, client: str | None, origins: Collection[str]) -> None:
+    """Raise AccessDenied unless the client is a program on this machine. Web pages of other origins are refused."""
     if client is None or not is_loopback(client):
         raise AccessDenied("requests from other machines are refused because server.api_keys is not set")
     host = headers.get("host", "")
     if len(headers.getlist("host")) > 1 or not _names_loopback(host):
         raise AccessDenied("the Host header names another machine; use 127.0.0.1 or localhost, or set server.api_keys")
     origin = headers.get("origin")
+    if origin in origins and len(headers.getlist("origin")) == 1:
+        return
     if len(headers.getlist("origin")) > 1 or (origin is not None and origin.partition("://")[2] != host):
         raise AccessDenied(_OTHER_SITE)
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):  # images and forms send no Origin

@@ -5,6 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 
 from fastapi import FastAPI, Request
+from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import Response
 from fastapi.routing import iter_route_contexts
 from starlette.exceptions import HTTPException
@@ -19,6 +20,12 @@ from framework.server.request_observer import RequestObserver
 from framework.server.routes import build_routes, runtime_access_check
 from framework.telemetry.prometheus import Scrape
 from framework.telemetry.server_metrics import ServerMetrics
+
+_READABLE = (
+    "etag", "location", "mcp-session-id", "retry-after", "x-agentsd-conversation-id", "x-agentsd-ignored",
+    "x-agentsd-run-id", "x-request-id",
+)  # fmt: skip
+"""Headers of responses that scripts of other origins may read."""
 
 
 def create_app(
@@ -39,9 +46,18 @@ def create_app(
         # Tracing would add a span to any trace that a client names, even for health checks. Logs would quote requests.
         telemetry={"tracing": False, "logs": False},
     )
+    if origins := runtime.settings.server.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=("GET", "POST", "PUT", "DELETE"),
+            allow_headers=("*",),
+            expose_headers=_READABLE,
+        )
     app.add_middleware(RequestObserver, metrics)
     if runtime.settings.server.console:  # first, because a visit requests many files
         app.include_router(console_routes())
+        app.state.serves_console = True
     app.include_router(build_routes(runtime, feed, identify, streams))
     app.include_router(operation_routes(runtime, identify, scrape, lambda: feed.closed))
 

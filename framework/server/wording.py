@@ -1,8 +1,11 @@
-"""Why a run has no answer, and what it asks, in words: for clients that only show text."""
+"""Why a run has no answer, what it asks, in words, and where to look: for clients that only show text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from urllib.parse import quote
+
+from starlette.requests import HTTPConnection
 
 from framework.types.confirmation_kinds import CONFIRMATION_KINDS
 from framework.types.errors import LimitExceeded
@@ -12,6 +15,28 @@ from framework.types.text import one_line, preview_lines, shorten, value_lines, 
 
 _VALUE_CHARS = 2000
 """Characters of an argument that a question shows."""
+_CONSOLE = "/#"
+"""Path of the console's pages, which are public and ask for a key themselves."""
+
+
+def pages_of(connection: HTTPConnection) -> str:
+    """Return the base address of a run's pages: the console's or, in an app that does not serve it, the routes'."""
+    has_console = getattr(connection.app.state, "serves_console", False)
+    return str(connection.base_url).rstrip("/") + (_CONSOLE if has_console else "/agent")
+
+
+def run_url(pages: str, run_id: str, pending: Sequence[Confirmation] = ()) -> str:
+    """Return the address of a run or, if it waits for one decision in the console, of that decision."""
+    if pages.endswith(_CONSOLE) and len(pending) == 1:
+        return f"{pages}/approvals/{quote(run_id, safe='')}/{quote(pending[0].id, safe='')}"
+    return f"{pages}/runs/{quote(run_id, safe='')}"
+
+
+def where_to_decide(pages: str, run_id: str, pending: Sequence[Confirmation]) -> str:
+    """Return the address for a decision: a page for people or, without the console, the route."""
+    if pages.endswith(_CONSOLE):
+        return run_url(pages, run_id, pending)
+    return f"POST {run_url('/agent', run_id)}/decisions"
 
 
 def reason_text(result: RunResult) -> str:

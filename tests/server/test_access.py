@@ -28,6 +28,7 @@ from tests.support.loopback import LOOPBACK
 from tests.support.projects import agent, write
 from tests.support.served import PATIENCE, Served, served
 
+PAGE = "https://app.example.com"
 SECRET = "sk-abcdefghijklmnop"
 ONE = {"agents.d/one.yaml": agent("one", model="offline")}
 ROUTES = [
@@ -98,6 +99,63 @@ def test_without_keys_local_programs_have_access(client: str, headers: dict[str,
 def test_without_keys_other_clients_are_refused(client: str | None, headers: dict[str, str], message: str) -> None:
     with pytest.raises(AccessDenied, match=message):
         assert access_check(no_keys)(request_with(headers, client)) == LOCAL
+
+
+def test_pages_of_origins_in_the_settings_count_as_programs_of_this_machine() -> None:
+    check = access_check(no_keys, (PAGE,))
+    page = {"host": "localhost:8321", "origin": PAGE, "sec-fetch-site": "cross-site"}
+    assert check(request_with(page)) == LOCAL
+    for wrong in ({**page, "origin": f"{PAGE}:8443"}, {**page, "host": "evil.example.com"}):
+        with pytest.raises(AccessDenied):
+            check(request_with(wrong))
+    with pytest.raises(AccessDenied):
+        check(request_with(page, "192.0.2.1"))
+    with pytest.raises(AccessDenied):
+        check(request_with([*page.items(), ("origin", "http://evil.example.com")]))
+    with pytest.raises(Unauthenticated):
+        access_check(lambda: (SecretStr(KEY),), (PAGE,))(request_with(page))
+
+
+@pytest.mark.parametrize(
+    ("origin", "problem"),
+    [
+        ("*", "name each origin"),
+        ("null", "a scheme"),
+        ("https://a.example.com/", "a scheme"),
+        ("a.example.com", "a scheme"),
+        ("https://a.example.com:443", "not the default one"),
+        ("https://A.example.com", "a scheme"),
+    ],
+)
+def test_an_origin_that_no_browser_sends_is_rejected(origin: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        Settings.parse(f"server: {{cors_origins: ['{origin}']}}".encode())
+
+
+def test_scripts_of_origins_in_the_settings_may_call_the_server(tmp_path: Path) -> None:
+    settings = f"server: {{cors_origins: ['{PAGE}'], api_keys: [{KEY}]}}\n"
+    preflight = {
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "authorization,x-stainless-os",
+    }
+    with served(write(tmp_path, {**ONE, "agentsd.yaml": settings})) as server:
+        allowed = server.request("OPTIONS", "/v1/chat/completions", headers={"origin": PAGE, **preflight})
+        other = server.request(
+            "OPTIONS", "/v1/chat/completions", headers={"origin": "https://b.example.com", **preflight}
+        )
+        key = {"authorization": f"Bearer {KEY}"}
+        listed = server.request("GET", "/v1/models", headers={"origin": PAGE, **key})
+        keyless = server.request("GET", "/v1/models", headers={"origin": PAGE, "authorization": ""})
+        plain = server.request("GET", "/v1/models", headers=key)
+    assert (allowed.status_code, allowed.headers["access-control-allow-origin"]) == (200, PAGE)
+    assert "x-stainless-os" in allowed.headers["access-control-allow-headers"]
+    assert other.status_code == 400
+    assert "access-control-allow-origin" not in other.headers
+    assert (listed.status_code, listed.headers["access-control-allow-origin"]) == (200, PAGE)
+    assert "x-agentsd-run-id" in listed.headers["access-control-expose-headers"]
+    assert (keyless.status_code, keyless.headers["access-control-allow-origin"]) == (401, PAGE)
+    assert "access-control-allow-origin" not in plain.headers
+    assert "access-control-allow-credentials" not in listed.headers
 
 
 @pytest.mark.parametrize("authorization", [f"Bearer {KEY}", f"bearer {OTHER}", f"Bearer  {KEY} "])

@@ -32,7 +32,7 @@ class InvalidResume(RequestError):
 
 
 def interrupt_of(
-    run_id: str, asked: Confirmation, calls: Iterable[str], parameters: Mapping[str, Any] | None = None
+    run_id: str, asked: Confirmation, calls: Iterable[str], parameters: Mapping[str, Any] | None = None, url: str = ""
 ) -> Interrupt:
     """Return a confirmation as an interrupt.
 
@@ -41,6 +41,7 @@ def interrupt_of(
         asked: the confirmation.
         calls: AG-UI ids of the calls of the run.
         parameters: JSON Schema of the tool's arguments, if known, with which clients build a form for edits.
+        url: where people decide, if their client shows no form.
     """
     is_approval = not CONFIRMATION_KINDS[asked.kind].is_question
     return Interrupt(
@@ -51,7 +52,7 @@ def interrupt_of(
         response_schema=_approval_schema(asked, parameters) if is_approval else _answer_schema(asked),
         expires_at=asked.expires_at.isoformat() if asked.expires_at else None,
         subagent_run_id=subagent_id(run_id, _path(asked)),
-        metadata={"agentsd": asked.model_dump(mode="json", exclude_none=True)},
+        metadata={"agentsd": {**asked.model_dump(mode="json", exclude_none=True), **({"url": url} if url else {})}},
     )
 
 

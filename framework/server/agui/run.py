@@ -19,6 +19,7 @@ from framework.server.identity import Identity, agent_for, agent_named, identity
 from framework.server.request_handling import accepted_locale
 from framework.server.roles import require
 from framework.server.run_service import OwnedRun, RunService
+from framework.server.wording import pages_of, run_url
 from framework.types.errors import AgentsdError, ConversationBusy, DecisionRefused, RequestError, RunNotFound
 from framework.types.events import ConfirmationRequested, Event, StreamEnd, read_event
 from framework.types.state import Confirmation, RunState
@@ -57,7 +58,13 @@ async def respond(request: Request, service: RunService, agent: str) -> EventStr
             return EventStreamResponse(request, _error(error), during=admitted.pop_all())
         return EventStreamResponse(
             request,
-            _stream(service, run, AguiTranslator(asked, run.run_id, earlier), earlier[-1].seq if earlier else 0),
+            _stream(
+                service,
+                run,
+                pages_of(request),
+                AguiTranslator(asked, run.run_id, earlier),
+                earlier[-1].seq if earlier else 0,
+            ),
             headers=run.headers,
             encode_error=_encode_error,
             on_leave=(lambda: service.cancel(run)) if forwarded.on_disconnect == "cancel" else None,
@@ -139,13 +146,16 @@ def _expired(pending: Iterable[Confirmation], now: float) -> frozenset[str]:
     return frozenset(one.id for one in pending if one.has_expired(now))
 
 
-async def _stream(service: RunService, run: OwnedRun, translator: AguiTranslator, after: int) -> AsyncGenerator[bytes]:
+async def _stream(
+    service: RunService, run: OwnedRun, pages: str, translator: AguiTranslator, after: int
+) -> AsyncGenerator[bytes]:
     """Encode the events of a run; those of one event together."""
 
     def as_interrupt(asked: Confirmation, calls: frozenset[str]) -> Interrupt:
         agent = service.runtime.catalog.current.agents.get(asked.agent)
         tool = agent.toolset.tools.get(asked.tool) if agent else None
-        return interrupt_of(run.run_id, asked, calls, tool.definition.parameters if tool else None)
+        url = run_url(pages, run.run_id, [asked])
+        return interrupt_of(run.run_id, asked, calls, tool.definition.parameters if tool else None, url)
 
     yield _encode(translator.start())
     is_finished = False

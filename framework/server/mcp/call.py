@@ -17,6 +17,7 @@ from framework.server.identity import Identity
 from framework.server.mcp.forms import decision_from, form_of
 from framework.server.mcp.results import progress_text, tool_result
 from framework.server.run_service import OwnedRun, RunService
+from framework.server.wording import where_to_decide
 from framework.types.errors import RunNotFound, RunSuspended
 from framework.types.events import StreamEnd
 from framework.types.state import Confirmation, Decision, RunResult
@@ -33,7 +34,9 @@ class McpCaller:
 
     identity: Identity
     how_to_decide: str
-    """What to do about a run that waits for a decision, with `{run_id}` for its id."""
+    """What to do about a run that waits for a decision, with `{run_id}` for its id and `{where}` for the address."""
+    pages: str = ""
+    """Base address of the pages of runs, if a web server serves them."""
 
     @property
     def can_decide(self) -> bool:
@@ -152,7 +155,8 @@ class AgentCall:
         return form_of(asked, tool.definition.parameters if tool else None)
 
     def _result(self, result: RunResult) -> CallToolResult:
-        return tool_result(result, self._caller.how_to_decide.format(run_id=result.run_id))
+        where = where_to_decide(self._caller.pages, result.run_id, result.pending)
+        return tool_result(result, self._caller.how_to_decide.format(run_id=result.run_id, where=where))
 
 
 def _decisions(pending: Sequence[Confirmation], answers: Mapping[str, object]) -> dict[str, Decision]:

@@ -18,12 +18,13 @@ from framework.server.mcp.agents import MAX_MCP_SESSIONS, AgentServer
 from framework.server.mcp.call import Context, McpCaller
 from framework.server.request_handling import CHAT_BODY_BYTES
 from framework.server.run_service import RunService
+from framework.server.wording import pages_of
 
 _IDLE_SECONDS = 30 * 60.0
 """Time without requests after which a session ends."""
 _DECIDE = (
     "A person must decide, but this client shows no forms, its key may not decide, or the form was closed. "
-    "Ask the user to decide at POST /agent/runs/{run_id}/decisions"
+    "Ask the user to decide at {where}"
 )
 
 
@@ -61,7 +62,7 @@ class McpEndpoint:
 
 def _caller(context: Context) -> McpCaller:
     assert context.request is not None
-    return McpCaller(identity_of(context.request), _DECIDE)
+    return McpCaller(identity_of(context.request), _DECIDE, pages_of(context.request))
 
 
 class _McpResponse(Response):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -17,6 +16,7 @@ from framework.server.openai.answer import AnswerReader, AnswerText, Ending, end
 from framework.server.openai.client_request import ClientRequest
 from framework.server.request_handling import accepted_locale
 from framework.server.run_service import OwnedRun, RunService
+from framework.server.wording import pages_of, run_url
 from framework.types.errors import AgentNotFound, ConversationBusy, RequestError, RunSuspended
 from framework.types.events import Event, StreamEnd
 
@@ -44,10 +44,15 @@ class StartedRun:
     """The run that answers a request."""
 
     run: OwnedRun
-    url: str
-    """URL of the run, for people."""
+    pages: str
+    """Base address of its pages, for people."""
     is_waiting: bool = False
     """Whether it is an earlier run of the conversation, which waits for a decision."""
+
+    @property
+    def url(self) -> str:
+        """URL of the run, for people."""
+        return run_url(self.pages, self.run.run_id)
 
 
 class RunAnswers:
@@ -101,12 +106,12 @@ class RunAnswers:
             run = await self._service.submit(
                 identity, asked.message, options, fields=_FIELDS | _TOOL_FIELDS if asked.function else _FIELDS
             )
-            return StartedRun(run, _run_url(request, run))
+            return StartedRun(run, pages_of(request))
         except ConversationBusy as busy:
             run, state = await self._service.load(identity, busy.run_id or "")
             if not state.pending:
                 raise busy from None
-            return StartedRun(run, _run_url(request, run), is_waiting=True)
+            return StartedRun(run, pages_of(request), is_waiting=True)
 
     async def read(self, started: StartedRun, asked: ClientRequest) -> AsyncGenerator[Event | AnswerText | Ending]:
         """Yield the events of the run of a request, each followed by its texts, and last how the run ended.
@@ -129,7 +134,9 @@ class RunAnswers:
                 await events.aclose()
             if finished is None:
                 raise RunSuspended(f"the server is closing; run {run.run_id} continues: {started.url}")
-        ending = ending_of(await self._service.result(run), started.url, as_data=as_data, function=asked.function)
+        result = await self._service.result(run)
+        url = run_url(started.pages, run.run_id, result.pending)
+        ending = ending_of(result, url, as_data=as_data, function=asked.function)
         for piece in reader.end(ending, finished.message_id if finished else None):
             yield piece
         yield ending
@@ -139,7 +146,3 @@ def _metadata(asked: ClientRequest, headers: Headers) -> dict[str, Any]:
     """Return the client's own data, under names that the data of a Python program does not have."""
     given = {"openai_metadata": asked.metadata, "openwebui_chat_id": headers.get("x-openwebui-chat-id")}
     return {name: value for name, value in given.items() if value}
-
-
-def _run_url(request: Request, run: OwnedRun) -> str:
-    return f"{str(request.base_url).rstrip('/')}/agent/runs/{quote(run.run_id)}"
