@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 NODE := $(VENV)/node
 LLMOCK := $(VENV)/llmock
-LANGCHAIN := $(VENV)/langchain
+CLIENTS := $(VENV)/clients
 SCHEMATHESIS := $(VENV)/schemathesis
 LLAMA_CPP := $(VENV)/llamacpp
 PHOENIX := $(VENV)/phoenix
@@ -35,10 +35,10 @@ WORKERS := -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 8 -
 # Temporary files are in memory where there is room: tests create databases and projects, and would wait for the disk.
 IN_MEMORY := $(shell test -z "$$TMPDIR" -a -w /dev/shm && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 4000000 {print "TMPDIR=/dev/shm"}')
 
-test: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed $(LANGCHAIN)/.installed $(SCHEMATHESIS)/.installed $(LLAMA_CPP)/.installed-smollm2  ## all tests
+test: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed $(CLIENTS)/.installed $(SCHEMATHESIS)/.installed $(LLAMA_CPP)/.installed-smollm2  ## all tests
 	@$(IN_MEMORY) $(BIN)/python -m pytest $(WORKERS)
 
-test-long: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed $(LANGCHAIN)/.installed $(SCHEMATHESIS)/.installed $(LLAMA_CPP)/.installed-smollm2  ## all tests, with 20 times as many generated cases
+test-long: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed $(CLIENTS)/.installed $(SCHEMATHESIS)/.installed $(LLAMA_CPP)/.installed-smollm2  ## all tests, with 20 times as many generated cases
 	@TEST_CASES=20 $(IN_MEMORY) $(BIN)/python -m pytest $(WORKERS) --timeout 900
 
 # `make test` runs them on openai 3.3, the oldest supported version and the one that pip selects together with Instructor.
@@ -139,12 +139,13 @@ $(LLMOCK)/.installed: | $(BIN)/python
 	@if $(LLMOCK)/bin/pip install --quiet --disable-pip-version-check --retries 0 llmock==0.2.2 >$(LLMOCK)/pip.log 2>&1; then touch $@; \
 	else echo "pip cannot install llmock for tests/llm/test_chaos.py: that test is skipped"; fi
 
-# Also separate: it needs the newest openai SDK.
-$(LANGCHAIN)/.installed: | $(BIN)/python
-	@$(BIN)/python -m venv $(LANGCHAIN)
-	@if $(LANGCHAIN)/bin/pip install --quiet --disable-pip-version-check --retries 0 langchain-openai==1.7.3 \
-		>$(LANGCHAIN)/pip.log 2>&1; then touch $@; \
-	else echo "pip cannot install langchain-openai: tests/server/openai/test_langchain.py is skipped"; fi
+# Also separate: clients of `/v1`, with the versions that they require.
+$(CLIENTS)/.installed: | $(BIN)/python
+	@$(BIN)/python -m venv $(CLIENTS)
+	@if $(CLIENTS)/bin/pip install --quiet --disable-pip-version-check --retries 0 litellm==1.108.0 llm==0.36 \
+		langchain==1.5.2 langchain-openai==1.7.4 pydantic-ai-slim[openai]==2.38.0 instructor==1.17.0 \
+		>$(CLIENTS)/pip.log 2>&1; then touch $@; \
+	else echo "pip cannot install clients of OpenAI's API: tests/server/openai/test_python_clients.py is skipped"; fi
 
 # Also separate: it has its own versions of Hypothesis and pytest.
 $(SCHEMATHESIS)/.installed: | $(BIN)/python
