@@ -1,12 +1,13 @@
 // Uses an agent with the AI SDK. Argument: the base URL. Prints one JSON object with what each call returned.
 import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-import { generateText, jsonSchema, Output, streamText } from "ai";
+import { generateText, jsonSchema, Output, streamText, tool } from "ai";
 
 globalThis.AI_SDK_LOG_WARNINGS = false;
 const baseURL = process.argv[2];
 const openai = createOpenAI({ baseURL, apiKey: "none" });
 const compatible = createOpenAICompatible({ name: "agentsd", baseURL, supportsStructuredOutputs: true });
+const plain = createOpenAICompatible({ name: "agentsd", baseURL }); // asks for a JSON object, whatever the schema
 const models = { responses: openai("one"), chat: openai.chat("one"), compatible: compatible("one") };
 const city = {
   type: "object",
@@ -45,6 +46,33 @@ async function structured(model) {
   return output;
 }
 
+const tools = { city: tool({ description: "Shows a city.", inputSchema: jsonSchema(city) }) };
+
+async function withTools(model) {
+  const { text, finishReason, response } = await generateText({ model, tools, prompt: "what time is it?" });
+  return { text, finishReason, ignored: response.headers["x-agentsd-ignored"] };
+}
+
+/** The call of a tool that must be called, whole and streamed, and the answer to a conversation with its result. */
+async function called(model, providerOptions) {
+  const request = { model, tools, prompt: "which city?", toolChoice: "required", providerOptions };
+  const first = await generateText(request);
+  const streamed = streamText({ ...request, toolChoice: { type: "tool", toolName: "city" } });
+  const [call] = first.toolCalls;
+  const output = { type: "text", value: "shown" };
+  const result = { type: "tool-result", toolCallId: call.toolCallId, toolName: "city", output };
+  const messages = [
+    { role: "user", content: "which city?" },
+    ...(first.responseMessages ?? first.response.messages),
+    { role: "tool", content: [result] },
+  ];
+  return {
+    whole: [call.toolName, call.input, first.finishReason],
+    streamed: [(await streamed.toolCalls)[0].input, await streamed.finishReason],
+    afterwards: (await generateText({ model, messages, providerOptions })).text,
+  };
+}
+
 async function conversation(model, providerOptions) {
   const first = await generateText({ model, prompt: "hello", providerOptions });
   const messages = [{ role: "user", content: "hello" }, ...first.responseMessages ?? first.response.messages];
@@ -70,6 +98,9 @@ for (const [name, model] of Object.entries(models)) {
     structured: await structured(model),
     failure: await failure(model),
     conversation: await conversation(model, { openai: { store: false } }),
+    tools: await withTools(model),
+    called: await called(model, { openai: { store: false } }),
   };
 }
+found.plain = await structured(plain("one"));
 console.log(JSON.stringify(found));

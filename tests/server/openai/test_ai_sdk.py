@@ -37,7 +37,9 @@ def script(request: ModelRequest) -> Turn:
     last = request.messages[-1]
     if last.content == "fail":
         return ModelError("the provider is down")
-    if last.content == "which city?":
+    if any("shown" in message.content for message in request.messages):
+        return "You see Rome."
+    if last.content.startswith("which city?"):
         return '{"city": "Rome"}'
     if last.content == "hello":
         return "yes?"
@@ -93,6 +95,19 @@ def test_structured_output_and_conversations(found: dict[str, Any], provider: st
     assert found[provider]["conversation"] == "It is noon."
 
 
+def test_a_json_object_is_what_a_provider_without_schemas_gets(found: dict[str, Any]) -> None:
+    assert found["plain"] == {"city": "Rome"}
+
+
+@PROVIDERS
+def test_tools_of_the_client_are_ignored_unless_one_must_be_called(found: dict[str, Any], provider: str) -> None:
+    assert found[provider]["tools"] == {"text": "It is noon.", "finishReason": "stop", "ignored": "tools"}
+    call = {"city": "Rome"}
+    assert found[provider]["called"] == {
+        "whole": ["city", call, "tool-calls"], "streamed": [call, "tool-calls"], "afterwards": "You see Rome.",
+    }  # fmt: skip
+
+
 @PROVIDERS
 def test_a_run_that_failed_is_not_executed_again(found: dict[str, Any], provider: str) -> None:
     failure = found[provider]["failure"]
@@ -101,6 +116,7 @@ def test_a_run_that_failed_is_not_executed_again(found: dict[str, Any], provider
 
 
 def test_each_request_was_one_run(found: dict[str, Any]) -> None:
-    requests = 3 * len(("whole", "streamed", "events", "structured", "failure", "hello", "conversation"))
+    names = ("whole", "streamed", "events", "structured", "failure", "hello", "conversation", "tools")
+    requests = 3 * (len(names) + len(("called", "streamed call", "afterwards"))) + len(("plain",))
     assert len(found["runs"]) == requests
     assert found["runs"].count("failed") == 3
