@@ -128,7 +128,7 @@ $(NODE)/.installed: $(VENV)/.installed-test
 	@mkdir -p $(NODE)
 	@if $(NPM) install --prefix $(NODE) --silent --no-audit --no-fund --ignore-scripts --fetch-retries=0 \
 		yaml-language-server@1.25.0 @modelcontextprotocol/server-everything@2026.8.31 \
-		@modelcontextprotocol/server-filesystem@2026.8.31 @copilotkit/aimock@1.43.0 \
+		@modelcontextprotocol/server-filesystem@2026.8.31 @modelcontextprotocol/inspector@2.12.0 @copilotkit/aimock@1.43.0 \
 		ai@7.0.173 @ai-sdk/openai@4.0.118 @ai-sdk/openai-compatible@3.0.92 @ag-ui/client@1.0.0 \
 		typescript@7.0.2 acorn@8.19.0 >$(NODE)/npm.log 2>&1; then touch $@; \
 	else echo "npm cannot install its packages: tests/config/test_schema_editor.py, tests/llm/test_aimock.py, tests/server/openai/test_ai_sdk.py, tests/server/agui, tests of MCP servers and the types of framework/console are skipped"; fi

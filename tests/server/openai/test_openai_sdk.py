@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -534,6 +535,28 @@ def test_the_title_of_a_chat_is_asked_of_the_model_alone(tmp_path: Path) -> None
     assert runs == []
     assert [len(request.messages) for request in requests] == [1, 1, 1]
     assert not any(request.tools for request in requests)
+
+
+def test_open_webui_gets_answers_with_its_default_settings(tmp_path: Path) -> None:
+    """The bodies are those that Open WebUI sends for a message: the chat with its tools, and its own requests."""
+    bodies = json.loads(Path(__file__).with_name("open_webui.json").read_text("utf-8"))
+
+    async def use(_: AsyncOpenAI, server: Serving) -> Any:
+        async with httpx2.AsyncClient(base_url=server.v1) as http:
+            return {
+                name: await http.post("/chat/completions", json=bodies[name])
+                for name in ("chat", "follow_ups", "title", "tags")
+            }
+
+    answers, runs, requests = serve(project(tmp_path), LOOKS, "It is noon.", "a", "b", "c", use=use)
+    assert len(bodies["chat"]["tools"]) > 20
+    assert answers["chat"].headers["x-agentsd-ignored"] == "tools"
+    chunks = [json.loads(line[6:]) for line in answers["chat"].text.splitlines() if line.startswith("data: {")]
+    assert "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks) == "It is noon."
+    tasks = [answers[name].json()["choices"][0]["message"]["content"] for name in ("follow_ups", "title", "tags")]
+    assert tasks == ["a", "b", "c"]
+    assert len(runs) == 1, "titles and the like are no runs"
+    assert [tool.name for tool in requests[0].tools] == ["clock.now"]
 
 
 def test_a_question_about_documents_is_no_background_task(tmp_path: Path) -> None:
