@@ -11,6 +11,7 @@ import httpx2
 import pytest
 from pydantic import SecretStr
 
+from framework.config.overlay import SettingsSource
 from framework.config.settings import ServerSettings, Settings
 from framework.server.access import access_check
 from framework.server.errors import AccessDenied, Unauthenticated
@@ -129,7 +130,7 @@ def test_pages_of_origins_in_the_settings_count_as_programs_of_this_machine() ->
 )
 def test_an_origin_that_no_browser_sends_is_rejected(origin: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
-        Settings.parse(f"server: {{cors_origins: ['{origin}']}}".encode())
+        Settings.parse(SettingsSource(f"server: {{cors_origins: ['{origin}']}}".encode()))
 
 
 def test_scripts_of_origins_in_the_settings_may_call_the_server(tmp_path: Path) -> None:
