@@ -219,6 +219,7 @@ export interface AgentSummary {
 export interface AgentList {
   generation: number;
   agents: AgentSummary[];
+  next: string | null;
 }
 
 export type Verdict = "allow" | "ask" | "deny";
@@ -337,6 +338,7 @@ export interface AgentVersion {
 export interface AgentHistory {
   agent: string;
   versions: AgentVersion[];
+  next: string | null;
 }
 
 export type RunStatus = "queued" | "running" | "paused" | "completed" | "stopped" | "failed" | "cancelled";

@@ -36,6 +36,8 @@ In reading order; each module imports only from those below it:
     file_schemas      The bodies of the routes for the project's files: their text without secrets, and their state.
     agents_api        `/agents`: the agents that are available, and what each of them may do.
     agent_schemas     The request and response bodies of the routes for agents.
+    keyed_responses   Repetitions of requests with an `Idempotency-Key`: they get the first one's response.
+    paging            Pages of lists: `limit`, `cursor`, and `next` of the response.
     openapi           `/openapi.json`: describes the routes, with an example for each body.
     event_stream      A response of server-sent events: headers, heartbeats, clients that leave, errors.
     roles             Requires a role for a route.

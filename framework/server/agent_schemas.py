@@ -41,6 +41,8 @@ class AgentList(ResponseModel):
 
     generation: int
     agents: tuple[AgentSummary, ...]
+    next: str | None = None
+    """`cursor` of the next page; null at the end."""
 
 
 class PromptSample(BaseModel):
@@ -206,6 +208,8 @@ class AgentHistory(ResponseModel):
 
     agent: str
     versions: tuple[AgentVersion, ...]
+    next: str | None = None
+    """`cursor` of the next page; null at the end."""
 
 
 def _prompt_source(agent: Agent, locale: str) -> dict[str, Any]:

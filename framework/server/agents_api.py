@@ -25,6 +25,7 @@ from framework.server.agent_schemas import (
 )
 from framework.server.identity import Identity, identity_of
 from framework.server.openapi import error_responses
+from framework.server.paging import Cursor, OptionalSize, page_of
 from framework.server.request_handling import json_response
 from framework.server.roles import requires
 from framework.types.errors import AgentNotFound
@@ -35,11 +36,12 @@ def add_agent_routes(routes: APIRouter, runtime: Runtime) -> None:
     catalog = runtime.catalog
 
     @routes.get("/agents", response_model=AgentList, dependencies=[requires("read")])
-    async def agents(request: Request) -> object:
-        """Return the available agents, sorted by name."""
+    async def list_agents(request: Request, cursor: Cursor = None, limit: OptionalSize = None) -> object:
+        """List the available agents, sorted by name."""
         generation, identity = catalog.current, identity_of(request)
-        visible = tuple(agent for agent in summarize_agents(generation) if identity.may_use(agent.name))
-        return json_response(AgentList(generation=generation.number, agents=visible))
+        visible = [agent for agent in summarize_agents(generation) if identity.may_use(agent.name)]
+        page, following = page_of(visible, cursor, limit, lambda agent: agent.name)
+        return json_response(AgentList(generation=generation.number, agents=tuple(page), next=following))
 
     @routes.get(
         "/agents/{name}",
@@ -47,7 +49,7 @@ def add_agent_routes(routes: APIRouter, runtime: Runtime) -> None:
         dependencies=[requires("read")],
         responses=error_responses(404),
     )
-    async def agent(
+    async def show_agent(
         request: Request,
         name: str,
         locale: Annotated[str | None, Query(max_length=35, description="Language of the rendered prompt.")] = None,
@@ -68,7 +70,7 @@ def _add_prompt_route(routes: APIRouter, catalog: Catalog) -> None:
         dependencies=[requires("read")],
         responses=error_responses(404, 413),
     )
-    async def prompt(request: Request, name: str, sample: PromptSample) -> object:
+    async def render_prompt(request: Request, name: str, sample: PromptSample) -> object:
         """Render the system prompt of an agent with sample inputs. No model is called."""
         generation = catalog.current
         found = _visible_agent(generation, name, identity_of(request))
@@ -87,15 +89,18 @@ def _add_history_route(routes: APIRouter, catalog: Catalog) -> None:
         dependencies=[requires("read")],
         responses=error_responses(404),
     )
-    async def agent_history(request: Request, name: str) -> object:
-        """Return the generations in the history that changed an agent, the latest first, with its files' texts."""
+    async def list_agent_versions(
+        request: Request, name: str, cursor: Cursor = None, limit: OptionalSize = None
+    ) -> object:
+        """List the generations in the history that changed an agent, the latest first, with its files' texts."""
         _visible_agent(catalog.current, name, identity_of(request))
         entries = tuple(catalog.history)
 
         def compared() -> Response:
             revisions = [*agent_revisions(entries, name)][::-1]
-            versions = tuple(AgentVersion.of(one, live=one is revisions[0]) for one in revisions)
-            return json_response(AgentHistory(agent=name, versions=versions))
+            versions = [AgentVersion.of(one, live=one is revisions[0]) for one in revisions]
+            page, following = page_of(versions, cursor, limit, lambda version: str(version.generation))
+            return json_response(AgentHistory(agent=name, versions=tuple(page), next=following))
 
         return await asyncio.to_thread(compared)
 

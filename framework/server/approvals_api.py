@@ -12,11 +12,11 @@ from fastapi.responses import Response
 from framework.engine.runtime.runtime import Runtime
 from framework.server.identity import identity_of
 from framework.server.owned import count_runs_for, list_runs_for
+from framework.server.paging import Cursor, OldCursor, PageSize, either, page_of
 from framework.server.request_handling import verbatim_response
 from framework.server.roles import requires
 from framework.server.run_requests import Id
 from framework.server.run_schemas import ApprovalList, PendingRun
-from framework.server.runs_api import PageSize
 from framework.server.schemas import ResponseModel
 from framework.store.protocol import RunInfo, RunQuery
 from framework.types.state import Confirmation, Decision, MadeDecision
@@ -24,6 +24,7 @@ from framework.types.status import Status
 
 DECIDED_RUNS = 1000
 """Number of runs, the newest ones, whose decisions are listed. It bounds the time: decisions have no index by time."""
+_MAX_DECIDED = 10_000
 _PAUSED: tuple[Status, ...] = ("paused",)
 _BEGUN: tuple[Status, ...] = ("paused", "running", "completed", "stopped", "cancelled", "failed")
 _Agent = Annotated[str | None, Query(description="Only runs of this agent.")]
@@ -78,6 +79,8 @@ class DecidedList(ResponseModel):
     """Decisions, the latest first."""
 
     decided: tuple[DecidedConfirmation, ...]
+    next: str | None = None
+    """`cursor` of the next page; null at the end."""
 
 
 def add_approval_routes(routes: APIRouter, runtime: Runtime) -> None:
@@ -88,29 +91,33 @@ def add_approval_routes(routes: APIRouter, runtime: Runtime) -> None:
         request: Request,
         agent: _Agent = None,
         user: _User = None,
-        before: Annotated[Id | None, Query(description="Only runs older than this one: `next` of a page.")] = None,
+        cursor: Cursor = None,
+        before: OldCursor = None,
         limit: PageSize = 20,
     ) -> Response:
         """List the runs that wait for decisions, the newest first."""
         identity = identity_of(request)
-        query = RunQuery(statuses=_PAUSED, agent=agent, user=user, before=before, limit=limit)
+        place = either(cursor, before, "before")
+        query = RunQuery(statuses=_PAUSED, agent=agent, user=user, before=place, limit=limit)
         found, following = await list_runs_for(runtime, identity, query)
         states = [(info, await runtime.store.load_run(info.run_id)) for info in found]
         generation = runtime.catalog.current
         pending = [PendingRun.of(info, state, generation) for info, state in states if state.pending]  # else decided
-        is_all = before is None and following is None
+        is_all = place is None and following is None
         waiting = len(pending) if is_all else await count_runs_for(runtime, identity, query)
         return verbatim_response(ApprovalList(approvals=tuple(pending), waiting=waiting, next=following))
 
     @routes.get("/approvals/decided", response_model=DecidedList, dependencies=[requires("decide")])
     async def list_decided(
-        request: Request, agent: _Agent = None, user: _User = None, limit: PageSize = 20
+        request: Request, agent: _Agent = None, user: _User = None, cursor: Cursor = None, limit: PageSize = 20
     ) -> Response:
         """List the latest decisions on confirmations of the newest 1,000 runs, and those that expired."""
         query = RunQuery(statuses=_BEGUN, agent=agent, user=user, limit=DECIDED_RUNS)
         found, _ = await list_runs_for(runtime, identity_of(request), query)
         infos = {info.run_id: info for info in found}
-        latest = await runtime.store.latest_decisions(infos.keys(), limit)
+        # Those of earlier pages are read again: decisions of these runs are few, and have no index by time.
+        every = await runtime.store.latest_decisions(infos.keys(), _MAX_DECIDED if cursor else limit + 1)
+        latest, following = page_of(every, cursor, limit, lambda made: f"{made.run_id}/{made.confirmation_id}")
         asked: dict[str, Mapping[str, Confirmation]] = {}
         for run_id in {made.run_id for made in latest}:
             asked[run_id] = _confirmations(await runtime.store.events_named(run_id, "confirm_required"))
@@ -118,7 +125,7 @@ def add_approval_routes(routes: APIRouter, runtime: Runtime) -> None:
             DecidedConfirmation.of(made, infos[made.run_id], asked[made.run_id].get(made.confirmation_id))
             for made in latest
         )
-        return verbatim_response(DecidedList(decided=tuple(decided)))
+        return verbatim_response(DecidedList(decided=tuple(decided), next=following))
 
 
 def _confirmations(events: Iterable[Mapping[str, Any]]) -> dict[str, Confirmation]:

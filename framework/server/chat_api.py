@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
 
-from fastapi import APIRouter, Header, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from framework.server.errors import run_error_body
 from framework.server.event_stream import until_client_leaves
 from framework.server.identity import identity_of
+from framework.server.keyed_responses import IdempotencyHeader
 from framework.server.openapi import STREAM_RESPONSE, error_responses
 from framework.server.request_handling import accepted_locale, verbatim_response
 from framework.server.roles import requires
-from framework.server.run_requests import ChatBody, Id, RunBody
+from framework.server.run_requests import ChatBody, RunBody
 from framework.server.run_schemas import ChatResponse
 from framework.server.run_service import OwnedRun, RunService
 from framework.server.run_stream import run_stream
 from framework.types.outcome import outcome_for
 from framework.types.run_request import QueuePlace
 from framework.types.state import RunResult
-
-IdempotencyHeader = Annotated[
-    Id | None, Header(alias="Idempotency-Key", description="A repetition within 24 hours returns the same run.")
-]
-
 
 _FIELDS = {"history": "messages", "conversation": "conversation_id"}
 """Fields of a request body by the options that have other names."""
@@ -44,7 +39,7 @@ def add_chat_routes(routes: APIRouter, service: RunService) -> None:
             **error_responses(404, 409, 413, 502, 503),
         },
     )
-    async def chat(request: Request, body: ChatBody, idempotency_key: IdempotencyHeader = None) -> Response:
+    async def send_message(request: Request, body: ChatBody, idempotency_key: IdempotencyHeader = None) -> Response:
         """Send a message, and wait until the run has ended or waits for a decision.
 
         A run that fails returns the error with the status of its cause, and `run_id`.

@@ -11,6 +11,7 @@ from framework.engine.runtime.runtime import Runtime
 from framework.server.identity import identity_of
 from framework.server.openapi import error_responses
 from framework.server.owned import list_conversations_for, load_conversation_for
+from framework.server.paging import Cursor, PageSize
 from framework.server.request_handling import verbatim_response
 from framework.server.roles import requires
 from framework.server.run_requests import Id
@@ -20,7 +21,6 @@ from framework.server.run_schemas import (
     ConversationSummary,
     DeletedConversation,
 )
-from framework.server.runs_api import PageSize
 from framework.store.conversation_lists import SEARCHED_CONVERSATIONS, ConversationQuery
 
 _SEARCH = (
@@ -38,11 +38,11 @@ def add_conversation_routes(routes: APIRouter, runtime: Runtime) -> None:
         agent: Annotated[str | None, Query(description="Only conversations that this agent answered last.")] = None,
         user: Annotated[Id | None, Query(description="Only conversations of this user.")] = None,
         q: Annotated[Id | None, Query(description=_SEARCH)] = None,
-        cursor: Annotated[str | None, Query(description="`next` of the previous page.")] = None,
+        cursor: Cursor = None,
         limit: PageSize = 20,
     ) -> Response:
         """List conversations, the latest turn first."""
-        query = ConversationQuery(agent=agent, user=user, search=q, cursor=cursor, limit=limit)
+        query = ConversationQuery(agent=agent, user=user, search=q, cursor=cursor or None, limit=limit)
         found, following = await list_conversations_for(runtime, identity_of(request), query)
         summaries = tuple(map(ConversationSummary.of, found))
         return verbatim_response(ConversationList(conversations=summaries, next=following))

@@ -25,7 +25,9 @@ def add_event_routes(routes: APIRouter, feed: ConfigFeed, limits: KeyLimits) -> 
         dependencies=[requires("read", all_agents=True)],
         responses={200: STREAM_RESPONSE, **error_responses(503)},
     )
-    async def events(request: Request, last_event_id: Annotated[str | None, Header()] = None) -> EventStreamResponse:
+    async def follow_events(
+        request: Request, last_event_id: Annotated[str | None, Header(alias="Last-Event-ID", description="Id of the last event received.")] = None
+    ) -> EventStreamResponse:
         """Stream `config_reloaded` and `config_rejected`, from now on or after the id in `Last-Event-ID`."""
         admitted = limits.admit_stream(identity_of(request))
         stream = _stream(feed, feed.number_of(last_event_id))

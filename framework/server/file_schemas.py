@@ -17,6 +17,7 @@ from framework.config.generations.file_changes import FileChange
 from framework.config.generations.generation import Generation
 from framework.config.generations.history import HistoryEntry
 from framework.config.overlay import is_settings_file
+from framework.server.paging import page_of
 from framework.server.schemas import PastConfig, ResponseModel, redact_changes, redact_problems
 from framework.types.change import Change
 from framework.types.problem import Problem
@@ -58,6 +59,8 @@ class FileList(ResponseModel):
 
     generation: int
     files: tuple[ProjectFile, ...]
+    next: str | None = None
+    """`cursor` of the next page; null at the end."""
 
 
 class Variable(ResponseModel):
@@ -130,16 +133,18 @@ class AppliedEdit(ResponseModel):
     problems: tuple[Problem, ...]
 
 
-def file_list(catalog: Catalog) -> FileList:
-    """Return all files of a project. Reads them from the disk."""
+def file_list(catalog: Catalog, cursor: str | None = None, limit: int | None = None) -> FileList:
+    """Return a page of the files of a project. Reads them from the disk."""
     generation, snapshot = catalog.current, catalog.snapshot()
     users = agents_by_file(generation.agents, generation.files)
     live = generation.files.keys()
     broken = {problem.path for problem in snapshot.problems}
-    paths = sorted({*snapshot.files, *snapshot.cases, *live, *broken})
+    every = sorted({*snapshot.files, *snapshot.cases, *live, *broken})
+    paths, following = page_of(every, cursor, limit, str)
     return FileList(
         generation=generation.number,
         files=tuple(_project_file(catalog, snapshot, path, users.get(path, ())) for path in paths),
+        next=following,
     )
 
 

@@ -27,6 +27,7 @@ from framework.server.file_schemas import (
 )
 from framework.server.identity import identity_of
 from framework.server.openapi import error_responses
+from framework.server.paging import Cursor, OptionalSize
 from framework.server.request_handling import json_response
 from framework.server.roles import requires
 from framework.server.schemas import CheckedConfig, redacted_json
@@ -44,9 +45,9 @@ def add_file_routes(routes: APIRouter, runtime: Runtime) -> None:
     _add_edit_routes(routes, catalog, FileEdits(catalog, watched=runtime.watcher is not None))
 
     @routes.get("/config/files", response_model=FileList, dependencies=[requires("read", all_agents=True)])
-    async def list_files() -> object:
-        """Return the files of the project, with their state and the agents that use them."""
-        return await _in_thread(file_list, catalog)
+    async def list_files(cursor: Cursor = None, limit: OptionalSize = None) -> object:
+        """List the files of the project, with their state and the agents that use them."""
+        return await _in_thread(file_list, catalog, cursor, limit)
 
     @routes.get(
         "/config/files/{path:path}",
@@ -62,7 +63,7 @@ def add_file_routes(routes: APIRouter, runtime: Runtime) -> None:
         return _tagged(found, found.digest)
 
     @routes.get("/config/schema", dependencies=[requires("read", all_agents=True)])
-    async def schema(kind: Annotated[SchemaKind, Query(description="Which files.")] = "agent") -> dict[str, Any]:
+    async def show_schema(kind: Annotated[SchemaKind, Query(description="Which files.")] = "agent") -> dict[str, Any]:
         """Return the JSON Schema of a kind of YAML files, with the names of the project as suggestions."""
         return await asyncio.to_thread(lambda: _redact_texts(SCHEMAS[kind](names_of(catalog))))
 

@@ -17,6 +17,6 @@ def add_fleet_routes(routes: APIRouter, runtime: Runtime) -> None:
     """Add `/fleet`."""
 
     @routes.get("/fleet", response_model=Fleet, dependencies=[requires("read")])
-    async def fleet(request: Request) -> Response:
+    async def show_fleet(request: Request) -> Response:
         """Return the processes that share the store, with their agents, and the runs that have not ended."""
         return verbatim_response(await read_fleet_for(runtime, identity_of(request)))

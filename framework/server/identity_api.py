@@ -70,6 +70,6 @@ def add_identity_routes(routes: APIRouter, runtime: Runtime) -> None:
     """Add `/me`."""
 
     @routes.get("/me", response_model=Me, dependencies=[requires(*ROLES)])
-    async def me(request: Request) -> Response:
+    async def show_identity(request: Request) -> Response:
         """Return the identity of the client: its roles, agents and limits, and what the server offers."""
         return verbatim_response(Me.of(identity_of(request), runtime))

@@ -16,6 +16,7 @@ from framework.evals.export import export_case
 from framework.replay.stored_run import load_stored_run
 from framework.server.event_stream import until_client_leaves
 from framework.server.identity import identity_of
+from framework.server.keyed_responses import IdempotencyHeader, KeyedResponses
 from framework.server.openapi import error_responses
 from framework.server.replay_schemas import ReplayResult, RunFiles, RunTestCase
 from framework.server.replays import Replays
@@ -28,14 +29,14 @@ _CLIENT_LEFT = 499
 """Status of a response that nobody receives, as proxies log it."""
 
 
-def add_replay_routes(routes: APIRouter, service: RunService) -> None:
+def add_replay_routes(routes: APIRouter, service: RunService, keyed: KeyedResponses) -> None:
     """Add the routes. They read and change nothing, so all of them need the role `read` only.
 
     A replay calls no model, tool or server: it repeats their recorded answers.
     """
     _add_files_route(routes, service)
     _add_case_route(routes, service)
-    _add_replay_route(routes, service)
+    _add_replay_route(routes, service, keyed)
 
 
 def _add_files_route(routes: APIRouter, service: RunService) -> None:
@@ -47,7 +48,7 @@ def _add_files_route(routes: APIRouter, service: RunService) -> None:
         dependencies=[requires("read")],
         responses=error_responses(404),
     )
-    async def show_files(request: Request, run_id: str) -> Response:
+    async def list_run_files(request: Request, run_id: str) -> Response:
         """Return the files that a run ran on, and how they differ from the live ones.
 
         As for `/config`, the key must not be limited to some agents: the files of sub-agents are included.
@@ -91,7 +92,7 @@ def _case_path(state: RunState, current: Generation) -> str:
     return f"{path.rpartition('.')[0]}.test.yaml"
 
 
-def _add_replay_route(routes: APIRouter, service: RunService) -> None:
+def _add_replay_route(routes: APIRouter, service: RunService, keyed: KeyedResponses) -> None:
     replays = Replays()
 
     @routes.post(
@@ -100,12 +101,15 @@ def _add_replay_route(routes: APIRouter, service: RunService) -> None:
         dependencies=[requires("read")],
         responses=error_responses(404, 503),
     )
-    async def replay_run(request: Request, run_id: str) -> Response:
+    async def replay_run(request: Request, run_id: str, idempotency_key: IdempotencyHeader = None) -> Response:
         """Replay a run under the live files, and return what would be different.
 
         Models and tools return their recorded answers, and the run is not changed. The differences contain prompts of
         all agents that the run reaches, so the key must not be limited to some. It ends when the client leaves.
         """
+        return await keyed.once(request, idempotency_key, lambda: replayed(request, run_id))
+
+    async def replayed(request: Request, run_id: str) -> Response:
         identity = identity_of(request)
         run, state = await service.load(identity, run_id)
         require(identity, "read", all_agents=True)

@@ -22,6 +22,7 @@ from framework.server.fleet_api import add_fleet_routes
 from framework.server.identity import FULL_ACCESS, Identify, Identity
 from framework.server.identity_api import add_identity_routes
 from framework.server.key_limits import KeyLimits
+from framework.server.keyed_responses import KeyedResponses
 from framework.server.mcp.endpoint import add_mcp_routes
 from framework.server.open_streams import OpenStreams
 from framework.server.openai.v1_routes import v1_routes
@@ -66,20 +67,27 @@ def build_routes(
     def routes_of(tag: str, max_body_bytes: int, prefix: str = _PREFIX) -> APIRouter:
         inbound = lambda: runtime.settings.telemetry.inbound  # noqa: E731 - read at each request
         route = guarded_route(identify, inbound, max_body_bytes, limits.bodies)
-        return APIRouter(prefix=prefix, route_class=route, tags=[tag], responses=DEFAULT_RESPONSE)
+        return APIRouter(
+            prefix=prefix,
+            route_class=route,
+            tags=[tag],
+            responses=DEFAULT_RESPONSE,
+            generate_unique_id_function=lambda added: added.name,
+        )
 
     limits = KeyLimits(runtime.store, runtime.settings.server)
     service = RunService(runtime, limits, streams or OpenStreams())
+    keyed = KeyedResponses()
     runs, config = routes_of("runs", CHAT_BODY_BYTES), routes_of("configuration", CONFIG_BODY_BYTES)
     add_chat_routes(runs, service)
-    add_run_routes(runs, service)
+    add_run_routes(runs, service, keyed)
     add_approval_routes(runs, runtime)
-    add_replay_routes(runs, service)
+    add_replay_routes(runs, service, keyed)
     add_conversation_routes(runs, runtime)
     add_usage_routes(runs, runtime)
     add_identity_routes(config, runtime)
     add_agent_routes(config, runtime)
-    add_config_routes(config, runtime)
+    add_config_routes(config, runtime, keyed)
     add_fleet_routes(config, runtime)
     files = routes_of("configuration", CHAT_BODY_BYTES)
     add_file_routes(files, runtime)

@@ -9,7 +9,7 @@ from pydantic.config import JsonDict
 
 from framework.engine.runtime.request import RunOptions
 from framework.server.owned import MAX_URL_ID_CHARS
-from framework.server.schemas import whole_number
+from framework.server.schemas import check_printable, whole_number
 from framework.store.protocol import SEARCHED_RUNS, RunQuery
 from framework.types.digest import content_digest
 from framework.types.errors import RequestError
@@ -17,15 +17,8 @@ from framework.types.run_request import QUEUE_NAME, Priority
 from framework.types.state import Decision
 from framework.types.status import Status
 
-
-def _check_printable(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError("must contain printable characters only")
-    return text
-
-
 _Limit = Annotated[int, Field(ge=1), BeforeValidator(whole_number)]
-Id = Annotated[str, StringConstraints(min_length=1, max_length=MAX_URL_ID_CHARS), AfterValidator(_check_printable)]
+Id = Annotated[str, StringConstraints(min_length=1, max_length=MAX_URL_ID_CHARS), AfterValidator(check_printable)]
 """An id that the client chooses."""
 MAX_DECISIONS = 100
 """Number of decisions in one request."""

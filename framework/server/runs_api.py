@@ -9,34 +9,32 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from framework.engine.runtime.runtime import Runtime
-from framework.server.chat_api import IdempotencyHeader, submit_body
+from framework.server.chat_api import submit_body
 from framework.server.identity import identity_of
+from framework.server.keyed_responses import IdempotencyHeader, KeyedResponses
 from framework.server.openapi import STREAM_RESPONSE, error_responses
 from framework.server.owned import list_runs_for, load_run_info_for
+from framework.server.paging import Cursor, OldCursor, OptionalSize, PageSize, either, page_of
 from framework.server.request_handling import compressed_response, verbatim_response
 from framework.server.roles import requires
-from framework.server.run_requests import DecisionsBody, Id, RunBody, RunFilters
+from framework.server.run_requests import DecisionsBody, RunBody, RunFilters
 from framework.server.run_schemas import RunDetail, RunList, RunReference, RunSummary, StoredTrace
 from framework.server.run_service import OwnedRun, RunService
 from framework.server.run_stream import last_event, run_stream
 from framework.store.protocol import OPEN_STATUSES
-from framework.types.errors import RequestError
 
-MAX_PAGE = 100
-"""Number of entries in one page of a list."""
-PageSize = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Maximum number of entries.")]
 _LAST_EVENT = Annotated[
     str | None, Header(alias="Last-Event-ID", description="Id of the last event received; takes precedence over after.")
 ]
 
 
-def add_run_routes(routes: APIRouter, service: RunService) -> None:
+def add_run_routes(routes: APIRouter, service: RunService, keyed: KeyedResponses) -> None:
     """Add the routes below `/runs`."""
     _add_submit_route(routes, service)
     _add_list_route(routes, service.runtime)
     _add_read_routes(routes, service)
     _add_events_route(routes, service)
-    _add_control_routes(routes, service)
+    _add_control_routes(routes, service, keyed)
 
 
 def _add_submit_route(routes: APIRouter, service: RunService) -> None:
@@ -47,7 +45,7 @@ def _add_submit_route(routes: APIRouter, service: RunService) -> None:
         dependencies=[requires("chat")],
         responses=error_responses(404, 409, 413),
     )
-    async def submit(request: Request, body: RunBody, idempotency_key: IdempotencyHeader = None) -> Response:
+    async def start_run(request: Request, body: RunBody, idempotency_key: IdempotencyHeader = None) -> Response:
         """Start a run in the background. It continues if the server restarts."""
         run = await submit_body(service, request, body, idempotency_key)
         location = f"{request.url.path}/{run.run_id}"
@@ -59,11 +57,12 @@ def _add_list_route(routes: APIRouter, runtime: Runtime) -> None:
     async def list_runs(
         request: Request,
         filters: Annotated[RunFilters, Query()],
-        before: Annotated[Id | None, Query(description="Only runs older than this one: `next` of a page.")] = None,
+        cursor: Cursor = None,
+        before: OldCursor = None,
         limit: PageSize = 20,
     ) -> Response:
         """List runs, the newest first."""
-        query = filters.query(before, limit)
+        query = filters.query(either(cursor, before, "before"), limit)
         found, following = await list_runs_for(runtime, identity_of(request), query)
         return verbatim_response(RunList(runs=tuple(map(RunSummary.of, found)), next=following))
 
@@ -93,20 +92,15 @@ def _add_read_routes(routes: APIRouter, service: RunService) -> None:
     async def show_trace(
         request: Request,
         run_id: str,
-        after: Annotated[str | None, Query(description="Only spans after this one: `next` of a page.")] = None,
-        limit: Annotated[int | None, Query(ge=1, description="Number of spans. Default: all.")] = None,
+        cursor: Cursor = None,
+        after: OldCursor = None,
+        limit: OptionalSize = None,
     ) -> Response:
         """Return the stored spans of a run, in the order they began; compressed if the client accepts gzip."""
         run, state = await service.load(identity_of(request), run_id)
-        spans = tuple(await service.runtime.store.spans(run_id))
-        if after is not None:
-            place = next((number for number, span in enumerate(spans) if span.span_id == after), None)
-            if place is None:
-                raise RequestError(f"after is no span of this run: {after[:40]!r}", param="after")
-            spans = spans[place + 1 :]
-        page = spans if limit is None else spans[:limit]
-        following = page[-1].span_id if len(page) < len(spans) else None
-        trace = StoredTrace.model_construct(run_id=run_id, trace_id=state.trace_id, spans=page, next=following)
+        spans, name = tuple(await service.runtime.store.spans(run_id)), "cursor" if cursor else "after"
+        page, following = page_of(spans, either(cursor, after, "after"), limit, lambda span: span.span_id, name)
+        trace = StoredTrace.model_construct(run_id=run_id, trace_id=state.trace_id, spans=tuple(page), next=following)
         return await asyncio.to_thread(compressed_response, trace, request, run.headers)
 
 
@@ -121,7 +115,7 @@ def _add_events_route(routes: APIRouter, service: RunService) -> None:
             **error_responses(404, 503),
         },
     )
-    async def follow(
+    async def follow_run(
         request: Request,
         run_id: str,
         after: Annotated[int, Query(ge=0, le=2**53, description="Number of the last event received.")] = 0,
@@ -143,7 +137,7 @@ def _add_events_route(routes: APIRouter, service: RunService) -> None:
             return run_stream(request, service, run, admitted, after, wait=wait)
 
 
-def _add_control_routes(routes: APIRouter, service: RunService) -> None:
+def _add_control_routes(routes: APIRouter, service: RunService, keyed: KeyedResponses) -> None:
     @routes.post(
         "/runs/{run_id}/decisions",
         status_code=202,
@@ -151,12 +145,21 @@ def _add_control_routes(routes: APIRouter, service: RunService) -> None:
         dependencies=[requires("decide")],
         responses=error_responses(404, 409, 413),
     )
-    async def decide(request: Request, run_id: str, body: DecisionsBody) -> Response:
+    async def decide_run(
+        request: Request, run_id: str, body: DecisionsBody, idempotency_key: IdempotencyHeader = None
+    ) -> Response:
         """Decide what a run waits for, and continue it in the background. Undecided confirmations stay open."""
         identity = identity_of(request)
-        run, _ = await service.load(identity, run_id)
-        await service.decide(identity, run, body.decisions)
-        return verbatim_response(await _reference(service, run), 202, run.headers)
+
+        async def decide() -> Response:
+            run, state = await service.load(identity, run_id)
+            # Another process may have got the request first.
+            is_repeated = idempotency_key is not None and body.decisions.items() <= state.decisions.items()
+            if not is_repeated:
+                await service.decide(identity, run, body.decisions)
+            return verbatim_response(await _reference(service, run), 202, run.headers)
+
+        return await keyed.once(request, idempotency_key, decide)
 
     @routes.post(
         "/runs/{run_id}/cancel",
@@ -168,11 +171,15 @@ def _add_control_routes(routes: APIRouter, service: RunService) -> None:
             **error_responses(404),
         },
     )
-    async def cancel(request: Request, run_id: str) -> Response:
+    async def cancel_run(request: Request, run_id: str, idempotency_key: IdempotencyHeader = None) -> Response:
         """Cancel a run. The status is 202 if it is cancelled or will be, and 200 if it had ended before."""
-        run, _ = await service.load(identity_of(request), run_id)
-        has_ended = await service.cancel(run) not in (*OPEN_STATUSES, "cancelled")
-        return verbatim_response(await _reference(service, run), 200 if has_ended else 202, run.headers)
+
+        async def cancel() -> Response:
+            run, _ = await service.load(identity_of(request), run_id)
+            has_ended = await service.cancel(run) not in (*OPEN_STATUSES, "cancelled")
+            return verbatim_response(await _reference(service, run), 200 if has_ended else 202, run.headers)
+
+        return await keyed.once(request, idempotency_key, cancel)
 
 
 async def _reference(service: RunService, run: OwnedRun) -> RunReference:

@@ -106,12 +106,8 @@ class ConfigHistory(ResponseModel):
     """The generations in the history, the live one first."""
 
     generations: tuple[PastConfig, ...]
-
-    @classmethod
-    def of(cls, catalog: Catalog) -> ConfigHistory:
-        """Return the history of a catalog."""
-        live = catalog.current.number
-        return cls(generations=tuple(PastConfig.of(entry, live) for entry in catalog.history)[::-1])
+    next: str | None = None
+    """`cursor` of the next page; null at the end."""
 
 
 class CheckedConfig(ResponseModel):
@@ -139,6 +135,13 @@ class CheckedConfig(ResponseModel):
             changes=redact_changes(candidate.changes),
             problems=redact_problems(preview.problems),
         )
+
+
+def check_printable(text: str | None) -> str | None:
+    """Return a text without characters such as line breaks; raises ValueError if it has some."""
+    if text is not None and not text.isprintable():
+        raise ValueError("must contain printable characters only")
+    return text
 
 
 def whole_number(value: object) -> object:

@@ -19,7 +19,7 @@ def add_usage_routes(routes: APIRouter, runtime: Runtime) -> None:
     """Add `/usage`."""
 
     @routes.get("/usage", response_model=UsageSummary, dependencies=[requires("read")])
-    async def usage(request: Request, filters: Annotated[UsageFilters, Query()]) -> Response:
+    async def show_usage(request: Request, filters: Annotated[UsageFilters, Query()]) -> Response:
         """Return what the runs of a period have used, in total, over time and by group."""
         period, step = filters.period(runtime.store.now())
         report = await report_usage_for(runtime, identity_of(request), filters.query, filters.by, period)

@@ -47,7 +47,7 @@ def add_agui_routes(routes: APIRouter, service: RunService) -> None:
         responses={200: STREAM_RESPONSE, **error_responses(404, 409, 413, 501, 503)},
         openapi_extra={"requestBody": _BODY},
     )
-    async def agui(request: Request, agent: str) -> Response:
+    async def run_agui(request: Request, agent: str) -> Response:
         """Run an agent, or continue it after an interrupt, and stream AG-UI events.
 
         The agent `auto` is chosen by the router.

@@ -208,7 +208,8 @@ def _custom(name: str, value: Mapping[str, Any]) -> CustomEvent:
 
 def _token_usage(total: Usage, before: Usage) -> list[TokenUsage]:
     """Return the tokens used in this AG-UI run; the cost and the models are not part of it."""
-    own = {name: getattr(total, name) - getattr(before, name) for name in Usage.model_fields}
+    names = ("prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens")
+    own: dict[str, int] = {name: getattr(total, name) - getattr(before, name) for name in names}
     return [
         TokenUsage(
             input_tokens=own["prompt_tokens"],
