@@ -100,6 +100,21 @@ def test_a_key_with_several_agents_must_name_one(tmp_path: Path) -> None:
     assert "name one: one, two" in error["message"]
 
 
+def test_the_result_of_a_call_is_not_lost_in_a_conversation_that_the_server_keeps(tmp_path: Path) -> None:
+    called = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    ended = [*HI["messages"], {"role": "assistant", "tool_calls": [called]}]
+    body = {**HI, "messages": [*ended, {"role": "tool", "tool_call_id": "c", "content": "wrong"}]}
+
+    async def use(client: httpx2.AsyncClient, _: Serving) -> Any:
+        kept = await client.post(CHAT, json=body, headers={"x-conversation-id": "one"})
+        return kept, await client.post(CHAT, json=body)
+
+    kept, sent = serve(project(tmp_path), "hello", use=use)
+    assert (kept.status_code, kept.json()["error"]["param"]) == (400, "messages")
+    assert "without X-Conversation-Id" in kept.json()["error"]["message"]
+    assert sent.status_code == 200
+
+
 def test_a_key_beyond_its_rate_starts_nothing(tmp_path: Path) -> None:
     root = project(tmp_path, **{"agentsd.yaml": keys(rate="1/h")})
 
