@@ -26,7 +26,10 @@ def add_event_routes(routes: APIRouter, feed: ConfigFeed, limits: KeyLimits) -> 
         responses={200: STREAM_RESPONSE, **error_responses(503)},
     )
     async def follow_events(
-        request: Request, last_event_id: Annotated[str | None, Header(alias="Last-Event-ID", description="Id of the last event received.")] = None
+        request: Request,
+        last_event_id: Annotated[
+            str | None, Header(alias="Last-Event-ID", description="Id of the last event received.")
+        ] = None,
     ) -> EventStreamResponse:
         """Stream `config_reloaded` and `config_rejected`, from now on or after the id in `Last-Event-ID`."""
         admitted = limits.admit_stream(identity_of(request))
