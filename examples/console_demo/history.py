@@ -138,7 +138,9 @@ async def _move(run: _Recorded, first: Store, target: SqlStore) -> None:
     events = [read_event(clock.moved(dict(event))) for event in await first.events(run.run_id)]
     made = [one.model_copy(update={"at": clock.at(one.at)}) for one in await first.decisions(run.run_id)]
     opened = final.model_copy(update={**_NOTHING_DONE, "messages": final.messages[:1]})
-    conversation = await target.conversation(state.conversation_id, state.tenant) if state.conversation_id else None
+    conversation = None
+    if state.conversation_id:
+        conversation = await target.conversation(state.conversation_id, state.tenant, state.user)
     record = await target.begin(opened, conversation, await first.blueprint(state.blueprint))
     sent = 0
     for pause in run.pauses:

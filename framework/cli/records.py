@@ -103,8 +103,7 @@ def times_as_text(data: dict[str, Any]) -> dict[str, Any]:
 
 async def runs_of(store: Store, conversation: Conversation) -> Sequence[RunInfo]:
     """Return the runs of a conversation, oldest first."""
-    infos = await store.runs(RunQuery(conversation_id=conversation.id, tenant=conversation.tenant))
-    return [info for info in infos if info.tenant == conversation.tenant]
+    return await store.runs(RunQuery.of_conversation(conversation))
 
 
 async def store_as_turn(store: Store, conversation: Conversation, state: RunState, files: Mapping[str, bytes]) -> None:

@@ -27,6 +27,7 @@ _SEARCH = (
     f"Only conversations whose title, agent or id contains this; looked up in the latest {SEARCHED_CONVERSATIONS:,}."
 )
 _TENANT = Annotated[Id | None, Query(description="Its tenant, if the key can access several.")]
+_USER = Annotated[Id | None, Query(description="Its user, if the key can access several that have one with this id.")]
 
 
 def add_conversation_routes(routes: APIRouter, runtime: Runtime) -> None:
@@ -53,9 +54,11 @@ def add_conversation_routes(routes: APIRouter, runtime: Runtime) -> None:
         dependencies=[requires("read", "chat")],
         responses=error_responses(404),
     )
-    async def show_conversation(request: Request, conversation_id: str, tenant: _TENANT = None) -> Response:
+    async def show_conversation(
+        request: Request, conversation_id: str, tenant: _TENANT = None, user: _USER = None
+    ) -> Response:
         """Return a conversation with its messages."""
-        found = await load_conversation_for(runtime, identity_of(request), conversation_id, tenant)
+        found = await load_conversation_for(runtime, identity_of(request), conversation_id, tenant, user)
         return verbatim_response(ConversationDetail.of(found))
 
     @routes.delete(
@@ -64,8 +67,10 @@ def add_conversation_routes(routes: APIRouter, runtime: Runtime) -> None:
         dependencies=[requires("admin")],
         responses=error_responses(404, 409),
     )
-    async def delete_conversation(request: Request, conversation_id: str, tenant: _TENANT = None) -> Response:
+    async def delete_conversation(
+        request: Request, conversation_id: str, tenant: _TENANT = None, user: _USER = None
+    ) -> Response:
         """Delete a conversation with all its runs and their data."""
-        found = await load_conversation_for(runtime, identity_of(request), conversation_id, tenant)
-        runs = await runtime.store.delete_conversation(found.id, found.tenant)
+        found = await load_conversation_for(runtime, identity_of(request), conversation_id, tenant, user)
+        runs = await runtime.store.delete_conversation(found.id, found.tenant, found.user)
         return verbatim_response(DeletedConversation(conversation_id=found.id, runs=runs))

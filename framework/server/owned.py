@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from framework.engine.runtime.conversation import several_owners
 from framework.engine.runtime.runtime import Runtime
 from framework.server.identity import Identity
 from framework.store.conversation_lists import ConversationInfo, ConversationQuery
@@ -16,7 +17,7 @@ from framework.store.fleet import read_fleet
 from framework.store.period import Period
 from framework.store.protocol import Conversation, RunInfo, RunQuery
 from framework.store.usage import Grouping, UsageReport
-from framework.types.errors import ConversationNotFound, RequestError, RunNotFound
+from framework.types.errors import ConversationNotFound, RunNotFound
 from framework.types.fleet import Fleet
 from framework.types.state import RunState
 
@@ -24,6 +25,8 @@ MAX_URL_ID_CHARS = 200
 """Length limit of ids, as for conversations."""
 _PAGE = 100
 """Number of entries of a page without a limit."""
+_OWNERS = 20
+"""Number of conversations with one id among which the only one that exists for an identity is looked up."""
 
 
 async def load_run_for(runtime: Runtime, identity: Identity, run_id: str) -> RunState:
@@ -46,38 +49,53 @@ async def load_run_info_for(runtime: Runtime, identity: Identity, run_id: str) -
 
 
 async def load_conversation_for(
-    runtime: Runtime, identity: Identity, conversation_id: str, tenant: str | None = None
+    runtime: Runtime, identity: Identity, conversation_id: str, tenant: str | None = None, user: str | None = None
 ) -> Conversation:
     """Return a conversation that exists for an identity.
+
+    If the identity can access conversations with this id of several owners, the one that has exactly the named tenant
+    and user is returned, or else the only one.
 
     Args:
         runtime: the runtime with the store.
         identity: the client.
         conversation_id: the id of the conversation.
         tenant: its tenant, if the identity can access several of them.
+        user: its user, likewise.
 
     Raises:
         ConversationNotFound: no such conversation exists for the identity.
-        RequestError: the identity can access conversations with this id of several tenants.
+        RequestError: several do, and the request does not name its tenant or user.
     """
-    owner = tenant if identity.single_user else identity.tenant
-    if _is_id(conversation_id) and tenant in (None, owner):
-        if identity.single_user and tenant is None:
-            owner = await _tenant_of(runtime, conversation_id)
-        found = await runtime.store.conversation(conversation_id, owner)
-        if found.is_stored and await _can_access(runtime, identity, found):
-            return found
-    raise _not_found(conversation_id)
+    of_others = not identity.single_user and tenant not in (None, identity.tenant)
+    of_others = of_others or (identity.user is not None and user not in (None, identity.user))
+    if of_others or not _is_id(conversation_id):
+        raise _not_found(conversation_id)
+    owner = tenant if identity.single_user else identity.tenant, identity.user_of(user)
+    exact = await runtime.store.conversation(conversation_id, *owner)
+    if exact.is_stored and await _can_access(runtime, identity, exact):
+        return exact
+    query = ConversationQuery(id=conversation_id, tenant=owner[0], user=owner[1], limit=_OWNERS)
+    query = replace(query, without_tenant=owner[0] is None and not identity.single_user)
+    infos = await runtime.store.conversations(query)
+    owners = [(info.tenant, info.user) for info in infos if await _can_access(runtime, identity, info)]
+    if len(owners) > 1:
+        raise several_owners(conversation_id, owners)
+    found = await runtime.store.conversation(conversation_id, *owners[0]) if owners else exact
+    if not owners or not found.is_stored:
+        raise _not_found(conversation_id)
+    return found
 
 
-async def check_conversation_for(runtime: Runtime, identity: Identity, conversation_id: str) -> None:
-    """Raise ConversationNotFound if a message of an identity would join a conversation that does not exist for it.
+async def check_conversation_for(runtime: Runtime, identity: Identity, conversation_id: str, user: str | None) -> None:
+    """Raise ConversationNotFound if a user's message would join a conversation with an agent that the identity lacks.
 
-    An unknown id is accepted: it begins a new conversation.
+    An unknown id is accepted: it begins a new conversation. So is one of another user or tenant: the message begins
+    a conversation of its own user.
     """
-    if identity.single_user or not _is_id(conversation_id):  # the runtime rejects what is no id
+    if identity.agents is None or not _is_id(conversation_id):  # the runtime rejects what is no id
         return
-    found = await runtime.store.conversation(conversation_id, identity.tenant)
+    found = await runtime.store.conversation(conversation_id, identity.tenant, user)
     if found.is_stored and not await _can_access(runtime, identity, found):
         raise _not_found(conversation_id)
 
@@ -127,22 +145,14 @@ async def list_conversations_for(
     return found[:limit], found[limit - 1].cursor if len(found) > limit else None
 
 
-async def _can_access(runtime: Runtime, identity: Identity, found: Conversation) -> bool:
+async def _can_access(runtime: Runtime, identity: Identity, found: Conversation | ConversationInfo) -> bool:
     """Return whether a conversation exists for an identity. It belongs to the agent that answered last, or will."""
     if not identity.can_access(tenant=found.tenant, user=found.user, agent=found.agent):
         return False
     if identity.agents is None or found.agent is not None:
         return True
-    query = RunQuery(conversation_id=found.id, limit=1, **_scope(identity, None))
-    return bool(await runtime.store.runs(query))
-
-
-async def _tenant_of(runtime: Runtime, conversation_id: str) -> str | None:
-    """Return the tenant of the only conversation with this id; raises RequestError if there are several."""
-    found = await runtime.store.conversations(ConversationQuery(id=conversation_id, limit=2))
-    if len(found) > 1:
-        raise RequestError(f"several tenants have a conversation {conversation_id!r}: pass tenant", param="tenant")
-    return found[0].tenant if found else None
+    runs = replace(RunQuery.of_conversation(found), agents=identity.agents, limit=1)
+    return bool(await runtime.store.runs(runs))
 
 
 def _scope(identity: Identity, user: str | None) -> dict[str, Any]:

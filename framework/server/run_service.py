@@ -17,7 +17,7 @@ from framework.server.identity import Identity, agent_for
 from framework.server.key_limits import KeyLimits
 from framework.server.open_streams import OpenStreams
 from framework.server.owned import check_conversation_for, load_run_for
-from framework.types.errors import ConversationNotFound, RequestError
+from framework.types.errors import RequestError
 from framework.types.events import Event
 from framework.types.run_request import FIRST_COME, IdempotencyKey, QueuePlace
 from framework.types.state import Decision, RunResult, RunState
@@ -79,7 +79,7 @@ class RunService:
         user = _user_of(identity, options.get("user"))
         agent = agent_for(identity, options.get("agent"), self.runtime.catalog.current.names)
         if (conversation := options.get("conversation")) is not None:
-            await check_conversation_for(self.runtime, identity, conversation)
+            await check_conversation_for(self.runtime, identity, conversation, user)
         own: RunOptions = {"agent": agent, "user": user, "tenant": identity.tenant}
         idempotency = (
             IdempotencyKey(json.dumps([identity.tenant, identity.name, user]), *repetition) if repetition else None
@@ -156,8 +156,6 @@ def _user_of(identity: Identity, requested: str | None) -> str | None:
 def _with_client_field(error: RequestError, fields: Mapping[str, str]) -> RequestError:
     """Return an error about an option with the client's name of the option."""
     option = error.param
-    if (
-        option is None or option not in fields or type(error) not in (RequestError, ConversationNotFound)
-    ):  # others have more arguments
+    if option is None or option not in fields or type(error) is not RequestError:  # others have more arguments
         return error
-    return type(error)(error.message.replace(f"{option}:", f"{fields[option]}:", 1), param=fields[option])
+    return RequestError(error.message.replace(f"{option}:", f"{fields[option]}:", 1), param=fields[option])

@@ -35,7 +35,7 @@ class ConversationInfo:
     @property
     def cursor(self) -> str:
         """Position in a list of conversations: pass it as `ConversationQuery.cursor` to get the next page."""
-        return ConversationCursor(self.updated_at, self.id, self.tenant).encode()
+        return ConversationCursor(self.updated_at, self.id, self.tenant, self.user).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class ConversationQuery:
     """Filter for a list of conversations, sorted by latest turn first. Unset fields match everything."""
 
     id: str | None = None
-    """Several conversations may have this id, each of another tenant."""
+    """Several conversations may have this id, each of another tenant or user."""
     agent: str | None = None
     user: str | None = None
     tenant: str | None = None

@@ -101,16 +101,15 @@ class MemoryStore(MemoryRuns, NoSignals):
             raise RunTaken(f"run {state.run_id} is queued, and not claimed: claim it first")
         turn, current = 0, None
         if conversation is not None:
-            current = await self.conversation(conversation.id, conversation.tenant)
+            current = await self.conversation(conversation.id, conversation.tenant, conversation.user)
             is_overtaken = current.waiting > 0 and record is None
             if current.open_run or current.turns != conversation.turns or is_overtaken:
                 raise overtaken(conversation)
         if limits:
             self._take_slots(state.run_id, limits)
         if current is not None:
-            key, turn = (current.tenant, current.id), current.turns + 1
-            user = current.user if current.is_stored else state.user
-            self._conversations[key] = replace(current, open_run=state.run_id, turns=turn, user=user, waiting=0)
+            key, turn = (current.id, current.tenant, current.user), current.turns + 1
+            self._conversations[key] = replace(current, open_run=state.run_id, turns=turn, waiting=0)
         if record is not None:
             self._queue.remove(state.run_id, key, has_begun=True)
             record.live, record.turn, record.updated_at, record.refusals = state, turn, now, {}
@@ -124,11 +123,11 @@ class MemoryStore(MemoryRuns, NoSignals):
         await self._sweep()
         now, key = self.now(), None
         if request.conversation_id is not None:
-            key = request.tenant, request.conversation_id
-            conversation = await self.conversation(request.conversation_id, request.tenant)
+            key = request.conversation_id, request.tenant, request.user
+            conversation = await self.conversation(*key)
             check_queue(request, conversation.open_run, conversation.waiting)
             if not conversation.is_stored:
-                self._conversations[key] = replace(conversation, user=request.user)
+                self._conversations[key] = conversation
         if idempotency is not None:
             self._idempotency.add(idempotency, request.run_id, now)
         self._queue.add(request, key)
@@ -241,24 +240,29 @@ class MemoryStore(MemoryRuns, NoSignals):
         """Keep files as long as the run, or the conversation that it is a turn of."""
         self._media.add(run_id, files)
 
-    async def conversation(self, conversation_id: str, tenant: str | None = None) -> Conversation:
+    async def conversation(
+        self, conversation_id: str, tenant: str | None = None, user: str | None = None
+    ) -> Conversation:
         """Return a conversation. For an unknown id, or one that has expired, return a new, empty one."""
-        key = tenant, conversation_id
+        key = conversation_id, tenant, user
         if self._has_expired(key, self.now()):
             self._delete_with_runs(key)
-        stored = self._conversations.get(key) or Conversation(conversation_id, tenant=tenant)
+        stored = self._conversations.get(key) or Conversation(conversation_id, tenant=tenant, user=user)
         return replace(stored, waiting=waiting) if (waiting := self._queue.waiting(key)) else stored
 
     async def replace_session(self, conversation: Conversation) -> None:
         """Save the session values; raises ConversationBusy."""
-        current = await self.conversation(conversation.id, conversation.tenant)
+        key = conversation.id, conversation.tenant, conversation.user
+        current = await self.conversation(*key)
         if current.open_run is not None or current.turns != conversation.turns:
             raise overtaken(conversation)
-        self._conversations[conversation.tenant, conversation.id] = replace(current, session=dict(conversation.session))
+        self._conversations[key] = replace(current, session=dict(conversation.session))
 
-    async def delete_conversation(self, conversation_id: str, tenant: str | None = None) -> int:
+    async def delete_conversation(
+        self, conversation_id: str, tenant: str | None = None, user: str | None = None
+    ) -> int:
         """Delete a conversation with its runs."""
-        key = tenant, conversation_id
+        key = conversation_id, tenant, user
         if key not in self._conversations:
             raise RequestError(f"there is no conversation {conversation_id!r}")
         if any(record.held for record in self._turns(key)):
@@ -356,7 +360,7 @@ class MemoryStore(MemoryRuns, NoSignals):
         """Delete a run that has ended. Its messages stay in its conversation."""
         self._ended.remove(run_id)
         self._media.drop(run_id, still_used_by=self._runs.pop(run_id).key)
-        self._counters.drop(("run", run_id, None))
+        self._counters.drop(("run", run_id, None, None))
         self._idempotency.drop(run_id)
 
     def _set_in_progress(self, record: MemoryRecord, decisions: Mapping[str, Decision]) -> None:
@@ -402,11 +406,10 @@ class MemoryStore(MemoryRuns, NoSignals):
         return len(turns)
 
     def _delete_conversation(self, key: ConversationKey) -> None:
-        tenant, conversation_id = key
         self._times.pop(key, None)
         del self._conversations[key]
         self._media.drop(key)
-        self._counters.drop(("conversation", conversation_id, tenant))
+        self._counters.drop(("conversation", *key))
 
 
 def _is_in(scope: WorkScope, request: RunRequest) -> bool:

@@ -94,13 +94,14 @@ def _contains(text: str | None, *values: str | None) -> bool:
     return text is None or any(text.lower() in value.lower() for value in values if value is not None)
 
 
-def _position(one: ConversationInfo | ConversationCursor) -> tuple[float, str, str]:
-    return -one.updated_at, one.id, one.tenant or ""
+def _position(one: ConversationInfo | ConversationCursor) -> tuple[float, str, str, str]:
+    return -one.updated_at, one.id, one.tenant or "", one.user or ""
 
 
 def _matches_owner(info: RunInfo, query: RunQuery) -> Iterator[bool]:
     yield query.user is None or info.user == query.user
     yield query.tenant is None or info.tenant == query.tenant
+    yield info.user is None or not query.without_user
     yield _is_in_scope(info, query)
 
 

@@ -13,8 +13,8 @@ from framework.types.budget import BudgetUse, CounterKey, CounterOwner
 from framework.types.errors import RunBlocked
 from framework.types.run_request import IdempotencyKey, RunRequest
 
-ConversationKey = tuple[str | None, str]
-"""Tenant and id of a conversation."""
+ConversationKey = tuple[str, str | None, str | None]
+"""Id, tenant and user of a conversation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ class ConversationCursor:
     updated_at: float
     id: str
     tenant: str | None
+    user: str | None = None
 
     def encode(self) -> str:
         """Return the cursor as text for URLs."""
@@ -26,8 +27,10 @@ class ConversationCursor:
         """Return the cursor from its text; raises RequestError if it is not one."""
         try:
             match json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4))):
-                case [float(updated_at), str(conversation_id), str() | None as tenant]:
-                    return cls(updated_at, conversation_id, tenant)
+                case [float(updated_at), str(conversation_id), str() | None as tenant, *rest] if len(rest) < 2:
+                    user = rest[0] if rest else None  # those of earlier versions have none
+                    if user is None or isinstance(user, str):
+                        return cls(updated_at, conversation_id, tenant, user)
         except ValueError:  # not base64, or not JSON
             pass
         raise RequestError("cursor: not a cursor of this list; begin again without it", param="cursor")

@@ -45,7 +45,7 @@ class Conversation:
     """The messages and session values of a conversation so far."""
 
     id: str
-    """Unique within its tenant: equal ids of two tenants are two conversations."""
+    """Unique within its tenant and user: equal ids of two tenants, or of two users, are two conversations."""
     messages: tuple[Message, ...] = ()
     """Messages of the turns that completed or were stopped by a limit. They are the history of the next run."""
     agent: str | None = None
@@ -58,7 +58,7 @@ class Conversation:
     """Number of runs begun in it; 0 for a new conversation."""
     user: str | None = None
     tenant: str | None = None
-    """User and tenant of its first run, which own the conversation."""
+    """User and tenant of its runs, which own the conversation."""
     summary: Summary | None = None
     """Summary that replaces the beginning of the messages in requests to a model."""
     waiting: int = 0
@@ -66,7 +66,7 @@ class Conversation:
 
     @property
     def is_stored(self) -> bool:
-        """Whether a run of it began or waits. Otherwise it is new, and has no owner."""
+        """Whether a run of it began or waits. Otherwise it is new."""
         return self.turns > 0 or self.waiting > 0
 
 
@@ -159,6 +159,8 @@ class RunQuery:
     tenant: str | None = None
     without_tenant: bool = False
     """Only runs that have no tenant."""
+    without_user: bool = False
+    """Only runs that have no user."""
     agents: Collection[str] | None = None
     """Only runs of these agents."""
     generation: int | None = None
@@ -185,6 +187,17 @@ class RunQuery:
     before: str | None = None
     """Only runs added before the run with this id, which must have a matching owner and agent. Used for paging."""
     limit: int | None = None
+
+    @classmethod
+    def of_conversation(cls, conversation: Conversation | ConversationInfo) -> RunQuery:
+        """Return the query for all runs of a conversation."""
+        return cls(
+            conversation_id=conversation.id,
+            tenant=conversation.tenant,
+            without_tenant=conversation.tenant is None,
+            user=conversation.user,
+            without_user=conversation.user is None,
+        )
 
 
 class Store(WorkStore, Signals, Protocol):
@@ -355,8 +368,10 @@ class Store(WorkStore, Signals, Protocol):
         """Return the stored files with these digests, by digest. Those that are not stored are missing."""
         ...
 
-    async def conversation(self, conversation_id: str, tenant: str | None = None) -> Conversation:
-        """Return a tenant's conversation. For an unknown id, or one that has expired, return a new, empty one."""
+    async def conversation(
+        self, conversation_id: str, tenant: str | None = None, user: str | None = None
+    ) -> Conversation:
+        """Return the conversation of a tenant and user; for an unknown id, or one that has expired, a new one."""
         ...
 
     async def conversations(self, query: ConversationQuery | None = None) -> Sequence[ConversationInfo]:
@@ -371,8 +386,10 @@ class Store(WorkStore, Signals, Protocol):
         """
         ...
 
-    async def delete_conversation(self, conversation_id: str, tenant: str | None = None) -> int:
-        """Delete a tenant's conversation with all its runs, also those that wait, and return the number of runs.
+    async def delete_conversation(
+        self, conversation_id: str, tenant: str | None = None, user: str | None = None
+    ) -> int:
+        """Delete a conversation with all its runs, also those that wait, and return the number of runs.
 
         Raises:
             RequestError: the conversation does not exist.

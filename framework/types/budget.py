@@ -21,8 +21,8 @@ _UNITS: Mapping[BudgetLimit, str] = {"max_total_tokens": "tokens", "max_cost_usd
 
 CounterKey = tuple[str, str, str]
 """Budget, scope and period of a counter; see `BudgetUse`."""
-CounterOwner = tuple[Literal["conversation", "run"], str, str | None]
-"""The conversation or run with which a counter is deleted: its kind, its id, and the tenant of a conversation."""
+CounterOwner = tuple[Literal["conversation", "run"], str, str | None, str | None]
+"""The conversation or run with which a counter is deleted: its kind and id, and tenant and user of a conversation."""
 
 
 def _as_list(value: Any) -> Any:
@@ -110,8 +110,10 @@ class BudgetUse(Frozen):
         """The conversation or run that the counter is for, and is deleted with; None if it is for more than one."""
         kinds: tuple[Literal["conversation", "run"], ...] = ("conversation", "run")
         scope: dict[str, str] = json.loads(self.scope)
-        tenant = scope.get("tenant") if "conversation" in scope else None
-        return next(((kind, scope[kind], tenant) for kind in kinds if kind in scope), None)
+        owner = scope if "conversation" in scope else {}
+        return next(
+            ((kind, scope[kind], owner.get("tenant"), owner.get("user")) for kind in kinds if kind in scope), None
+        )
 
     def of(self, limit: BudgetLimit) -> float:
         """Return how much of a limit is used."""
@@ -170,12 +172,13 @@ def counter_scope(
 ) -> str:
     """Return the scope of a run's counter. A run outside a conversation counts as a conversation of its own.
 
-    Users and conversations belong to a tenant: equal names or ids in two tenants have two counters.
+    Users belong to a tenant, and conversations to a tenant and user: equal names or ids of two have two counters.
     """
     scope: dict[str, str | None] = {}
     if "conversation" in per:
         scope |= {"run": run_id} if conversation is None else {"conversation": conversation}
-        scope |= {"tenant": tenant} if conversation is not None and tenant is not None else {}
+        owner = {"tenant": tenant, "user": user} if conversation is not None else {}
+        scope |= {name: value for name, value in owner.items() if value is not None}
     if "tenant" in per or "user" in per:
         scope["tenant"] = tenant
     if "user" in per:
@@ -216,8 +219,9 @@ def budget_statuses(
 def _counts_for(budget: SharedBudget, use: BudgetUse, now: float) -> bool:
     scope = json.loads(use.scope)
     samples = (
-        counter_scope(budget.per, tenant=tenant, user=None, conversation=conversation, run_id="")
+        counter_scope(budget.per, tenant=tenant, user=user, conversation=conversation, run_id="")
         for tenant in (None, "")
+        for user in (None, "")
         for conversation in (None, "")
     )
     return use.period == budget.period(now) and any(scope.keys() == json.loads(sample).keys() for sample in samples)

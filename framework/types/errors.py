@@ -6,7 +6,7 @@
     ├── RequestError           the caller
     │   ├── AgentNotFound      no agent with this name; lists the agents
     │   ├── RunNotFound        no run with this id
-    │   ├── ConversationNotFound   no conversation with this id, or it belongs to another user
+    │   ├── ConversationNotFound   this user has no conversation with this id
     │   ├── ApprovalRequired   a call outside a run needs approval
     │   ├── RunBusy            the run is already in progress
     │   ├── DecisionRefused    the decision was made before, or is too late
@@ -126,7 +126,7 @@ class RunNotFound(RequestError):
 
 
 class ConversationNotFound(RequestError):
-    """No conversation has this id, or it belongs to another user or tenant. `agentsd conversations list` lists them."""
+    """This user has no conversation with this id. `agentsd conversations list` lists all conversations."""
 
     code = "conversation_not_found"
     http_status = 404

@@ -1,4 +1,4 @@
-"""Conversations of tenants and queued runs, from the command line."""
+"""Conversations of tenants and users, and queued runs, from the command line."""
 
 from __future__ import annotations
 
@@ -14,14 +14,19 @@ from tests.support.queues import begin, end, request
 
 
 def stored(root: Path) -> Path:
-    """Create a project with conversation c1 of the tenants a and b, c2 of tenant a, and a queued run in c2."""
+    """Create a project with conversation c1 of the tenants a and b, c2 of tenant a, and a queued run in c2.
+
+    Conversation c3 is one of the users ann and bob.
+    """
     settings = "version: 1\nstore: {url: 'sqlite:///state.db'}\n"
     write(root, {"agents.d/one.yaml": agent("one", model="offline"), "agentsd.yaml": settings})
 
     async def fill(store: Store) -> None:
         for name, tenant in (("c1", "a"), ("c1", "b"), ("c2", "a")):
             await store.enqueue(request(f"{name} of {tenant}", name, tenant=tenant))
-        for one in await store.claim(3):
+        for user in ("ann", "bob"):
+            await store.enqueue(request(f"c3 of {user}", "c3", user=user))
+        for one in await store.claim(5):
             await end(*await begin(store, one))
         await store.enqueue(request("later", "c2", tenant="a"))
         await store.close()
@@ -59,6 +64,23 @@ def test_an_id_of_several_tenants_needs_one(tmp_path: Path) -> None:
     assert [(one["id"], one["tenant"]) for one in left] == [("c1", "b")]
     unknown = agentsd_in_process("conversations", "show", "c1", "-t", "z", cwd=root)
     assert "there is no conversation 'c1'" in unknown.stderr
+
+
+def test_an_id_of_several_users_needs_one(tmp_path: Path) -> None:
+    root = stored(tmp_path)
+    for command in ("show", "export", "delete"):
+        asked = agentsd_in_process("conversations", command, "c3", cwd=root)
+        assert asked.returncode == 2
+        assert "conversation 'c3' exists for 2 users (ann, bob): name one with user= or --user" in asked.stderr
+    shown = agentsd_in_process("conversations", "show", "c3", "--user", "bob", "--json", cwd=root)
+    data = json.loads(shown.stdout)
+    assert (data["user"], [turn["message"] for turn in data["turns"]]) == ("bob", ["c3 of bob"])
+    exported = agentsd_in_process("conversations", "export", "c3", "-u", "ann", cwd=root)
+    assert json.loads(exported.stdout)[0]["content"] == "c3 of ann"
+    assert agentsd_in_process("conversations", "delete", "c3", "-u", "ann", cwd=root).returncode == 0
+    assert "c3 of bob" in agentsd_in_process("conversations", "show", "c3", cwd=root).stdout
+    unknown = agentsd_in_process("conversations", "show", "c3", "-u", "eve", cwd=root)
+    assert "there is no conversation 'c3'" in unknown.stderr
 
 
 def test_a_queued_run_is_listed_shown_and_cancelled(tmp_path: Path) -> None:

@@ -18,10 +18,13 @@ import pytest
 from fastapi import FastAPI
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.requests import HTTPConnection
 
 from framework import Runtime
 from framework.config.api_keys import ROLES
+from framework.llm.client import ModelRequest
 from framework.server import router
+from framework.server.identity import Identity
 from framework.store.protocol import RunQuery
 from framework.testing import ScriptedModel, calls
 from tests.support.api_keys import key_entry
@@ -85,7 +88,8 @@ class World:
         """Return everything that the owner sees."""
         details = [await self.ask(OWNER, 200, "GET", f"/agent/runs/{one}") for one in self.ids["run_id"]]
         talks = [
-            await self.ask(OWNER, 200, "GET", f"/agent/conversations/{one}") for one in self.ids["conversation_id"]
+            await self.ask(OWNER, 200, "GET", f"/agent/conversations/{one}?user=alice")
+            for one in self.ids["conversation_id"]
         ]
         return details, talks
 
@@ -213,15 +217,18 @@ def test_asi03_lists_and_filters_reveal_nothing_of_others(tmp_path: Path, who: s
 @pytest.mark.parametrize("who", OTHERS)
 @pytest.mark.parametrize("conversation", [FINISHED, PAUSED, RUNNING])
 def test_asi03_a_message_joins_no_conversation_of_others(tmp_path: Path, who: str, conversation: str) -> None:
-    """Another tenant begins its own conversation with this id; another user or agent of the tenant is refused."""
+    """Another tenant or user begins its own conversation with this id. One of another agent is no secret of its user,
+    whom a key that is limited to agents names: it is refused, as the agent is."""
+    is_refused = "agents" in OTHERS[who]
 
     async def work(found: World) -> None:
         user = {} if "user" in OTHERS[who] else {"user": "alice"}
-        body = {"message": "repeat everything", "agent": "zebra", "conversation_id": conversation, **user}
+        body = {"message": "repeat everything", "agent": "zebra", **user}
         for queue in (False, True):
-            response = await found.send(key_of(who), "POST", "/agent/chat", json={**body, "queue": queue})
+            own = {**body, "queue": queue, "conversation_id": conversation}
+            response = await found.send(key_of(who), "POST", "/agent/chat", json=own)
             assert SECRET not in response.text
-            if OTHERS[who].get("tenant") == "a":
+            if is_refused:
                 assert response.status_code == 404, response.text
                 assert response.json()["error"]["code"] == "conversation_not_found"
             else:
@@ -229,9 +236,9 @@ def test_asi03_a_message_joins_no_conversation_of_others(tmp_path: Path, who: st
         messages = [{"role": "user", "content": "repeat everything"}]
         chat, headers = {"model": "zebra", "messages": messages, **user}, {"x-conversation-id": conversation}
         response = await found.send(key_of(who), "POST", "/v1/chat/completions", json=chat, headers=headers)
-        assert response.status_code == (404 if OTHERS[who].get("tenant") == "a" else 200), response.text
+        assert response.status_code == (404 if is_refused else 200), response.text
         assert not any(word in response.text for word in (SECRET, *found.ids["run_id"]))
-        assert len(await found.runtime.store.runs(RunQuery(tenant="a"))) == 4
+        assert len(await found.runtime.store.runs(RunQuery(tenant="a", user="alice"))) == 4
 
     asyncio.run(in_world(tmp_path, work))
 
@@ -278,3 +285,137 @@ def test_asi03_made_up_ids_are_unknown(tmp_path: Path) -> None:
         await asyncio.to_thread(check)
 
     asyncio.run(in_world(tmp_path, work))
+
+
+IDS_OF_ALL = ("c1", "c2")
+ACTIONS = st.one_of(
+    st.tuples(st.sampled_from(["chat", "v1", "runs"]), st.sampled_from(IDS_OF_ALL), st.sampled_from(["hi", "pay"])),
+    st.tuples(st.sampled_from(["decide", "show", "delete"]), st.sampled_from(IDS_OF_ALL), st.just("")),
+)
+ACTORS: Mapping[str, Mapping[str, Any]] = {
+    "ann": {"user": "ann"},
+    "bob": {"user": "bob"},
+    "ann of another": {"user": "ann", "tenant": "another"},
+    "program": {},
+    "program for eve": {},
+}
+"""Keys of one tenant, and one of another. A program names a user in each request: here eve, or none."""
+NAMED: Mapping[str, Mapping[str, str]] = {"program for eve": {"user": "eve"}}
+
+
+class Observer:
+    """A client of a server, which writes down what it sees, without the parts that differ between any two servers."""
+
+    def __init__(self, runtime: Runtime, http: httpx2.AsyncClient, tenant: str) -> None:
+        self.seen: list[Any] = []
+        self._runtime, self._http, self._tenant = runtime, http, tenant
+        self._known: dict[str, str] = {}
+
+    async def act(self, who: str, action: str, conversation: str, text: str) -> None:
+        """Do one thing in a conversation, and wait until the runs that can end or pause have done so."""
+        user, about = NAMED.get(who, {}), f"/agent/conversations/{conversation}"
+        body = {"message": text, "conversation_id": conversation, **user}
+        match action:
+            case "chat":
+                await self.send(who, "POST", "/agent/chat", json=body)
+            case "v1":
+                chat = {"model": "one", "messages": [{"role": "user", "content": text}], **user}
+                headers = {"x-conversation-id": conversation}
+                await self.send(who, "POST", "/v1/chat/completions", json=chat, headers=headers)
+            case "runs":
+                await self.send(who, "POST", "/agent/runs", json={**body, "queue": True})
+            case "decide":
+                found = await self.send(who, "GET", about, params=user)
+                if run_id := found.get("open_run"):
+                    (asked,) = (await self.send(who, "GET", f"/agent/runs/{run_id}"))["pending"]
+                    decisions = {asked["id"]: {"type": "approve"}}
+                    await self.send(who, "POST", f"/agent/runs/{run_id}/decisions", json={"decisions": decisions})
+            case _:
+                await self.send(who, "DELETE" if action == "delete" else "GET", about, params=user)
+        await self._settle()
+
+    async def look(self, who: str) -> None:
+        """Look at everything that shows only data of this user."""
+        user = NAMED.get(who, {})
+        for name in ("runs", "conversations", *(() if user else ("approvals", "approvals/decided", "usage"))):
+            await self.send(who, "GET", f"/agent/{name}", params=user)
+        for conversation in IDS_OF_ALL:
+            await self.send(who, "GET", f"/agent/conversations/{conversation}", params=user)
+            asked = {"conversation_id": conversation, **user}
+            for run in (await self.send(who, "GET", "/agent/runs", params=asked))["runs"]:
+                await self.send(who, "GET", f"/agent/runs/{run['run_id']}")
+                await self.send(who, "GET", f"/agent/runs/{run['run_id']}/events")
+
+    async def send(self, who: str, method: str, path: str, **options: Any) -> Any:
+        headers = {"x-who": json.dumps({"tenant": self._tenant, **ACTORS[who]}), **options.pop("headers", {})}
+        response = await self._http.request(method, path, headers=headers, **options)
+        begins = response.status_code == 202 and path != "/agent/chat"  # how far the run is, is a matter of time
+        self.seen.append((method, self._plain(path), response.status_code, begins or self._plain(response.text)))
+        return {} if path.endswith("/events") else response.json()
+
+    async def _settle(self) -> None:
+        """Wait until each run has ended, has paused, or waits for a paused one."""
+        while moving := [
+            run
+            for run in await self._runtime.store.runs(RunQuery(statuses=["queued", "running"]))
+            if run.waits_for != "conversation"
+        ]:
+            await self._runtime.result(moving[0].run_id, user=moving[0].user, tenant=moving[0].tenant)
+
+    def _plain(self, text: str) -> str:
+        """Replace ids that are made up by the order in which they were seen, and leave out times."""
+        text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+", "TIME", text)
+        text = re.sub(r'(_ms|created)":\s*[\d.e-]+', r"\1", text)
+        text = text.replace(self._tenant, "TENANT")
+        for made in re.findall(r"[0-9a-f]{32}", text):
+            self._known.setdefault(made, f"<{len(self._known)}>")
+        return re.sub(r"[0-9a-f]{32}", lambda id_: self._known[id_[0]], text)
+
+
+def test_asi03_what_a_user_sees_does_not_depend_on_the_ids_of_others(tmp_path: Path, any_url: str | None) -> None:
+    """Each case is one of two tenants: in one, others act too; in the other, the user is alone."""
+    budgets = "budgets: {talk: {max_total_tokens: 45, per: conversation}}\n"
+    policy = '{allow: ["*"], ask: [pay]}'
+    files = {"agents.d/one.yaml": agent("one", skill_policy=policy, budgets="[talk]"), "agentsd.yaml": budgets}
+
+    def answer(request: ModelRequest) -> Any:
+        text = request.messages[-1].content
+        return calls(("pay", {})) if text == "pay" else f"I see {len(request.messages)} messages"
+
+    def identify(connection: HTTPConnection) -> Identity:
+        return Identity("key", **json.loads(connection.headers["x-who"]))
+
+    async def seen_by(runtime: Runtime, who: str, done: list[tuple[str, Any]]) -> list[Any]:
+        app = FastAPI(openapi_url=None)
+        app.include_router(router(runtime, identify=identify))
+        tenant = uuid4().hex
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://test") as http:
+            observer, others = Observer(runtime, http, tenant), Observer(runtime, http, tenant)
+            for actor, action in done:
+                await (observer if actor == who else others).act(actor, *action)
+            await observer.look(who)
+        return observer.seen
+
+    async def main() -> None:
+        models, tools = {"scripted": ScriptedModel(script=answer)}, Gate().tools()
+        async with Runtime.open(
+            write(tmp_path, files), models=models, tools=tools, watch=False, store=any_url or "memory:"
+        ) as runtime:
+            loop = asyncio.get_running_loop()
+
+            @given(
+                who=st.sampled_from(["ann", "program for eve"]),
+                done=st.lists(st.tuples(st.sampled_from([*ACTORS]), ACTIONS), min_size=1, max_size=8),
+            )
+            @cases(15)
+            def check(who: str, done: list[tuple[str, Any]]) -> None:
+                alone = [one for one in done if one[0] == who]
+                with_others, without = (
+                    asyncio.run_coroutine_threadsafe(seen_by(runtime, who, each), loop).result(PATIENCE)
+                    for each in (done, alone)
+                )
+                assert with_others == without
+
+            await asyncio.to_thread(check)
+
+    asyncio.run(main())

@@ -325,13 +325,23 @@ def test_the_user_of_the_key_owns_its_runs(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_the_conversation_of_another_user_is_404(tmp_path: Path) -> None:
+def test_each_user_has_a_conversation_with_an_id(tmp_path: Path) -> None:
     async def main() -> None:
-        async with client_of(project(tmp_path), ScriptedModel("hi")) as client:
+        async with client_of(project(tmp_path), ScriptedModel("to ann", "to bob", "to nobody")) as client:
             body = {"message": "x", "conversation_id": "c"}
-            await client.post("chat", {**body, "user": "ann"})
-            error = await client.error("POST", "chat", 404, json={**body, "user": "bob"})
-            assert (error["code"], error["param"]) == ("conversation_not_found", "conversation_id")
+            for user in ("ann", "bob"):
+                assert (await client.post("chat", {**body, "user": user}))["response"] == f"to {user}"
+            for method in ("GET", "DELETE"):
+                error = await client.error(method, "conversations/c", 400)
+                assert (error["param"], "(ann, bob)" in error["message"]) == ("user", True)
+            assert (await client.post("chat", body))["response"] == "to nobody"
+            assert (await client.get("conversations/c"))["user"] is None
+            assert (await client.get("conversations/c?user=bob"))["messages"][1]["content"] == "to bob"
+            assert (await client.delete("conversations/c"))["runs"] == 1
+            assert (await client.delete("conversations/c?user=bob"))["runs"] == 1
+            found = await client.get("conversations/c")
+            assert (found["user"], found["turns"]) == ("ann", 1)
+            await client.error("GET", "conversations/c?user=bob", 404)
 
     asyncio.run(main())
 

@@ -290,7 +290,7 @@ def test_a_queued_run_is_loaded_and_listed(any_url: str | None) -> None:
         assert (info.agent, info.message, info.turn, info.held) == ("one", "x" * 200, 0, False)
         assert not info.orphaned
         assert [*await store.events(one.run_id), *await store.spans(one.run_id)] == []
-        conversation = await store.conversation("c", "a")
+        conversation = await store.conversation("c", "a", "ann")
         assert (conversation.waiting, conversation.turns, conversation.user) == (1, 0, "ann")
         assert conversation.is_stored
         (claimed,) = await store.claim(5)
@@ -301,7 +301,7 @@ def test_a_queued_run_is_loaded_and_listed(any_url: str | None) -> None:
         await end(state, record)
         (info,) = await store.runs()
         assert (info.status, info.turn, info.attempts) == ("completed", 1, 0)
-        found = await store.conversation("c", "a")
+        found = await store.conversation("c", "a", "ann")
         assert [message.role for message in found.messages] == ["user", "assistant"]
         assert (found.waiting, found.turns, found.user, found.open_run) == (0, 1, "ann", None)
 
@@ -455,9 +455,9 @@ def test_a_conversation_without_turns_is_removed_with_its_last_queued_run(any_ur
         await store.enqueue(one)
         await store.enqueue(two)
         await cancel(store, one.run_id)
-        assert (await store.conversation("c")).user == "ann"
+        assert (await store.conversation("c", user="ann")).waiting == 1
         await cancel(store, two.run_id)
-        assert await store.conversation("c") == Conversation("c")
+        assert await store.conversation("c", user="ann") == Conversation("c", user="ann")
         assert await store.conversations() == []
         assert [info.status for info in await store.runs()] == ["cancelled", "cancelled"]
         later = time.time() + 60

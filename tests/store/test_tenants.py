@@ -1,6 +1,10 @@
-"""Conversations of several tenants, and pages of lists, in every store."""
+"""Conversations of several tenants and users, and pages of lists, in every store."""
 
 from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64encode
+from itertools import product
 
 import pytest
 
@@ -24,47 +28,67 @@ async def turn(store: Store, text: str, conversation: str, tenant: str | None, u
     return one.run_id
 
 
-def test_equal_ids_of_two_tenants_are_two_conversations(any_url: str | None) -> None:
+OWNERS = [*product(("a", "b", None), ("ann", "bob", None))]
+"""Tenants and users."""
+
+
+def test_equal_ids_of_two_owners_are_two_conversations(any_url: str | None) -> None:
     async def body(store: Store) -> None:
-        tenants = ("a", "b", None)
-        runs = {tenant: await turn(store, f"of {tenant}", "c1", tenant, "ann") for tenant in tenants}
-        for tenant in tenants:
-            found = await store.conversation("c1", tenant)
-            assert [message.content for message in found.messages] == [f"of {tenant}", f"answer to of {tenant}"]
-            assert (found.id, found.tenant, found.user, found.turns) == ("c1", tenant, "ann", 1)
-            assert (await store.load_run(runs[tenant])).history == []
-        assert await store.conversation("c1", "d") == Conversation("c1", tenant="d")
-        listed = await store.conversations(ConversationQuery(id="c1"))
-        assert {(info.id, info.tenant) for info in listed} == {("c1", tenant) for tenant in tenants}
-        assert [info.tenant for info in await store.conversations(ConversationQuery(id="c1", tenant="b"))] == ["b"]
-        assert [info.run_id for info in await store.runs(RunQuery(conversation_id="c1"))] == list(runs.values())
-        assert [i.run_id for i in await store.runs(RunQuery(conversation_id="c1", tenant="a"))] == [runs["a"]]
-        await store.replace_session(Conversation("c1", tenant="a", turns=1, session={"x": 1}))
-        assert [(await store.conversation("c1", tenant)).session for tenant in tenants] == [{"x": 1}, {}, {}]
-        first = request("2", "c1", tenant="a")
-        await store.enqueue(first)
+        runs = {owner: await turn(store, f"of {owner}", "c1", *owner) for owner in OWNERS}
+        for owner in OWNERS:
+            found = await store.conversation("c1", *owner)
+            assert [message.content for message in found.messages] == [f"of {owner}", f"answer to of {owner}"]
+            assert (found.id, found.tenant, found.user, found.turns) == ("c1", *owner, 1)
+            assert (await store.load_run(runs[owner])).history == []
+            assert [one.run_id for one in await store.runs(RunQuery.of_conversation(found))] == [runs[owner]]
+        assert await store.conversation("c1", "d", "ann") == Conversation("c1", tenant="d", user="ann")
+        assert await store.conversation("c1", "a", "eve") == Conversation("c1", tenant="a", user="eve")
+        for tenant, user in product(("a", "b", "d", None), ("ann", "bob", "eve", None)):
+            named = [owner for owner in OWNERS if tenant in (None, owner[0]) and user in (None, owner[1])]
+            listed = await store.conversations(ConversationQuery(id="c1", tenant=tenant, user=user))
+            assert sorted(map(OWNERS.index, ((one.tenant, one.user) for one in listed))) == [*map(OWNERS.index, named)]
+            found_runs = await store.runs(RunQuery(conversation_id="c1", tenant=tenant, user=user))
+            assert [info.run_id for info in found_runs] == [runs[owner] for owner in named]
+        await store.replace_session(Conversation("c1", tenant="a", user="ann", turns=1, session={"x": 1}))
+        sessions = [(await store.conversation("c1", *owner)).session for owner in OWNERS]
+        assert sessions == [{"x": 1}, *[{}] * (len(OWNERS) - 1)]
+        await store.enqueue(request("2", "c1", tenant="a", user="ann"))
         with pytest.raises(ConversationBusy):
-            await store.enqueue(request("3", "c1", tenant="a", queue=False))
-        await store.enqueue(request("3", "c1", tenant="b", queue=False))
-        assert len(await store.claim(5)) == 2
+            await store.enqueue(request("3", "c1", tenant="a", user="ann", queue=False))
+        for owner in OWNERS[1:]:
+            await store.enqueue(request("3", "c1", tenant=owner[0], user=owner[1], queue=False))
+        assert len(await store.claim(20)) == len(OWNERS)
         await store.unclaim([info.run_id for info in await store.runs(RunQuery(statuses=["queued"]))])
-        assert await store.delete_conversation("c1", "a") == 2
-        assert [(await store.conversation("c1", tenant)).turns for tenant in tenants] == [0, 1, 1]
+        assert await store.delete_conversation("c1", "a", "ann") == 2
+        assert [(await store.conversation("c1", *owner)).turns for owner in OWNERS] == [0, *[1] * (len(OWNERS) - 1)]
 
     with_store(body, any_url)
 
 
-def test_the_budget_of_a_conversation_is_its_own_in_each_tenant(any_url: str | None) -> None:
+def test_the_budget_of_a_conversation_is_its_own_of_each_owner(any_url: str | None) -> None:
     async def body(store: Store) -> None:
-        for tenant, tokens in (("a", 1), ("b", 2), (None, 4)):
-            await turn(store, "hi", "c", tenant)
-            scope = counter_scope(["conversation"], tenant=tenant, user=None, conversation="c", run_id="r")
+        for tokens, (tenant, user) in enumerate(OWNERS, 1):
+            await turn(store, "hi", "c", tenant, user)
+            scope = counter_scope(["conversation"], tenant=tenant, user=user, conversation="c", run_id="r")
             await store.count_use([BudgetUse(budget="talk", scope=scope, tokens=tokens)])
-        assert sorted(use.tokens for use in await store.budget_uses()) == [1, 2, 4]
-        await store.delete_conversation("c", "b")
-        assert sorted(use.tokens for use in await store.budget_uses()) == [1, 4]
-        await store.delete_conversation("c")
-        assert sorted(use.tokens for use in await store.budget_uses()) == [1]
+        left = [*range(1, len(OWNERS) + 1)]
+        for tokens, owner in [*enumerate(OWNERS, 1)]:
+            assert sorted(use.tokens for use in await store.budget_uses()) == left
+            await store.delete_conversation("c", *owner)
+            left.remove(tokens)
+        assert await store.budget_uses() == []
+
+    with_store(body, any_url)
+
+
+def test_a_tenant_or_user_with_an_empty_name_is_one_of_its_own(any_url: str | None) -> None:
+    owners = [*product(("", "a", None), ("", "a", None))]
+
+    async def body(store: Store) -> None:
+        for owner in owners:
+            await turn(store, f"of {owner}", "c", *owner)
+        for owner in owners:
+            assert (await store.conversation("c", *owner)).messages[0].content == f"of {owner}"
 
     with_store(body, any_url)
 
@@ -129,7 +153,9 @@ def test_pages_of_conversations_stay_the_same_while_turns_are_added(any_url: str
         (first,) = await store.conversations(only)
         (second,) = await store.conversations(ConversationQuery(tenant="b", limit=1, cursor=first.cursor))
         assert (first.id, second.id) == ("c5", "c3")
-        for wrong in ("", "x", "bm90IGpzb24", "W10", "🙂", "WzEsIDIsIDNd"):
+        old = urlsafe_b64encode(json.dumps([first.updated_at, first.id, first.tenant]).encode()).decode()
+        assert await store.conversations(ConversationQuery(tenant="b", limit=1, cursor=old)) == [second]
+        for wrong in ("", "x", "bm90IGpzb24", "W10", "🙂", "WzEsIDIsIDNd", "WzEuMCwgImMiLCBudWxsLCAzXQ"):
             with pytest.raises(RequestError, match="cursor: not a cursor of this list"):
                 await store.conversations(ConversationQuery(cursor=wrong))
 

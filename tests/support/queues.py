@@ -36,7 +36,7 @@ async def begin(
     """Begin a claimed run as the next turn of its conversation; raises RunBlocked."""
     conversation = None
     if one.conversation_id is not None:
-        conversation = await store.conversation(one.conversation_id, one.tenant)
+        conversation = await store.conversation(one.conversation_id, one.tenant, one.user)
     state = one.queued_state()
     state.status, state.agent = "running", "one"
     return state, await store.begin(state, conversation, None, limits)

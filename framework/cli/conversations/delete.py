@@ -19,11 +19,12 @@ from framework.cli.show import counted
 @click.option(
     "-t", "--tenant", metavar="TENANT", help="The tenant it belongs to. Needed only if several tenants have this id."
 )
+@click.option("-u", "--user", metavar="USER", help="The user it belongs to. Needed only if several users have this id.")
 @PROJECT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print what was deleted as JSON.")
-def command(conversation: str, tenant: str | None, project: str, as_json: bool) -> int:
+def command(conversation: str, tenant: str | None, user: str | None, project: str, as_json: bool) -> int:
     """Delete CONVERSATION with all of its runs, their events and traces. This cannot be undone."""
-    runs = asyncio.run(_delete(project, conversation, tenant))
+    runs = asyncio.run(_delete(project, conversation, tenant, user))
     if as_json:
         click.echo(json.dumps({"conversation": conversation, "runs": runs}))
     else:
@@ -31,7 +32,7 @@ def command(conversation: str, tenant: str | None, project: str, as_json: bool) 
     return 0
 
 
-async def _delete(project: str, conversation: str, tenant: str | None) -> int:
+async def _delete(project: str, conversation: str, tenant: str | None, user: str | None) -> int:
     async with open_project_store(locate(project)) as store:
-        found = await find_conversation(store, conversation, tenant)
-        return await store.delete_conversation(found.id, found.tenant)
+        found = await find_conversation(store, conversation, tenant, user)
+        return await store.delete_conversation(found.id, found.tenant, found.user)

@@ -23,18 +23,23 @@ from framework.store.protocol import Conversation
 @click.option(
     "-t", "--tenant", metavar="TENANT", help="The tenant it belongs to. Needed only if several tenants have this id."
 )
+@click.option("-u", "--user", metavar="USER", help="The user it belongs to. Needed only if several users have this id.")
 @PROJECT_OPTION
-def command(conversation: str, form: Form, output: str | None, tenant: str | None, project: str) -> int:
+def command(
+    conversation: str, form: Form, output: str | None, tenant: str | None, user: str | None, project: str
+) -> int:
     """Write all messages of CONVERSATION as JSON: in our own format (`messages`) or in that of a provider's API.
 
     Images, PDFs and audio are contained in base64.
     """
-    found, files = asyncio.run(_load(project, conversation, tenant))
+    found, files = asyncio.run(_load(project, conversation, tenant, user))
     write_out(as_json_text(exported(found.messages, form, files=files)), output)
     return 0
 
 
-async def _load(project: str, conversation: str, tenant: str | None) -> tuple[Conversation, Mapping[str, bytes]]:
+async def _load(
+    project: str, conversation: str, tenant: str | None, user: str | None
+) -> tuple[Conversation, Mapping[str, bytes]]:
     async with open_project_store(locate(project)) as store:
-        found = await find_conversation(store, conversation, tenant)
+        found = await find_conversation(store, conversation, tenant, user)
         return found, await load_files(store, found.messages)

@@ -11,13 +11,15 @@ from framework.types.errors import RequestError
 from framework.types.text import did_you_mean
 
 
-async def find_conversation(store: Store, conversation: str, tenant: str | None = None) -> Conversation:
-    """Load a stored conversation, of any tenant by default.
+async def find_conversation(
+    store: Store, conversation: str, tenant: str | None = None, user: str | None = None
+) -> Conversation:
+    """Load a stored conversation, of any tenant and user by default.
 
     Raises:
-        RequestError: it does not exist, with the closest ids, or it exists in several tenants.
+        RequestError: it does not exist, with the closest ids, or several owners have it.
     """
-    found = await load_conversation(store, conversation, Caller(tenant=tenant, single_user=True))
+    found = await load_conversation(store, conversation, Caller(tenant=tenant, user=user, single_user=True))
     if found.is_stored:
         return found
     known = [info.id for info in await store.conversations(ConversationQuery(limit=RECENT))]

@@ -71,7 +71,7 @@ async def _import(location: Location, file: str, conversation: str, agent: str, 
 async def _store(location: Location, conversation: str, state: RunState, files: Mapping[str, bytes]) -> None:
     """Store all messages as one completed turn."""
     async with open_project_store(location) as store:
-        existing = await store.conversation(conversation, state.tenant)
+        existing = await store.conversation(conversation, state.tenant, state.user)
         if existing.is_stored:
             raise RequestError(f"conversation {conversation!r} already exists")
         await store_as_turn(store, existing, state, files)

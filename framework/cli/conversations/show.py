@@ -28,15 +28,17 @@ _SEEN_STATUSES = ("completed", "stopped")
 @click.option(
     "-t", "--tenant", metavar="TENANT", help="The tenant it belongs to. Needed only if several tenants have this id."
 )
+@click.option("-u", "--user", metavar="USER", help="The user it belongs to. Needed only if several users have this id.")
 @PROJECT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
-def command(conversation: str, tenant: str | None, project: str, as_json: bool) -> int:
+def command(conversation: str, tenant: str | None, user: str | None, project: str, as_json: bool) -> int:
     """Show the messages of CONVERSATION, turn by turn, with the generation that answered each."""
-    found, runs = asyncio.run(_load(project, conversation, tenant))
+    found, runs = asyncio.run(_load(project, conversation, tenant, user))
     if as_json:
         data = {
             "id": found.id,
             "tenant": found.tenant,
+            "user": found.user,
             "agent": found.agent,
             "open_run": found.open_run,
             "turns": [as_data(info) for info in runs],
@@ -50,9 +52,11 @@ def command(conversation: str, tenant: str | None, project: str, as_json: bool) 
     return 0
 
 
-async def _load(project: str, conversation: str, tenant: str | None) -> tuple[Conversation, Sequence[RunInfo]]:
+async def _load(
+    project: str, conversation: str, tenant: str | None, user: str | None
+) -> tuple[Conversation, Sequence[RunInfo]]:
     async with open_project_store(locate(project)) as store:
-        found = await find_conversation(store, conversation, tenant)
+        found = await find_conversation(store, conversation, tenant, user)
         return found, await runs_of(store, found)
 
 

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from framework.engine.runtime.request import Caller
 from framework.store.conversation_lists import ConversationQuery
 from framework.store.protocol import Conversation, Store
-from framework.types.errors import ConversationNotFound, RequestError
+from framework.types.errors import RequestError
 
 
 async def load_conversation(store: Store, conversation_id: str, caller: Caller) -> Conversation:
-    """Return a conversation that the caller can access, or a new one if the caller's tenant has none with this id.
+    """Return the caller's conversation with this id, or a new one.
 
-    If the host serves a single user, and the caller names no tenant, the conversation may be any tenant's.
+    A conversation is its caller's alone: those of other users and tenants with this id are others. If the host serves a
+    single user, a caller without one of its own gets the only one with this id, of the user and tenant if it names one.
 
     Raises:
-        ConversationNotFound: it belongs to another user.
-        RequestError: several tenants have one with this id.
+        RequestError: several users or tenants have one with this id, and the caller none.
     """
-    conversation = await store.conversation(conversation_id, caller.tenant)
-    if not conversation.is_stored and caller.single_user and caller.tenant is None:
-        conversation = await _any_tenants_conversation(store, conversation)
-    if conversation.is_stored and not caller.can_access(conversation.user, conversation.tenant):
-        problem = f"this user has no conversation {conversation_id!r}"
-        raise ConversationNotFound(f"{problem}: pass the user and tenant that started it", param="conversation")
-    return conversation
+    own = await store.conversation(conversation_id, caller.tenant, caller.user)
+    if own.is_stored or not caller.single_user:
+        return own
+    query = ConversationQuery(id=conversation_id, tenant=caller.tenant, user=caller.user)
+    owners = [(info.tenant, info.user) for info in await store.conversations(query)]
+    if len(owners) > 1:
+        raise several_owners(conversation_id, owners)
+    return await store.conversation(conversation_id, *owners[0]) if owners else own
 
 
-async def _any_tenants_conversation(store: Store, new: Conversation) -> Conversation:
-    """Return the only conversation with this id, or the new one if there is none."""
-    tenants = [info.tenant for info in await store.conversations(ConversationQuery(id=new.id))]
-    if len(tenants) > 1:
-        listed = ", ".join(sorted(map(str, tenants)))
-        raise RequestError(
-            f"conversation {new.id!r} exists in {len(tenants)} tenants ({listed}): name one with tenant= or --tenant"
-        )
-    return await store.conversation(new.id, tenants[0]) if tenants else new
+def several_owners(conversation_id: str, owners: Sequence[tuple[str | None, str | None]]) -> RequestError:
+    """Return the error for a conversation's id that several tenants or users have, none of which is named."""
+    tenants, users = ({*map(str, names)} for names in zip(*owners, strict=True))
+    kind, names = ("tenant", tenants) if len(tenants) > 1 else ("user", users)
+    exists = f"conversation {conversation_id!r} exists {'in' if kind == 'tenant' else 'for'} {len(names)} {kind}s"
+    return RequestError(f"{exists} ({', '.join(sorted(names))}): name one with {kind}= or --{kind}", param=kind)

@@ -137,8 +137,9 @@ class RunQueue:
             message=message,
             options=stored,
             conversation_id=None if has_history else conversation.id if conversation else f"conv_{uuid4().hex}",
-            user=options.get("user"),
-            tenant=conversation.tenant if conversation else options.get("tenant"),  # a single user may continue any
+            # A single user may continue the conversation of any tenant and user.
+            user=conversation.user if conversation else options.get("user"),
+            tenant=conversation.tenant if conversation else options.get("tenant"),
             queue=place.wait,
             priority=place.priority,
             queue_name=place.queue_name,

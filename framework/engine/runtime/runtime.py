@@ -373,7 +373,7 @@ class Runtime:
     async def todo(
         self, conversation: str, *, user: str | None = None, tenant: str | None = None
     ) -> tuple[TodoItem, ...]:
-        """Return the to-do list of a conversation; raises RequestError if it is unknown or belongs to another user."""
+        """Return the to-do list of a conversation; raises RequestError if the user has none with this id."""
         return await todo_list.load_todo(self.store, conversation, self._caller(user, tenant))
 
     async def update_todo(

@@ -113,7 +113,8 @@ class RunStarter:
         state = initial_state(message, route.agent, generation, options, earlier)
         state.run_id = run_id or state.run_id
         if conversation is not None:
-            state.tenant = conversation.tenant  # a single user may continue any tenant's conversation
+            # A single user may continue the conversation of any tenant and user.
+            state.tenant, state.user = conversation.tenant, conversation.user
         state.executor = route.executor
         state.usage, state.model_uses, state.warnings = route.usage, dict(route.model_uses), [*route.warnings]
         if call := route.model_call:
@@ -184,15 +185,15 @@ class RunStarter:
         return conversation
 
     async def _load_conversation(self, conversation_id: str, options: RunOptions) -> Conversation:
-        """Return a conversation, or a new one; raises RequestError if it belongs to another user."""
+        """Return the caller's conversation, or a new one; raises RequestError if several owners have one."""
         caller = self._caller(options.get("user"), options.get("tenant"))
         return await load_conversation(self._store, conversation_id, caller)
 
     async def _busy(self, conversation_id: str, run_id: str) -> ConversationBusy:
         """Return the error for a conversation with an open run, with the command that resolves it."""
         pending = (await self._store.load_run(run_id)).pending
-        orphans = await self._store.runs(RunQuery(conversation_id=conversation_id, orphaned=True))
-        interrupted = any(info.run_id == run_id for info in orphans)
+        orphans = await self._store.runs(RunQuery(run_id=run_id, orphaned=True))
+        interrupted = bool(orphans)
         if pending:
             subjects = ", ".join(one.tool or one.kind for one in pending)
             reason = f"run {run_id} waits for a decision on {subjects}: agentsd runs decide {run_id}"

@@ -63,8 +63,8 @@ def _row(use: BudgetUse) -> tuple[object, ...]:
     return *use.key, owner, use.tokens, use.cost_usd, use.resets_at and use.resets_at.timestamp()
 
 
-def _owner(kind: str, one: str, tenant: str | None) -> str:
-    return f"{kind}:{one if kind == 'run' else conversation_key(one, tenant)}"
+def _owner(kind: str, one: str, tenant: str | None, user: str | None) -> str:
+    return f"{kind}:{one if kind == 'run' else conversation_key(one, tenant, user)}"
 
 
 def _use(budget: str, scope: str, period: str, tokens: int, cost_usd: float) -> BudgetUse:

@@ -32,10 +32,10 @@ from framework.store.sql.schema import (
     spans,
 )
 from framework.store.sql.texts import (
+    begins_with_key,
     contains_text,
     conversation_id_of,
     conversation_key,
-    has_tenants_id,
     id_in_key,
     to_sql_text,
 )
@@ -63,13 +63,13 @@ _SELECT = sa.select(conversations, _WAITING.label("waiting")).where(conversation
 
 
 def select_conversation(
-    connection: sa.Connection, conversation_id: str, tenant: str | None, now: float
+    connection: sa.Connection, conversation_id: str, tenant: str | None, user: str | None, now: float
 ) -> Conversation | None:
     """Return a conversation with the messages of its answered turns, or None if it has expired by `now`."""
-    key = conversation_key(conversation_id, tenant)
+    key = conversation_key(conversation_id, tenant, user)
     row = connection.execute(_SELECT, {"key": key}).one_or_none()
     if row is None:
-        return Conversation(conversation_id, tenant=tenant)
+        return Conversation(conversation_id, tenant=tenant, user=user)
     if row.expires_at is not None and row.expires_at <= now and row.open_run is None and not row.waiting:
         return None
     bodies = sql_runs.load_history(connection, key)
@@ -80,7 +80,7 @@ def select_conversation(
         open_run=row.open_run,
         session=json.loads(row.session),
         turns=row.turns,
-        user=row.user_id,
+        user=user,
         tenant=tenant,
         waiting=row.waiting,
         summary=Summary.model_validate_json(row.summary) if row.summary else None,
@@ -122,11 +122,10 @@ def list_conversations(connection: sa.Connection, query: ConversationQuery) -> l
 
 
 def _conditions(query: ConversationQuery, dialect: str) -> Iterator[sa.ColumnElement[bool]]:
-    if query.id is not None and query.tenant is not None:
-        yield conversations.c.id == conversation_key(query.id, query.tenant)
+    if query.id is not None and query.tenant is not None and query.user is not None:
+        yield conversations.c.id == conversation_key(query.id, query.tenant, query.user)
     elif query.id is not None:
-        of_tenant = sa.and_(has_tenants_id(conversations.c.id, query.id, dialect), conversations.c.tenant.is_not(None))
-        yield sa.or_(conversations.c.id == conversation_key(query.id, None), of_tenant)
+        yield begins_with_key(conversations.c.id, conversation_key(query.id, query.tenant, None), dialect)
     filters = {"agent": query.agent, "user_id": query.user, "tenant": query.tenant}
     for name, value in filters.items():
         if value is not None:
@@ -153,14 +152,14 @@ def _after(query: ConversationQuery) -> Iterator[sa.ColumnElement[bool]]:
     """Yield the condition on the place in the list."""
     if query.cursor is not None:
         last = ConversationCursor.decode(query.cursor)
-        key = conversation_key(last.id, last.tenant)
+        key = conversation_key(last.id, last.tenant, last.user)
         is_tie = sa.and_(conversations.c.updated_at == last.updated_at, conversations.c.id > key)
         yield sa.or_(conversations.c.updated_at < last.updated_at, is_tie)
 
 
 def replace_session(connection: sa.Connection, conversation: Conversation) -> None:
     """Save session values; raises ConversationBusy if a run is open, or began since the conversation was loaded."""
-    key = conversation_key(conversation.id, conversation.tenant)
+    key = conversation_key(conversation.id, conversation.tenant, conversation.user)
     is_unchanged = (conversations.c.open_run.is_(None), conversations.c.turns == conversation.turns)
     update = sa.update(conversations).where(conversations.c.id == key, *is_unchanged)
     if not connection.execute(update.values(session=json.dumps(conversation.session))).rowcount:
@@ -168,10 +167,15 @@ def replace_session(connection: sa.Connection, conversation: Conversation) -> No
 
 
 def delete_conversation(
-    connection: sa.Connection, database: Database, leases: RunLeases, conversation_id: str, tenant: str | None
+    connection: sa.Connection,
+    database: Database,
+    leases: RunLeases,
+    conversation_id: str,
+    tenant: str | None,
+    user: str | None,
 ) -> int:
     """Delete a conversation and its runs, and return their number; raises RequestError, ConversationBusy."""
-    key = conversation_key(conversation_id, tenant)
+    key = conversation_key(conversation_id, tenant, user)
     is_turn = runs.c.conversation_id == key
     owned = sa.select(runs.c.id).where(is_turn, runs.c.owner.is_not(None))
     owners = [find_owner(connection, database, leases, run_id) for run_id in connection.execute(owned).scalars()]

@@ -16,7 +16,7 @@ from sqlalchemy.schema import CreateColumn
 from framework.store.sql.schema import (
     INDEXES_OF_VERSION_5,
     INDEXES_OF_VERSION_7,
-    INDEXES_OF_VERSION_8,
+    INDEXES_OF_VERSION_10,
     budget_counters,
     complete_for_postgresql,
     conversations,
@@ -33,7 +33,7 @@ from framework.store.sql.schema import (
     spans,
     versions,
 )
-from framework.store.sql.texts import SEPARATOR
+from framework.store.sql.texts import SEPARATOR, conversation_id_of, conversation_key
 from framework.types.errors import StoreTooNew
 
 _MIGRATION_LOCK = 0x6167656E7473
@@ -57,7 +57,7 @@ def _version_4(connection: sa.Connection) -> None:
 def _version_5(connection: sa.Connection) -> None:
     _add_column_of_runs(connection, runs.c.request)
     idempotency_keys.create(connection)
-    for index in INDEXES_OF_VERSION_5:  # and one that version 7 replaces
+    for index in INDEXES_OF_VERSION_5:  # and two that versions 7 and 10 replace
         index.create(connection, checkfirst=True)
     _move_conversations_to_tenants(connection)
 
@@ -88,12 +88,19 @@ def _version_7(connection: sa.Connection) -> None:
 
 
 def _version_8(connection: sa.Connection) -> None:
-    for index in INDEXES_OF_VERSION_8:
-        index.create(connection, checkfirst=True)
+    """Do nothing: it created an index that version 10 replaces."""
 
 
 def _version_9(connection: sa.Connection) -> None:
     _add_column_of_runs(connection, runs.c.crashes)
+
+
+def _version_10(connection: sa.Connection) -> None:
+    _move_conversations_to_users(connection)
+    for name in ("ix_agentsd_conversations_of_tenants", "ix_agentsd_runs_of_tenants_conversations"):
+        connection.exec_driver_sql(f"DROP INDEX IF EXISTS {name}")
+    for index in INDEXES_OF_VERSION_10:
+        index.create(connection, checkfirst=True)
 
 
 def _has_column(connection: sa.Connection, table: sa.Table, name: str) -> bool:
@@ -111,7 +118,7 @@ def _move_conversations_to_tenants(connection: sa.Connection) -> None:
     has_tenant = conversations.c.tenant.is_not(None)
     tenants = sa.select(conversations.c.id, conversations.c.tenant).where(has_tenant)
     for conversation_id, tenant in connection.execute(tenants).all():
-        _move_counters(connection, conversation_id, tenant)
+        _move_counters(connection, conversation_id, f"{conversation_id}{SEPARATOR}{tenant}", {"tenant": tenant})
     key = conversations.c.id + SEPARATOR + conversations.c.tenant
     is_turn = sa.and_(has_tenant, conversations.c.id == runs.c.conversation_id)
     turns = sa.update(runs).where(sa.exists().where(is_turn))
@@ -119,10 +126,36 @@ def _move_conversations_to_tenants(connection: sa.Connection) -> None:
     connection.execute(sa.update(conversations).where(has_tenant).values(id=key))
 
 
-def _move_counters(connection: sa.Connection, conversation_id: str, tenant: str) -> None:
-    owned = sa.select(budget_counters).where(budget_counters.c.owner == f"conversation:{conversation_id}")
+def _move_conversations_to_users(connection: sa.Connection) -> None:
+    """Add the user to the ids of conversations that have one, and to the scopes of their budget counters."""
+    has_user = conversations.c.user_id.is_not(None)
+    is_owner = budget_counters.c.owner == sa.literal("conversation:") + conversations.c.id
+    owners = sa.select(conversations.c.id, conversations.c.tenant, conversations.c.user_id).where(has_user)
+    for key, tenant, user in connection.execute(owners.where(sa.exists().where(is_owner))).all():
+        new_key = conversation_key(conversation_id_of(key), tenant, user)
+        _move_counters(connection, key, new_key, {"user": user})
+    # First: runs that ended while they waited may have left no conversation.
+    is_left = ~sa.exists().where(conversations.c.id == runs.c.conversation_id)
+    left = sa.update(runs).where(runs.c.conversation_id.is_not(None), runs.c.user_id.is_not(None), is_left)
+    connection.execute(left.values(conversation_id=_with_user(runs.c.conversation_id, runs)))
+    is_turn = sa.and_(has_user, conversations.c.id == runs.c.conversation_id)
+    new_id = _with_user(conversations.c.id, conversations)
+    turns = sa.update(runs).where(sa.exists().where(is_turn))
+    connection.execute(turns.values(conversation_id=sa.select(new_id).where(is_turn).scalar_subquery()))
+    connection.execute(sa.update(conversations).where(has_user).values(id=new_id))
+
+
+def _with_user(key: sa.Column[Any], owner: sa.Table) -> sa.ColumnElement[str]:
+    """Return the key of a conversation with the user in a row: see `conversation_key`."""
+    separators = sa.case((owner.c.tenant.is_(None), SEPARATOR * 3), else_=SEPARATOR)
+    return key.concat(separators).concat(sa.func.replace(owner.c.user_id, SEPARATOR, "\ufffd"))
+
+
+def _move_counters(connection: sa.Connection, key: str, new_key: str, owner: Mapping[str, str]) -> None:
+    """Give the counters of a conversation its new key, and their scopes the tenant or user in `owner`."""
+    owned = sa.select(budget_counters).where(budget_counters.c.owner == f"conversation:{key}")
     for row in connection.execute(owned).all():
-        scope = json.dumps(json.loads(row.scope) | {"tenant": tenant}, ensure_ascii=False, sort_keys=True)
+        scope = json.dumps({**json.loads(row.scope), **owner}, ensure_ascii=False, sort_keys=True)
         tokens, cost = row.tokens, row.cost_usd
         is_counter = [budget_counters.c[name] == getattr(row, name) for name in ("budget", "scope", "period")]
         if scope != row.scope:  # a counter with the new scope is of an earlier definition of the budget: add it
@@ -130,7 +163,7 @@ def _move_counters(connection: sa.Connection, conversation_id: str, tenant: str)
             returned = sa.delete(budget_counters).where(*other)
             for merged in connection.execute(returned.returning(budget_counters)).all():
                 tokens, cost = tokens + merged.tokens, cost + merged.cost_usd
-        values = {"scope": scope, "owner": f"conversation:{conversation_id}{SEPARATOR}{tenant}"}
+        values = {"scope": scope, "owner": f"conversation:{new_key}"}
         update = sa.update(budget_counters).where(*is_counter)
         connection.execute(update.values(tokens=tokens, cost_usd=cost, **values))
 
@@ -144,11 +177,12 @@ MIGRATIONS: Mapping[int, Migration] = {
     7: _version_7,
     8: _version_8,
     9: _version_9,
+    10: _version_10,
 }
 """Migrates a database from the version before to this one. All run in one transaction."""
 SCHEMA_VERSION = max(MIGRATIONS)
 """The version of the tables that this code uses."""
-_MIN_VERSIONS: Mapping[int, int] = {number: number for number in range(1, 8)} | {8: 7, 9: 7}
+_MIN_VERSIONS: Mapping[int, int] = {number: number for number in range(1, 8)} | {8: 7, 9: 7, 10: 10}
 """The oldest schema version of code that may use a database of this version."""
 
 

@@ -48,7 +48,7 @@ def insert_queued(
     """
     key, is_ready = None, True
     if request.conversation_id is not None:
-        key = conversation_key(request.conversation_id, request.tenant)
+        key = conversation_key(request.conversation_id, request.tenant, request.user)
         delete_expired(connection, now, key)
         open_run = _lock_conversation(connection, key, request, now)
         waiting = connection.execute(sa.select(sa.func.count()).where(is_waiting(key))).scalar_one()

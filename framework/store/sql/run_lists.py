@@ -16,10 +16,10 @@ from framework.store.sql.processes import find_dead, is_leased
 from framework.store.sql.run_figures import UNMEASURED, figure, known_cost
 from framework.store.sql.schema import RELEASED_ORDER, has_status, is_claimed_or_running, processes, runs
 from framework.store.sql.texts import (
+    begins_with_key,
     contains_text,
     conversation_id_of,
     conversation_key,
-    has_tenants_id,
     id_in_key,
     storable,
     to_sql_text,
@@ -31,8 +31,8 @@ _LISTED = [column for column in runs.c if column.name not in ("head", "state", "
 
 _MAX_ORPHANS = 10_000
 _UNINDEXED_NUMBER = runs.c.no + sa.literal_column("0")
-"""The order of a conversation's runs. PostgreSQL expects many runs for the range of keys that conversations of tenants
-have; to find the first ones, it would then read all runs in the order of the index of their numbers.
+"""The order of a conversation's runs. PostgreSQL expects many runs for the range of keys that conversations with
+an id have; to find the first ones, it would then read all runs in the order of the index of their numbers.
 """
 
 
@@ -111,6 +111,8 @@ def _owner_conditions(query: RunQuery) -> Iterator[sa.ColumnElement[bool]]:
         yield runs.c.tenant == to_sql_text(query.tenant)
     if query.without_tenant:
         yield runs.c.tenant.is_(None)
+    if query.without_user:
+        yield runs.c.user_id.is_(None)
     if query.agents is not None:
         yield runs.c.agent.in_([to_sql_text(agent) for agent in query.agents])
 
@@ -129,13 +131,18 @@ def _conditions(query: RunQuery, dialect: str) -> Iterator[sa.ColumnElement[bool
     if query.agent is not None:
         yield runs.c.agent == to_sql_text(query.agent)
     yield from _contents(query, dialect)
-    if query.conversation_id is not None and query.tenant is None:
-        key = conversation_key(query.conversation_id, None)
-        of_tenant = has_tenants_id(runs.c.conversation_id, query.conversation_id, dialect)
-        yield sa.or_(runs.c.conversation_id == key, sa.and_(runs.c.tenant.is_not(None), of_tenant))
-    elif query.conversation_id is not None:
-        keys = (conversation_key(query.conversation_id, tenant) for tenant in (query.tenant, None))
-        yield runs.c.conversation_id.in_(list(keys))
+    if query.conversation_id is not None:
+        yield _is_in_conversation(query.conversation_id, query, dialect)
+
+
+def _is_in_conversation(conversation_id: str, query: RunQuery, dialect: str) -> sa.ColumnElement[bool]:
+    """Return the condition that a run is one of a conversation with this id, of any owner that the query does not name.
+
+    A run has the tenant and user of its conversation.
+    """
+    if (query.tenant or query.without_tenant) and (query.user or query.without_user):
+        return runs.c.conversation_id == conversation_key(conversation_id, query.tenant, query.user)
+    return begins_with_key(runs.c.conversation_id, conversation_key(conversation_id, query.tenant, None), dialect)
 
 
 def _contents(query: RunQuery, dialect: str) -> Iterator[sa.ColumnElement[bool]]:

@@ -90,9 +90,9 @@ def claim_conversation(
 
     A run that is not queued is rejected while others wait.
     """
-    key = conversation_key(conversation.id, conversation.tenant)
+    key = conversation_key(conversation.id, conversation.tenant, conversation.user)
     if not conversation.turns:
-        owner = {"user_id": to_sql_text(state.user), "tenant": to_sql_text(conversation.tenant)}
+        owner = {"user_id": to_sql_text(conversation.user), "tenant": to_sql_text(conversation.tenant)}
         new = insert_into(conversations, connection.dialect).values(id=key, created_at=now, updated_at=now, **owner)
         connection.execute(new.on_conflict_do_nothing(index_elements=["id"]))
     row = {"key": key, "turns_before": conversation.turns, "run": state.run_id, "now": now}

@@ -147,7 +147,7 @@ class SqlStore(SqlReader, SqlSignals):
                 row["turn"] = sql_runs.claim_conversation(
                     connection, conversation, state, self.now(), is_queued=claim is not None
                 )
-                row["conversation_id"] = conversation_key(conversation.id, conversation.tenant)
+                row["conversation_id"] = conversation_key(conversation.id, conversation.tenant, conversation.user)
             if blueprint is not None and is_new:
                 sql_runs.insert_blueprint(connection, blueprint, self.now())
             if claim is None:
@@ -304,13 +304,15 @@ class SqlStore(SqlReader, SqlSignals):
         """Save files by digest, each once."""
         await self._database.write(lambda c: sql_media.insert_media(c, run_id, files, self.now()), is_request=True)
 
-    async def conversation(self, conversation_id: str, tenant: str | None = None) -> Conversation:
+    async def conversation(
+        self, conversation_id: str, tenant: str | None = None, user: str | None = None
+    ) -> Conversation:
         """Return a conversation with the messages of its answered turns. Delete it first if it has expired."""
-        key = conversation_key(conversation_id, tenant)
+        key = conversation_key(conversation_id, tenant, user)
         while True:
             conversation = await self._database.read(
                 lambda connection: sql_conversations.select_conversation(
-                    connection, conversation_id, tenant, self.now()
+                    connection, conversation_id, tenant, user, self.now()
                 )
             )
             if conversation is not None:
@@ -321,11 +323,13 @@ class SqlStore(SqlReader, SqlSignals):
         """Save session values, compare-and-set on the number of turns."""
         await self._database.write(lambda c: sql_conversations.replace_session(c, conversation), is_request=True)
 
-    async def delete_conversation(self, conversation_id: str, tenant: str | None = None) -> int:
+    async def delete_conversation(
+        self, conversation_id: str, tenant: str | None = None, user: str | None = None
+    ) -> int:
         """Delete a conversation and its runs, in one transaction."""
         return await self._database.write(
             lambda connection: sql_conversations.delete_conversation(
-                connection, self._database, self._leases, conversation_id, tenant
+                connection, self._database, self._leases, conversation_id, tenant, user
             ),
             is_request=True,
         )

@@ -1,11 +1,11 @@
-"""Texts as columns contain them: without characters that a database rejects, and ids of conversations with tenant."""
+"""Texts as columns contain them: without characters that a database rejects, and ids of conversations with owner."""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 
 SEPARATOR = "\x1f"
-"""Ids and tenants are printable, so neither contains this control character."""
+"""Ids, tenants and users are printable, so none contains this control character."""
 _NEXT = " "
 """The character after the separator."""
 
@@ -20,9 +20,14 @@ def to_sql_text(value: str | None) -> str | None:
     return None if value is None else storable(value)
 
 
-def conversation_key(conversation_id: str, tenant: str | None) -> str:
-    """Return the text that identifies a conversation in the database: its id, and its tenant if it has one."""
-    parts = (conversation_id,) if tenant is None else (conversation_id, tenant)
+def conversation_key(conversation_id: str, tenant: str | None, user: str | None) -> str:
+    """Return the text that identifies a conversation in the database: its id, and its tenant and user if it has them.
+
+    The number of separators tells which it has: 0 none, 1 a tenant, 2 both, 3 a user.
+    """
+    parts = [conversation_id, *(() if tenant is None else (tenant,))]
+    if user is not None:
+        parts += [user] if tenant is not None else ["", "", user]
     return SEPARATOR.join(storable(part).replace(SEPARATOR, "\ufffd") for part in parts)
 
 
@@ -43,9 +48,9 @@ def contains_text(text: str, *columns: sa.ColumnElement[str]) -> sa.ColumnElemen
     return sa.or_(*(column.icontains(storable(text), autoescape=True) for column in columns))
 
 
-def has_tenants_id(column: sa.ColumnElement[str], conversation_id: str, dialect: str) -> sa.ColumnElement[bool]:
-    """Return the condition that a column contains the key of a conversation with this id, of any tenant."""
-    key = conversation_key(conversation_id, None)
+def begins_with_key(column: sa.ColumnElement[str], key: str, dialect: str) -> sa.ColumnElement[bool]:
+    """Return the condition that a column contains a key of a conversation, or a longer one that begins with it."""
     # Compared byte by byte: by the rules of a language, PostgreSQL would ignore the separator.
     least, below = (">=", "<") if dialect == "sqlite" else ("~>=~", "~<~")
-    return sa.and_(column.op(least)(f"{key}{SEPARATOR}"), column.op(below)(f"{key}{_NEXT}"))
+    is_longer = sa.and_(column.op(least)(f"{key}{SEPARATOR}"), column.op(below)(f"{key}{_NEXT}"))
+    return sa.or_(column == key, is_longer)

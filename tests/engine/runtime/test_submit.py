@@ -149,18 +149,19 @@ def test_what_cannot_succeed_is_rejected_at_once(
     asyncio.run(main())
 
 
-def test_a_conversation_of_another_user_is_not_accessible(tmp_path: Path, any_url: str | None) -> None:
+def test_an_id_of_another_users_conversation_begins_a_new_one(tmp_path: Path, any_url: str | None) -> None:
     async def main() -> None:
-        async with opened(project(tmp_path), any_url, ScriptedModel(script=lambda _: "ok")) as runtime:
-            first = await runtime.submit("hi", conversation="c", user="ann")
-            for user in ("bob", None):
-                with pytest.raises(RequestError, match="this user has no conversation 'c'"):
-                    await runtime.submit("hi", conversation="c", user=user, queue=True)
-            await runtime.result(first.run_id, user="ann")
-            with pytest.raises(RequestError, match="this user has no conversation 'c'"):
-                await runtime.submit("hi", conversation="c", user="bob", queue=True)
-            other = await runtime.submit("hi", conversation="c", user="bob", tenant="t2")  # another name space
-            assert (await runtime.result(other.run_id, user="bob", tenant="t2")).status == "completed"
+        gate = Gate()
+        async with opened(project(tmp_path), any_url, ScriptedModel(script=echo), tools=gate.tools()) as runtime:
+            first = await runtime.submit("hold", conversation="c", user="ann")
+            await gate.began.wait()
+            others: list[dict[str, Any]] = [{}, {"user": "bob"}, {"user": "bob", "tenant": "t"}, {"tenant": "t"}]
+            for other in others:  # they do not wait for the first one
+                run = await runtime.submit("hi", conversation="c", queue=True, **other)
+                result = await runtime.result(run.run_id, **other)
+                assert (result.conversation_id, len(result.messages)) == ("c", 2)
+            gate.opened.set()
+            assert (await runtime.result(first.run_id, user="ann")).status == "completed"
 
     asyncio.run(main())
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -19,15 +20,17 @@ from framework.store.period import Period
 from framework.store.protocol import Conversation, Pruned, RunInfo, RunQuery
 from framework.store.sql.database import Database
 from framework.store.sql.migrations import SCHEMA_VERSION
+from framework.store.sql.schema import INDEXES_OF_VERSION_10, budget_counters, conversations, runs
 from framework.store.sql.store import SqlStore
+from framework.store.sql.texts import SEPARATOR
 from framework.store.usage import GROUPINGS
 from framework.testing import ScriptedModel
-from framework.types.budget import BudgetUse, counter_scope
+from framework.types.budget import BudgetUse, CounterScope, counter_scope
 from framework.types.messages import Message
 from framework.types.state import RunState
 from tests.support.old_stores import DUMPS, QUEUED, STORE, TENANTS, project_with_old_store
 from tests.support.projects import agent, write
-from tests.support.queues import begin, end
+from tests.support.queues import begin, cancel, end, request
 
 each_dump = pytest.mark.parametrize("dump", DUMPS, ids=lambda dump: dump.stem)
 
@@ -151,7 +154,8 @@ def test_the_conversations_of_an_old_store_stay_those_of_their_tenants(tmp_path:
             assert turns == {("c1", "a"): 2, ("c2", "b"): 1, ("c3", None): 1}
             assert [info.conversation_id for info in await store.runs()] == ["c1", "c1", "c2", "c3"]
             used = {tuple(json.loads(use.scope).items()): use.tokens for use in await store.budget_uses()}
-            of_c1, of_c2 = (("conversation", "c1"), ("tenant", "a")), (("conversation", "c2"), ("tenant", "b"))
+            of_c2 = (("conversation", "c2"), ("tenant", "b"))
+            of_c1 = (("conversation", "c1"), ("tenant", "a"), ("user", "ann"))
             assert used == {of_c1: 20, of_c2: 10, (("conversation", "c3"),): 10}
             third = await runtime.run("and then?", conversation="c1", tenant="a", user="ann")
             assert [message.content for message in third.messages[-2:]] == ["and then?", "third"]
@@ -165,7 +169,7 @@ def test_the_conversations_of_an_old_store_stay_those_of_their_tenants(tmp_path:
             assert (await store.conversation("c2", "b")).open_run is None
             other = await runtime.run("hi", conversation="c1", tenant="b")
             assert [message.content for message in other.messages] == ["hi", "new"]
-            assert await store.delete_conversation("c1", "a") == 3
+            assert await store.delete_conversation("c1", "a", "ann") == 3
             assert of_c1 not in {tuple(json.loads(use.scope).items()) for use in await store.budget_uses()}
 
     asyncio.run(main())
@@ -193,6 +197,50 @@ def test_a_postgresql_store_of_version_4_moves_its_conversations_to_their_tenant
         assert [info.conversation_id for info in await store.runs()] == ["of a", "of None"]
         scopes = [json.loads(use.scope) for use in await store.budget_uses()]
         assert scopes == [{"conversation": "of None"}, {"conversation": "of a", "tenant": "a"}]
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_store_of_version_9_moves_its_conversations_to_their_users(
+    new_store: Callable[[], str], tmp_path: Path
+) -> None:
+    url, owners = new_store(), {f"{tenant}-{user}": (tenant, user) for tenant in ("a", None) for user in ("ann", None)}
+
+    async def main() -> None:
+        store = await SqlStore.open(url, tmp_path)
+        for name, (tenant, user) in owners.items():
+            names = {"tenant": tenant, "user": user}
+            await store.enqueue(answered := request("answered", name, **names))
+            (claimed,) = await store.claim(1, run_id=answered.run_id)
+            await end(*await begin(store, claimed))
+            await store.enqueue(request("waits", name, **names))
+            await store.enqueue(given_up := request("given up", f"no turn of {name}", **names))
+            await cancel(store, given_up.run_id)
+            per: tuple[list[CounterScope], ...] = (["conversation"], ["conversation", "user"])
+            scopes = [counter_scope(p, tenant=tenant, user=None, conversation=name, run_id="") for p in per]
+            await store.count_use([BudgetUse(budget="talk", scope=scope, tokens=1) for scope in scopes])
+        await store._database.write(_as_version_9)
+        await store.close()
+        store = await SqlStore.open(url, tmp_path)
+        assert {one.id: (one.tenant, one.user) for one in await store.conversations()} == owners
+        for name, owner in owners.items():
+            found = await store.conversation(name, *owner)
+            texts = [message.content for message in found.messages]
+            assert (texts, found.turns, found.waiting) == (["answered", "answer to answered"], 1, 1)
+            infos = await store.runs(RunQuery.of_conversation(found))
+            assert [info.message for info in infos] == ["answered", "waits"]
+            left = await store.runs(RunQuery.of_conversation(replace(found, id=f"no turn of {name}")))
+            assert [info.message for info in left] == ["given up"]
+        for claimed in await store.claim(10):
+            await end(*await begin(store, claimed))
+        tokens = []
+        for name, owner in owners.items():
+            assert (await store.conversation(name, *owner)).turns == 2
+            tokens.append(sum(use.tokens for use in await store.budget_uses()))
+            await store.delete_conversation(name, *owner)
+        assert tokens == [8, 6, 4, 2]
+        assert await store.budget_uses() == []
         await store.close()
 
     asyncio.run(main())
@@ -231,7 +279,21 @@ def _as_version_2(connection: sa.Connection) -> None:
     assert SCHEMA_VERSION > 2
 
 
+def _as_version_9(connection: sa.Connection) -> None:
+    """Remove the users from the keys of conversations, in tables without their later indexes."""
+    for index in INDEXES_OF_VERSION_10:
+        connection.exec_driver_sql(f"DROP INDEX IF EXISTS {index.name}")
+    for table, column in ((conversations, "id"), (runs, "conversation_id"), (budget_counters, "owner")):
+        keys = sa.select(table.c[column]).where(table.c[column].like(f"%{SEPARATOR}%")).distinct()
+        for key in connection.execute(keys).scalars().all():
+            conversation_id, *owner = key.split(SEPARATOR)
+            old = SEPARATOR.join([conversation_id, *(owner[:1] if len(owner) < 3 else ())])
+            connection.execute(sa.update(table).where(table.c[column] == key).values({column: old}))
+    connection.exec_driver_sql("DELETE FROM agentsd_schema WHERE version > 9")
+
+
 def _as_version_6(connection: sa.Connection) -> None:
+    _as_version_9(connection)
     columns = ("process", "priority", "rank", "queue", "ready", "blocked_by", "refusals", "offered_at")
     for statement in (
         *(f"ALTER TABLE agentsd_runs DROP COLUMN {name}" for name in columns),
@@ -252,7 +314,6 @@ def _as_version_4(connection: sa.Connection) -> None:
         "DROP TABLE agentsd_idempotency_keys",
         "ALTER TABLE agentsd_runs DROP COLUMN request",
         "DROP INDEX ix_agentsd_runs_queued, ix_agentsd_runs_waiting, ix_agentsd_runs_paused",
-        "DROP INDEX ix_agentsd_conversations_of_tenants",
         "UPDATE agentsd_runs SET conversation_id = split_part(conversation_id, chr(31), 1)",
         "UPDATE agentsd_conversations SET id = split_part(id, chr(31), 1)",
         "DELETE FROM agentsd_schema WHERE version > 4",

@@ -60,7 +60,7 @@ def fill(connection: sa.Connection, number: int) -> None:
         "owner": lambda n: f"{holders[n % 20]}.{n}",
         "process": lambda n: holders[n % 20],
     }
-    theirs = {"conversation_id": lambda n: conversation_key(f"theirs{n}", "t"), "tenant": lambda _: "t"}
+    theirs = {"conversation_id": lambda n: conversation_key(f"theirs{n}", "t", None), "tenant": lambda _: "t"}
     for table in (
         rows("running", number, "running", **held),
         rows("queued", number, "queued", **waits),
