@@ -64,7 +64,7 @@ def conversation_info(
 
 def select_runs(infos: Iterable[RunInfo], query: RunQuery) -> list[RunInfo]:
     """Return the matching runs of those given, oldest first; raises RequestError."""
-    found = [info for info in infos if all(_matches_owner(info, query))]
+    found = [info for info in infos if has_owner(query, info.tenant, info.user) and _is_in_scope(info, query)]
     if query.before is not None:
         place = next((n for n, info in enumerate(found) if info.run_id == query.before), None)
         if place is None:
@@ -98,11 +98,11 @@ def _position(one: ConversationInfo | ConversationCursor) -> tuple[float, str, s
     return -one.updated_at, one.id, one.tenant or "", one.user or ""
 
 
-def _matches_owner(info: RunInfo, query: RunQuery) -> Iterator[bool]:
-    yield query.user is None or info.user == query.user
-    yield query.tenant is None or info.tenant == query.tenant
-    yield info.user is None or not query.without_user
-    yield _is_in_scope(info, query)
+def has_owner(query: RunQuery, tenant: str | None, user: str | None) -> bool:
+    """Return whether the runs of a tenant and user match a query, as far as that depends on their owner."""
+    if (query.without_tenant and tenant is not None) or (query.without_user and user is not None):
+        return False
+    return query.tenant in (None, tenant) and query.user in (None, user)
 
 
 def _is_in_scope(info: RunInfo | ConversationInfo, query: RunQuery | ConversationQuery) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from framework.store.clock import StoreClock
 from framework.store.conversation_lists import ConversationInfo, ConversationQuery
-from framework.store.memory_lists import conversation_info, run_info, select_conversations, select_runs
+from framework.store.memory_lists import conversation_info, has_owner, run_info, select_conversations, select_runs
 from framework.store.memory_packing import UNPACKED_BYTES, CompressedRun, compress_run
 from framework.store.memory_tables import (
     ConversationKey,
@@ -225,8 +225,10 @@ class MemoryRuns:
         """Return None: blueprints are not stored."""
         return None
 
-    async def load_media(self, digests: Collection[str]) -> Mapping[str, bytes]:
+    async def load_media(self, digests: Collection[str], of: RunQuery | None = None) -> Mapping[str, bytes]:
         """Return the stored files with these digests."""
+        if of is not None:
+            digests = [one for one in digests if any(self._has_owner(user, of) for user in self._media.users(one))]
         return self._media.get(digests)
 
     async def budget_uses(self, keys: Collection[CounterKey] | None = None) -> Sequence[BudgetUse]:
@@ -236,6 +238,12 @@ class MemoryRuns:
     async def queue_size(self) -> QueueSize:
         """Return how many runs wait in the queue."""
         return QueueSize(len(self._queue), self._added)
+
+    def _has_owner(self, one: str | ConversationKey, query: RunQuery) -> bool:
+        """Return whether a run, by its id, or a conversation, by its key, has the owner that a query names."""
+        if not isinstance(one, str):
+            return has_owner(query, *one[1:])
+        return one in self._runs and has_owner(query, self._runs[one].info.tenant, self._runs[one].info.user)
 
     def _turns(self, key: ConversationKey) -> list[MemoryRecord]:
         return [record for record in self._runs.values() if record.key == key]

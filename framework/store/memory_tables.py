@@ -45,6 +45,10 @@ class MemoryMedia:
         """Return the files with these digests."""
         return {digest: self._files[digest] for digest in digests if digest in self._files}
 
+    def users(self, digest: str) -> Iterator[str | ConversationKey]:
+        """Yield the users of a file."""
+        return (user for user, digests in self._digests.items() if digest in digests)
+
     def sizes(self, user: str | ConversationKey) -> dict[str, int]:
         """Return the size of each file of a user, by digest."""
         return {digest: len(self._files[digest]) for digest in self._digests.get(user, ())}

@@ -7,7 +7,7 @@ run, or by taking over one that no process holds. Writes through a record that w
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -189,15 +189,14 @@ class RunQuery:
     limit: int | None = None
 
     @classmethod
+    def of_owner(cls, tenant: str | None, user: str | None) -> RunQuery:
+        """Return the query for all runs of a tenant and user; None: those that have none."""
+        return cls(tenant=tenant, without_tenant=tenant is None, user=user, without_user=user is None)
+
+    @classmethod
     def of_conversation(cls, conversation: Conversation | ConversationInfo) -> RunQuery:
         """Return the query for all runs of a conversation."""
-        return cls(
-            conversation_id=conversation.id,
-            tenant=conversation.tenant,
-            without_tenant=conversation.tenant is None,
-            user=conversation.user,
-            without_user=conversation.user is None,
-        )
+        return replace(cls.of_owner(conversation.tenant, conversation.user), conversation_id=conversation.id)
 
 
 class Store(WorkStore, Signals, Protocol):
@@ -364,8 +363,13 @@ class Store(WorkStore, Signals, Protocol):
         """
         ...
 
-    async def load_media(self, digests: Collection[str]) -> Mapping[str, bytes]:
-        """Return the stored files with these digests, by digest. Those that are not stored are missing."""
+    async def load_media(self, digests: Collection[str], of: RunQuery | None = None) -> Mapping[str, bytes]:
+        """Return the stored files with these digests, by digest. Those that are not stored are missing.
+
+        Args:
+            digests: the digests of the files.
+            of: only files that a run with this owner refers to; its other fields are ignored. None: of any owner.
+        """
         ...
 
     async def conversation(

@@ -21,7 +21,7 @@ from framework.llm.message_formats import Form, exported
 from framework.store.memory import MemoryStore
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.events import wire
-from framework.types.media import MAX_REQUEST_MEDIA_BYTES, TextPart
+from framework.types.media import MAX_REQUEST_MEDIA_BYTES, MediaPart, TextPart
 from framework.types.messages import Message
 from tests.support.media import jpeg, pdf, png, wav
 from tests.support.plans import draft, model_step
@@ -102,7 +102,7 @@ def test_a_file_alone_is_a_message(tmp_path: Path) -> None:
 
 def test_a_run_without_files_loads_none(tmp_path: Path) -> None:
     class NoMedia(MemoryStore):
-        async def load_media(self, digests: Any) -> Any:
+        async def load_media(self, digests: Any, of: Any = None) -> Any:
             raise AssertionError(digests)
 
         async def save_media(self, run_id: str, files: Any) -> None:
@@ -229,6 +229,32 @@ def test_files_of_a_history_are_found_or_described(tmp_path: Path) -> None:
     (warning,) = third.warnings
     assert warning.code == "file_not_sent"
     assert warning.message.endswith("a.png]: it is no longer stored")
+
+
+def test_a_digest_of_a_file_of_another_owner_is_unknown(tmp_path: Path) -> None:
+    ann: dict[str, Any] = {"user": "ann", "tenant": "t"}
+    unknown = PICTURE.part.model_copy(update={"digest": "0" * 64})
+    others: list[dict[str, Any]] = [{}, {"user": "ann"}, {"tenant": "t"}, {"user": "bob", "tenant": "t"}]
+
+    async def seen(runtime: Runtime, model: Model, part: MediaPart, owner: dict[str, Any]) -> Any:
+        message = Message.of_parts("user", [part])
+        with pytest.raises(RequestError) as refused:
+            await runtime.run(history=[message], **owner)
+        given = [message, Message(role="assistant", content="hm")]
+        result = await runtime.run("And?", history=given, **owner)
+        again = await runtime.run("And?", history=result.messages, **owner)
+        return str(refused.value), [shown(request) for request in model.requests[-2:]], again.warnings
+
+    async def main() -> None:
+        model = Model(*["ok"] * 20)
+        async with opened(project(tmp_path), model) as runtime:
+            await runtime.run(["What?", PICTURE], **ann)
+            for other in others:
+                assert await seen(runtime, model, PICTURE.part, other) == await seen(runtime, model, unknown, other)
+            await runtime.run("Sure?", history=[Message.of_parts("user", [PICTURE.part])], **ann)
+            assert shown(model.requests[-1])[0] == ("user", "", [PICTURE.data])
+
+    asyncio.run(main())
 
 
 def test_a_history_keeps_its_files_after_the_first_run_is_deleted(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from itertools import product
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from examples.scale_demo.postgres import new_database
 from framework.store.memory import MemoryStore
-from framework.store.protocol import Store
+from framework.store.protocol import RunQuery, Store
 from framework.store.sql.schema import media
 from framework.store.sql.store import SqlStore
 from framework.types.digest import bytes_digest
@@ -45,6 +46,31 @@ async def stored(store: Store, *files: bytes) -> list[bool]:
     found = await store.load_media([bytes_digest(data) for data in files])
     assert all(found[bytes_digest(data)] == data for data in files if bytes_digest(data) in found)
     return [bytes_digest(data) in found for data in files]
+
+
+def test_the_files_of_one_owner_are_those_that_its_runs_refer_to(any_url: str | None) -> None:
+    owners = [*product(("a", None), ("ann", "bob", None))]
+    own = {owner: File.from_bytes(png(str(number)), name="own") for number, owner in enumerate(owners, 1)}
+
+    async def body(store: Store) -> None:
+        for (tenant, user), conversation in product(owners, ("c", None)):
+            files = {one.part.digest: one.data for one in (own[tenant, user], *FILES[:1])}
+            message = Message.of_parts("user", [own[tenant, user].part, FILES[0].part])
+            state = RunState(agent="one", messages=[message], tenant=tenant, user=user, conversation_id=conversation)
+            await store.save_media(state.run_id, files)
+            found = await store.conversation(conversation, tenant, user) if conversation else None
+            record = await store.begin(state, found, None)
+            state.status, state.finish_reason = "completed", "final"
+            await record.write(state, last=True)
+        digests = [one.part.digest for one in (*own.values(), *FILES[:1])]
+        for owner in owners:
+            found_files = await store.load_media(digests, RunQuery.of_owner(*owner))
+            assert found_files == {one.part.digest: one.data for one in (own[owner], FILES[0])}
+        assert len(await store.load_media(digests, RunQuery(tenant="a"))) == 4
+        assert len(await store.load_media(digests)) == len(digests)
+        assert await store.load_media(digests, RunQuery.of_owner("b", "ann")) == {}
+
+    with_store(body, any_url)
 
 
 PARTS = st.lists(st.builds(TextPart, text=st.text(st.characters(codec="utf-8"))) | st.sampled_from(FILES))

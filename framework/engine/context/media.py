@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
+from framework.store.protocol import RunQuery
 from framework.types.file import File
 from framework.types.media import MediaPart
 from framework.types.state import RunState
@@ -21,8 +22,8 @@ class MediaStore(Protocol):
         """Save files by digest."""
         ...
 
-    async def load_media(self, digests: Collection[str]) -> Mapping[str, bytes]:
-        """Return the stored files with these digests."""
+    async def load_media(self, digests: Collection[str], of: RunQuery | None = None) -> Mapping[str, bytes]:
+        """Return the stored files with these digests, or those that a run with this owner refers to."""
         ...
 
 
@@ -37,6 +38,7 @@ class RunMedia:
             store: saves the files; None for a run that is not stored.
         """
         self._run_id, self._store = state.run_id, store
+        self._owner = RunQuery.of_owner(state.tenant, state.user)
         self._loaded: dict[str, bytes] = {}
         self._reported: set[str] = set()
         self.in_use = any(message.parts for run in state.with_sub_runs() for message in (*run.history, *run.messages))
@@ -56,7 +58,7 @@ class RunMedia:
         """Return the files with these digests; those that were deleted are missing. Raises StoreError."""
         missing = set(digests) - self._loaded.keys()
         if missing and self._store is not None:
-            self._loaded |= await self._store.load_media(missing)
+            self._loaded |= await self._store.load_media(missing, self._owner)
         return {digest: self._loaded[digest] for digest in digests if digest in self._loaded}
 
     def newly_omitted(self, parts: Sequence[MediaPart]) -> list[MediaPart]:

@@ -152,7 +152,10 @@ class RunStarter:
                 require_accepted(own.media, name, self._models.get(generation.settings, name).info)
         earlier = state.history if state.conversation_id is None else []  # a conversation keeps its own files
         digests = {part.digest for message in (own, *earlier) for part in message.media} - new.keys()
-        contents = {**new, **(await self._store.load_media(digests) if digests else {})}
+        owner = RunQuery.of_owner(state.tenant, state.user)
+        if self._caller(state.user, state.tenant).single_user:  # it can access the files of any
+            owner = RunQuery(tenant=state.tenant, user=state.user)
+        contents = {**new, **(await self._store.load_media(digests, owner) if digests else {})}
         if missing := next((part for part in own.media if part.digest not in contents), None):
             raise RequestError(f"{missing.description} is not stored: pass the file itself")
         if contents:

@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping
 
 import sqlalchemy as sa
 
+from framework.store.protocol import RunQuery
+from framework.store.sql.run_lists import owner_conditions
 from framework.store.sql.schema import media, run_media, runs
 from framework.store.sql.upserts import insert_into
 
@@ -22,10 +24,13 @@ def insert_media(connection: sa.Connection, run_id: str, files: Mapping[str, byt
         connection.execute(link.on_conflict_do_nothing())
 
 
-def select_media(connection: sa.Connection, digests: Collection[str]) -> dict[str, bytes]:
-    """Return the stored files with these digests, by digest."""
-    rows = connection.execute(sa.select(media.c.digest, media.c.body).where(media.c.digest.in_(sorted(digests))))
-    return {digest: bytes(body) for digest, body in rows}
+def select_media(connection: sa.Connection, digests: Collection[str], of: RunQuery | None) -> dict[str, bytes]:
+    """Return the stored files with these digests, by digest; `of`: those that a run with this owner refers to."""
+    select = sa.select(media.c.digest, media.c.body).where(media.c.digest.in_(sorted(digests)))
+    if of is not None:
+        refers = (run_media.c.digest == media.c.digest, run_media.c.run_id == runs.c.id)
+        select = select.where(sa.exists().where(*refers, *owner_conditions(of)))
+    return {digest: bytes(body) for digest, body in connection.execute(select)}
 
 
 def delete_media_of(connection: sa.Connection, run_ids: Collection[str]) -> int:

@@ -108,9 +108,9 @@ class SqlReader:
         files = await self._database.read(lambda connection: connection.execute(select).scalar_one_or_none())
         return Blueprint(digest, orjson.loads(files)) if files else None
 
-    async def load_media(self, digests: Collection[str]) -> Mapping[str, bytes]:
+    async def load_media(self, digests: Collection[str], of: RunQuery | None = None) -> Mapping[str, bytes]:
         """Return the stored files with these digests."""
-        return await self._database.read(lambda connection: sql_media.select_media(connection, digests))
+        return await self._database.read(lambda connection: sql_media.select_media(connection, digests, of))
 
     async def conversations(self, query: ConversationQuery | None = None) -> Sequence[ConversationInfo]:
         """Return the matching conversations, latest turn first."""

@@ -46,7 +46,7 @@ def list_runs(connection: sa.Connection, database: Database, leases: RunLeases, 
     select = select.order_by(order.desc() if query.newest_first else order)
     select = select.where(*conditions(query, dialect))
     if query.before is not None:
-        position = sa.select(runs.c.no).where(runs.c.id == to_sql_text(query.before), *_owner_conditions(query))
+        position = sa.select(runs.c.no).where(runs.c.id == to_sql_text(query.before), *owner_conditions(query))
         number = connection.execute(position).scalar_one_or_none()
         if number is None:
             raise unknown_position(query.before)
@@ -100,11 +100,12 @@ def queue_size(connection: sa.Connection) -> QueueSize:
 
 def conditions(query: RunQuery, dialect: str) -> Iterator[sa.ColumnElement[bool]]:
     """Yield the conditions of a query on the columns of runs, without its position and limit."""
-    yield from _owner_conditions(query)
+    yield from owner_conditions(query)
     yield from _conditions(query, dialect)
 
 
-def _owner_conditions(query: RunQuery) -> Iterator[sa.ColumnElement[bool]]:
+def owner_conditions(query: RunQuery) -> Iterator[sa.ColumnElement[bool]]:
+    """Yield the conditions on the owner and the agent of runs."""
     if query.user is not None:
         yield runs.c.user_id == to_sql_text(query.user)
     if query.tenant is not None:
