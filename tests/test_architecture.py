@@ -270,7 +270,6 @@ USES_OF_PRIVATE_NAMES = {
 }
 """Private names of other distributions that are still in use. This table only becomes smaller."""
 OVERRIDDEN_PRIVATE_NAMES = {
-    "framework/config/templates/sandbox.py": {"_generate"},
     "framework/telemetry/tracer.py": {"_set_items"},
 }
 """Private methods of other distributions that are still overridden. This table only becomes smaller."""

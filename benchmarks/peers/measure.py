@@ -17,7 +17,7 @@ from benchmarks.peers.process import PeerFailed, PeerProcess, started
 
 MODEL_SECONDS = 0.02
 """Latency of the model server in jobs with many conversations."""
-CALLS_PER_SECOND = 4.0
+CALLS_PER_SECOND = 3.0
 """What agentsd promises beside the best framework with 100 and with 500 conversations."""
 Rounds = Mapping[str, Sequence[Done]]
 """The results of each peer, one per round."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, update_wrapper
-from types import BuiltinMethodType, MethodType
+from types import BuiltinMethodType, CodeType, MethodType
 from typing import Any
 
 from jinja2 import nodes, pass_context
@@ -68,11 +68,13 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
         return update_wrapper(wrapper, value)
 
-    def _generate(
-        self, source: nodes.Template, name: str | None, filename: str | None, defer_init: bool = False
-    ) -> str:
-        _ChargeInserter(self).visit(source)
-        return super()._generate(source, name, filename, defer_init)
+    def compile(  # type: ignore[override]  # not the overload for `raw`, which returns the code as text
+        self, source: str | nodes.Template, name: str | None = None, filename: str | None = None, **options: Any
+    ) -> CodeType:
+        tree = self.parse(source, name, filename) if isinstance(source, str) else source
+        _ChargeInserter(self).visit(tree)
+        code: CodeType = super().compile(tree, name, filename, **options)
+        return code
 
 
 class _Formatter(SandboxedFormatter):
