@@ -11,6 +11,7 @@ import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
+from operator import is_
 
 from framework.llm.capabilities import Capabilities
 from framework.types.media import TextPart
@@ -22,8 +23,6 @@ _NOTICE = re.compile(rf"<(?=\s*/?\s*{NOTICE_TAG}\b)", re.IGNORECASE)
 _SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
 _SHORT_ID_LENGTH = 9
 _UNANSWERED = "(no answer)"
-_MOST_KEPT = 5000
-"""Turns whose form is remembered for one run."""
 
 
 def marked_notice(text: str) -> str:
@@ -65,29 +64,41 @@ class ConversationShape:
     """The form of one run's conversation for one model. Turns that did not change keep their message objects."""
 
     def __init__(self) -> None:
-        self._turns: dict[tuple[int, ...], tuple[Sequence[Message], Sequence[Message]]] = {}
-        """The form of each turn by the ids of its messages, with the messages, so that no id is reused."""
+        self._complete: list[Message] = []
+        """The conversation as it was given last, without its last turn, which may grow."""
+        self._form: list[Message] = []
+        """The form of that part."""
+        self._last: tuple[Sequence[Message], Sequence[Message]] = (), ()
+        """The last turn, and its form."""
 
     def shaped(self, messages: Sequence[Message], accepted: Capabilities) -> Sequence[Message]:
         """Return the conversation in a form that the model accepts, without dropping any text.
 
         Args:
             messages: the conversation: an optional system message, then turns of user, assistant and tools, and
-                texts of the runtime as later system messages.
+                texts of the runtime as later system messages. Messages are compared by identity.
             accepted: what the model accepts.
         """
         if _accepts_all(accepted):
             return messages
-        result: list[Message] = []
-        for turn in _split_turns(messages):
-            key = tuple(map(id, turn))
-            known = self._turns.get(key)
-            if known is None:
-                known = self._turns[key] = turn, _shaped_turn(turn, accepted)
-                if len(self._turns) > _MOST_KEPT:
-                    del self._turns[next(iter(self._turns))]
-            result += known[1]
-        return result
+        rest = messages[len(self._complete) :]
+        if not _begins_with(messages, self._complete) or (self._complete and rest and rest[0].role != "assistant"):
+            self._complete, self._form, rest = [], [], messages
+        turns = [(turn, self._shaped_turn(turn, accepted)) for turn in _split_turns(rest)]
+        for turn, form in turns[:-1]:
+            self._complete += turn
+            self._form += form
+        self._last = turns[-1] if turns else ((), ())
+        return [*self._form, *self._last[1]]
+
+    def _shaped_turn(self, turn: Sequence[Message], accepted: Capabilities) -> Sequence[Message]:
+        known, form = self._last
+        is_known = len(known) == len(turn) and _begins_with(turn, known)
+        return form if is_known else _shaped_turn(turn, accepted)
+
+
+def _begins_with(messages: Sequence[Message], beginning: Sequence[Message]) -> bool:
+    return len(beginning) <= len(messages) and all(map(is_, beginning, messages))
 
 
 def _accepts_all(accepted: Capabilities) -> bool:

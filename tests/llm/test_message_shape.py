@@ -126,6 +126,18 @@ def test_no_text_of_a_user_or_a_tool_passes_for_a_notice(text: str) -> None:
             assert not forged.search(message.content)
 
 
+@given(st.data())
+@cases(200)
+def test_a_conversation_that_changes_has_the_form_of_a_new_one(data: st.DataObject) -> None:
+    shape, messages = ConversationShape(), data.draw(conversations())
+    for _ in range(data.draw(st.integers(1, 8))):
+        place, end = sorted(data.draw(st.tuples(*[st.integers(0, len(messages))] * 2)))
+        messages = [*messages[:place], *data.draw(conversations())[1:], *messages[end:]]
+        form = shape.shaped(messages, UNKNOWN)
+        assert list(form) == shaped(messages)
+        assert all(first is second for first, second in zip(form, shape.shaped(messages, UNKNOWN), strict=True))
+
+
 def test_a_short_id_is_kept_and_others_are_translated_to_different_ones() -> None:
     assert short_call_id("aB3456789") == "aB3456789"
     translated = {short_call_id(f"call_{number}") for number in range(2000)}
