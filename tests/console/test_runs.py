@@ -229,7 +229,8 @@ def test_a_tab_loads_only_what_it_shows_and_a_trace_in_pages(tmp_path: Path) -> 
                 assert [url for url in asked if url.startswith(("/trace", "/events"))] == []
                 await page.get_by_role("tab", name="Waterfall").click()
                 await expect(page.locator(".insp")).to_be_visible()
-                await page.get_by_role("tree").focus()
+                await expect(page.locator("run-detail:not(.loading)")).to_be_visible()
+                await page.get_by_role("treeitem").first.focus()
                 await page.keyboard.press("End")
                 await expect(page.locator(".wl").get_by_text("find1199", exact=True)).to_be_visible()
                 traces = [url for url in asked if url.startswith("/trace")]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from pathlib import Path
 
-from playwright.async_api import expect
+from playwright.async_api import Route, expect
 
 from framework.llm.scripted import ScriptedModel, calls
 from framework.types.messages import Message
@@ -94,12 +95,33 @@ def test_the_palette_finds_runs_that_are_not_among_the_latest(tmp_path: Path) ->
                 wanted = wanted if number else state.run_id
                 await server.runtime.store.begin(state, None, None)
             async with open_page(server, "#/usage") as page:
+                await expect(page.locator(".live")).to_contain_text("g1")
                 await page.keyboard.press("Control+k")
-                await expect(page.get_by_role("option", name="Message 51")).to_be_visible()
+                await expect(page.get_by_role("option", name="Message").first).to_be_visible()
                 await page.keyboard.type("rare wo")
                 await expect(page.get_by_role("option", name="Rare words")).to_be_visible()
                 await page.keyboard.press("Enter")
                 await expect(page).to_have_url(f"{server.url}/#/runs/{wanted}")
+
+    run_in_browser(main())
+
+
+def test_a_page_that_loads_replaces_the_one_before_at_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        go_on = asyncio.Event()
+
+        async def hold(route: Route) -> None:
+            await go_on.wait()
+            await route.continue_()
+
+        async with serve_console(tmp_path, FILES) as server, open_page(server, "#/runs") as page:
+            await expect(page.locator("page-runs")).to_be_visible()
+            await page.route("**/usage/page.js", hold)
+            await page.get_by_role("link", name="Usage").click()
+            await expect(page.locator("console-pages > .loading")).to_be_attached()
+            await expect(page.locator("page-runs")).to_have_count(0)
+            go_on.set()
+            await expect(page.locator("page-usage")).to_be_visible()
 
     run_in_browser(main())
 
