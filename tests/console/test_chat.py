@@ -362,6 +362,28 @@ def test_the_search_of_conversations_finds_those_that_are_not_loaded(tmp_path: P
     run_in_browser(main())
 
 
+def test_conversations_of_two_users_with_one_id_are_two(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serve_console(tmp_path, FILES, ScriptedModel("To ann.", "To bob.", "Again to ann.")) as server:
+            for user in ("ann", "bob"):
+                await server.runtime.run(f"I am {user}", conversation="c", user=user, agent="support")
+            async with open_page(server) as page:
+                rows, log = page.locator(".conv"), page.get_by_role("log")
+                await expect(rows).to_have_count(2)
+                await rows.filter(has_text="I am ann").click()
+                await expect(log).to_contain_text("To ann.")
+                await expect(page.locator(".conv[aria-current]")).to_have_count(1)
+                await say(page, "And again?")
+                await expect(log).to_contain_text("Again to ann.")
+                await expect(log).not_to_contain_text("To bob.")
+                await rows.filter(has_text="I am bob").click()
+                await expect(log).to_contain_text("To bob.")
+                await expect(log.locator(".turn")).to_have_count(1)
+            assert (await server.runtime.store.conversation("c", user="ann")).turns == 2
+
+    run_in_browser(main())
+
+
 def test_a_key_that_may_only_chat_keeps_its_conversations_in_the_browser(tmp_path: Path) -> None:
     entries = json.dumps([key_entry("web", KEY, user="ann", roles=["chat"]), key_entry("all", OTHER, user="bob")])
     files = {**FILES, "agentsd.yaml": f"server: {{api_keys: {entries}}}\n"}

@@ -5,7 +5,7 @@ import { fill, h } from "../core/dom.js";
 import { fullTime } from "../core/format.js";
 import { t } from "../core/i18n.js";
 import { icon } from "../core/icons.js";
-import { may } from "../core/live.js";
+import { may, talkLink } from "../core/live.js";
 import { link } from "../core/route.js";
 import { visible } from "../widgets/text.js";
 
@@ -24,7 +24,8 @@ export async function saidCard(card, run) {
   /** @type {{role: string, content: string}[]} */
   const said = (detail?.messages ?? []).filter((/** @type {any} */ one) => one.content && one.role !== "tool");
   if (!said.length) return;
-  const href = run.conversation_id ? link("chat", run.conversation_id) : link("runs", run.run_id, { tab: "messages" });
+  const { conversation_id: id, user } = run;
+  const href = id ? talkLink(id, user) : link("runs", run.run_id, { tab: "messages" });
   const more = h("a.small.lk", { href }, t("All messages"));
   const rows = said.slice(-LAST).map((one) => message(one, run.user));
   fill(card, h("header", h("h2", t("What was said")), h("span.grow"), more), h("div.in.stack", rows));

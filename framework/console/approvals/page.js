@@ -8,7 +8,7 @@ import { runName, time } from "../core/format.js";
 import { t, tParts } from "../core/i18n.js";
 import { icon } from "../core/icons.js";
 import { onKeys } from "../core/keys.js";
-import { approvals, refreshApprovals } from "../core/live.js";
+import { approvals, refreshApprovals, talkLink } from "../core/live.js";
 import { go, link, route } from "../core/route.js";
 import "../widgets/approval-card.js";
 import { menu } from "../widgets/menu.js";
@@ -193,8 +193,8 @@ class ApprovalsPage extends Component {
 
   /** @param {Item} item */
   #detailHead({ run, asked, made }) {
-    const { conversation_id: id } = run;
-    const conversation = id && h("a.lk", { href: link("chat", id) }, t("conversation"));
+    const { conversation_id: id, user } = run;
+    const conversation = id && h("a.lk", { href: talkLink(id, user) }, t("conversation"));
     const at = made ? made.at : /** @type {any} */ (run).paused_at;
     const facts = [
       t("{agent} asked", { agent: asked?.agent || run.agent }),

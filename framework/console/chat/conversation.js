@@ -33,9 +33,13 @@ export class Conversation {
   /** @type {Set<string>} */
   #followed = new Set();
 
-  /** @param {string | null} id null: a new one @param {() => void} onChange */
-  constructor(id, onChange) {
+  /**
+   * @param {string | null} id null: a new one @param {string | null} user whose it is, if links name one: each user may
+   *   have a conversation with this id @param {() => void} onChange
+   */
+  constructor(id, user, onChange) {
     this.id = id;
+    this.user = user;
     this.onChange = onChange;
   }
 
@@ -80,7 +84,8 @@ export class Conversation {
       turn.sending = "sending";
       this.#touch(turn);
       try {
-        const body = { message, conversation_id: this.id ?? undefined, ...request };
+        const owner = { conversation_id: this.id ?? undefined, user: this.user ?? undefined };
+        const body = { message, ...owner, ...request };
         const run = await post("/runs", body, { headers: { "idempotency-key": key }, signal: this.#stop.signal });
         return this.#accepted(turn, run);
       } catch (error) {
@@ -124,7 +129,7 @@ export class Conversation {
 
   /** @param {string} [before] @param {number} [limit] */
   async #page(before, limit = PAGE) {
-    const query = { conversation_id: this.id, before, limit };
+    const query = { conversation_id: this.id, user: this.user, before, limit };
     const list = () => get("/runs", query, { signal: this.#stop.signal });
     const page = await (may("read") ? list() : localRuns(this.id ?? ""));
     if (limit === PAGE) this.more = Boolean(page.next);

@@ -7,7 +7,7 @@ import { fill, h, keyed } from "../core/dom.js";
 import { fullTime, time } from "../core/format.js";
 import { t } from "../core/i18n.js";
 import { icon } from "../core/icons.js";
-import { approvals, identity, may } from "../core/live.js";
+import { approvals, identity, may, talkLink } from "../core/live.js";
 import { link } from "../core/route.js";
 import { visible } from "../widgets/text.js";
 import { localChats } from "./memory.js";
@@ -18,7 +18,7 @@ const DAY = 86_400_000;
 
 /**
  * @typedef {{conversation_id: string, title: string, agent?: string | null, status?: string | null,
- *   updated_at: string, head?: string}} Row head: the title of its group, which is a row too
+ *   user?: string | null, updated_at: string, head?: string}} Row head: the title of its group, which is a row too
  */
 
 export class ChatList extends Component {
@@ -28,8 +28,7 @@ export class ChatList extends Component {
   #found = [];
   #shown = 1;
   #more = false;
-  /** @type {string | null} */
-  #current = null;
+  #current = "";
 
   start() {
     this.className = "side";
@@ -53,9 +52,9 @@ export class ChatList extends Component {
     this.#searched();
   }
 
-  /** @param {string | null} id the conversation that is open */
-  select(id) {
-    this.#current = id;
+  /** @param {string} address of the conversation that is open */
+  select(address) {
+    this.#current = address;
     this.#draw();
   }
 
@@ -112,23 +111,27 @@ export class ChatList extends Component {
       if (all.at(-1)?.head !== group) all.push({ ...row, conversation_id: group, head: group });
       all.push({ ...row, head: group });
     }
-    const key = (/** @type {Row} */ row) => row.conversation_id + (row.conversation_id === row.head);
-    const create = (/** @type {Row} */ row) => (row.conversation_id === row.head ? h("h2", row.head) : h("a.conv"));
+    const isHead = (/** @type {Row} */ row) => row.conversation_id === row.head;
+    const key = (/** @type {Row} */ row) => JSON.stringify([row.conversation_id, row.user, isHead(row)]);
+    const create = (/** @type {Row} */ row) => (isHead(row) ? h("h2", row.head) : h("a.conv"));
     keyed(this.#rows, all, key, create, (node, row) => node.tagName === "A" && this.#show(node, row));
     this.classList.toggle("none", !all.length);
   }
 
   /** @param {HTMLAnchorElement} node @param {Row} row */
   #show(node, row) {
-    node.toggleAttribute("aria-current", row.conversation_id === this.#current);
+    const address = talkLink(row.conversation_id, row.user);
+    node.toggleAttribute("aria-current", address === this.#current);
     const state = JSON.stringify([row, approvals.value.count]);
     if (node.dataset.state === state) return;
     node.dataset.state = state;
-    node.href = link("chat", row.conversation_id);
+    node.href = address;
     const { kind, mark, word } = stateOf(row.status ?? "");
     const short = time(row.updated_at).replace(/^(\d\d:\d\d):\d\d$|(?<=[^\d:]) \d\d:\d\d$/, "$1");
     const when = h("time", { title: fullTime(row.updated_at) }, short);
-    const waiting = approvals.value.items.find((run) => run.conversation_id === row.conversation_id);
+    const waiting = approvals.value.items.find(
+      (run) => run.conversation_id === row.conversation_id && [undefined, run.user].includes(row.user),
+    );
     const subject = waiting?.pending[0]?.tool || word;
     const about = [waiting?.agent ?? row.agent, subject].filter(Boolean).join(" · ");
     const title = row.title.split("\n", 1)[0] || t("Conversation");

@@ -6,7 +6,7 @@ import { fill, h } from "../core/dom.js";
 import { t } from "../core/i18n.js";
 import { icon } from "../core/icons.js";
 import { onKeys } from "../core/keys.js";
-import { may } from "../core/live.js";
+import { may, talkLink } from "../core/live.js";
 import { go, link, route } from "../core/route.js";
 import { ask } from "../widgets/dialog.js";
 import { menu } from "../widgets/menu.js";
@@ -68,12 +68,13 @@ class ChatPage extends Component {
   /** @param {import("../core/route.js").Route} place */
   #open({ parts, query }) {
     const id = parts[0] ?? null;
+    const user = query.get("user");
     this.classList.toggle("detail", Boolean(id) || query.size > 0);
-    this.#list.select(id);
-    if (this.#conversation && this.#conversation.id === id && id) return;
+    this.#list.select(id === null ? "" : talkLink(id, user));
+    if (this.#conversation && this.#conversation.id === id && this.#conversation.user === user && id) return;
     this.#conversation?.close();
     this.#selected = null;
-    const conversation = (this.#conversation = new Conversation(id, () => this.#thread.draw()));
+    const conversation = (this.#conversation = new Conversation(id, user, () => this.#thread.draw()));
     this.#thread.show(conversation);
     this.#composer.show(id, query.get("agent"));
     void this.load(conversation.load(), () => {}, (error) => this.#thread.fail(error));
@@ -163,11 +164,11 @@ class ChatPage extends Component {
   }
 
   async #delete() {
-    const id = this.#conversation?.id;
+    const { id = null, user = null } = this.#conversation ?? {};
     const body = t("Its runs, with their events and traces, are deleted too.");
     if (!id || !(await ask({ title: t("Delete this conversation?"), body, action: t("Delete"), danger: true }))) return;
     const done = () => (go(link("chat")), void this.#list.refresh());
-    await this.load(del(`/conversations/${id}`), done, (error) => this.#thread.fail(error));
+    await this.load(del(`/conversations/${id}`, { query: { user } }), done, (error) => this.#thread.fail(error));
   }
 }
 

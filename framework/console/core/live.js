@@ -1,6 +1,7 @@
 /** What every page needs to know of the server, kept up to date: who asks, what is live, what waits for a person. */
 
 import { access, apiKey, connection, get } from "./api.js";
+import { link } from "./route.js";
 import { signal } from "./signal.js";
 import { follow } from "./stream.js";
 
@@ -25,6 +26,12 @@ export const may = (role) => identity.value?.roles.includes(role) ?? false;
 
 /** Whether the key may see the configuration, which concerns all agents. */
 export const seesConfig = () => may("read") && identity.value?.agents === null;
+
+/**
+ * Return the address of a conversation. Each user may have one with its id; a key with a user sees only its own.
+ * @param {string} id @param {string | null} [user]
+ */
+export const talkLink = (id, user) => link("chat", id, { user: identity.value?.user ? null : user });
 
 /** Keep the signals up to date as long as the page is open. */
 export function watchServer() {

@@ -6,7 +6,7 @@ import { h } from "../core/dom.js";
 import { cost, digest, duration, fullTime, runName, time, tokens } from "../core/format.js";
 import { t, tParts } from "../core/i18n.js";
 import { icon } from "../core/icons.js";
-import { identity, live, may } from "../core/live.js";
+import { identity, live, may, talkLink } from "../core/live.js";
 import { link } from "../core/route.js";
 import { copyButton } from "../widgets/copy.js";
 import { ask } from "../widgets/dialog.js";
@@ -62,7 +62,7 @@ function facts(run) {
     executor && t("by {executor}", { executor }),
     generation ? [files, " ", h("span.hash", digest(run.digest))] : null,
     run.user && t("for {user}", { user: run.user }),
-    conversation && h("a.lk", { href: link("chat", conversation) }, t("conversation")),
+    conversation && h("a.lk", { href: talkLink(conversation, run.user) }, t("conversation")),
     trace && [
       t("trace"),
       " ",

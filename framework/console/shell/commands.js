@@ -68,8 +68,10 @@ export async function storedCommands(signal, q) {
   ];
 }
 
-/** @param {{conversation_id: string, title: string, updated_at: string}} found */
-const conversation = ({ conversation_id: id, title, updated_at }) => [title || id, time(updated_at), "chat", id];
+/** @param {{conversation_id: string, title: string, updated_at: string, user: string | null}} found */
+const conversation = ({ conversation_id: id, title, updated_at, user }) => {
+  return [title || id, time(updated_at), "chat", id, { user }];
+};
 
 /** @param {{run_id: string, agent: string, message: string, created_at: string}} found */
 const run = ({ run_id: id, agent, message, created_at }) => {
