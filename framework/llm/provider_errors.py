@@ -425,11 +425,24 @@ def message_in(body: object) -> str:
     for key in (0, "error", 0):
         body = _inner(body, key)
     raw = _inner(_inner(body, "metadata"), "raw") if isinstance(body, Mapping) and "metadata" in body else None
-    for key in ("message", 0, "msg"):
+    place = ""
+    for key in ("message", "detail", 0, "msg"):
+        place = _place_in(body) or place
         body = _inner(body, key)
     if isinstance(body, str) and isinstance(raw, str):
         return f"{body}: {raw}"
-    return body if isinstance(body, str) and not body.lstrip().startswith("<") else ""
+    if not isinstance(body, str) or body.lstrip().startswith("<"):
+        return ""
+    return f"{body} ({place})" if place and place not in body else body
+
+
+def _place_in(body: object) -> str:
+    """Return where an error is in the request, if it is in a tool: OpenAI's `param`, or the `loc` of a validation."""
+    if not isinstance(body, Mapping):
+        return ""
+    loc = body.get("loc")
+    place = ".".join(map(str, loc)) if isinstance(loc, list) else body.get("param")
+    return place if isinstance(place, str) and re.search(r"\btools[.\[]\d", place[:_MAX_QUOTED_CHARS]) else ""
 
 
 def _inner(body: object, key: object) -> object:

@@ -37,9 +37,15 @@ _SCHEMA_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 _SCHEMAS = ("items", "additionalProperties", "contains", "not")
 _MAX_SHOWN_CHARS = 80
 _BLAMED = tuple(
-    map(re.compile, (r"function_declarations\[(\d+)\]", r"\b(?:function|tool) [`'\"]?([\w-]+)", r"\btools[.\[](\d+)"))
+    map(
+        re.compile,
+        (r"function_declarations\[(\d+)\]", r"\b(?:function|tool) [`'\"]?([\w.-]+\w)", r"\btools[.\[](\d+)"),
+    )
 )
-"""Where messages of Gemini, OpenAI and Anthropic name the tool whose schema they reject."""
+"""Where messages of Gemini, OpenAI and Anthropic name the tool that they reject."""
+_OF_HISTORY = re.compile(r"\b(?:messages|contents|input)[.\[]\d|\bthought_signature\b")
+"""Messages about an earlier call, not about the definition of its tool."""
+_WORD = re.compile(r"([`'\"]?)([\w.-]*\w)\1")
 _MAX_DIGITS = 6
 
 
@@ -84,7 +90,7 @@ def schema_changes(written: object, sent: object, place: str = "") -> Iterator[s
 
 def blamed_tool(message: str, tools: Sequence[ToolDefinition]) -> ToolDefinition | None:
     """Return the tool that a provider's message about a rejected request names, by its name or its position."""
-    by_name = {tool.wire_name: tool for tool in tools}
+    by_name = {tool.name: tool for tool in tools} | {tool.wire_name: tool for tool in tools}
     for pattern in _BLAMED:
         for found in pattern.finditer(message):
             named = by_name.get(found[1])
@@ -92,7 +98,12 @@ def blamed_tool(message: str, tools: Sequence[ToolDefinition]) -> ToolDefinition
                 named = tools[int(found[1])]
             if named is not None:
                 return named
-    return None
+    if _OF_HISTORY.search(message):
+        return None
+    # A name without quotes may be a word of the sentence, unless it is one that no sentence has.
+    words = {word for quote, word in _WORD.findall(message) if quote or not word.isalpha()}
+    named_tools = {tool.name: tool for name, tool in by_name.items() if name in words}
+    return next(iter(named_tools.values())) if len(named_tools) == 1 else None
 
 
 # --- every provider

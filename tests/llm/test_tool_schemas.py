@@ -108,6 +108,14 @@ def test_a_call_with_a_providers_name_reaches_the_tool_with_its_own(tmp_path: Pa
             "* GenerateContentRequest.tools[0].function_declarations[1].parameters: missing",
             "mcp.docs.x",
         ),
+        ("Invalid type for 'tools[1].function.description': expected a string.", "mcp.docs.x"),
+        ("Extra inputs are not permitted (body.tools.1.function.strict)", "mcp.docs.x"),
+        ("the definition of mcp__docs__x is too deep", "mcp.docs.x"),
+        ("'echo' is a reserved name", "echo"),
+        ("there is an echo in the line", None),
+        ("echo and 'echo' or mcp.docs.x: which?", None),
+        ("Function call is missing a thought_signature in functionCall parts: `mcp__docs__x`, position 2", None),
+        ("messages.3.content.0: mcp__docs__x was not called", None),
         ("tools.7.custom: no such tool", None),
         ("max_tokens is too large", None),
     ],
@@ -118,16 +126,37 @@ def test_the_tool_that_a_provider_rejects_is_found(message: str, name: str | Non
     assert (found.name if found else None) == name
 
 
-def test_an_error_about_a_tool_names_it_and_the_line_that_leaves_it_out(tmp_path: Path) -> None:
+PLUGIN = """from framework import tool
+
+
+@tool(risk="low")
+def look(name: str) -> str:
+    \"\"\"Look at a name.\"\"\"
+    return name
+"""
+
+
+@pytest.mark.parametrize(
+    ("tool", "place"), [("look.look", "plugins/look.py:4"), ("mcp.docs.x", "plugins/docs.yaml:3"), ("echo", "")]
+)
+def test_an_error_about_a_tool_names_it_and_where_it_is_and_is_left_out(tmp_path: Path, tool: str, place: str) -> None:
     message = "m: the request was rejected (400): tools.0.custom.input_schema: JSON schema is invalid"
     model = ScriptedModel(ModelError(message).of_type("400"))
-    files = {"agents.d/a.yaml": agent("a", skill_policy="{allow: [echo]}")}
+    configure(tmp_path, {"tools": [tool_definition("x")]})
+    files = {
+        "agents.d/a.yaml": agent("a", skill_policy=f"{{allow: [{tool}]}}"),
+        "plugins/docs.yaml": server_file(tmp_path),
+        "plugins/look.py": PLUGIN,
+    }
 
     async def main() -> None:
         async with Runtime.open(write(tmp_path, files), models={"scripted": model}, watch=False) as runtime:
             result = await runtime.run("go")
         assert result.error is not None
-        advice = "; this is about the tool echo: leave it out with skill_policy.deny (agents.d/a.yaml:6)"
-        assert result.error.message == message + advice
+        advice = "leave it out with skill_policy.deny (agents.d/a.yaml:6)"
+        named = re.escape(f"{tool} ({place}" if place else f"{tool} (")
+        assert re.fullmatch(
+            rf"{re.escape(message)}; this is about the tool {named}.*\): {re.escape(advice)}", result.error.message
+        )
 
     asyncio.run(main())

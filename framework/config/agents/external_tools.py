@@ -30,8 +30,8 @@ EDIT_WAIT_SECONDS = 3.0
 class ExternalTools:
     """The state of the tool servers at one moment. Immutable: later changes belong to a later generation."""
 
-    declared: frozenset[str] = frozenset()
-    """The names of all declared sources, such as `mcp.docs`."""
+    declared: Mapping[str, str] = field(default_factory=dict)
+    """`file:line` of the declaration of each source, by its name, such as `mcp.docs`."""
     sources: Mapping[str, PooledSource] = field(default_factory=dict)
     """The sources that were started, by name."""
     tools: tuple[Tool, ...] = ()
@@ -72,10 +72,10 @@ async def discover(
         contracts: the accepted tool definitions.
         starting: wait until each source is connected or has failed. Otherwise wait a few seconds at most.
     """
-    declared = frozenset(files.declared)
+    declared = {name: one.document.place(one.path) for name, one in files.declared.items()}
     if pool is None:
-        problems = (*files.problems, *_without_sdk(files.declared))
-        return ExternalTools(declared, not_contacted=declared, unavailable=declared, problems=problems)
+        names, problems = frozenset(declared), (*files.problems, *_without_sdk(files.declared))
+        return ExternalTools(declared, not_contacted=names, unavailable=names, problems=problems)
     opened = await pool.open(files.configs, None if starting else EDIT_WAIT_SECONDS)
     tools = [tool for one in opened for tool in one.source.tools]
     rated = [one.name for one in opened if isinstance(one.config, McpServer) and one.config.risk]

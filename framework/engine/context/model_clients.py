@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -73,6 +73,10 @@ class ModelCaller:
     content: Content
     """How much prompt and reply text spans may include."""
     context: CallContext
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """`file:line` of the declarations of MCP servers and skill hosts, by name, such as `mcp.docs`."""
+    outgrown: Set[str] = frozenset()
+    """Models whose context windows are too small for the run, while that of a fallback is not."""
     failed_models: set[str] = field(default_factory=set)
     """Models that are not called again as long as a fallback remains: their last error was permanent."""
 
@@ -84,6 +88,11 @@ class ModelCaller:
         """
         name = name or self.agent.spec.model or self.settings.model
         return NamedClient(name, self.client(name))
+
+    def names_from(self, primary: str) -> Sequence[str]:
+        """Return the names of a model and the agent's fallbacks, without those that are not called again."""
+        names = tuple(dict.fromkeys((primary, *self.agent.spec.fallback_models)))
+        return [name for name in names if name not in self.failed_models | self.outgrown] or names
 
     async def probe(self, name: str | None = None) -> None:
         """Ask the server of that model, or of the agent's own, for unknown capabilities, if it is local."""

@@ -165,7 +165,7 @@ def _asked_by_rule(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base:
 
 def _asked_by_risk(agent: Agent, tool: Tool) -> Verdict | None:
     if tool.confirm:
-        return Verdict("ask", "@tool(confirm=True)", _defined_at(tool), "the tool itself requires confirmation")
+        return Verdict("ask", "@tool(confirm=True)", defined_at(tool), "the tool itself requires confirmation")
     threshold = agent.spec.runtime_policy.confirm.from_
     if threshold != "never" and RISKS.index(tool.risk) >= RISKS.index(threshold):
         place = agent.place("runtime_policy", "confirm", "from")
@@ -184,7 +184,7 @@ def _not_offered(agent: Agent, tool: Tool) -> Verdict:
     return Verdict("deny", "not in skill_policy.allow", place)
 
 
-def _defined_at(tool: Tool) -> str:
+def defined_at(tool: Tool) -> str:
     """Return `file:line` of the tool's function: relative to the project for plugins, else only the file's name."""
     code = getattr(tool.function, "__code__", None)
     if code is None:

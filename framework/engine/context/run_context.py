@@ -63,6 +63,8 @@ class RunContext(ABC):
         """How much content traces of this run include: never more than its callers allow, whose text it contains."""
         self.request_cache = RequestCache()
         """Cache of model clients, shared by all requests of this run."""
+        self.outgrown: set[str] = set()
+        """Models that are not called again, because the run does not fit into their windows but into a fallback's."""
         self.deadline: asyncio.Timeout | None = None
         """Deadline of the run while it is in progress."""
         self._counted_at = 0.0
@@ -86,6 +88,8 @@ class RunContext(ABC):
             services.meters,
             self.content,
             context=self,
+            sources=services.generation.external.declared,
+            outgrown=self.outgrown,
             failed_models=services.failed_models,
         )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from framework.engine.context.model_clients import ModelCaller
+from framework.engine.context.policy import defined_at
 from framework.engine.model_call.trace import ModelTrace
 from framework.llm.capabilities import with_cost
 from framework.llm.client import Delta, ModelClient, ModelInfo, ModelReply, ModelRequest
@@ -16,6 +17,7 @@ from framework.llm.text_calls import reject_text_calls
 from framework.llm.thoughts import Separated, ThoughtSplitter, without_thoughts
 from framework.llm.tokens import estimate_tokens, message_tokens
 from framework.llm.tool_schemas import blamed_tool
+from framework.tools.tool_source import source_of
 from framework.types.errors import ModelError
 from framework.types.events import ContentReceived, Thought
 from framework.types.messages import Usage
@@ -198,11 +200,14 @@ class _Attempt:
         return f"runtime_policy.{key}, {agent.place('runtime_policy', key) if is_own else 'set by the caller'}"
 
     def name_rejected_tool(self, error: ModelError) -> None:
-        """Add to an error about the schema of a tool which tool it is, and where to leave it out."""
-        tool = blamed_tool(error.message, self.request.tools) if error.error_type in _REJECTED else None
-        if tool is not None:
-            place = self.caller.agent.place("skill_policy")
-            advice = f"this is about the tool {tool.name}: leave it out with skill_policy.deny ({place})"
+        """Add to an error about a tool which one it is, where it is defined, and where to leave it out."""
+        blamed = blamed_tool(error.message, self.request.tools) if error.error_type in _REJECTED else None
+        if blamed is not None:
+            agent = self.caller.agent
+            tool, place = agent.toolset.tools.get(blamed.name), agent.place("skill_policy")
+            origin = self.caller.sources.get(source_of(blamed.name)) or (defined_at(tool) if tool else "")
+            named = f"{blamed.name} ({origin})" if origin else blamed.name
+            advice = f"this is about the tool {named}: leave it out with skill_policy.deny ({place})"
             error.args = (f"{error.message}; {advice}",)
 
     # --- usage

@@ -433,6 +433,13 @@ def test_a_server_without_a_key_is_not_sent_the_environments_key(monkeypatch: py
     assert KEY not in asyncio.run(run())
 
 
+REJECTED_PARAM = b'{"error": {"message": "bad schema", "param": "tools[3].function.parameters"}}'
+REJECTED_LOC = (
+    b'{"object": "error", "message": {"detail": [{"loc": ["body", "tools", 3, "function", "strict"], '
+    b'"msg": "Extra inputs"}]}}'
+)
+
+
 @BOTH_WAYS
 @pytest.mark.parametrize(
     ("answer", "says_what", "retryable"),
@@ -450,6 +457,8 @@ def test_a_server_without_a_key_is_not_sent_the_environments_key(monkeypatch: py
         (raw(502, b"<html>bad gateway</html>", "text/html"), r"the provider failed \(502\)$", True),
         (failed(408, "slow"), r"failed \(408\): slow", True),
         (failed(400, "no such option"), r"rejected \(400\): no such option", False),
+        (raw(400, REJECTED_PARAM), r"rejected \(400\): bad schema \(tools\[3\].function.parameters\)$", False),
+        (raw(422, REJECTED_LOC), r"rejected \(422\): Extra inputs \(body.tools.3.function.strict\)$", False),
         (
             failed(400, "registry/gemma does not support tools"),
             "does not support function calls: set `protocol: json`",
