@@ -88,26 +88,30 @@ class Run(RunContext):
         await turns.emit_reply(self, message, reply.message_id)
         return message
 
-    async def _call_fitting(self, send: Callable[[], Awaitable[_R]]) -> _R:
+    async def _call_fitting(self, send: Callable[[], Awaitable[_R]], model: str | None = None) -> _R:
         """Await `send`. If its request does not fit the model's context window, shorten the conversation, and repeat.
+
+        If that is not enough, the request is repeated with a fallback whose window is larger.
 
         Args:
             send: builds a request from the conversation, and sends it.
+            model: the model that it is for, if not the agent's own.
 
         Raises:
             LimitExceeded: `context_full`, as a warning says with advice, if nothing can be shortened, or too little.
         """
-        try:
-            return await send()
-        except LimitExceeded as limit:
-            if limit.limit != "context_full" or not await shorten_conversation(self):
+        is_shortened = False
+        while True:
+            try:
+                return await send()
+            except LimitExceeded as limit:
+                if limit.limit == "context_full":
+                    if not is_shortened and (is_shortened := await shorten_conversation(self)):
+                        continue
+                    if await turns.use_larger_model(self, limit, model):
+                        continue
                 await warn_if_full(self, limit)
                 raise
-        try:
-            return await send()
-        except LimitExceeded as limit:
-            await warn_if_full(self, limit)
-            raise
 
     @contextmanager
     def _fails_with_its_model(self) -> Iterator[None]:
@@ -138,7 +142,7 @@ class Run(RunContext):
             request = turns.build_request(self, instructions, tools=self.agent.toolset.definitions, output=output)
             return await typed_reply(primary.info, call, request, output)
 
-        answer = await self._call_fitting(send)
+        answer = await self._call_fitting(send, model)
         self.state.typed.append(answer.model_dump_json(by_alias=True))
         return answer
 

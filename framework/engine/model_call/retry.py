@@ -87,8 +87,7 @@ class _ModelCall:
         self._check_prices()
         self._trace = model_trace(self._caller, self._request)
         failures: list[ModelError] = []
-        failed = self._caller.failed_models
-        names = [name for name in self._names if name not in failed] or self._names
+        failed, names = self._caller.failed_models, self._caller.names_from(self._primary.name)
         with self._trace:
             for position, name in enumerate(names):
                 fallback = names[position + 1] if position + 1 < len(names) else None

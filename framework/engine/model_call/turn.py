@@ -10,7 +10,7 @@ from typing import Any
 from framework.config.templates.variables import HTTP_TOOL, RunVariables
 from framework.conversation.window import last_messages
 from framework.engine.context.budget_ledger import ExpectedUse
-from framework.engine.context.model_clients import NamedClient
+from framework.engine.context.model_clients import ModelCaller, NamedClient
 from framework.engine.context.run_context import RunContext
 from framework.engine.model_call.files import with_files
 from framework.engine.model_call.retry import complete_with_retries
@@ -19,7 +19,7 @@ from framework.engine.tool_call.results import record_final_answer
 from framework.llm.client import ModelInfo, ModelReply, ModelRequest
 from framework.llm.tokens import message_tokens
 from framework.tools.builtin.notes import TODO, TODO_MARKS
-from framework.types.errors import LimitExceeded, ModelError
+from framework.types.errors import ConfigError, LimitExceeded, ModelError
 from framework.types.events import ContentReceived, Thought
 from framework.types.messages import Message, ToolDefinition, Usage, late_guidance
 from framework.types.text import one_line
@@ -204,7 +204,8 @@ async def call_model(run: RunContext, request: ModelRequest, *, primary: NamedCl
     run.budget.check_steps()
     caller = run.model_caller
     primary = primary or caller.primary()
-    await _ensure_fits(run, request, primary.info)
+    info = _first_called(caller, primary)
+    await _ensure_fits(run, request, info)
     if run.services.media.in_use:
         request = await with_files(run, request, primary)
     if run.budget.shared:
@@ -216,13 +217,40 @@ async def call_model(run: RunContext, request: ModelRequest, *, primary: NamedCl
             await run.warn(code, message)
     except ModelError as error:
         if error.too_long:
-            raise _context_full(
-                run, primary.info, _expected_tokens(run, request), request.settings.max_tokens or 0
-            ) from error
+            raise _context_full(run, info, _expected_tokens(run, request), request.settings.max_tokens or 0) from error
         raise
     finally:
         run.budget.release_call()
     return reply
+
+
+def _first_called(caller: ModelCaller, primary: NamedClient) -> ModelInfo:
+    """Return the model that is called first: the primary one, unless the run has outgrown it."""
+    name = caller.names_from(primary.name)[0]
+    return caller.client(name).info if caller.outgrown and name != primary.name else primary.info
+
+
+async def use_larger_model(run: RunContext, limit: LimitExceeded, model: str | None) -> bool:
+    """Let the run continue with a fallback whose known context window is larger; return whether there is one.
+
+    Args:
+        run: the run whose request does not fit.
+        limit: what was raised about it.
+        model: the model that the request was for; None for the agent's own.
+    """
+    caller = run.model_caller
+    names, window = caller.names_from(caller.primary(model).name), run.services.clients.window
+    for position, name in enumerate(names[1:], 1):
+        try:
+            size = window(caller.client(name).info)
+        except ConfigError:  # a fallback without a key is never called
+            continue
+        if size is not None and size * _MAX_WINDOW_SHARE > max(limit.used, limit.allowed):
+            run.outgrown.update(names[:position])
+            problem = f"the request does not fit into {limit.place}"
+            await run.warn("model_fallback", f"{problem}; falling back to {name}, with {size} tokens, for this run")
+            return True
+    return False
 
 
 async def _ensure_fits(run: RunContext, request: ModelRequest, info: ModelInfo) -> None:

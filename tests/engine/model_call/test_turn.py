@@ -18,7 +18,7 @@ from framework.types.messages import Message
 from tests.support.cases import cases
 from tests.support.plans import draft, model_step, plan_project, run_plan_with_requests, step
 from tests.support.projects import agent, write
-from tests.support.wire import Answer, WireServer, says, wire_server
+from tests.support.wire import Answer, WireServer, raw, says, wire_server
 from tests.support.wire import calls as wire_calls
 
 LIST = [{"task": "look", "status": "done"}, {"task": "write", "status": "doing"}, {"task": "send", "status": "open"}]
@@ -151,6 +151,37 @@ def test_a_message_that_does_not_fit_into_the_window_is_not_sent(tmp_path: Path)
     assert result.stopped_by is not None
     assert result.stopped_by.place == "the context window of openai/test"
     assert result.stopped_by.used > result.stopped_by.allowed == 1900
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["by its known size", "by the server"])
+def test_a_request_that_does_not_fit_goes_to_a_fallback_with_a_larger_window(tmp_path: Path, refused: bool) -> None:
+    """Fallbacks of the same or an unknown size are skipped, and the run stays with the larger one."""
+    rejection = b'{"error": {"message": "maximum context length is 2000 tokens", "code": "context_length_exceeded"}}'
+
+    async def main() -> None:
+        async with wire_server([raw(400, rejection)] * 2) as small, wire_server([]) as same:
+            async with wire_server([wire_calls(("echo", {"text": "a"})), says("done")]) as large:
+                windows = {"small": "" if refused else "context_window: 2000", "same": "context_window: 2000"}
+                windows |= {"unknown": "", "large": "context_window: 100000"}
+                urls = {"small": small.url, "same": same.url, "unknown": same.url, "large": large.url}
+                models = "".join(
+                    f"  {name}: {{model: openai/{name}, base_url: '{url}', capabilities: {{{windows[name]}}}}}\n"
+                    for name, url in urls.items()
+                )
+                keys = {
+                    "model": "small",
+                    "fallback_models": "[same, unknown, large]",
+                    "skill_policy": "{allow: [echo]}",
+                }
+                files = {"agents.d/a.yaml": agent("a", **keys), "agentsd.yaml": f"models:\n{models}"}
+                async with Runtime.open(write(tmp_path, files), watch=False) as runtime:
+                    result = await runtime.run("word " * 3000)
+            assert (result.status, result.output) == ("completed", "done"), result.error
+            assert [len(server.requests) for server in (small, same, large)] == [int(refused), 0, 2]
+            assert [warning.code for warning in result.warnings] == ["model_fallback"]
+            assert "falling back to large, with 100000 tokens, for this run" in result.warnings[0].message
+
+    asyncio.run(main())
 
 
 def test_max_tokens_of_the_answer_counts_towards_the_window(tmp_path: Path) -> None:
