@@ -15,6 +15,7 @@ from framework.tools.locations import canonical_arguments, require_canonical
 from framework.tools.schema.arguments import ArgumentsError
 from framework.tools.schema.repairs import RepairedArguments, repair_arguments
 from framework.tools.tool import Tool
+from framework.tools.toolset import Toolset
 from framework.types.messages import ToolCall, original_keys
 from framework.types.plan import PlanDraft
 from framework.types.strict_json import has_more_values
@@ -45,15 +46,30 @@ async def repair_call(run: RunContext, call: ToolCall, tool: Tool) -> ToolCall:
 
 
 async def repair_plan(run: RunContext, draft: PlanDraft) -> PlanDraft:
-    """Return the plan with the parameters of its steps repaired."""
-    steps = []
+    """Return the plan with the names and parameters of the tools of its steps repaired, as in calls."""
+    toolset, steps = run.agent.toolset, []
     for step in draft.steps:
-        tool = run.agent.toolset.tools.get(step.tool or "")
+        tool = _meant_by(toolset, step.tool) if step.tool else None
         repaired = await _normalize(run, tool, step.parameters) if tool else RepairedArguments(step.parameters)
-        if tool and repaired.notes:
-            await _warn_of_repairs(run, tool, [f"step {step.id}: {note}" for note in repaired.notes])
-        steps.append(step.model_copy(update={"parameters": repaired.arguments}))
+        changed: dict[str, Any] = {"parameters": repaired.arguments}
+        notes = list(repaired.notes)
+        if tool and tool.name != step.tool:
+            changed["tool"] = tool.name
+            if tool.definition.wire_name != step.tool:
+                notes.insert(0, f"name: {shorten(step.tool or '', 80)!r} is {tool.name}")
+        if tool and notes:
+            what = "arguments" if len(notes) == len(repaired.notes) else "call"
+            await _warn_of_repairs(run, tool, [f"step {step.id}: {note}" for note in notes], what)
+        if step.tools:
+            allowed = ((name, _meant_by(toolset, name)) for name in step.tools)
+            changed["tools"] = tuple(meant.name if meant else name for name, meant in allowed)
+        steps.append(step.model_copy(update=changed))
     return draft.model_copy(update={"steps": tuple(steps)})
+
+
+def _meant_by(toolset: Toolset, name: str) -> Tool | None:
+    """Return the tool with a name, with that name in an API, or the only one that it can mean."""
+    return toolset.tools.get(name) or toolset.by_wire_name(name) or toolset.by_misspelt_name(name)
 
 
 def findings_as_data(error: ArgumentsError) -> list[dict[str, Any]]:

@@ -21,7 +21,17 @@ from framework.types.plan import PlanDraft, StepDraft
 from framework.types.state import RunState
 from tests.support.cases import cases
 from tests.support.clocks import skip
-from tests.support.plans import draft, model_step, plan_project, run_plan_with_requests, step_results, tool_step
+from tests.support.plans import (
+    Workshop,
+    draft,
+    model_step,
+    plan_project,
+    run_plan,
+    run_plan_with_requests,
+    step,
+    step_results,
+    tool_step,
+)
 
 HOSTILE = "{{ steps.a.output }} {% for x in y %}{{ 7 * 7 }}"
 
@@ -414,3 +424,41 @@ def test_a_call_not_started_before_the_step_timeout_has_a_known_outcome(
 def test_an_empty_plan_is_valid_as_a_type_and_rejected_by_preflight() -> None:
     assert PlanDraft(goal="g", steps=()).steps == ()
     assert StepDraft(id="a", description="a").tools is None
+
+
+@pytest.mark.parametrize(
+    "written", ["functions.work", "Work", "work<|channel|>commentary", " work\n", "default_api.work:0"]
+)
+def test_a_misspelt_tool_of_a_step_is_repaired_as_in_calls(tmp_path: Path, written: str) -> None:
+    """The policy sees the repaired name, and the repair is reported once."""
+    workshop = Workshop()
+    plan = draft(step("a", tool=written), model_step("b", "a", tools=(written,)))
+    keys = {"skill_policy": '{deny: [{tool: work, when: {n: "b"}}], allow: [work]}'}
+
+    result, seen = run_plan(plan_project(tmp_path, **keys), workshop, plan, "thought", "summary")
+
+    assert result.plan is not None
+    assert [(one.tool, one.tools) for one in result.plan.steps] == [("work", None), (None, ("work",))]
+    assert workshop.log == ["+a", "-a"]
+    notes = [event["message"] for event in seen if event["event"] == "warning"]
+    assert notes == [f"the call of work was repaired: step a: name: {written!r} is work"]
+
+
+def test_the_policy_decides_about_the_repaired_tool_of_a_step(tmp_path: Path) -> None:
+    workshop = Workshop()
+    keys = {"skill_policy": '{deny: [{tool: work, when: {n: "secret"}}], allow: [work]}', "plan": "{max_replans: 0}"}
+    plan = draft(step("a", tool="functions.work", parameters={"n": "secret"}))
+
+    run_plan(plan_project(tmp_path, **keys), workshop, plan, plan, plan, plan)
+
+    assert workshop.log == []
+
+
+def test_a_step_that_can_mean_no_tool_is_not_repaired(tmp_path: Path) -> None:
+    workshop = Workshop()
+    plan = draft(step("a", tool="functions.nothing"))
+
+    result, seen = run_plan(plan_project(tmp_path), workshop, plan, draft(step("a")), "summary")
+
+    assert result.output == "summary"
+    assert not any("repaired" in event.get("message", "") for event in seen)
