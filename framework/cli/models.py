@@ -19,7 +19,7 @@ from framework.config.overlay import SETTINGS_FILE
 from framework.config.settings import ModelAlias, Settings
 from framework.engine.context.model_clients import ModelClients
 from framework.llm.capabilities import Capabilities, Prices, known_rows, known_server
-from framework.llm.client import ModelClient, ModelReply, ModelRequest
+from framework.llm.client import ModelClient, ModelReply, ModelRequest, ProbingClient
 from framework.llm.provider_table import OFFLINE, chosen_api
 from framework.llm.providers import create_client
 from framework.types.errors import ModelError, RequestError
@@ -161,20 +161,41 @@ def _text(value: Any) -> str:
 
 async def _outcomes(alias: ModelAlias, assumed: Mapping[str, Any], *, has_form: bool) -> list[dict[str, Any]]:
     """Send the requests and return what each shows; only the first one if that fails."""
-    outcomes: list[dict[str, Any]] = []
+    outcomes: list[dict[str, Any]] = await _reported(alias, assumed)
+    first = len(outcomes)
     for probe in _PROBES:
         if probe.field and not has_form:
             continue
         outcomes.append(await _outcome(probe, alias, assumed))
-        if not outcomes[0]["holds"]:
+        if not outcomes[first]["holds"]:
             break
     return outcomes
 
 
-async def _outcome(probe: _Probe, alias: ModelAlias, assumed: Mapping[str, Any]) -> dict[str, Any]:
-    form = {**STRICTEST, **({probe.field: probe.permitted} if probe.field else {})}
-    capabilities = (alias.capabilities or Capabilities()).model_copy(update=form)
-    client = create_client(
+async def _reported(alias: ModelAlias, assumed: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what a local server itself says about the model, such as its context window, compared with the file."""
+    client = _client(alias, None)
+    known = client.info.capabilities
+    try:
+        if isinstance(client, ProbingClient):
+            await client.probe()
+        reported = client.info.capabilities
+    finally:
+        await client.close()
+    outcomes = []
+    for field in Capabilities.model_fields:
+        value, expected = getattr(reported, field), assumed.get(field)
+        if value == getattr(known, field):
+            continue
+        outcome = {"request": field, "holds": expected is None or expected <= value, "note": f"the server says {value}"}
+        if expected not in (None, value):
+            outcome["write"] = {field: value}
+        outcomes.append(outcome)
+    return outcomes
+
+
+def _client(alias: ModelAlias, capabilities: Capabilities | None) -> ModelClient:
+    return create_client(
         alias.model,
         base_url=alias.base_url,
         api_key=alias.key_text,
@@ -184,6 +205,12 @@ async def _outcome(probe: _Probe, alias: ModelAlias, assumed: Mapping[str, Any])
         environ=os.environ,
         **alias.options,
     )
+
+
+async def _outcome(probe: _Probe, alias: ModelAlias, assumed: Mapping[str, Any]) -> dict[str, Any]:
+    form = {**STRICTEST, **({probe.field: probe.permitted} if probe.field else {})}
+    capabilities = (alias.capabilities or Capabilities()).model_copy(update=form)
+    client = _client(alias, capabilities)
     try:
         reply = await _reply(client, probe)
     except ModelError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -61,11 +62,13 @@ def test_a_model_that_cannot_be_checked_is_an_error(tmp_path: Path, name: str, m
     assert message in done.stderr
 
 
-def checked(root: Path, answer: Any, capabilities: str = "{}", *options: str) -> tuple[CompletedProcess[str], int]:
+def checked(
+    root: Path, answer: Any, capabilities: str = "{}", *options: str, pages: Mapping[str, Any] | None = None
+) -> tuple[CompletedProcess[str], int]:
     """Check a model on a server live; return what is printed and the number of requests."""
 
     async def main() -> tuple[CompletedProcess[str], int]:
-        async with wire_server(answer) as server:
+        async with wire_server(answer, pages) as server:
             alias = f"{{model: openai/my-model, base_url: '{server.url}', capabilities: {capabilities}}}"
             (root / "agentsd.yaml").write_text(f"models: {{m: {alias}}}\n")
             done = await asyncio.to_thread(agentsd, "models", "check", "m", "--live", *options, cwd=root)
@@ -109,6 +112,32 @@ def test_the_lines_to_write_are_printed(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "holds         tool call: accepted" in done.stdout
     assert done.stdout.endswith("    capabilities:\n      parallel_calls: true\n      call_ids: any\n")
+
+
+LLAMA_CPP = {
+    "/v1/models": {"data": [{"id": "my-model", "owned_by": "llamacpp"}]},
+    "/props?model=my-model&autoload=false": {
+        "default_generation_settings": {"n_ctx": 8192},
+        "modalities": {"vision": False, "audio": False},
+    },
+}
+
+
+def test_an_alias_that_contradicts_its_server_is_shown(tmp_path: Path) -> None:
+    own = "{context_window: 100000, images: true, audio: false}"
+    done, sent = checked(tmp_path, strict, own, "--json", pages=LLAMA_CPP)
+
+    outcomes = {outcome["request"]: outcome for outcome in json.loads(done.stdout)["live"]}
+    assert (done.returncode, sent) == (1, 6)
+    assert outcomes["context_window"] == {
+        "request": "context_window",
+        "holds": False,
+        "note": "the server says 8192",
+        "write": {"context_window": 8192},
+    }
+    assert (outcomes["images"]["holds"], outcomes["images"]["write"]) == (False, {"images": False})
+    assert outcomes["json_schema"] == {"request": "json_schema", "holds": True, "note": "the server says True"}
+    assert "write" not in outcomes["audio"]
 
 
 def test_a_model_that_calls_no_tool_is_told_what_to_do(tmp_path: Path) -> None:

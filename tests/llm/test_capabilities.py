@@ -358,3 +358,9 @@ def test_json_is_enforced_as_strictly_as_the_model_supports(
     body, _ = sent(*name.split("/"), json=schema, reasoning=effort)
 
     assert body.get("response_format") == form
+
+
+@pytest.mark.parametrize(("model", "refuses"), [("grok-4.6", True), ("grok-3", False), ("grok-3-mini", True)])
+def test_grok_models_that_reason_refuse_penalties(model: str, refuses: bool) -> None:
+    refused = known_capabilities(f"openai/{model}", "https://api.x.ai/v1").refused_settings or ()
+    assert ("presence_penalty" in refused, "stop" in refused, "top_k" in refused) == (refuses, refuses, True)
