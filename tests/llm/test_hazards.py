@@ -270,6 +270,13 @@ def test_an_endless_response_is_aborted(
 
 
 @each_format
+def test_a_stream_of_blanks_is_aborted(form: Format, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("framework.llm.reply_check.MAX_ANSWER_CHARS", 500)
+    error = error_of(form, says(form, " \n" * 300), stream=True)
+    assert "the answer exceeds 500 characters" in error.message or "is empty" in error.message
+
+
+@each_format
 def test_a_compression_bomb_is_aborted(form: Format) -> None:
     error = error_of(form, raw(200, gzip.compress(random.Random(1).randbytes(1_100_000)), content_encoding="gzip"))
     assert error.message.endswith(": the compressed answer exceeds 1 MB, more than any model writes")

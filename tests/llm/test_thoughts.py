@@ -89,6 +89,26 @@ def test_a_text_in_pieces_is_separated_like_the_whole(text: str, cuts: list[int]
     assert len(shown) + len(thoughts) <= 2 * len(text), "a text is shown at most as thoughts and then as the answer"
 
 
+@pytest.mark.parametrize("end", ["</think>", ""], ids=["ended", "never ended"])
+def test_thoughts_of_5_mb_are_no_answer(tmp_path: Path, end: str) -> None:
+    words, answer = "I think about it. " * 280_000, ANSWER if end else ""
+    sent = f"<think>{words}{end}{answer}"
+    pieces = [piece(content=sent[at : at + 50_000]) for at in range(0, len(sent), 50_000)]
+
+    async def main() -> None:
+        replies = [wire_events(*pieces, piece("stop")), says("short")]
+        async with (
+            wire_server(replies) as server,
+            Runtime.open(project(tmp_path, server.url), watch=False) as runtime,
+        ):
+            received, result = await read(runtime)
+        assert getattr(result, "output", None) == (answer or "short")
+        assert deltas(received, events.ContentReceived) == (answer or "short")
+        assert all("I think" not in message.content for message in getattr(result, "messages", ()))
+
+    asyncio.run(main())
+
+
 def test_blanks_without_end_are_not_collected() -> None:
     splitter = ThoughtSplitter()
     shown = sum(len(splitter.add(" " * 1000).text) for _ in range(100))

@@ -53,6 +53,37 @@ def test_a_denied_tool_is_denied_under_its_wire_name_too(tmp_path: Path, spans: 
     assert result.tool_stats["dates.now"].count == 1
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("functions", "functions"), ("functions.functions", "functions"), ("Functions", "functions"),
+     ("functions.dates.now", "dates.now"), ("functions.nothing", "functions.nothing")],
+)  # fmt: skip
+def test_a_tool_named_functions_is_no_namespace(tmp_path: Path, written: str, meant: str) -> None:
+    @tool(risk="low")
+    async def functions() -> str:
+        """List functions."""
+        return "f"
+
+    write(tmp_path, {"agents.d/one.yaml": agent("one", skill_policy='{allow: ["*"]}')})
+    model = ScriptedModel((ToolCall(id="c", tool=written),), "done")
+
+    result, _ = asyncio.run(played(tmp_path, model, now, functions))
+
+    exists = meant != "functions.nothing"
+    assert [(call.tool, call.status == "success") for call in result.tool_calls] == [(meant, exists)]
+
+
+def test_10_000_tools_are_offered_and_called(tmp_path: Path) -> None:
+    many = [now.named(f"tools.number_{number}", "python") for number in range(10_000)]
+    write(tmp_path, {"agents.d/one.yaml": agent("one", skill_policy='{allow: ["*"]}')})
+    model = ScriptedModel((ToolCall(id="c", tool="Tools__Number_9999"),), "done")
+
+    result, _ = asyncio.run(played(tmp_path, model, *many))
+
+    assert [(call.tool, call.status) for call in result.tool_calls] == [("tools.number_9999", "success")]
+    assert len(model.requests[0].tools) >= 10_000
+
+
 @pytest.mark.parametrize("name", ["dates.now", "dates__now"])
 def test_a_direct_call_is_denied_under_either_name(tmp_path: Path, name: str) -> None:
     write(tmp_path, {"agents.d/one.yaml": agent("one", skill_policy='{deny: ["dates.*"], allow: ["*"]}')})
