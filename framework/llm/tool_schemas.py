@@ -45,7 +45,8 @@ _BLAMED = tuple(
 """Where messages of Gemini, OpenAI and Anthropic name the tool that they reject."""
 _OF_HISTORY = re.compile(r"\b(?:messages|contents|input)[.\[]\d|\bthought_signature\b")
 """Messages about an earlier call, not about the definition of its tool."""
-_WORD = re.compile(r"([`'\"]?)([\w.-]*\w)\1")
+_WORD = re.compile(r"[\w.-]+")
+_QUOTES = ("`", "'", '"')
 _MAX_DIGITS = 6
 
 
@@ -101,7 +102,11 @@ def blamed_tool(message: str, tools: Sequence[ToolDefinition]) -> ToolDefinition
     if _OF_HISTORY.search(message):
         return None
     # A name without quotes may be a word of the sentence, unless it is one that no sentence has.
-    words = {word for quote, word in _WORD.findall(message) if quote or not word.isalpha()}
+    words = {
+        found[0].rstrip(".-")
+        for found in _WORD.finditer(message)
+        if message.endswith(_QUOTES, 0, found.start()) or not found[0].rstrip(".-").isalpha()
+    }
     named_tools = {tool.name: tool for name, tool in by_name.items() if name in words}
     return next(iter(named_tools.values())) if len(named_tools) == 1 else None
 
