@@ -55,14 +55,14 @@ class ImportedFiles:
                 sound = part["input_audio"]
                 return self.add(sound["data"], f"audio/{sound['format']}")
             case kind:
-                raise ValueError(_unsupported(kind))
+                raise ValueError(unsupported(kind))
 
     def claude_part(self, block: Mapping[str, Any]) -> MessagePart:
         """Return a block of a Claude message or tool result."""
         if block["type"] == "text":
             return TextPart(text=str(block["text"]))
         if block["type"] not in ("image", "document"):
-            raise ValueError(_unsupported(block["type"]))
+            raise ValueError(unsupported(block["type"]))
         source = block["source"]
         match source["type"]:
             case "base64":
@@ -72,12 +72,18 @@ class ImportedFiles:
             case "url":
                 raise ValueError(_remote(source["url"]))
             case kind:
-                raise ValueError(_unsupported(kind))
+                raise ValueError(unsupported(kind))
 
-    def gemini_part(self, inline_data: Mapping[str, Any]) -> MediaPart:
-        """Return the part for the `inline_data` of Gemini."""
-        media_type = inline_data.get("mime_type", inline_data.get("mimeType"))
-        return self.add(inline_data.get("data"), media_type)
+    def gemini_part(self, part: Mapping[str, Any]) -> MessagePart:
+        """Return a part of a message or tool result of Gemini, whose keys have two spellings."""
+        if isinstance(text := part.get("text"), str):
+            return TextPart(text=text)
+        inline, remote = (part.get(f"{kind}_data", part.get(f"{kind}Data")) for kind in ("inline", "file"))
+        if isinstance(inline, Mapping):
+            return self.add(inline.get("data"), inline.get("mime_type", inline.get("mimeType")))
+        if isinstance(remote, Mapping):
+            raise ValueError(_remote(remote.get("file_uri", remote.get("fileUri"))))
+        raise ValueError(unsupported(next((key for key, value in part.items() if value is not None), "nothing")))
 
     def _data_url(self, url: object, name: object = None) -> MediaPart:
         """Add the file in a data URL; `file_data` is also allowed to be base64 alone."""
@@ -95,5 +101,6 @@ def _remote(url: object) -> str:
     return f"the file {shown!r} is not in the data, and nothing is fetched: replace it by a data URL with its contents"
 
 
-def _unsupported(kind: object) -> str:
+def unsupported(kind: object) -> str:
+    """Return the error for content of a kind that no message can contain."""
     return f"content of type {shorten(str(kind), _MAX_QUOTED_CHARS)!r} is not supported: use text, or files in base64"

@@ -69,7 +69,7 @@ async def request_typed_output(
     except IncompleteOutputException:
         failure = ModelError(f"{output.__name__} was cut by max_tokens: raise model_settings.max_tokens")
     except InstructorRetryException as error:
-        failure = _explain(error, output)
+        failure = _explain(error, output, adapter.problem)
     else:
         # Instructor returns a generated subclass that contains the raw response; return the plain type.
         return output.model_validate_json(adapter.accepted)
@@ -98,6 +98,8 @@ class _InstructorAdapter:
     def __init__(self, send: SendRequest, request: ModelRequest, *, by_schema: bool) -> None:
         self.accepted = ""
         """The last answer's arguments, as JSON text."""
+        self.problem = ""
+        """Why the arguments of the last answer could not be parsed; empty if they could."""
         self._send = send
         self._request = request
         self._by_schema = by_schema
@@ -151,6 +153,7 @@ class _InstructorAdapter:
         from openai.types.chat import ChatCompletion
 
         message = message_to_chat(reply.message, names)
+        self.problem = next((call.invalid for call in reply.message.tool_calls if call.invalid), "")
         for call, chat in zip(reply.message.tool_calls, message.get("tool_calls", ()), strict=True):
             if call.invalid:
                 self._unreadable[call.id] = call.invalid
@@ -170,13 +173,15 @@ class _InstructorAdapter:
         )
 
 
-def _explain(error: Exception, output: type[BaseModel]) -> Exception:
+def _explain(error: Exception, output: type[BaseModel], problem: str) -> Exception:
     from instructor.core import ResponseParsingError
 
     cause = error.__cause__
     if isinstance(cause, ValidationError):
-        problems = "; ".join(_problem(list(detail["loc"]), detail["msg"]) for detail in cause.errors(include_url=False))
-        text = f"the answer still does not fit {output.__name__}: {problems}"
+        details = cause.errors(include_url=False)
+        # Of arguments that are no JSON, Pydantic has seen a placeholder.
+        problem = problem or "; ".join(_problem(list(detail["loc"]), detail["msg"]) for detail in details)
+        text = f"the answer still does not fit {output.__name__}: {problem}"
         return ModelError(shorten(text, _MAX_PROBLEM_CHARS))
     if isinstance(cause, ResponseParsingError):
         return ModelError(f"the model answered in text instead of calling {output.__name__}")

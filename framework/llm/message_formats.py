@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from framework.llm.anthropic.format import content_to_message, to_turns
 from framework.llm.capabilities import Capabilities
 from framework.llm.gemini.format import ResponseAssembler, to_contents
-from framework.llm.imported_files import ImportedFiles
+from framework.llm.imported_files import ImportedFiles, unsupported
 from framework.llm.openai_format import (
     chat_to_message,
     content_text,
@@ -235,7 +235,7 @@ def _gemini(data: Any, names: _Names, files: ImportedFiles) -> Iterator[Message]
         yield Message(role="system", content=fix_surrogates(text))
     open_calls: list[tuple[str, str]] = []
     for number, content in enumerate(_items(data, "contents")):
-        parts = content["parts"]
+        parts = [part for part in content.get("parts") or () if part is not None]
         if content.get("role") == "model":
             message = _gemini_model(parts, names, number)
             open_calls = [(call.id, call.tool) for call in message.tool_calls]
@@ -257,11 +257,23 @@ def _gemini_model(parts: Sequence[Mapping[str, Any]], names: _Names, number: int
             SimpleNamespace(
                 thought_signature=b64decode(signature, b"-_", validate=True) if signature else None,
                 function_call=call,
-                text=part.get("text"),
+                text=part.get("text") if call or "text" in part else _gemini_code(part),
                 thought=part.get("thought"),
             )
         )
     return assembler.message(names)
+
+
+def _gemini_code(part: Mapping[str, Any]) -> str:
+    """Return code that the provider executed, or its output, as text; raise ValueError for a part of another kind."""
+    code, result = _key(part, "executable_code"), _key(part, "code_execution_result")
+    if code is not None:
+        return f"\n\n```{str(code.get('language') or '').lower()}\n{code.get('code') or ''}\n```\n\n"
+    if result is not None:
+        return f"\n\n```\n{result.get('output') or ''}\n```\n\n"
+    if _key(part, "thought_signature") is None:
+        raise ValueError(unsupported(next(iter(part), "nothing")))
+    return ""
 
 
 def _gemini_user(
@@ -269,14 +281,12 @@ def _gemini_user(
 ) -> Iterator[Message]:
     found: list[MessagePart] = []
     for part in parts:
-        result, inline = _key(part, "function_response"), _key(part, "inline_data")
+        result = _key(part, "function_response")
         if result is not None:
             yield from _user_message(found)
             yield _gemini_result(result, names, open_calls, files)
-        elif inline is not None:
-            found.append(files.gemini_part(inline))
         else:
-            found.append(_clean(TextPart(text=str(part["text"]))))
+            found.append(_clean(files.gemini_part(part)))
     yield from _user_message(found)
 
 
@@ -290,7 +300,7 @@ def _gemini_result(
     content = result.get("response") or {}
     output = content.get("output") if content.keys() == {"output"} else None
     text = fix_surrogates(output if isinstance(output, str) else json.dumps(content, ensure_ascii=False))
-    media = [files.gemini_part(_key(part, "inline_data")) for part in result.get("parts") or ()]
+    media = [_clean(files.gemini_part(part)) for part in result.get("parts") or ()]
     fields = {"tool_call_id": call_id, "status": "error" if "error" in content else None}
     return Message.of_parts("tool", (TextPart(text=text), *media), **fields)
 

@@ -46,6 +46,8 @@ CHAT_MEDIA_TYPES = frozenset(
 FOREIGN_SIGNATURE = b"skip_thought_signature_validator"
 """Signature of calls that Gemini did not make: models that think reject calls without one. It is documented in
 https://ai.google.dev/gemini-api/docs/thought-signatures#faqs; like every signature, it is sent in base64."""
+PARAGRAPH = "\n\n"
+"""Between texts of several messages of one response, parts of its reasoning, and texts around tools of the provider."""
 _TICKS_PER_DOLLAR = 10_000_000_000
 """xAI's unit of a cost."""
 _AUDIO = {"audio/wav": "wav", "audio/mpeg": "mp3"}

@@ -89,7 +89,7 @@ def test_a_retry_explains_the_mistake_and_every_request_is_counted() -> None:
     assert json.loads(wrong["tool_calls"][0]["function"]["arguments"]) == BAD
     assert correction["role"] == "tool"
     assert "String should match pattern" in correction["content"]
-    assert exchange.usage == Usage(prompt_tokens=20, completion_tokens=10, total_tokens=30)
+    assert exchange.usage == Usage(prompt_tokens=20, completion_tokens=10, total_tokens=30, cost_usd=None)
 
 
 def test_a_retry_explains_why_arguments_are_not_json() -> None:
@@ -166,6 +166,15 @@ def test_the_final_error_names_the_mistake_without_quoting_the_model(retries: in
     assert "steps.0.id: String should match pattern" in error.message
     assert "hunter2" not in error.message
     assert not error.retryable
+
+
+def test_the_final_error_says_why_arguments_are_no_json() -> None:
+    error, _ = ask_server([calls(("PlanDraft", '{"goal": "x", "steps": 7E54848}'))] * 3)
+
+    assert isinstance(error, ModelError)
+    assert error.message.startswith("the answer still does not fit PlanDraft: the arguments are not one JSON object: ")
+    assert "expected ident" not in error.message
+    assert "7E54848" in error.message or "number" in error.message
 
 
 def test_answers_in_text_only_end_as_an_error() -> None:

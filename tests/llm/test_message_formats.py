@@ -126,6 +126,23 @@ def test_gemini_calls_without_ids_are_paired_by_name_and_order() -> None:
     assert [m.content for m in rest] == ["a", "b"]
 
 
+def test_code_that_gemini_executed_is_imported_as_text() -> None:
+    code = {"executableCode": {"language": "PYTHON", "code": "print(4)"}}
+    output = {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "4"}}
+    parts = [{"text": "I compute."}, code, output, {"text": "It is 4."}]
+    asked = {"role": "user", "parts": [{"text": "2 + 2?"}]}
+    _, answer = imported([asked, {"role": "model", "parts": parts}], "gemini")
+    assert answer.content == "I compute.\n\n```python\nprint(4)\n```\n\n\n\n```\n4\n```\n\nIt is 4."
+
+
+@pytest.mark.parametrize("parts", [None, [], [None], [None, {"text": "hello"}]])
+def test_gemini_turns_may_lack_parts(parts: Any) -> None:
+    asked = {"role": "user", "parts": [{"text": "hi"}]}
+    text = "hello" if parts and parts[-1] else ""
+    messages = imported([asked, {"role": "model", "parts": parts}], "gemini")
+    assert [message.content for message in messages] == ["hi", text]
+
+
 CALL = {"role": "assistant", "tool_calls": [{"id": "c1", "tool": "echo", "arguments": {}}]}
 BROKEN: list[tuple[Form, Any, str]] = [
     ("messages", "hello", "expected a list of messages"),
@@ -143,7 +160,11 @@ BROKEN: list[tuple[Form, Any, str]] = [
     ("anthropic", [{"role": "user", "content": [{"type": "video"}]}], "content of type 'video' is not supported"),
     ("anthropic", [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t"}]}], "answers call 't'"),
     ("gemini", [{"role": "user", "parts": [{"inlineData": {}}]}], "a file has no contents in base64"),
-    ("gemini", [{"role": "user", "parts": [{"fileData": {"fileUri": "gs://b/o"}}]}], "text"),
+    ("gemini", [{"role": "user", "parts": [{"fileData": {"fileUri": "gs://b/o"}}]}], "the file 'gs://b/o' is not in"),
+    ("gemini", [{"role": "user", "parts": [{"file_data": {"file_uri": "gs://b/o"}}]}], "the file 'gs://b/o' is not in"),
+    ("gemini", [{"role": "user", "parts": [{"videoMetadata": {}}]}], "content of type 'videoMetadata' is not"),
+    ("gemini", [{"role": "user", "parts": [{}]}], "content of type 'nothing' is not supported"),
+    ("gemini", [{"role": "model", "parts": [{"fileData": {"fileUri": "x"}}]}], "content of type 'fileData' is not"),
     ("gemini", [{"role": "model", "parts": [{"text": "x", "thoughtSignature": "%%%"}]}], "base64"),
     ("gemini", ["x"], "format 'gemini'"),
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from framework.llm.anthropic.format import (
     ANTHROPIC_MEDIA_TYPES,
@@ -18,7 +18,7 @@ from framework.llm.anthropic.format import (
 )
 from framework.llm.client import Delta, ModelReply, ModelRequest, whole_reply
 from framework.llm.http_client import SDK_TIMEOUT, create_http_client, read_unstreamed
-from framework.llm.openai_format import tool_names
+from framework.llm.openai_format import PARAGRAPH, tool_names
 from framework.llm.provider_client import ProviderClient
 from framework.llm.provider_errors import message_in, parse_retry_after
 from framework.llm.reply_check import FinishReasons, ProviderResponse, merge_finish_reason, to_reply
@@ -40,6 +40,8 @@ _FINISH_REASONS: FinishReasons = {
     "refusal": "content_filter",
     "pause_turn": "error",
 }
+_OWN_BLOCKS = ("text", "thinking", "redacted_thinking", "tool_use")
+"""Types of blocks that the model writes; others are those of tools that the provider executes."""
 _PERMANENT_ERRORS = {
     "authentication_error": 401,
     "billing_error": 402,
@@ -88,6 +90,9 @@ class AnthropicModel(ProviderClient):
                 return
             while (event := await self._guard(anext(events, None))) is not None:
                 delta = assembler.add_event(as_dict(event))
+                if assembler.is_spliced:
+                    problem = "a second answer began within the first one, as after a failover of a proxy"
+                    raise self._errors.error(problem, retryable=True).of_type("incomplete_answer")
                 if delta:
                     yield delta
         finally:
@@ -199,6 +204,10 @@ class MessageAssembler:
         self._fragments: dict[tuple[object, str], list[str]] = {}
         self._thought_in: object = None
         """Index of the block with the last fragment of thinking."""
+        self.is_spliced = False
+        """Whether another response began within this one: their blocks must not be merged."""
+        self._gap: Literal["", "open", "due"] = ""
+        """Whether a text was shown, and a paragraph is due before the next one."""
 
     def add_event(self, event: Mapping[str, Any]) -> Delta | None:
         """Add an event; return its delta, which is empty if nothing can be shown yet, or None if it has no content."""
@@ -206,9 +215,13 @@ class MessageAssembler:
         index = index_key(event.get("index"))
         match event.get("type"):
             case "message_start":
-                self.response.update(as_dict(event.get("message")))
+                message = as_dict(event.get("message"))
+                self.is_spliced = bool(self._blocks) and message.get("id") != self.response.get("id")
+                self.response.update(message)
             case "content_block_start":
-                self._blocks[index] = as_dict(event.get("content_block"))
+                block = self._blocks[index] = as_dict(event.get("content_block"))
+                if self._gap and block.get("type") not in _OWN_BLOCKS:
+                    self._gap = "due"
                 return Delta()
             case "content_block_delta":
                 return self._add_fragment(index, as_dict(event.get("delta")))
@@ -234,7 +247,8 @@ class MessageAssembler:
                 is_next = field == "thinking" and self._thought_in not in (None, index)
                 self._fragments.setdefault((index, field), []).append(fragment)
                 if field == "text":
-                    return Delta(text=fix_surrogates(fragment))
+                    before, self._gap = PARAGRAPH if self._gap == "due" else "", "open"
+                    return Delta(text=before + fix_surrogates(fragment))
                 if field == "thinking":
                     self._thought_in = index
                     return Delta(reasoning=("\n" if is_next else "") + fix_surrogates(fragment))

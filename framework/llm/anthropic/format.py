@@ -13,7 +13,7 @@ from typing import Any
 from framework.llm.capabilities import THINKING_TOKENS, Capabilities
 from framework.llm.client import ModelInfo, ModelReply, ModelRequest
 from framework.llm.message_shape import leading_instructions, mark_notices
-from framework.llm.openai_format import parse_call, reported_cost, to_wire_name, token_count, wire_names
+from framework.llm.openai_format import PARAGRAPH, parse_call, reported_cost, to_wire_name, token_count, wire_names
 from framework.llm.request_cache import Base64, missing_file
 from framework.llm.tool_schemas import wire_schema
 from framework.types.media import MessagePart, TextPart
@@ -102,10 +102,12 @@ def content_to_message(content: Iterable[Mapping[str, Any]], names: Mapping[str,
     calls: list[ToolCall] = []
     thoughts: list[str] = []
     outline: list[_Block | str] = []
+    is_apart = False
     for block in content:
         match block.get("type"):
             case "text":
-                texts.append(str(block.get("text") or ""))
+                texts.append((PARAGRAPH if is_apart and texts else "") + str(block.get("text") or ""))
+                is_apart = False
                 outline.append("text")
             case "tool_use":
                 name = fix_surrogates(str(block.get("name") or ""))
@@ -118,6 +120,8 @@ def content_to_message(content: Iterable[Mapping[str, Any]], names: Mapping[str,
                 outline.append(
                     {key: fix_surrogates(part) if isinstance(part, str) else part for key, part in block.items()}
                 )
+            case _:  # a tool that the provider executes, between two texts
+                is_apart = True
     reasoning = None
     if thoughts:
         data = {"stamp": stamp, "outline": outline}

@@ -9,10 +9,10 @@ from framework.llm.capabilities import Capabilities, with_cost
 from framework.llm.client import Delta, ModelReply, ModelRequest
 from framework.llm.openai.exchange import OpenAIExchange
 from framework.llm.openai.responses_format import (
-    PARAGRAPH,
     RESPONSE_MEDIA_TYPES,
     RESPONSE_STATUSES,
     function_choice,
+    is_commentary,
     items_to_message,
     message_to_items,
     refusal_in,
@@ -21,7 +21,7 @@ from framework.llm.openai.responses_format import (
     settings_to_fields,
     tool_to_function,
 )
-from framework.llm.openai_format import content_text
+from framework.llm.openai_format import PARAGRAPH, content_text
 from framework.llm.reply_check import ProviderResponse, merge_finish_reason, to_reply
 from framework.llm.request_cache import encode_json, json_object
 from framework.llm.stream_assembler import as_dict, as_list
@@ -46,6 +46,10 @@ class ResponsesAssembler:
         """The response as last reported."""
         self._error = error
         self._done: dict[int, dict[str, Any]] = {}
+        self._began: object = None
+        """Id of the response that began last."""
+        self._commentary: list[object] = []
+        """Positions of messages that are shown as thoughts."""
         self._shown: dict[str, object] = {}
         """Kind of text -> position of the part that was shown last."""
 
@@ -60,7 +64,10 @@ class ResponsesAssembler:
         self.events += 1
         match event.get("type"):
             case "response.output_text.delta":
-                return Delta(text=self._fragment("text", event.get("output_index"), event.get("delta")))
+                return self._text(event.get("output_index"), event.get("delta"))
+            case "response.output_item.added" if is_commentary(as_dict(event.get("item"))):
+                self._commentary.append(event.get("output_index"))
+                return Delta()
             case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
                 part = event.get("output_index"), event.get("summary_index"), event.get("content_index")
                 return Delta(reasoning=self._fragment("reasoning", part, event.get("delta")))
@@ -70,6 +77,8 @@ class ResponsesAssembler:
                 return self._add_item(event.get("output_index"), as_dict(event.get("item")))
             case "response.completed" | "response.incomplete" | "response.failed" as kind:
                 self.set_response(as_dict(event.get("response")), kind.removeprefix("response."))
+            case "response.created":
+                self._begin(as_dict(event.get("response")).get("id"))
             case "error":
                 raise self._error(event)
         return None
@@ -87,9 +96,22 @@ class ResponsesAssembler:
 
     def _add_item(self, index: object, item: dict[str, Any]) -> Delta:
         self._done[index if isinstance(index, int) else len(self._done)] = item
-        if item.get("type") != "message" or self._shown.get("text") == index:
+        if item.get("type") != "message" or index in self._shown.values():
             return Delta()
-        return Delta(text=self._fragment("text", index, content_text(item.get("content"))))
+        self._commentary += [index] if is_commentary(item) else []
+        return self._text(index, content_text(item.get("content")))
+
+    def _begin(self, response_id: object) -> None:
+        """Note the response that begins; raise ModelError if another one has begun to answer."""
+        if self._began not in (None, response_id) and (self._shown or self._done):
+            raise self._error({"message": "a second answer began within the first one"})
+        self._began = response_id
+
+    def _text(self, index: object, fragment: object) -> Delta:
+        """Return the delta for a fragment of a message, which is a thought if it is commentary."""
+        if index in self._commentary:
+            return Delta(reasoning=self._fragment("reasoning", index, fragment))
+        return Delta(text=self._fragment("text", index, fragment))
 
     def _fragment(self, kind: str, part: object, fragment: object) -> str:
         """Return a fragment as it is shown, with an empty line before it if it begins another part."""

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from framework.llm.openai_format import chat_to_call, content_text, read_usage, to_wire_name, token_count
+from framework.llm.openai_format import PARAGRAPH, chat_to_call, content_text, read_usage, to_wire_name, token_count
 from framework.llm.reply_check import FinishReasons
 from framework.llm.request_cache import Base64, missing_file
 from framework.llm.stream_assembler import as_dict, as_list
@@ -21,8 +21,6 @@ from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinitio
 from framework.types.spec import ModelSettings
 from framework.types.text import fix_surrogates
 
-PARAGRAPH = "\n\n"
-"""Between the texts of several messages of one response, and between the parts of its reasoning."""
 RESPONSE_STATUSES: FinishReasons = {
     "completed": "stop",
     "max_output_tokens": "length",
@@ -37,6 +35,7 @@ RESPONSE_STATUSES: FinishReasons = {
 RESPONSE_MEDIA_TYPES = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"))
 """Media types of files that the API can express."""
 
+_ANSWERS = ("message", "function_call", "custom_tool_call")
 _Item = dict[str, Any]
 
 
@@ -135,14 +134,14 @@ def _by_outline(outline: Sequence[_Item], content: str, calls: Sequence[_Item]) 
 
     The text and the calls may have changed since: hooks replace texts, and calls of one id are merged.
     """
-    texts = _split(content, [token_count(entry.get("chars")) for entry in outline if entry.get("type") == "message"])
+    texts = _split(content, [token_count(entry["chars"]) for entry in outline if "chars" in entry])
     remaining = list(calls)
     items: list[_Item] = []
     for entry in outline:
         match entry.get("type"):
             case "reasoning":
                 items.append(entry)
-            case "message" if texts and (text := texts.pop(0)):
+            case "message" if text := entry.get("text") or (texts.pop(0) if texts else ""):
                 items.append(
                     {**_message_item(text), "status": "completed", **_named("id", entry), **_named("phase", entry)}
                 )
@@ -190,14 +189,16 @@ def items_to_message(
     thoughts: list[str] = []
     calls: list[ToolCall] = []
     outline: list[_Item] = []
+    items = list(items)
+    has_answer = any(item.get("type") in _ANSWERS and not is_commentary(item) for item in items)
     for item in items:
         match item.get("type"):
             case "message":
                 if text := fix_surrogates(content_text(item.get("content"))):
-                    texts.append(text)
-                    outline.append(
-                        {"type": "message", "chars": len(text), **_named("id", item), **_named("phase", item)}
-                    )
+                    is_thought = has_answer and is_commentary(item)
+                    (thoughts if is_thought else texts).append(text)
+                    size = {"text": text} if is_thought else {"chars": len(text)}
+                    outline.append({"type": "message", **size, **_named("id", item), **_named("phase", item)})
             case "function_call" | "custom_tool_call":
                 call = _call(item, names)
                 calls.append(call)
@@ -211,6 +212,11 @@ def items_to_message(
         data = {"source": source, "outline": outline} if has_state else None
         reasoning = Reasoning(text=PARAGRAPH.join(thoughts), provider=provider, data=data)
     return Message(role="assistant", content=PARAGRAPH.join(texts), tool_calls=tuple(calls), reasoning=reasoning)
+
+
+def is_commentary(item: Mapping[str, Any]) -> bool:
+    """Return whether an item is a message about the progress of the work, which is not part of the answer."""
+    return item.get("type") == "message" and item.get("phase") == "commentary"
 
 
 def refusal_in(items: Iterable[Mapping[str, Any]]) -> str | None:

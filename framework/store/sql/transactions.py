@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any, Protocol
@@ -98,6 +99,16 @@ class SqliteTransactions:
             self._waits = waits
 
 
+def _hint(error: OSError) -> str:
+    """Return what to do about a folder in which the store cannot be created; empty for other errors."""
+    if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return ""
+    return (
+        "; set store.url to a file in a folder that can be written (AGENTSD_STORE__URL=sqlite:////data/state.db), or "
+        "keep nothing after the process ends (AGENTSD_STORE__URL=memory:)"
+    )
+
+
 class SqliteFile:
     """The file of a SQLite database."""
 
@@ -109,7 +120,7 @@ class SqliteFile:
             path.touch(mode=0o600)  # it contains conversations
             opened = path.stat()
         except OSError as error:
-            raise StoreError(f"store {path}: {error.strerror}") from None
+            raise StoreError(f"store {path}: {error.strerror}{_hint(error)}") from None
         self._name, self._identity = str(path), (opened.st_ino, opened.st_dev)
 
     @property

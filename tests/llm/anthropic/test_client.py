@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from framework.llm.anthropic.client import MessageAssembler
 from framework.llm.anthropic.format import content_to_message, request_to_body, thinking_stamp
 from framework.llm.capabilities import known_capabilities
-from framework.llm.client import ModelInfo, ModelRequest
+from framework.llm.client import ModelInfo, ModelReply, ModelRequest
 from framework.llm.message_shape import marked_notice
+from framework.types.errors import ModelError
 from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition
 from framework.types.spec import ModelSettings
 from tests.support.formats import ANTHROPIC, SIGNATURE, says
@@ -279,3 +281,57 @@ def test_deltas_of_several_thoughts_are_separated_as_in_the_message() -> None:
     message = content_to_message(assembler.content(), {}, stamp="s")
     assert message.reasoning is not None
     assert "".join(delta.reasoning for delta in deltas if delta) == message.reasoning.text == "one\ntwo\nthree"
+
+
+SEARCH = {"type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {}}
+FOUND = {"type": "web_search_tool_result", "tool_use_id": "srv_1", "content": []}
+
+
+@pytest.mark.parametrize(
+    ("blocks", "text"),
+    [
+        (["I look.", SEARCH, FOUND, "It is ", "4."], "I look.\n\nIt is 4."),
+        (["It is ", "4", "."], "It is 4."),
+        ([SEARCH, FOUND, "It is 4."], "It is 4."),
+        (["It is", THOUGHT, " 4."], "It is 4."),
+        (["It is 4.", SEARCH, FOUND], "It is 4."),
+    ],
+)
+def test_texts_around_a_tool_of_the_provider_are_paragraphs(blocks: list[Any], text: str) -> None:
+    assembler, deltas = MessageAssembler(), []
+    whole = [{"type": "text", "text": block} if isinstance(block, str) else block for block in blocks]
+    for index, block in enumerate(whole):
+        begun = {**block, "text": ""} if block["type"] == "text" else block
+        assembler.add_event({"type": "content_block_start", "index": index, "content_block": begun})
+        if block["type"] == "text":
+            delta = {"type": "text_delta", "text": block["text"]}
+            deltas.append(assembler.add_event({"type": "content_block_delta", "index": index, "delta": delta}))
+    assert content_to_message(whole, {}, stamp="s").content == text
+    assert content_to_message(assembler.content(), {}, stamp="s").content == text
+    assert "".join(delta.text for delta in deltas if delta) == text
+
+
+def streamed(*ids: str) -> ModelReply:
+    """Return the reply to a stream in which an answer with each of these ids begins after the first block."""
+    events = list(says(ANTHROPIC, "one two").streamed)
+    start = next(event for event in events if "message_start" in event)
+    first_end = next(place for place, event in enumerate(events) if "content_block_delta" in event) + 1
+    own = json.loads(start.partition("data: ")[2])["message"]["id"]
+    events[first_end:first_end] = [start.replace(own, id_ or own) for id_ in ids]
+
+    async def main() -> ModelReply:
+        async with wire_server([Answer(streamed=tuple(events))]) as server:
+            model = ANTHROPIC.model(server.url)
+            replies = [delta.reply async for delta in model.stream(ModelRequest((USER,), stream=True))]
+            await model.close()
+            assert replies[-1] is not None
+            return replies[-1]
+
+    return asyncio.run(main())
+
+
+def test_an_answer_that_begins_within_another_one_is_not_merged_with_it() -> None:
+    assert streamed("").message.content == "one two", "the same start, sent twice"
+    with pytest.raises(ModelError, match="a second answer began within the first one") as failed:
+        streamed("msg_other")
+    assert failed.value.retryable

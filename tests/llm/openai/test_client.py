@@ -80,7 +80,7 @@ def test_a_text_answer_arrives_with_its_usage(stream: bool) -> None:
     assert answer == ModelReply(
         message=Message(role="assistant", content="hello big world"),
         finish_reason="stop",
-        usage=Usage(prompt_tokens=12, completion_tokens=7, total_tokens=19, cached_tokens=4),
+        usage=Usage(prompt_tokens=12, completion_tokens=7, total_tokens=19, cached_tokens=4, cost_usd=None),
         model="wire-model",
         response_id="chat-1",
     )

@@ -197,14 +197,29 @@ def test_an_answer_contains_text_calls_and_reasoning(stream: bool) -> None:
 
 
 def test_texts_of_several_messages_are_paragraphs() -> None:
+    answer = responded(message("Well."), message("It is 4 2.", 2))
+
+    received = ask([answer], request(stream=True))[0]
+
+    last = received[-1].reply
+    assert last
+    assert last.message.content == "Well.\n\nIt is 4 2."
+    assert "".join(delta.text for delta in received) == last.message.content
+    assert reply(answer).message == last.message
+
+
+def test_commentary_is_thinking_and_no_part_of_the_answer() -> None:
     answer = responded(message("Let me look.", phase="commentary"), message("It is 4 2.", 2, phase="final_answer"))
 
     received = ask([answer], request(stream=True))[0]
 
     last = received[-1].reply
     assert last
-    assert last.message.content == "Let me look.\n\nIt is 4 2."
+    assert last.message.content == "It is 4 2."
+    assert last.message.reasoning
+    assert last.message.reasoning.text == "Let me look."
     assert "".join(delta.text for delta in received) == last.message.content
+    assert "".join(delta.reasoning for delta in received) == last.message.reasoning.text
     assert reply(answer).message == last.message
     body = sent(request(messages=(USER, last.message, USER)))
     assert [(item.get("phase"), item["content"][0]["text"]) for item in body["input"][1:3]] == [
@@ -236,6 +251,33 @@ def test_a_text_without_deltas_is_shown_with_its_item() -> None:
     received, _ = ask([Answer(streamed=tuple(events))], request(stream=True))
 
     assert [delta.text for delta in received if delta.text] == ["one two"]
+
+
+@pytest.mark.parametrize("without", [".delta", "output_item.added"])
+def test_commentary_is_thinking_however_it_is_announced(without: str) -> None:
+    items = message("Let me look.", phase="commentary"), message("It is 4 2.", 2, phase="final_answer")
+    events = (event for event in responded(*items).streamed if without not in event)
+
+    last = ask([Answer(streamed=tuple(events))], request(stream=True))[0][-1].reply
+
+    assert last
+    assert last.message.reasoning
+    assert (last.message.content, last.message.reasoning.text) == ("It is 4 2.", "Let me look.")
+
+
+def test_an_answer_that_begins_within_another_one_is_not_merged_with_it() -> None:
+    first, second = responded(message("one")).streamed, responded(message("two"), id="resp_other").streamed
+    shown = next(place for place, event in enumerate(first) if ".delta" in event) + 1
+
+    error = failure(Answer(streamed=(*first[:shown], *second)), stream=True)
+
+    assert "a second answer began within the first one" in error.message
+    assert error.retryable
+    assert reply(Answer(streamed=(*first[:1], *second)), stream=True).message.content == "two"
+
+
+def test_commentary_alone_is_the_answer() -> None:
+    assert reply(responded(message("Done.", phase="commentary"))).message.content == "Done."
 
 
 def test_unknown_events_and_items_are_ignored() -> None:

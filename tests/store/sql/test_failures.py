@@ -164,6 +164,15 @@ def test_a_file_that_is_not_a_database_is_rejected_and_unchanged(tmp_path: Path,
     assert file.read_bytes() == content
 
 
+@pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="needs a folder in which nobody can create a file")
+def test_a_folder_that_cannot_be_written_names_the_settings_that_help(tmp_path: Path) -> None:
+    async def main() -> None:
+        with pytest.raises(StoreError, match=r"AGENTSD_STORE__URL=sqlite:////.*AGENTSD_STORE__URL=memory:"):
+            await SqlStore.open("sqlite:////sys/kernel/agentsd/state.db", tmp_path)
+
+    asyncio.run(main())
+
+
 def test_a_damaged_file_is_an_error_for_reads_of_the_damaged_part(tmp_path: Path) -> None:
     file = tmp_path / "state.db"
 
