@@ -165,7 +165,7 @@ def scenes(terminal: _Terminal, project: Path) -> Iterator[tuple[str, list[str]]
     terminal.keys("C-c")
     terminal.keys("-l", "refund it")
     terminal.keys("Enter")
-    yield "an approval", terminal.screen_with("re[s]pond:")
+    yield "an approval", terminal.screen_with("say what to change:")
     terminal.keys("-l", "a")
     terminal.keys("Enter")
     terminal.screen_with("on its way")

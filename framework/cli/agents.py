@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from difflib import get_close_matches
 
 import click
 import yaml
@@ -19,7 +20,19 @@ _COLUMNS = ("agent", "executor", "model", "tools", "description")
 NO_VALID_AGENT = "no agent is valid: `agentsd check` lists the problems"
 
 
-@click.group("agents")
+class _AgentsGroup(click.Group):
+    """Reads `agentsd agents NAME` as `agentsd agents show NAME`."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command to call."""
+        if args[0] not in self.commands and not get_close_matches(args[0], self.commands, n=1):
+            args = ["show", *args]
+        return super().resolve_command(ctx, args)
+
+
+@click.group("agents", cls=_AgentsGroup)
 def command() -> None:
     """List a project's agents, or show one."""
 

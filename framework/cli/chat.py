@@ -7,6 +7,7 @@ import gc
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from importlib import import_module
+from pathlib import Path
 from shlex import quote
 from typing import Any
 
@@ -36,6 +37,7 @@ from framework.cli.screen import prints_on_stderr, raw_stderr, say
 from framework.cli.session import shown_from_now
 from framework.cli.terminal import draws, is_terminal
 from framework.cli.wrapping import wrapped_line
+from framework.config.files.snapshot import AGENTS
 from framework.engine.routing.rules import NO_AGENTS
 from framework.engine.runtime.request import checked_inputs
 from framework.engine.runtime.runtime import Runtime
@@ -76,6 +78,9 @@ def command(path: str, trace: bool, as_json: bool, **given: Any) -> int:
 
     Exit codes: 0 ended normally, 3 a message waits for approval, 130 ended with Ctrl-C.
     """
+    folder, name = Path(path).parent, Path(path).name
+    if given["agent"] is None and not Path(path).exists() and (folder / AGENTS).is_dir():  # `agentsd chat AGENT`
+        path, given["agent"] = str(folder), name
     location = locate(path)
     given |= {"inputs": parse_inputs(given["inputs"]), "limits": parse_pairs(given["limits"])}
     with exporting(location.settings()), prints_on_stderr() as output:
@@ -98,7 +103,7 @@ async def _converse(runtime: Runtime, location: Location, given: Mapping[str, An
     chat.select(chat.agent or location.agent(runtime.catalog.current))
     listed = f"agents: {', '.join(sorted(agents))} · /help shows what you can type"
     click.secho(wrapped_line(listed, hanging=0), dim=True, err=True)
-    answers.notices.know(runtime.catalog.current.problems)
+    answers.notices.know(runtime.catalog.current.problems, runtime.catalog.current.number)
     runtime.catalog.subscribe(answers.notices.report)
     reader = _reader(chat, location)
     preparing = None if isinstance(reader, LineReader) else asyncio.create_task(_prepare(chat))
@@ -169,7 +174,7 @@ async def _answer(chat: ChatState, message: str, reader: MessageReader, answers:
         content = await asyncio.to_thread(attached, message)
         if files := [item.description for item in content if isinstance(item, File)]:
             click.secho(f"(attached: {', '.join(map(visible, files))})", dim=True, err=True)
-        return await answers.show(chat, chat.runtime.stream(content, **chat.options), reader, view)
+        return await answers.show(chat, chat.runtime.stream(content, **chat.options(message)), reader, view)
 
 
 async def _ask_for_inputs(chat: ChatState, reader: MessageReader) -> None:

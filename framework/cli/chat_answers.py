@@ -58,6 +58,7 @@ class AnswerOutput:
         result = chat.last = await answer(
             chat.runtime, started, view, ask=ask, interrupts=reader.on_interrupt, hides=self.problems.repeats
         )
+        chat.reroutes = False
         if self.as_json:
             click.echo(json.dumps(data_of(result), ensure_ascii=False), file=self.output)
         else:

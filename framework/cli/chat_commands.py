@@ -40,18 +40,22 @@ COMMANDS_HELP: Mapping[str, str] = {
     "/undo": "take back the last message and its answer; files that tools wrote stay",
     "/new": "begin a new conversation",
     "/save [FILE]": "write the conversation to a file: Markdown, or JSON if it ends with .json",
-    "/quit": "leave; also Ctrl-D",
+    "/quit": "leave; also exit, quit or Ctrl-D",
 }
 NAMES: Sequence[str] = tuple(usage.split()[0] for usage in COMMANDS_HELP)
 KEYS_HELP = "Alt+Enter or \\ and Enter: new line · Tab: complete · ↑: earlier messages · Ctrl-C: cancel the answer"
+LEAVING = ("exit", "quit", "/exit")
+"""Other words that end a chat."""
 AUTO, DEFAULT = "auto", "default"
 UNDONE_CHARS = 60
 
 
 def is_command(message: str) -> bool:
-    """Return whether a message is meant as a slash command: its first word is not a path."""
+    """Return whether a message is a slash command, whose first word is not a path, or leaves the chat."""
     word = message.split(maxsplit=1)[0] if message.strip() else ""
-    return word.startswith("/") and "/" not in word[1:] and "." not in word and len(word) > 1
+    return message.strip().lower() in LEAVING or (
+        word.startswith("/") and "/" not in word[1:] and "." not in word and len(word) > 1
+    )
 
 
 class ChatCommands:
@@ -76,7 +80,7 @@ class ChatCommands:
     async def execute(self, command: str) -> bool:
         """Execute a command; return whether the chat continues. Raises RequestError for an invalid one."""
         name, _, argument = command.partition(" ")
-        if name == "/quit":
+        if name == "/quit" or name.lower() in LEAVING:
             return False
         if name not in self._actions:
             raise RequestError(f"there is no command {name}{did_you_mean(name, NAMES)}")
@@ -91,8 +95,12 @@ class ChatCommands:
 
     async def _agent(self, name: str) -> None:
         if name:
-            self._chat.select(None if name == AUTO else name)
-            _note("the router chooses the agent" if name == AUTO else f"{name} answers from now on")
+            if name == AUTO:
+                self._chat.route()
+                _note("the router chooses the agent of the next message, and of later ones that a rule matches")
+            else:
+                self._chat.select(name)
+                _note(f"{name} answers from now on")
             return
         current = await self._chat.current_agent()
         for agent in sorted(self._chat.runtime.catalog.current.agents.values(), key=lambda one: one.name):

@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from framework.config.agents.compile import Agent
+from framework.engine.routing.rules import known_route
 from framework.engine.runtime.conversation import load_conversation
 from framework.engine.runtime.request import RUNTIME_CALLER, RunOptions
 from framework.engine.runtime.runtime import Runtime
 from framework.store.protocol import Conversation
+from framework.types.errors import AgentBroken
 from framework.types.state import RunResult
 
 
@@ -29,10 +31,13 @@ class ChatState:
     limits: dict[str, Any] = field(default_factory=dict)
     last: RunResult | None = None
     """Result of the last message."""
+    routes: bool = False
+    """Whether rules of routing apply to each message, because the user has asked the router to choose again."""
+    reroutes: bool = False
+    """Whether the router chooses the agent of the next message, whatever the rules say."""
 
-    @property
-    def options(self) -> RunOptions:
-        """Options of the next run. Only inputs that its agent declares are passed, if the agent is known."""
+    def options(self, message: str) -> RunOptions:
+        """Return the options of a run. Only inputs that its agent declares are passed, if the agent is known."""
         agent = self.runtime.catalog.current.agents.get(self.agent or "")
         known = {name: value for name, value in self.inputs.items() if agent is None or name in agent.spec.inputs}
         return RunOptions(
@@ -42,7 +47,16 @@ class ChatState:
             locale=self.locale,
             inputs=known,
             limits=self.limits,
+            reroute=self.agent is None and (self.reroutes or (self.routes and self._has_rule(message))),
         )
+
+    def _has_rule(self, message: str) -> bool:
+        """Return whether a rule of routing applies to a message."""
+        current = self.runtime.catalog.current
+        try:
+            return known_route(message, current.agents, broken=current.broken) is not None
+        except AgentBroken:
+            return False
 
     async def stored(self) -> Conversation:
         """Load the conversation."""
@@ -59,4 +73,8 @@ class ChatState:
         """Select the agent of the next messages; raises AgentNotFound or AgentBroken."""
         if name is not None:
             self.runtime.catalog.current.agent(name)
-        self.agent = name
+        self.agent, self.routes, self.reroutes = name, False, False
+
+    def route(self) -> None:
+        """Let the router choose the agent of the next message, and of each later one that a rule of routing matches."""
+        self.agent, self.routes, self.reroutes = None, True, True

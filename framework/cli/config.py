@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import tarfile
 from collections.abc import Callable, Iterator
+from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import click
@@ -17,6 +22,7 @@ from framework.config.generations.generation import Generation
 from framework.config.settings import API_KEY_VARIABLE
 from framework.engine.runtime.project import Project
 from framework.server.schemas import ConfigHistory, LiveConfig, PastConfig
+from framework.types.errors import RequestError
 from framework.types.text import visible
 
 C = TypeVar("C", bound=Callable[..., Any])
@@ -36,11 +42,11 @@ def command() -> None:
 @PROJECT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print the changes as JSON.")
 def diff(old: str, new: str | None, project: str, as_json: bool) -> int:
-    """Show how the project NEW (default: that of -C) differs from the project OLD.
+    """Show how the project NEW (default: that of -C) differs from the project OLD: folders, or revisions in git.
 
     Each change widens, tightens, or is neutral. Exit codes: 0 no differences, 1 differences.
     """
-    before, after = asyncio.run(_load(old)), asyncio.run(_load(new or project))
+    before, after = _version(old, project), _version(new or project, project)
     candidate = Candidate.of(after, before)
     if as_json:
         click.echo(json.dumps([change.model_dump(exclude_none=True) for change in candidate.changes], indent=2))
@@ -50,6 +56,25 @@ def diff(old: str, new: str | None, project: str, as_json: bool) -> int:
         if not candidate.changes:
             click.echo("no differences")
     return 1 if candidate.changes else 0
+
+
+def _version(name: str, project: str) -> Generation:
+    """Load a folder, or the project as it is in a revision of git, such as `HEAD~1`; raises RequestError."""
+    if Path(name).exists():
+        return asyncio.run(_load(name))
+    git = ["git", "-C", project]
+    try:
+        found = subprocess.run(
+            [*git, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        archive = subprocess.run([*git, "archive", found.stdout.strip()], capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        raise RequestError(f"no such file or folder, nor a revision of git: {name}") from None
+    with TemporaryDirectory(prefix="agentsd-") as folder:
+        with tarfile.open(fileobj=BytesIO(archive)) as files:
+            files.extractall(folder, filter="data")
+        return asyncio.run(_load(folder))
 
 
 async def _load(path: str) -> Generation:

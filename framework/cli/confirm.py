@@ -9,7 +9,7 @@ from functools import partial
 import click
 
 from framework.cli.location import arguments_of
-from framework.cli.plan_question import ask_about_plan
+from framework.cli.plan_question import ask_about_plan, read_choice
 from framework.cli.show import arguments_text, confirmation_lines
 from framework.cli.terminal import open_editor, read_in_thread
 from framework.cli.wrapping import wrapped_line
@@ -21,7 +21,7 @@ from framework.types.text import visible
 _CHOICES = ("a", "e", "r", "s")
 STEP_CHOICES: Mapping[str, str] = {"r": "retry", "s": "skip", "t": "stop"}
 STEP_PROMPT = "[r]etry, [s]kip it and what depends on it, s[t]op the run"
-_PROMPT = "[a]pprove, [e]dit, [r]eject, re[s]pond"
+_PROMPT = "[a]pprove, [e]dit, [r]eject, or say what to change"
 
 
 async def ask_for_decisions(pending: Iterable[Confirmation]) -> dict[str, Decision]:
@@ -42,11 +42,16 @@ def ask_human(asked: Confirmation) -> Decision:
             return ask_about_plan(asked, asked.plan)
         _show(asked)
         while True:
-            choice = click.prompt(_PROMPT, type=click.Choice(_CHOICES), show_choices=False, err=True)
-            if decision := _decision(choice, asked):
+            choice = read_choice(_PROMPT, _CHOICES)
+            if decision := _changed(choice) if len(choice) > 1 else _decision(choice, asked):
                 return decision
     except click.Abort:
         return Reject(reason="the terminal was closed")
+
+
+def _changed(text: str) -> Respond:
+    """Return a sentence of the user as the result of the call: the model must not take it for that of the tool."""
+    return Respond(text=f"The call was not executed. The user asks for a change: {text}")
 
 
 def _answer(asked: Confirmation) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from keyword import iskeyword
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -34,10 +35,25 @@ def _starting() -> Iterator[None]:
 class LazyGroup(click.Group):
     """A group that lists its commands without importing them."""
 
-    def __init__(self, *args: Any, package: str, commands_of: Mapping[str, str], **kwargs: Any) -> None:
-        """Set the help of each command by name; the module `package.NAME` defines it as `command`."""
+    def __init__(
+        self,
+        *args: Any,
+        package: str,
+        commands_of: Mapping[str, str],
+        instead: Mapping[str, str] = MappingProxyType({}),
+        **kwargs: Any,
+    ) -> None:
+        """Create a group.
+
+        Args:
+            *args: those of click.Group.
+            package: its module NAME defines the command NAME as `command`.
+            commands_of: the help of each command by name.
+            instead: what to type instead of names that are no commands.
+            **kwargs: those of click.Group.
+        """
         super().__init__(*args, **kwargs)
-        self._package, self._commands_of = package, commands_of
+        self._package, self._commands_of, self._instead = package, commands_of, instead
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the signature is click's
         """Return the names of all commands, in the order in which a newcomer needs them."""
@@ -46,7 +62,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return a command; raises click.UsageError with the closest names."""
         if cmd_name not in self._commands_of:
-            meant = did_you_mean(cmd_name, [*self._commands_of])
+            known = self._instead.get(cmd_name)
+            meant = f"; use {known}" if known else did_you_mean(cmd_name, [*self._commands_of])
             raise click.UsageError(f"there is no command {cmd_name!r}{meant}", ctx)
         module = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
         with _starting() if cmd_name in SLOW else nullcontext():

@@ -48,6 +48,21 @@ COMMANDS = {
     "chat": "Talk with an agent; edits of its files take effect between messages.",
 }
 
+UNDERSTOOD = {"ls": ("agents", "list"), "validate": ("check",), "lint": ("check",), "version": ("--version",)}
+"""Commands of other tools that have one meaning here."""
+INSTEAD = {
+    "approve": "`agentsd runs decide RUN --approve CALL`; `agentsd runs list` shows what waits",
+    "decide": "`agentsd runs decide RUN`",
+    "resume": "`agentsd runs resume RUN`",
+    "logs": "`agentsd runs list`, `agentsd runs show RUN` or `agentsd runs tail RUN`",
+    "status": "`agentsd runs list`",
+    "start": "`agentsd serve`, or `agentsd chat` in the terminal",
+    "create": "`agentsd init FOLDER`, or `agentsd new agent NAME`",
+    "list": "`agentsd agents list`, `agentsd tools list` or `agentsd runs list`",
+    "install": "pip: `agentsd check` prints which extras are missing",
+}
+"""Names that are no commands, with what to type instead."""
+
 STREAMS = (("stdin", "r", "replace"), ("stdout", "w", "backslashreplace"), ("stderr", "w", "backslashreplace"))
 ABANDONED = ("agentsd-tool", THREAD)
 """Name prefixes of threads that the process does not wait for when it ends."""
@@ -61,6 +76,7 @@ SHOW_CURSOR = b"\x1b[?25h"
     cls=IndexedRoot,
     package="framework.cli",
     commands_of=COMMANDS,
+    instead=INSTEAD,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(package_name="agentsd", prog_name="agentsd", message="%(prog)s %(version)s")
@@ -111,6 +127,7 @@ def _terminated(number: int, frame: object) -> None:  # noqa: ARG001 - as signal
 
 
 def _invoke(arguments: list[str]) -> int:
+    arguments = [*UNDERSTOOD.get(arguments[0], arguments[:1]), *arguments[1:]] if arguments else arguments
     try:
         return int(agentsd.main(arguments, prog_name="agentsd", standalone_mode=False) or 0)
     except click.exceptions.Exit as done:

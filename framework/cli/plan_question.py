@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import click
 from pydantic import ValidationError
@@ -18,7 +18,9 @@ from framework.types.state import Approve, Confirmation, Decision, Edit, Reject,
 from framework.types.text import value_lines, visible
 
 _CHOICES = ("a", "e", "d", "s", "r")
-_PROMPT = "[a]pprove, [e]dit, [d]rop steps, [s]ay what to change, [r]eject"
+_WORDS = {"approve": "a", "yes": "a", "y": "a", "edit": "e", "drop": "d", "reject": "r", "no": "r", "n": "r"}
+"""Words that people type for a choice."""
+_PROMPT = "[a]pprove, [e]dit, [d]rop steps, [r]eject, or say what to change"
 
 
 def ask_about_plan(asked: Confirmation, plan: Plan) -> Decision:
@@ -26,9 +28,21 @@ def ask_about_plan(asked: Confirmation, plan: Plan) -> Decision:
     for line in _shown(asked, plan):
         click.echo(wrapped_line(line), err=True)
     while True:
-        choice = click.prompt(_PROMPT, type=click.Choice(_CHOICES), show_choices=False, err=True)
-        if decision := _decision(choice, asked, plan):
+        choice = read_choice(_PROMPT, _CHOICES)
+        if decision := Respond(text=choice) if len(choice) > 1 else _decision(choice, asked, plan):
             return decision
+
+
+def read_choice(prompt: str, choices: Sequence[str]) -> str:
+    """Return one of the choices, which are letters, or a text of at least two words: what to change."""
+    while True:
+        text = str(click.prompt(prompt, err=True)).strip()
+        letter = next((letter for word, letter in _WORDS.items() if text.lower() == word), text.lower())
+        if letter in choices:
+            return letter
+        if len(text.split()) > 1 or not text.isascii():
+            return text
+        click.secho(f"type {', '.join(choices)}, or a sentence that says what to change", fg="red", err=True)
 
 
 def _decision(choice: str, asked: Confirmation, plan: Plan) -> Decision | None:

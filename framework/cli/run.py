@@ -65,30 +65,34 @@ def command(words: tuple[str, ...], project: str, as_json: bool, trace: bool, **
     Exit codes: 0 answered, 1 stopped or failed, 3 waits for approval, 130 cancelled.
     """
     one_file = len(words) > 1 and words[0].endswith((".yaml", ".yml"))
-    path, message = (words[0], " ".join(words[1:])) if one_file else (project, " ".join(words))
+    path, words = (words[0], words[1:]) if one_file else (project, words)
     if as_json and given["events"]:
         raise click.UsageError("use --json or --events, not both")
     given["events"] = JsonLines(sys.stdout) if given["events"] else None
-    if message == STDIN:
-        message = sys.stdin.read(MAX_MESSAGE_CHARS + 1).strip()
-    content: UserMessage = [*map(File.from_path, given.pop("files")), message]
+    given["files"] = [*map(File.from_path, given["files"])]
     with prints_on_stderr():
-        result, spans = asyncio.run(_run(path, content, given, quiet=as_json or given["events"] is not None))
+        result, spans = asyncio.run(_run(path, words, given, quiet=as_json or given["events"] is not None))
     code = outcome_for(result.finish_reason).exit_code if given["events"] else print_result(result, as_json=as_json)
     for line in requested_waterfall(spans, sys.stderr) if trace else ():
         click.echo(line, err=True)
     return code
 
 
-async def _run(path: str, message: UserMessage, given: Mapping[str, Any], *, quiet: bool) -> Traced:
+def _message(words: Sequence[str], files: Sequence[File]) -> UserMessage:
+    """Return the message with its files; `-` alone is read from standard input."""
+    text = " ".join(words)
+    return [*files, sys.stdin.read(MAX_MESSAGE_CHARS + 1).strip() if text == STDIN else text]
+
+
+async def _run(path: str, words: Sequence[str], given: Mapping[str, Any], *, quiet: bool) -> Traced:
     location = locate(path)
     settings = location.settings()
     with exporting(settings, given["otlp"]):
-        return await _answer(location, settings, message, given, quiet=quiet)
+        return await _answer(location, settings, words, given, quiet=quiet)
 
 
 async def _answer(
-    location: Location, settings: Settings, message: UserMessage, given: Mapping[str, Any], *, quiet: bool
+    location: Location, settings: Settings, words: Sequence[str], given: Mapping[str, Any], *, quiet: bool
 ) -> Traced:
     url = settings.store.url.get_secret_value()
     view = given["events"] or (None if quiet else view_of_run())
@@ -104,13 +108,18 @@ async def _answer(
         if not quiet and generation.agents:
             problems.show(generation.startup_problems)
         with problems.shown_once():
+            agent = given["agent"] or location.agent(generation)
+            if agent is None and len(words) > 1 and words[0] in generation.agents:  # `agentsd run AGENT MESSAGE`
+                agent, *words = words
             options = RunOptions(
-                agent=given["agent"] or location.agent(generation),
+                agent=agent,
                 conversation=given["conversation"],
                 model=given["model"],
                 inputs=parse_inputs(given["inputs"]),
                 limits=parse_pairs(given["limits"]),
                 locale=given["locale"],
             )
-            result = await answer(runtime, runtime.stream(message, **options), view, hides=problems.repeats)
+            result = await answer(
+                runtime, runtime.stream(_message(words, given["files"]), **options), view, hides=problems.repeats
+            )
         return result, await runtime.store.spans(result.run_id)

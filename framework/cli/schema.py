@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import fields
 from hashlib import sha256
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 import click
 
@@ -35,6 +35,9 @@ _MARK = "schemas.digest"
 @click.option("--write", is_flag=True, help=f"Write all schemas into {DATA_FOLDER}/, which files refer to.")
 def command(path: str, kind: SchemaKind, write: bool) -> int:
     """Print the JSON Schema of a project's files (default: this folder), with the names of its tools and agents."""
+    name = Path(path).name
+    if name in SCHEMAS and not Path(path).exists():  # `agentsd schema settings`
+        path, kind = str(Path(path).parent), cast(SchemaKind, name)
     location = locate(path)
     if write and not location.root.is_dir():
         raise RequestError(f"{path} is a single file: schemas are written into a project folder")

@@ -31,11 +31,11 @@ def command() -> None:
 
 @command.command("list")
 @PROJECT_OPTION
-@click.option("--offline", is_flag=True, help="Do not connect to tool servers.")
+@click.option("--connect/--offline", default=True, help="Connect to the tool servers, the default, or do not.")
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON, with their schemas.")
-def list_tools(project: str, offline: bool, as_json: bool) -> int:
+def list_tools(project: str, connect: bool, as_json: bool) -> int:
     """List all tools, by name; `agentsd explain AGENT` shows which of them an agent may call."""
-    generation = asyncio.run(read_project(locate(project), connect=not offline)).catalog.current
+    generation = asyncio.run(read_project(locate(project), connect=connect)).catalog.current
     tools = [tool for _, tool in sorted(generation.tools.items())]
     for problem in generation.external.problems:
         show_problem(problem)

@@ -11,12 +11,13 @@ import stat
 import struct
 import termios
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from framework.cli.chat_commands import COMMANDS_HELP
 from framework.cli.chat_notices import ReloadNotices
-from framework.types.events import ConfigRejected
+from framework.types.events import ConfigRejected, ConfigReloaded
 from framework.types.problem import Problem
 from tests.support.commands import PATIENCE, agentsd, read_until, terminal
 from tests.support.forks import Fork
@@ -196,7 +197,7 @@ def test_a_reload_and_the_typed_text_wait_for_the_answer_to_a_question(project: 
     with terminal("chat", cwd=project) as (process, master):
         read_until(master, "you>")
         typed(master, "echo hello\r", "kept text")
-        read_until(master, "re[s]pond:")
+        read_until(master, "say what to change:")
         write(project, {"agents.d/one.yaml": asking.replace("agent one", "good agent")})
         typed(master, "a\r")
         shown = read_until(master, "generation 2 is live", "✓", "kept text")
@@ -321,17 +322,49 @@ def test_a_path_is_not_a_command(project: Path) -> None:
     assert "there is no command" not in piped(project, "/etc/hosts what is this?")
 
 
-def test_a_notice_shows_new_problems_only_and_each_line_once(capsys: pytest.CaptureFixture[str]) -> None:
-    def problem(message: str) -> Problem:
-        return Problem(path="agents.d/a.yaml", line=7, column=1, message=message, excerpt="deny: [x")
+def test_a_notice_shows_each_new_problem_once_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def problem(message: str, severity: Literal["error", "warning"] = "error", line: int = 7) -> Problem:
+        text = {"message": message, "hint": f"mend {message}", "excerpt": "deny: [x"}
+        return Problem(path="agents.d/a.yaml", line=line, column=1, severity=severity, **text)
 
-    old, error, warning = (problem(text) for text in ("old", "not closed", "deny is NOT in effect"))
+    old, other = problem("old", "warning", 1), problem("other", "warning", 2)
+    error, repeated = problem("not closed"), problem("deny is NOT in effect", "warning")
     notices = ReloadNotices()
-    notices.know([old])
+    notices.know([old], 1)
     found = []
-    for problems in ((old, error, warning), (old, error, warning), (old,), (old, error)):
-        notices.report(ConfigRejected(generation=1, problems=problems))
-        shown = capsys.readouterr().err
-        found.append([shown.count(text) for text in ("old", "not closed", "NOT in effect", "deny: [x")])
+    for event in (
+        ConfigRejected(generation=2, problems=(old, error, repeated)),
+        ConfigRejected(generation=2, problems=(old, error, repeated)),
+        ConfigReloaded(generation=3, digest="", problems=(old, other)),
+        ConfigRejected(generation=3, problems=(error,)),
+        ConfigReloaded(generation=4, digest="", problems=(old, other)),
+    ):
+        notices.report(event)
+        found.append(without_styles(capsys.readouterr().err).splitlines())
 
-    assert found == [[0, 1, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0], [0, 1, 0, 1]]
+    broken = "agents.d/a.yaml:7:1: not closed (mend not closed)"
+    stays = "(the last good version of agents.d/a.yaml stays live"
+    assert found == [
+        [broken, f"{stays}, in generation 2)"],
+        [f"{stays})"],
+        ["agents.d/a.yaml:2:1: warning: other (mend other)", "(generation 3 is live; nothing changed for agents)"],
+        [broken, f"{stays})"],
+        ["(generation 4 is live; nothing changed for agents)"],
+    ]
+
+
+def test_the_router_chooses_again_on_request(tmp_path: Path) -> None:
+    files = {
+        "agents.d/assistant.yaml": agent("assistant", model="offline"),
+        "agents.d/planner.yaml": agent("planner", model="offline", routing="{keywords: [plan]}"),
+        "agents.d/other.yaml": agent("other", model="offline"),
+    }
+    lines = ("/agent other", "hi", "/agent auto", "hi", "make a plan: echo hi", "hi again", "/agent other", "plan it")
+    done = agentsd("chat", cwd=write(tmp_path, files), stdin="".join(f"{line}\n" for line in lines))
+    assert re.findall(r"● (\w+) \((.*?);", done.stderr) == [
+        ("other", "named by the caller"),
+        ("assistant", "no rule matches"),
+        ("planner", "keyword 'plan'"),
+        ("planner", "answered last in this conversation"),
+        ("other", "named by the caller"),
+    ]

@@ -6,7 +6,10 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from tests.support.commands import (
     COMMAND,
@@ -276,12 +279,25 @@ def test_a_user_at_the_terminal_approves_and_the_run_resumes(tmp_path: Path) -> 
     policy = '{ask: [{tool: echo, reason: be careful}], allow: ["*"]}'
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline", skill_policy=policy)})
     with terminal("run", "echo hello", cwd=tmp_path) as (process, master):
-        shown = read_until(master, "re[s]pond")
+        shown = read_until(master, "say what to change")
         assert "one asks: may it call echo?" in shown
         assert "be careful; ask echo (agents.d/one.yaml:6)" in shown
         os.write(master, b"a\n")
         assert '✓ echo text="hello"' in without_styles(read_to_end(master))
         assert process.wait(PATIENCE) == 0
+
+
+def test_a_sentence_at_an_approval_is_what_to_change(tmp_path: Path) -> None:
+    policy = '{ask: [echo], allow: ["*"]}'
+    write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline", skill_policy=policy)})
+    with terminal("run", "echo hello", cwd=tmp_path) as (process, master):
+        read_until(master, "say what to change")
+        os.write(master, b"x\n")
+        read_until(master, "type a, e, r, s, or a sentence that says what to change", "say what to change:")
+        os.write(master, b"please say goodbye\n")
+        shown = without_styles(read_to_end(master))
+        assert process.wait(PATIENCE) == 0
+    assert "The call was not executed. The user asks for a change: please say goodbye" in " ".join(shown.split())
 
 
 def test_ctrl_c_ends_the_run_as_cancelled(tmp_path: Path) -> None:
@@ -327,3 +343,65 @@ def test_an_invalid_file_is_reported_once_with_exit_code_78(tmp_path: Path) -> N
 def test_an_empty_folder_prints_what_to_do(tmp_path: Path) -> None:
     assert "agentsd init" in agentsd("run", "hi", cwd=tmp_path).stderr
     assert "agentsd init" in agentsd("check", cwd=tmp_path).stdout
+
+
+# --- what people type first
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (("ls",), "assistant"),
+        (("validate",), "all files are valid"),
+        (("lint",), "all files are valid"),
+        (("version",), "agentsd 0."),
+        (("agents", "assistant"), "name: assistant"),
+        (("schema", "settings"), "urn:agentsd:settings"),
+        (("tools", "list", "--connect"), "calculator"),
+        (("run", "basic", "hi"), "A rule-based stand-in answers"),
+    ],
+)
+def test_frequent_words_are_understood(starter: Path, words: tuple[str, ...], shown: str) -> None:
+    done = agentsd(*words, cwd=starter)
+    assert done.returncode == 0, done.stderr
+    assert shown in done.stdout
+
+
+def test_run_takes_an_agent_as_its_first_word(starter: Path) -> None:
+    assert "● basic (named by the caller" in agentsd("run", "basic", "hi", cwd=starter).stderr
+    assert "● basic (named by the caller" in agentsd("run", "basic", "-", cwd=starter, stdin="hi").stderr
+    assert "● assistant (no rule" in agentsd("run", "basic", cwd=starter).stderr, "one word is the message"
+    assert "● assistant (no rule" in agentsd("run", "basics", "hi", cwd=starter).stderr
+    assert "● planner (named" in agentsd("run", "-a", "planner", "basic", "hi", cwd=starter).stderr
+
+
+def test_chat_takes_an_agent(starter: Path) -> None:
+    done = agentsd("chat", "basic", cwd=starter, stdin="hi\n")
+    assert "● basic (named by the caller" in done.stderr
+    unknown = agentsd("chat", "basik", cwd=starter, stdin="hi\n")
+    assert (unknown.returncode, "did you mean basic" in unknown.stderr) == (2, True), unknown.stderr
+
+
+@pytest.mark.parametrize("word", ["exit", "quit", "Exit", "/exit", "/quit"])
+def test_words_that_people_type_leave_a_chat(starter: Path, word: str) -> None:
+    done = agentsd("chat", cwd=starter, stdin=f"{word}\necho hello\n")
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("word", "instead"),
+    [("approve", "agentsd runs decide RUN --approve CALL"), ("logs", "agentsd runs show"), ("start", "agentsd serve")],
+)
+def test_words_without_one_meaning_are_corrected(tmp_path: Path, word: str, instead: str) -> None:
+    done = agentsd(word, cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"error: there is no command '{word}'; use " in done.stderr
+    assert instead in done.stderr
+
+
+@pytest.mark.parametrize("package", ["agentsd", "framework"])
+def test_the_packages_run_as_modules(package: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", package, "--version"]
+    env = {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout.split()[:1]) == (0, ["agentsd"])

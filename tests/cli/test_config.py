@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -195,3 +196,25 @@ def test_each_mistake_is_reported_once(tmp_path: Path) -> None:
     assert done.stderr.count("'nme' is undefined") == 1
     assert done.stderr.count("cannot be enforced: the price of local is unknown") == 2
     assert "cannot render template one.j2" in agentsd("check", "agents.d/one.yaml", cwd=tmp_path).stderr
+
+
+@pytest.mark.parametrize("folder", [".", "inner"])
+def test_a_project_is_compared_with_a_revision_of_git(tmp_path: Path, folder: str) -> None:
+    def git(*words: str) -> None:
+        names = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
+        subprocess.run(["git", "-C", str(tmp_path), *names, *words], check=True, capture_output=True)
+
+    root = tmp_path / folder
+    write(root, {"agents.d/one.yaml": agent("one", model="offline", runtime_policy="{max_steps: 3}")})
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    assert agentsd("config", "diff", "HEAD", cwd=root).returncode == 0
+    write(root, {"agents.d/one.yaml": agent("one", model="offline", runtime_policy="{max_steps: 9}")})
+    done = agentsd("config", "diff", "HEAD", cwd=root)
+    assert (done.returncode, "max_steps" in done.stdout) == (1, True), done.stderr
+    git("commit", "-qam", "second")
+    assert "max_steps" in agentsd("config", "diff", "HEAD~1", "HEAD", "-C", str(root), cwd=tmp_path).stdout
+    unknown = agentsd("config", "diff", "--", "--output=x", cwd=root)
+    assert (unknown.returncode, unknown.stdout) == (2, "")
+    assert "no such file or folder, nor a revision of git: --output=x" in unknown.stderr

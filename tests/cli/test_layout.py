@@ -78,7 +78,7 @@ def test_explain_wraps_verdicts_below_themselves(guarded: Path, columns: int) ->
 def test_a_question_wraps_between_words(tmp_path: Path, columns: int) -> None:
     root = approval_project(tmp_path)
     with terminal("run", f"echo {'word ' * 30}", cwd=root, COLUMNS=str(columns)) as (_, master):
-        text = without_styles(read_until(master, "re[s]pond")).replace("\r\n", "\n")
+        text = without_styles(read_until(master, "say what to change")).replace("\r\n", "\n")
     question = text.rpartition("asks: may it call echo?")[2].splitlines()[1:-1]
     assert question
     assert max(map(len, question)) <= columns

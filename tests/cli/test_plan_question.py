@@ -45,7 +45,7 @@ def answer(master: int, until: str, text: bytes) -> str:
 
 def test_a_plan_is_approved_fails_and_is_replanned_until_it_completes(project: Path) -> None:
     with terminal("run", "-a", "planner", TASK, cwd=project) as (process, master):
-        shown = answer(master, "[r]eject", b"a")
+        shown = answer(master, "[r]eject, or say what to change", b"a")
         assert "planner asks: may it execute this plan?" in shown
         assert "○ s1  summarize data/log/app.log" in shown
         assert "allowed, risk low" in shown
@@ -53,7 +53,7 @@ def test_a_plan_is_approved_fails_and_is_replanned_until_it_completes(project: P
         assert 'content: "{{ steps.s1.output }}"' in shown
         assert "needs approval again when s1 is done: confirm from high (default), risk high" in shown
         assert "2 tool calls, 1 model call or more, about" in shown
-        shown = answer(master, "re[s]pond", b"a")
+        shown = answer(master, "say what to change", b"a")
         assert "there is no folder 'data/log'; did you mean logs?" in shown
         assert "plan 2: " in shown
         assert "✓ log_transform" in shown
@@ -78,13 +78,13 @@ def test_a_plan_is_edited_in_an_editor_until_it_is_valid(project: Path, monkeypa
     )
     monkeypatch.setitem(ENVIRONMENT, "EDITOR", f"{shlex.quote(sys.executable)} {shlex.quote(str(script))}")
     with terminal("run", "-a", "planner", TASK, cwd=project) as (process, master):
-        answer(master, "[r]eject", b"e")
+        answer(master, "[r]eject, or say what to change", b"e")
         shown = answer(master, "edit it again?", b"y")
         assert "unknown key 'toool'" in shown
         assert "did you mean 'tool'?" in shown
-        shown = answer(master, "[r]eject", b"e")
+        shown = answer(master, "[r]eject, or say what to change", b"e")
         assert "your edit is invalid: step s2: there is no tool 'write_fiel'; did you mean write_file" in shown
-        answer(master, "re[s]pond", b"a")
+        answer(master, "say what to change", b"a")
         read_until(master, "wrote 'notes.md'", "✓ s2")
         assert process.wait(PATIENCE) == 0
     assert (project / "before1").read_text().startswith("#! the plan:16:5: unknown key 'toool'")
@@ -94,10 +94,10 @@ def test_a_plan_is_edited_in_an_editor_until_it_is_valid(project: Path, monkeypa
 def test_steps_are_dropped_with_their_dependents(project: Path) -> None:
     task = "analyse data/logs/app.log then calculate 2 + 3 then write it to notes.md"
     with terminal("run", "-a", "planner", task, cwd=project) as (process, master):
-        answer(master, "[r]eject", b"d")
+        answer(master, "[r]eject, or say what to change", b"d")
         answer(master, "which (s1, s2, s3, s4, s5)", b"s9")
         answer(master, "there is no step s9", b"")
-        answer(master, "[r]eject", b"d")
+        answer(master, "[r]eject, or say what to change", b"d")
         answer(master, "which", b"s5")
         shown = answer(master, "continue with these steps?", b"")
         assert "remaining steps:" in shown
@@ -111,10 +111,10 @@ def test_steps_are_dropped_with_their_dependents(project: Path) -> None:
 
 def test_dropping_all_steps_needs_confirmation_and_ends_the_run_without_a_model_call(project: Path) -> None:
     with terminal("run", "-a", "planner", TASK, cwd=project) as (process, master):
-        answer(master, "[r]eject", b"d")
+        answer(master, "[r]eject, or say what to change", b"d")
         shown = answer(master, "which (s1, s2)", b"s1")
         assert "(s2 depends on it and is dropped too)" in shown + answer(master, "without doing anything?", b"n")
-        answer(master, "[r]eject", b"d")
+        answer(master, "[r]eject, or say what to change", b"d")
         answer(master, "which", b"s1, s2")
         assert "no steps are left" in answer(master, "end the run without doing anything?", b"y")
         read_until(master, "No steps are left in the plan; nothing was done.")
@@ -226,7 +226,7 @@ def test_the_table_of_an_unapproved_plan_is_correct(project: Path, you: str, key
         code: int | None = agentsd("run", "-a", "planner", TASK, cwd=project).returncode
     else:
         with terminal("run", "-a", "planner", TASK, cwd=project) as (process, master):
-            read_until(master, "[r]eject")
+            read_until(master, "[r]eject, or say what to change")
             if keys is None:
                 process.send_signal(signal.SIGINT)
             else:

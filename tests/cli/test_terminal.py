@@ -26,7 +26,7 @@ from tests.support.paths import ROOT
 from tests.support.projects import agent, write
 
 CTRL_C = signal.SIGINT
-QUESTION = "re[s]pond:"
+QUESTION = "say what to change:"
 
 
 @pytest.fixture

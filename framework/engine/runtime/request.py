@@ -42,6 +42,8 @@ class CommonOptions(TypedDict, total=False):
     """Name of the agent. Without it, the router chooses."""
     conversation: str | None
     """Id of the conversation that the run continues. An unknown id starts a new conversation."""
+    reroute: bool | None
+    """Whether the router chooses the agent even if the conversation has one. Default: the last agent continues."""
     history: GivenHistory | None
     """Earlier messages: `RunResult.messages`, the same as dicts or JSON text, or messages in OpenAI's chat completions
     format. Excludes `conversation`. Without a message, the last entry is the message."""
@@ -98,6 +100,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "tenant": (str,),
     "metadata": (Mapping,),
     "output_type": (type,),
+    "reroute": (bool,),
     "output_schema": (Mapping,),
 }
 """Types accepted for each option, in addition to None."""

@@ -105,7 +105,7 @@ class RunStarter:
         if model := options.get("model"):
             self._models.require_known(generation.settings, model)
         conversation = await self._conversation(options, is_queued=run_id is not None)
-        last = conversation.agent if conversation else None
+        last = conversation.agent if conversation and not options.get("reroute") else None
         message = await content.to_message()
         route = await self._choose_route(message.description, generation, options, last)
         earlier, files = await _history(options.get("history"), route.agent.toolset.definitions)

@@ -43,6 +43,20 @@ _LABEL_LENGTH = 60
 _LISTED_TOOLS = 6
 
 _ADDRESSES_AGENT = re.compile(r"\b(?:ask|tell|let|have|agent|delegate)\b|让|问|交给|请|智能体", re.IGNORECASE)
+_GREETING = re.compile(
+    r"(?:(?:hi|hello|hey|good (?:morning|day|evening)|你好|您好)[\s,.!?，。！？]{0,3}){0,2}"
+    r"(?:there|(?:what|how) can you (?:do|help)(?: for me| me)?|who are you|help|你能做什么|你会什么|你是谁|帮助)?"
+    r"[\s,.!?，。！？]{0,3}",
+    re.IGNORECASE,
+)
+_EXAMPLES = (
+    ("calculator", "calculate the mean of [1, 2, 3]", "计算 [1, 2, 3] 的平均值"),
+    ("search_files", "search for files containing 'agent'", "搜索包含 'agent' 的文件"),
+    ("list_dir", "list the folder agents.d", "列出目录 agents.d"),
+    ("text.count_words", "count the words in 'agents are files'", "统计 'agents are files' 的单词数"),
+    ("log_transform", "show the errors of data/logs/app.log", "显示 data/logs/app.log 的错误"),
+)
+"""Messages that these rules understand, by the tool that they need: in English and in Chinese."""
 _FAILED = re.compile(r"(Error\b|Denied\b|Cancelled\b|错误(?=[:：]))[:：]?\s*")
 _ENDS = {"Denied": ("was denied", "被拒绝"), "Cancelled": ("was cancelled", "被取消")}
 """How a call ended, by the first word of its result; with any other word it failed."""
@@ -184,7 +198,7 @@ def _score(
 def _answer(turn: _Turn, tools: Sequence[ToolDefinition]) -> str:
     chinese = is_chinese(turn.text)
     if not turn.answered:
-        return turn.listed if turn.listed and not tools else _introduction(tools, chinese)
+        return turn.listed if turn.listed and not tools else _introduction(turn.text, tools, chinese)
     statements = [_state(call, content, chinese, alone=len(turn.answered) == 1) for call, content in turn.answered]
     statements += [
         f"{text}：没有适合的工具" if chinese else f"{text}: no tool fits" for text in _unmatched(turn, tools)
@@ -271,8 +285,10 @@ def _shorten(text: str, length: int = _RESULT_LENGTH) -> str:
     return text if len(text) <= length else text[: length - 1].rstrip() + "…"
 
 
-def _introduction(tools: Sequence[ToolDefinition], chinese: bool) -> str:
+def _introduction(text: str, tools: Sequence[ToolDefinition], chinese: bool) -> str:
     names = [tool.name for tool in tools[:_LISTED_TOOLS]]
+    if _GREETING.fullmatch(text):
+        return _greeting(names, len(tools) > len(names), chinese)
     if chinese:
         more = " 等" if len(tools) > len(names) else ""
         can = f"我能按规则调用这些工具：{'、'.join(names)}{more}" if names else "现在没有工具可用"
@@ -284,6 +300,19 @@ def _introduction(tools: Sequence[ToolDefinition], chinese: bool) -> str:
         f"This is the offline stand-in, and it knows no way to do this; {can}."
         " For a real model set OPENAI_API_KEY and write `model: openai/...`."
     )
+
+
+def _greeting(names: Sequence[str], has_more: bool, chinese: bool) -> str:
+    """Return what can be asked, for greetings and for the question what the agent can do."""
+    tries = [(tool, english, translated) for tool, english, translated in _EXAMPLES if tool in names]
+    more = (" 等" if chinese else " and others") if has_more else ""
+    if chinese:
+        can = f"我可以使用这些工具：{'、'.join(names)}{more}。" if names else "我现在没有可用的工具。"
+        lines = [f"你好！{can}", *(f"- 例如：{translated}" for _, _, translated in tries)]
+        return "\n".join([*lines, "", "（离线替身模型按规则回答；用 `-m openai/...` 可使用真正的模型。）"])
+    can = f"I can use {', '.join(names)}{more}." if names else "I have no tools."
+    lines = [f"Hello! {can}", *(f"- try: {english}" for _, english, _ in tries)]
+    return "\n".join([*lines, "", "(A rule-based stand-in answers, not a model; use a real one with `-m openai/...`.)"])
 
 
 def _unread_files(messages: Sequence[Message], *, chinese: bool) -> str:

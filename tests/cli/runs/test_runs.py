@@ -62,7 +62,7 @@ def test_a_queued_run_is_listed_shown_and_cancelled(tmp_path: Path) -> None:
 def test_a_run_whose_process_was_killed_while_it_waited_is_approved_in_another_and_finishes(tmp_path: Path) -> None:
     approval_project(tmp_path)
     with terminal("run", "echo hello", cwd=tmp_path) as (process, master):
-        read_until(master, "re[s]pond")
+        read_until(master, "say what to change")
         os.kill(process.pid, signal.SIGKILL)
         assert process.wait(30) == -signal.SIGKILL
     (waiting,) = list_runs(tmp_path, "--status", "paused")
@@ -111,7 +111,7 @@ def test_a_call_is_rejected_edited_or_answered(tmp_path: Path, options: list[str
 def test_at_a_terminal_decide_asks_for_each_decision(tmp_path: Path) -> None:
     run_id = start_paused_run(approval_project(tmp_path))
     with terminal("runs", "decide", run_id, cwd=tmp_path) as (process, master):
-        assert "may it call echo?" in read_until(master, "re[s]pond")
+        assert "may it call echo?" in read_until(master, "say what to change")
         os.write(master, b"a\n")
         read_until(master, "hello")
         assert process.wait(30) == 0

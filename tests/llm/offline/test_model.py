@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -481,3 +482,25 @@ def test_every_request_terminates(text: str) -> None:
     turns, answer = drive(text, lambda call: json.dumps(call.arguments))
     assert answer
     assert len(turns) <= len(text) + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "shown", "own_words"),
+    [
+        ("hello", "try: calculate", "stand-in"),
+        ("Hi! What can you do?", "try: search for files", "stand-in"),
+        ("你好，你能做什么？", "例如：计算", "离线替身模型"),
+    ],
+)
+def test_a_greeting_gets_messages_to_try_and_one_line_about_the_stand_in(text: str, shown: str, own_words: str) -> None:
+    content = reply_to([user(text)]).message.content
+    assert shown in content
+    assert own_words in content.splitlines()[-1]
+    for line in content.splitlines()[1:-2]:
+        suggested = re.sub("^- (try|例如)[:：]", "", line)
+        assert reply_to([user(suggested)], BUILT_IN).message.tool_calls, suggested
+
+
+@pytest.mark.parametrize("text", ["hello world, calculate 2 + 3", "hi calculate 2 + 3"])
+def test_a_greeting_with_a_request_is_a_request(text: str) -> None:
+    assert [call.tool for call in reply_to([user(text)]).message.tool_calls] == ["calculator"]
