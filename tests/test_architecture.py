@@ -24,6 +24,7 @@ FLOORS = (
     {"server", "testing"},
     {"pytest_fixtures"},
     {"cli"},
+    {"__main__"},
 )
 FLOOR = {folder: floor for floor, folders in enumerate(FLOORS) for folder in folders}
 HEAVY = {

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +13,17 @@ import click
 
 from framework.cli.screen import escape_controls, say
 from framework.config.files.snapshot import AGENTS
-from framework.config.settings import ReloadSettings, Settings
+from framework.config.overlay import SETTINGS_FILE
+from framework.config.settings import ENV_FILE_VARIABLE, ReloadSettings, Settings
 from framework.types.errors import ConfigError, RequestError
 from framework.types.problem import Problem
 
 if TYPE_CHECKING:  # half a second of imports that commands on the store alone do not need
     from framework.config.generations.generation import Generation
+
+
+ENV_FILE = ".env"
+"""File with environment variables beside `agentsd.yaml`, such as API keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +56,39 @@ class Location:
 
 
 def locate(path: str) -> Location:
-    """Resolve a path of the command line; raises RequestError if it does not exist."""
+    """Resolve a path of the command line, and set the variables of the project's `.env` file.
+
+    Raises:
+        RequestError: the path does not exist.
+        ConfigError: the `.env` file cannot be read.
+    """
+    location = _resolved(path)
+    _read_env_file(location)
+    return location
+
+
+def _read_env_file(location: Location) -> None:
+    """Set the variables of the `.env` file in the environment of this process; those that are set already win."""
+    named = os.environ.get(ENV_FILE_VARIABLE)
+    if named == "":
+        return
+    file = Path(named) if named else location.folder / ENV_FILE
+    is_project = (location.folder / SETTINGS_FILE).exists() or (location.folder / AGENTS).is_dir()
+    if named is None and not (is_project and file.is_file()):
+        return
+    if not file.is_file():
+        raise ConfigError(f"there is no file {file}: {ENV_FILE_VARIABLE} names it")
+    try:
+        values = import_module("dotenv").dotenv_values(file, interpolate=False, encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(f"{file} cannot be read: {reason}") from None
+    for name, value in values.items():
+        if value is not None:
+            os.environ.setdefault(name, value)
+
+
+def _resolved(path: str) -> Location:
     given = Path(path)
     if not given.exists():
         raise RequestError(f"no such file or folder: {path}")

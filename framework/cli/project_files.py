@@ -9,7 +9,7 @@ import yaml
 GITIGNORE = """\
 # Stored runs, accepted tool definitions and schemas for editors.
 .agentsd/
-# API keys belong into the environment, never into the repository.
+# API keys and other variables, which commands read; never for the repository.
 .env
 __pycache__/
 """

@@ -62,7 +62,9 @@ LogFormat = Literal["text", "json"]
 ENV_PREFIX = "AGENTSD_"
 API_KEY_VARIABLE = "AGENTSD_API_KEY"
 """Variable with the key that commands send to a server."""
-_NO_SETTINGS = (API_KEY_VARIABLE, ENVIRONMENT_VARIABLE)
+ENV_FILE_VARIABLE = "AGENTSD_ENV_FILE"
+"""Variable that names the file with environment variables of the command line. Default: `.env` of the project."""
+_NO_SETTINGS = (API_KEY_VARIABLE, ENVIRONMENT_VARIABLE, ENV_FILE_VARIABLE)
 """Variables of ours that are not settings."""
 _ADDRESS = r"=[0-9A-Fa-f.:]+"
 _SERVICE_LINK = re.compile(

@@ -159,3 +159,40 @@ def test_any_line_becomes_a_message(line: str) -> None:
     except RequestError:
         return
     assert line == "" or message
+
+
+# --- .env
+
+
+def test_the_env_file_of_a_project_is_read_and_the_environment_wins(tmp_path: Path) -> None:
+    key = "sk-" + "a1b2" * 8
+    files = {
+        "agentsd.yaml": "models: {own: {model: openai/x, api_key: '${OWN_KEY}', base_url: '${OWN_URL}'}}\n",
+        "agents.d/one.yaml": agent("one", model="offline"),
+        ".env": f"# keys\nOWN_KEY='{key}'\nexport OWN_URL=http://127.0.0.1:9/v1\nAGENTSD_MODEL=offline\nBARE\n",
+        "elsewhere.env": "OWN_KEY=k\nOWN_URL=not a url\n",
+    }
+    root = write(tmp_path, files)
+    assert agentsd("check", cwd=root).returncode == 0
+    assert agentsd("check", str(root), cwd=tmp_path.parent).returncode == 0
+    wins = agentsd("check", cwd=root, OWN_URL="ftp://host")
+    assert (wins.returncode, "agentsd.yaml:1:" in wins.stderr, key in wins.stdout + wins.stderr) == (78, True, False)
+    other = agentsd("check", cwd=root, AGENTSD_ENV_FILE="elsewhere.env")
+    assert (other.returncode, "agentsd.yaml:1:" in other.stderr) == (78, True)
+    none = agentsd("check", cwd=root, AGENTSD_ENV_FILE="")
+    assert (none.returncode, "the variable OWN_KEY is not set" in none.stderr) == (78, True)
+    missing = agentsd("check", cwd=root, AGENTSD_ENV_FILE="gone.env")
+    assert (missing.returncode, "there is no file gone.env: AGENTSD_ENV_FILE names it" in missing.stderr) == (78, True)
+
+
+def test_an_env_file_that_is_not_text_is_an_error_without_its_content(tmp_path: Path) -> None:
+    root = write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
+    (root / ".env").write_bytes(b"SECRET=\xff\xfesecret-text\n")
+    done = agentsd("check", cwd=root)
+    assert (done.returncode, "secret-text" in done.stderr) == (78, False)
+    assert ".env cannot be read: it is not UTF-8" in done.stderr
+
+
+def test_an_env_file_beside_no_project_is_not_read(tmp_path: Path) -> None:
+    write(tmp_path, {"one.yaml": agent("one", model="offline"), ".env": "AGENTSD_NO_SETTING=1\n"})
+    assert agentsd("check", "one.yaml", cwd=tmp_path).returncode == 0
