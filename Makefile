@@ -151,7 +151,7 @@ $(LLMOCK)/.installed: | $(BIN)/python
 # Also separate: clients of `/v1`, with the versions that they require.
 $(CLIENTS)/.installed: | $(BIN)/python
 	@$(BIN)/python -m venv $(CLIENTS)
-	@if $(CLIENTS)/bin/pip install --quiet --disable-pip-version-check --retries 0 litellm==1.108.0 llm==0.36 \
+	@if $(CLIENTS)/bin/pip install --quiet --disable-pip-version-check --retries 0 litellm==1.108.0 mcp==2.3.0 llm==0.36 \
 		langchain==1.5.2 langchain-openai==1.7.4 pydantic-ai-slim[openai]==2.38.0 instructor==1.17.0 \
 		>$(CLIENTS)/pip.log 2>&1; then touch $@; \
 	else echo "pip cannot install clients of OpenAI's API: tests/server/openai/test_python_clients.py is skipped"; fi

@@ -458,7 +458,7 @@ def test_our_events_are_in_ordinary_chunks_only_if_requested(tmp_path: Path) -> 
 
     script: list[Turn] = [LOOKS, "It is noon.", LOOKS, "It is noon.", LOOKS, "It is noon."]
     (chunks, whole, responses), _, _ = serve(project(tmp_path), *script, use=use)
-    names = ["route", "tool_call", "tool_result", "content", "done"]
+    names = ["route", "tool_call", "tool_call", "tool_result", "content", "done"]
     assert [chunk.agentsd["event"] for chunk in chunks if hasattr(chunk, "agentsd")] == names
     assert all(len(chunk.choices) == 1 for chunk in chunks)
     assert [event["event"] for event in whole.agentsd["events"]] == names
