@@ -361,7 +361,7 @@ export interface RunSummary {
   trace_id: string | null;
   steps: number;
   tokens: number;
-  /** 0 if no price is known. */
+  /** Null if unknown. */
   cost_usd: number | null;
   /** Active time, without the time it waited for a person. */
   elapsed_ms: number;

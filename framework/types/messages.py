@@ -9,7 +9,7 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, SerializerFunctionWrapHandler, ValidationInfo, field_validator, model_serializer
 
 from framework.types.digest import content_digest
 from framework.types.frozen import Frozen
@@ -151,6 +151,12 @@ class Usage(Frozen):
     """Input tokens that the provider wrote to its cache, if it charges for that separately."""
     cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = 0.0
     """Cost in US dollars, of several calls that of those with a known one; None if it is unknown."""
+
+    @model_serializer(mode="wrap")
+    def _with_unknown_cost(self, dump: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
+        """Keep an unknown cost as null where other fields without a value are left out."""
+        data = dump(self)
+        return {**data, "cost_usd": None} if self.cost_usd is None else data
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
