@@ -87,6 +87,7 @@ def build_document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
     for kind in ("Approve", "Edit", "Reject", "Respond", "TextPart", "MediaPart"):
         schemas[kind]["required"] = [*dict.fromkeys([*schemas[kind].get("required", ()), "type"])]
     _describe_fields(schemas)
+    _remove_null_parameters(document["paths"])
     _add_common_errors(document["paths"])
     _add_examples(document["paths"])
     return document
@@ -107,6 +108,17 @@ def _models(kind: type[BaseModel]) -> Iterator[type[BaseModel]]:
         if model.__module__.partition(".")[0] == __name__.partition(".")[0]:
             yield model
         yield from _models(model)
+
+
+def _remove_null_parameters(paths: dict[str, Any]) -> None:
+    """Let no parameter be null: a query and a header have only texts, and one that is not set is left out."""
+    for operation in (operation for operations in paths.values() for operation in operations.values()):
+        for parameter in operation.get("parameters", ()):
+            schema = parameter["schema"]
+            kinds = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
+            if len(kinds) == 1:
+                del schema["anyOf"]
+                parameter["schema"] = {**kinds[0], **schema}
 
 
 def _add_common_errors(paths: dict[str, Any]) -> None:

@@ -18,8 +18,13 @@ from framework.types.state import Decision
 from framework.types.status import Status
 
 _Limit = Annotated[int, Field(ge=1), BeforeValidator(whole_number)]
-Id = Annotated[str, StringConstraints(min_length=1, max_length=MAX_URL_ID_CHARS), AfterValidator(check_printable)]
-"""An id that the client chooses."""
+Id = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=MAX_URL_ID_CHARS),
+    AfterValidator(check_printable),
+    Field(json_schema_extra={"pattern": r"^[^\x00-\x1f\x7f]+$"}),
+]
+"""An id that the client chooses. The pattern describes what is not printable in ASCII."""
 MAX_DECISIONS = 100
 """Number of decisions in one request."""
 

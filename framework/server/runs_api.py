@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
+from pydantic import Field
 
 from framework.engine.runtime.runtime import Runtime
 from framework.server.chat_api import submit_body
@@ -24,7 +25,8 @@ from framework.server.run_stream import last_event, run_stream
 from framework.store.protocol import OPEN_STATUSES
 
 _LAST_EVENT = Annotated[
-    str | None, Header(alias="Last-Event-ID", description="Id of the last event received; takes precedence over after.")
+    Annotated[str, Field(json_schema_extra={"pattern": r"^\d{0,18}$"})] | None,
+    Header(alias="Last-Event-ID", description="Id of the last event received; takes precedence over after."),
 ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
@@ -22,6 +22,8 @@ _DAY = 86_400.0
 _DEFAULT_SECONDS = 30 * _DAY
 _FIRST, _LAST = datetime(1971, 1, 1, tzinfo=UTC), datetime(9998, 1, 1, tzinfo=UTC)
 """The times for which every time zone can be computed."""
+_YEARS = r"^(197[1-9]|19[89]\d|[2-8]\d{3}|9[0-8]\d\d|99[0-8]\d|999[0-7])-"
+_Time = Annotated[AwareDatetime, Field(json_schema_extra={"pattern": _YEARS})]
 
 
 class UsageFilters(BaseModel):
@@ -29,10 +31,10 @@ class UsageFilters(BaseModel):
 
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
-    since: AwareDatetime | None = Field(
+    since: _Time | None = Field(
         None, description="Only runs created at this time or later. Default: 30 days before `until`."
     )
-    until: AwareDatetime | None = Field(None, description="Only runs created before this time. Default: now.")
+    until: _Time | None = Field(None, description="Only runs created before this time. Default: now.")
     by: Grouping = Field("agent", description="How runs are grouped.")
     step: Step | None = Field(None, description="Length of a step in time. Default: by the length of the period.")
     tz: Id = Field("UTC", description="Time zone whose clock divides the period into steps, such as Europe/Berlin.")

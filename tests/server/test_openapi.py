@@ -80,6 +80,64 @@ def test_bodies_that_are_refused_whatever_the_project_has_do_not_fit_the_schema(
     asyncio.run(main())
 
 
+def test_values_of_parameters_that_are_refused_do_not_fit_the_schema(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with client_of(project(tmp_path), ScriptedModel("hi")) as client:
+            document = await client.get("openapi.json")
+            described = {
+                (name, parameter["name"]): parameter["schema"]
+                for name, operation in operations(document)
+                for parameter in operation.get("parameters", ())
+            }
+            assert not [key for key, schema in described.items() if "'null'" in str(schema)], "a text is never null"
+            for name in ("user", "conversation_id", "q", "digest"):
+                fits = validator(document, described["GET /agent/runs", name]).is_valid
+                assert fits("ann")
+                assert not fits("a\nb")
+                assert (await client.http.get("/agent/runs", params={name: "a\nb"})).status_code == 400
+            for name in ("since", "until"):
+                fits = validator(document, described["GET /agent/usage", name]).is_valid
+                for year, is_valid in ((1970, False), (1971, True), (9997, True), (9998, False)):
+                    at = f"{year}-06-01T00:00:00Z"
+                    assert fits(at) is is_valid, at
+                    status = (await client.http.get("/agent/usage", params={name: at})).status_code
+                    assert is_valid or status == 400
+            run = await client.post("runs", {"message": "m"}, 202)
+            events = "GET /agent/runs/{run_id}/events", "Last-Event-ID"
+            for last, is_valid in (("1", True), ("x", False), ("1" * 19, False)):
+                assert validator(document, described[events]).is_valid(last) is is_valid
+                response = await client.http.get(f"/agent/runs/{run['run_id']}/events", headers={"last-event-id": last})
+                assert (response.status_code == 400) is not is_valid
+
+    asyncio.run(main())
+
+
+def test_requests_of_agui_that_its_sdk_refuses_do_not_fit_the_schema(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with client_of(project(tmp_path), ScriptedModel("hi")) as client:
+            document = await client.get("openapi.json")
+            body = document["paths"]["/agui/{agent}"]["post"]["requestBody"]["content"]["application/json"]
+            fits = validator(document, body["schema"]).is_valid
+            message = {"id": "m", "role": "user", "content": "hi"}
+            whole: dict[str, Any] = {"threadId": "t", "runId": "r", "messages": [message]}
+            assert fits(whole)
+            assert fits({**whole, "messages": [], "resume": [{"interruptId": "i", "status": "cancelled"}]})
+            refused_fields: tuple[dict[str, Any], ...] = (
+                {"messages": []},
+                {"messages": [{"role": "user", "content": "hi"}]},
+                {"messages": [], "resume": []},
+                {"resume": [{}]},
+                {"resume": [{"interruptId": "i"}]},
+                {"resume": [{"interruptId": "i", "status": "later"}]},
+                {"context": [{"value": "v"}]},
+            )
+            for refused in refused_fields:
+                assert not fits({**whole, **refused}), refused
+                assert (await client.http.post("/agui/a", json={**whole, **refused})).status_code == 400, refused
+
+    asyncio.run(main())
+
+
 def test_every_route_is_described_with_its_errors(tmp_path: Path) -> None:
     async def main() -> None:
         root = project(tmp_path)

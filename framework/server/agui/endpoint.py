@@ -23,13 +23,43 @@ _BODY: dict[str, Any] = {
                 "type": "object",
                 "description": "RunAgentInput of AG-UI 1.0.",
                 "required": ["threadId", "runId", "messages"],
+                "anyOf": [
+                    {"properties": {"messages": {"type": "array", "items": {}, "minItems": 1}}},
+                    {"required": ["resume"], "properties": {"resume": {"type": "array", "items": {}, "minItems": 1}}},
+                ],
                 "properties": {
                     "threadId": {"type": "string", "description": "Id of the conversation."},
                     "runId": {"type": "string"},
-                    "messages": {"type": "array", "items": {"type": "object"}},
-                    "context": {"type": "array", "items": {"type": "object"}},
+                    "messages": {
+                        "type": "array",
+                        "items": {
+                            "type": "object",
+                            "required": ["id", "role"],
+                            "properties": {"id": {"type": "string"}, "role": {"type": "string"}},
+                        },
+                    },
+                    "context": {
+                        "type": "array",
+                        "items": {
+                            "type": "object",
+                            "required": ["description", "value"],
+                            "properties": {"description": {"type": "string"}, "value": {"type": "string"}},
+                        },
+                    },
                     "forwardedProps": {"type": "object"},
-                    "resume": {"type": "array", "items": {"type": "object"}},
+                    "resume": {
+                        "type": "array",
+                        "description": "The answers to the interrupts of the run that is paused.",
+                        "items": {
+                            "type": "object",
+                            "required": ["interruptId", "status"],
+                            "properties": {
+                                "interruptId": {"type": "string"},
+                                "status": {"type": "string", "enum": ["resolved", "cancelled"]},
+                                "payload": {"description": "The answer, as the interrupt asks for it."},
+                            },
+                        },
+                    },
                 },
             },
         }
