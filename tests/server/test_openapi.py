@@ -125,6 +125,7 @@ def test_requests_of_agui_that_its_sdk_refuses_do_not_fit_the_schema(tmp_path: P
             refused_fields: tuple[dict[str, Any], ...] = (
                 {"messages": []},
                 {"messages": [{"role": "user", "content": "hi"}]},
+                {"messages": [{**message, "role": "king"}]},
                 {"messages": [], "resume": []},
                 {"resume": [{}]},
                 {"resume": [{"interruptId": "i"}]},

@@ -6,6 +6,7 @@ It is in an environment of its own.
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tests.support.cases import FACTOR
 from tests.support.commands import ENVIRONMENT
 from tests.support.paths import ROOT
 from tests.support.projects import write
-from tests.support.served import served
+from tests.support.served import Served, served
 
 PROGRAM = ROOT / ".venv/schemathesis/bin/schemathesis"
 INSTALLED = (ROOT / ".venv/schemathesis/.installed").exists()
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.skipif(not INSTALLED, reason="no schemathesis: `make te
 EXAMPLES = 5 * FACTOR
 """Generated requests of each route."""
 ACCEPTED = "positive_data_acceptance"
-"""The check that is left out: the document cannot say which agents, runs and conversations exist."""
+"""The check of a run of its own, in which texts are ASCII: the document cannot describe all that is not printable."""
 PHASES = "examples,fuzzing,stateful" + (",coverage" if FACTOR > 1 else "")
 """`coverage` sends hundreds of requests, whatever the number of examples."""
 CONFIG = f"""
@@ -35,37 +36,76 @@ request-timeout = 1.0
 enabled = {"true" if FACTOR > 1 else "false"}
 """
 """A stream without an end is read for one second, and only if there are many cases."""
+REFUSALS = {
+    "/agent/approvals": ("400", "`before` is no run of the list"),
+    "/agent/approvals/decided": ("400", "`before` is no run of the list"),
+    "/agent/runs": (
+        "400",
+        "`before` is no run of the list; without a message, the last of `messages` is not the user's",
+    ),
+    "/agent/runs/{run_id}/trace": ("400", "`after` is no span of the run"),
+    "/agent/runs/{run_id}/test-case": ("400", "the run failed before a model replied"),
+    "/agent/runs/{run_id}/decisions": ("400", "the run waits for no such decision"),
+    "/agent/conversations": ("400", "`before` is no position of the list"),
+    "/agent/usage": ("400", "the period ends before it begins or has too many steps; the time zone is unknown"),
+    "/agent/agents/{name}/prompt": ("400", "the agent has no such input"),
+    "/agent/chat": ('400, "5xx"', "without a message, the last of `messages` is not the user's; the run fails"),
+    "/agui/{agent}": ("400", "the last of `messages` is not the user's; the fields of each role differ"),
+    "/agent/config/check": ("400, 403", "the project has no file of this name that can be edited over HTTP"),
+    "/agent/config/files/{path}": ("400, 428", "one of two headers is needed"),
+}
+"""Statuses of requests that fit the document, by route, and what a schema cannot say about them."""
+ACCEPTING = f"""
+request-timeout = 20.0
+generation.codec = "ascii"
+checks.{ACCEPTED}.expected-statuses = ["2xx", 404, 409, 412]
+
+[[operations]]
+include-path = "/agent/events"
+enabled = false
+""" + "".join(
+    f"""
+[[operations]]
+include-path = "{path}"
+checks.{ACCEPTED}.expected-statuses = ["2xx", 404, 409, 412, {statuses}]
+"""
+    for path, (statuses, _) in REFUSALS.items()
+)
+"""404, 409 and 412: the document cannot say which agents, runs and versions of files exist."""
 
 
-def test_every_response_is_as_the_document_describes(tmp_path: Path) -> None:
-    """No 5xx, no status, header, content type or body that the document does not describe, in any order of requests."""
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Served]:
     project = tmp_path / "project"
     project.mkdir()
     copy_starter(project)
     write(project, {"agentsd.yaml": 'store: {url: "memory:"}\n'})
-    write(tmp_path, {"schemathesis.toml": CONFIG})
     with served(project) as server:
-        options = ["--checks", "all", "--exclude-checks", ACCEPTED, "--continue-on-failure", "--no-color"]
-        url = f"{server.url}/agent/openapi.json"
-        done = subprocess.run(
-            [
-                PROGRAM,
-                "run",
-                url,
-                *options,
-                "--phases",
-                PHASES,
-                "--max-examples",
-                str(EXAMPLES),
-                "--generation-database",
-                "none",
-            ],
-            cwd=tmp_path,
-            env=ENVIRONMENT,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        yield server
         assert server.get("/ready")["ready"]
         assert server.stop() == 0
     assert not [line for line in server.output if "Traceback" in line or " failed: " in line]
+
+
+def run_schemathesis(folder: Path, server: Served, config: str, *options: str) -> None:
+    write(folder, {"schemathesis.toml": config})
+    always = ["--continue-on-failure", "--no-color", "--max-examples", str(EXAMPLES), "--generation-database", "none"]
+    done = subprocess.run(
+        [PROGRAM, "run", f"{server.url}/agent/openapi.json", *always, *options],
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_response_is_as_the_document_describes(tmp_path: Path, server: Served) -> None:
+    """No 5xx, no status, header, content type or body that the document does not describe, in any order of requests."""
+    options = ["--checks", "all", "--exclude-checks", ACCEPTED, "--phases", PHASES]
+    run_schemathesis(tmp_path, server, CONFIG, *options)
+
+
+def test_requests_that_fit_the_document_are_accepted(tmp_path: Path, server: Served) -> None:
+    options = ["--checks", ACCEPTED, "--mode", "positive", "--phases", "examples,fuzzing"]
+    run_schemathesis(tmp_path, server, ACCEPTING, *options)

@@ -15,6 +15,7 @@ from framework.server.roles import requires
 from framework.server.run_service import RunService
 
 _Respond = Callable[[Request, RunService, str], Awaitable[Response]]
+_ROLES = ["developer", "system", "assistant", "user", "tool", "activity", "reasoning"]
 _BODY: dict[str, Any] = {
     "required": True,
     "content": {
@@ -35,7 +36,7 @@ _BODY: dict[str, Any] = {
                         "items": {
                             "type": "object",
                             "required": ["id", "role"],
-                            "properties": {"id": {"type": "string"}, "role": {"type": "string"}},
+                            "properties": {"id": {"type": "string"}, "role": {"enum": _ROLES}},
                         },
                     },
                     "context": {
