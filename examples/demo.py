@@ -99,7 +99,7 @@ def main() -> None:
     click.echo("  . .venv/bin/activate              # puts agentsd on your path")
     click.echo("  agentsd init hello                # a small project of your own")
     click.echo('  agentsd run -C hello "hello"')
-    click.echo("  agentsd chat hello                # edit hello/agents.d/assistant.yaml meanwhile")
+    click.echo("  agentsd chat hello                # edit its agents.d/assistant.yaml meanwhile")
 
 
 def create(project: Path) -> None:

@@ -129,7 +129,18 @@ def test_nothing_but_the_project_is_at_the_top_level() -> None:
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode:
         pytest.skip("not a git checkout")
-    folders = {"agents.d", "benchmarks", "data", "docs", "examples", "framework", "plugins", "prompts", "tests"}
+    folders = {
+        "agents.d",
+        "agentsd",
+        "benchmarks",
+        "data",
+        "docs",
+        "examples",
+        "framework",
+        "plugins",
+        "prompts",
+        "tests",
+    }
     files = {"AGENTS.md", "CHANGELOG.md", "LICENSE", "README.md", "Makefile", "pyproject.toml", "zensical.toml"}
     files |= {"constraints.txt", ".gitignore", ".pre-commit-config.yaml", ".pre-commit-hooks.yaml"}
     there = {line.partition("/")[0] for line in listed.stdout.splitlines()}
