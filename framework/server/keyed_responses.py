@@ -14,24 +14,22 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Header
-from pydantic import AfterValidator
 from starlette.requests import Request
 from starlette.responses import Response
 
 from framework.server.identity import identity_of
-from framework.server.schemas import check_printable
+from framework.server.schemas import Printable
 from framework.types.digest import bytes_digest, content_digest
 from framework.types.errors import IdempotencyConflict
 
 IdempotencyHeader = Annotated[
-    str | None,
+    Printable | None,
     Header(
         alias="Idempotency-Key",
         min_length=1,
         max_length=200,
         description="A repetition within 24 hours returns the same run, or the same response.",
     ),
-    AfterValidator(check_printable),
 ]
 _SECONDS = 24 * 60 * 60.0
 _MAX_KEYS = 1000

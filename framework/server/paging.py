@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, TypeVar
 
 from fastapi import Query
-from pydantic import AfterValidator
 
-from framework.server.schemas import check_printable
+from framework.server.schemas import Printable
 from framework.types.errors import RequestError
 
 T = TypeVar("T")
@@ -17,12 +16,8 @@ MAX_PAGE = 100
 _CURSOR = "`next` of the previous page. Default: the first page."
 PageSize = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Maximum number of entries.")]
 OptionalSize = Annotated[int | None, Query(ge=1, description="Maximum number of entries. Default: all.")]
-Cursor = Annotated[str | None, Query(max_length=1000, description=_CURSOR), AfterValidator(check_printable)]
-OldCursor = Annotated[
-    str | None,
-    Query(max_length=1000, deprecated=True, description="The same as `cursor`."),
-    AfterValidator(check_printable),
-]
+Cursor = Annotated[Printable | None, Query(max_length=1000, description=_CURSOR)]
+OldCursor = Annotated[Printable | None, Query(max_length=1000, deprecated=True, description="The same as `cursor`.")]
 
 
 def either(cursor: str | None, old: str | None, name: str) -> str | None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 from pydantic.config import JsonDict
 
 from framework.engine.runtime.request import RunOptions
 from framework.server.owned import MAX_URL_ID_CHARS
-from framework.server.schemas import check_printable, whole_number
+from framework.server.schemas import Printable, whole_number
 from framework.store.protocol import SEARCHED_RUNS, RunQuery
 from framework.types.digest import content_digest
 from framework.types.errors import RequestError
@@ -18,13 +18,8 @@ from framework.types.state import Decision
 from framework.types.status import Status
 
 _Limit = Annotated[int, Field(ge=1), BeforeValidator(whole_number)]
-Id = Annotated[
-    str,
-    StringConstraints(min_length=1, max_length=MAX_URL_ID_CHARS),
-    AfterValidator(check_printable),
-    Field(json_schema_extra={"pattern": r"^[^\x00-\x1f\x7f]+$"}),
-]
-"""An id that the client chooses. The pattern describes what is not printable in ASCII."""
+Id = Annotated[Printable, StringConstraints(min_length=1, max_length=MAX_URL_ID_CHARS)]
+"""An id that the client chooses."""
 MAX_DECISIONS = 100
 """Number of decisions in one request."""
 

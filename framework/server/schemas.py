@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from framework.config.generations.candidate import Preview, ReloadOutcome
 from framework.config.generations.catalog import Catalog
@@ -142,6 +142,12 @@ def check_printable(text: str | None) -> str | None:
     if text is not None and not text.isprintable():
         raise ValueError("must contain printable characters only")
     return text
+
+
+Printable = Annotated[
+    str, AfterValidator(check_printable), Field(json_schema_extra={"pattern": r"^[^\x00-\x1f\x7f]*$"})
+]
+"""A text without such characters. The pattern describes those of ASCII."""
 
 
 def whole_number(value: object) -> object:

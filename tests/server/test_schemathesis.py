@@ -37,16 +37,22 @@ enabled = {"true" if FACTOR > 1 else "false"}
 """
 """A stream without an end is read for one second, and only if there are many cases."""
 REFUSALS = {
-    "/agent/approvals": ("400", "`before` is no run of the list"),
-    "/agent/approvals/decided": ("400", "`before` is no run of the list"),
-    "/agent/runs": (
-        "400",
-        "`before` is no run of the list; without a message, the last of `messages` is not the user's",
+    **dict.fromkeys(
+        (
+            "/agent/agents",
+            "/agent/agents/{name}/history",
+            "/agent/approvals",
+            "/agent/approvals/decided",
+            "/agent/config/files",
+            "/agent/config/history",
+            "/agent/conversations",
+            "/agent/runs/{run_id}/trace",
+        ),
+        ("400", "`cursor` is no entry of the list, or another one than its older name"),
     ),
-    "/agent/runs/{run_id}/trace": ("400", "`after` is no span of the run"),
+    "/agent/runs": ("400", "the same; without a message, the last of `messages` is not the user's"),
     "/agent/runs/{run_id}/test-case": ("400", "the run failed before a model replied"),
     "/agent/runs/{run_id}/decisions": ("400", "the run waits for no such decision"),
-    "/agent/conversations": ("400", "`before` is no position of the list"),
     "/agent/usage": ("400", "the period ends before it begins or has too many steps; the time zone is unknown"),
     "/agent/agents/{name}/prompt": ("400", "the agent has no such input"),
     "/agent/chat": ('400, "5xx"', "without a message, the last of `messages` is not the user's; the run fails"),
