@@ -48,10 +48,17 @@ def _page(title: str, opening: str, schema: Schema) -> Iterator[str]:
 def _keys(part: Schema, schema: Schema) -> Iterator[str]:
     required = part.get("required", ())
     rows = [
-        (code(name), _type(found, schema), "required" if name in required else _default(found), _text(found))
+        (
+            code(name),
+            _type(found, schema),
+            "required" if name in required else _default(found, schema),
+            _text(found, schema),
+        )
         for name, found in part["properties"].items()
     ]
+    yield '<div class="keys" markdown>\n'
     yield from table(("key", "value", "default", "meaning"), rows)
+    yield "\n</div>\n"
 
 
 def _type(found: Schema, schema: Schema) -> str:
@@ -77,12 +84,34 @@ def _type(found: Schema, schema: Schema) -> str:
     return " or ".join(kinds)
 
 
-def _default(found: Schema) -> str:
+def _default(found: Schema, schema: Schema) -> str:
     value = found.get("default")
     if value in (None, [], {}, ""):
         return ""
-    return "its keys' defaults" if isinstance(value, dict) else code(json.dumps(value, ensure_ascii=False))
+    if isinstance(value, dict):
+        is_section = "properties" in _definition(found, schema)
+        return (
+            "its keys' defaults"
+            if is_section
+            else code(f"{{{', '.join(f'{key}: {one}' for key, one in value.items())}}}")
+        )
+    return code(_duration(value) if _type(found, schema) == "duration" else json.dumps(value, ensure_ascii=False))
 
 
-def _text(found: Schema) -> str:
-    return str(found.get("description", ""))
+def _duration(value: str) -> str:
+    """Return a duration in the unit that people use: `2592000s` becomes `30d`, `0.5s` becomes `500ms`."""
+    seconds = float(value.removesuffix("s"))
+    if seconds < 1:
+        return f"{seconds * 1000:.0f}ms"
+    return f"{seconds / 86400:.0f}d" if seconds % 86400 == 0 else value
+
+
+def _text(found: Schema, schema: Schema) -> str:
+    """Return the description of a key, or that of the section it contains."""
+    return str(found.get("description") or _definition(found, schema).get("description", ""))
+
+
+def _definition(found: Schema, schema: Schema) -> Schema:
+    """Return the definition that a key refers to; empty if it refers to none."""
+    definition: Schema = schema["$defs"].get(found.get("$ref", "").rsplit("/", 1)[-1], {})
+    return definition

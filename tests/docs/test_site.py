@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -98,6 +99,26 @@ def test_the_search_answers_questions_among_its_first_hits(site: Site) -> None:
         found = {query: [site.heading(link) for link in links] for query, links in hits.items()}
         missed = {query: pages for query, pages in found.items() if QUESTIONS[query] not in pages}
         assert not missed, "\n".join(f"{query}: {pages}, not {QUESTIONS[query]!r}" for query, pages in missed.items())
+
+    run_in_browser(main())
+
+
+def test_the_search_leaves_out_what_is_not_for_users(site: Site) -> None:
+    """Design records, benchmarks and the other language are read from links, and would hide what answers a question."""
+    pages = {item["location"].split("#")[0] for item in json.loads((site.folder / "search.json").read_text())["items"]}
+    assert "agents.html" in pages
+    assert [page for page in sorted(pages) if page.startswith(("design/", "benchmarks", "zh/"))] == []
+
+
+def test_a_table_of_keys_is_read_on_a_phone_without_scrolling_sideways(site: Site) -> None:
+    async def main() -> None:
+        async with open_page(site, "reference/agent-file.html", width=WIDTHS["phone"]) as page:
+            meaning = page.get_by_role("cell", name="Purpose of the agent").first
+            await expect(meaning).to_be_visible()
+            box = await meaning.bounding_box()
+            assert box is not None
+            assert 0 <= box["x"]
+            assert box["x"] + box["width"] <= WIDTHS["phone"]
 
     run_in_browser(main())
 
