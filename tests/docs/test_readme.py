@@ -81,5 +81,12 @@ def test_the_picture_in_the_readme_loads_nothing_and_is_small() -> None:
     assert "risk_levle" in svg
 
 
+def test_the_comparison_in_the_readme_is_the_one_with_the_sources() -> None:
+    comparison = (ROOT / "docs/explanation/comparison.md").read_text("utf-8")
+    rows = [line for line in README.splitlines() if line.startswith("| ")]
+    assert 1 < len(rows) <= 15  # the head and the rows
+    assert [row for row in rows if row not in comparison.splitlines()] == []
+
+
 def test_the_readme_can_be_read_in_minutes() -> None:
     assert len(README.splitlines()) <= 150
