@@ -17,8 +17,15 @@ After this page you know every key of an agent file, `agents.d/**/*.yaml`.
 """
 _SETTINGS = """\
 After this page you know every key of `agentsd.yaml`, and of the environment variables that replace
-them: `AGENTSD_SECTION__KEY`, such as `AGENTSD_SERVER__PORT=9000`. [Settings](../settings.md)
-explains them with examples.
+them. [Settings](../settings.md) explains them with examples.
+
+## Environment variables
+
+A variable replaces a key, also that of an environment's file: `AGENTSD_SECTION__KEY`, with two
+underscores between levels, such as `AGENTSD_SERVER__PORT=9000`, or `AGENTSD_KEY` for a key outside
+a section, such as `AGENTSD_LOCALE=zh`. Lists and mappings are JSON:
+`AGENTSD_SERVER__CORS_ORIGINS='["http://localhost:3000"]'`. An unknown variable that begins with
+`AGENTSD_` is an error.
 """
 
 
