@@ -17,10 +17,10 @@ After this page you know {what}, with their arguments and options.
 
 
 def commands_page() -> Iterator[str]:
-    """Yield the lines of the page on commands of one word."""
+    """Yield the lines of the page on commands without subcommands."""
     yield "# Commands\n"
-    yield _OPENING.format(what="all commands of one word")
-    yield "Commands of two words, such as `runs show`, are on [a page of\ntheir own](commands-groups.md).\n"
+    yield _OPENING.format(what="all commands without subcommands")
+    yield "Commands with subcommands, such as `keys new`, are on [a page of\ntheir own](commands-groups.md).\n"
     yield "All commands share their [exit codes](outcomes.md#exit-codes).\n"
     for words, command in all_commands():
         if " " not in words:
@@ -28,9 +28,9 @@ def commands_page() -> Iterator[str]:
 
 
 def groups_page() -> Iterator[str]:
-    """Yield the lines of the page on commands of two words, apart from `runs`."""
-    yield "# Commands of two words\n"
-    yield _OPENING.format(what="all commands of two words")
+    """Yield the lines of the page on commands with subcommands, apart from `runs`."""
+    yield "# Commands with subcommands\n"
+    yield _OPENING.format(what="all commands with subcommands")
     yield "Those of `agentsd runs` are on [a page of their own](commands-runs.md).\n"
     for words, command in all_commands():
         if " " in words and not words.startswith("runs "):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from typing import Any, get_args
 
@@ -157,3 +158,10 @@ def test_documentation_imports_only_public_names() -> None:
                     assert {name.strip() for name in imported.split(",")} <= public, page
                 else:
                     assert module in modules, page
+
+
+def test_every_extra_is_on_the_page_on_installation() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    documented = [names(row[0])[0] for row in rows("install.md", "Extras")]
+
+    assert sorted(documented) == sorted(set(project["optional-dependencies"]) - {"test"})
