@@ -134,7 +134,7 @@ MUTANTS = (
     Mutant("store/sql/runs", "_CLAIM if is_queued else _CLAIM_UNQUEUED", "_CLAIM", WAITING_TEST),
     Mutant("store/sql/conversations", "open_run.is_(None), ~waits)", "open_run.is_(None))", WAITING_TEST),
     Mutant("store/memory_runs", "return self._queue.is_first(run_id, key) and", "return", WAITING_TEST),
-    Mutant("store/sql/texts", "if tenant is None else (conversation_id, tenant)", "", "store/test_tenants"),
+    Mutant("store/sql/texts", "parts += [user] if tenant is not None", "parts += [] if tenant", "store/test_tenants"),
     Mutant("store/sql/migrations", "    _move_conversations_to_tenants(connection)\n", "", "store/sql/test_old_stores"),
     Mutant(RECORD, "row.version != self._version + 1 or", "False or", "store/sql/test_outage"),
     Mutant(RECORD, "self._version += 1", "self._version += 0", STORE_TEST),

@@ -9,7 +9,14 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, ValidationInfo, field_validator, model_serializer
+from pydantic import (
+    Field,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+)
 
 from framework.types.digest import content_digest
 from framework.types.frozen import Frozen
@@ -153,10 +160,12 @@ class Usage(Frozen):
     """Cost in US dollars, of several calls that of those with a known one; None if it is unknown."""
 
     @model_serializer(mode="wrap")
-    def _with_unknown_cost(self, dump: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
+    def _with_unknown_cost(  # type: ignore[no-untyped-def]  # a return type would become the schema
+        self, dump: SerializerFunctionWrapHandler, info: SerializationInfo
+    ):
         """Keep an unknown cost as null where other fields without a value are left out."""
         data = dump(self)
-        return {**data, "cost_usd": None} if self.cost_usd is None else data
+        return {**data, "cost_usd": None} if self.cost_usd is None and info.exclude_none else data
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(

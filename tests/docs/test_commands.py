@@ -65,8 +65,10 @@ NAMED = sorted({line for page in PAGES for line in inline(page)} | {*EXECUTED})
 
 @pytest.mark.parametrize("line", NAMED)
 def test_a_documented_command_exists_with_its_options(line: str) -> None:
-    words = shlex.split(line)
+    words = shlex.split(line.partition(" | ")[0])
     words = words[words.index("agentsd") + 1 :]
+    if words == ["--version"]:
+        return
     if words[0] in ("COMMAND", "signals"):
         pytest.skip("a placeholder, or the subject of a sentence")
     words = words[1:] if words[0] == "-v" else words

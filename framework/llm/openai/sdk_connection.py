@@ -36,6 +36,8 @@ _PIECE = 1 << 18
 """Bytes of one piece of a large body."""
 _MAX_PROPERTIES = 1_000_000
 """Bytes of a server's answer about itself."""
+_MAX_CLOSED = 3
+"""Number of closed connections in a row over which a request is sent again."""
 _COST_HEADER = "x-litellm-response-cost"
 """Header in which LiteLLM reports the cost of a response in US dollars. A stream has it beside its token counts."""
 _TELEMETRY = (
@@ -209,15 +211,18 @@ class _HttpClient(DefaultAioHttpClient):
     """The SDK's HTTP client on aiohttp, with errors of the right kind, and without requests lost to closed connections.
 
     Some servers announce that they keep a connection open and close it after each response. A request that is sent
-    over such a connection is lost before any of its response arrives, and is sent once more.
+    over such a connection is lost before any of its response arrives, and is sent again: several runs may have left
+    several such connections behind.
     """
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         """Send a request; raise httpx2.HTTPError if it fails."""
-        try:
-            return await self._send(request, **options)
-        except _Lost:
-            return await self._send(request, **options)
+        for _ in range(_MAX_CLOSED):
+            try:
+                return await self._send(request, **options)
+            except ConnectionLost:
+                continue
+        return await self._send(request, **options)
 
     async def _send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         """Send a request once; raise an error of a refused or lost connection as such, not as a timeout."""
@@ -228,13 +233,13 @@ class _HttpClient(DefaultAioHttpClient):
                 case aiohttp.ClientConnectorError() as cause:
                     raise httpx2.ConnectError(str(cause)) from cause
                 case aiohttp.ServerDisconnectedError(message=str()) | aiohttp.ClientOSError() as cause:
-                    raise _Lost(str(cause)) from cause
+                    raise ConnectionLost(str(cause)) from cause
                 case aiohttp.ServerDisconnectedError() as cause:  # within the header of the response
                     raise httpx2.RemoteProtocolError(str(cause)) from cause
             raise
 
 
-class _Lost(httpx2.RemoteProtocolError):
+class ConnectionLost(httpx2.RemoteProtocolError):
     """The connection was lost before any of the response arrived."""
 
 

@@ -52,6 +52,7 @@ def test_every_setting_has_a_reload_effect() -> None:
         "telemetry.otlp_headers",
         "telemetry.service_name",
         "server.console",
+        "server.cors_origins",
         "server.host",
         "server.max_connections",
         "server.max_connections_per_address",
