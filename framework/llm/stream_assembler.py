@@ -120,7 +120,9 @@ class StreamAssembler:
         elif isinstance(name, str) and not known["arguments"]:  # some servers send it in pieces, some again
             known["name"] = name if name.startswith(known["name"]) else f"{known['name']}{name}"
         if not self._repeats(known["arguments"], arguments):
-            known["arguments"] += arguments
+            text = known.pop("arguments")
+            text += arguments  # in place: nothing else refers to it, and a copy each time would be quadratic
+            known["arguments"] = text
 
     def _call_for(self, fragment: Mapping[str, Any], name: object, arguments: str) -> dict[str, Any]:
         """Return the call that a fragment continues, or add a new one."""

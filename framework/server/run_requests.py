@@ -9,7 +9,7 @@ from pydantic.config import JsonDict
 
 from framework.engine.runtime.request import RunOptions
 from framework.server.owned import MAX_URL_ID_CHARS
-from framework.server.schemas import Printable, whole_number
+from framework.server.schemas import PRINTABLE, whole_number
 from framework.store.protocol import SEARCHED_RUNS, RunQuery
 from framework.types.digest import content_digest
 from framework.types.errors import RequestError
@@ -18,7 +18,7 @@ from framework.types.state import Decision
 from framework.types.status import Status
 
 _Limit = Annotated[int, Field(ge=1), BeforeValidator(whole_number)]
-Id = Annotated[Printable, StringConstraints(min_length=1, max_length=MAX_URL_ID_CHARS)]
+Id = Annotated[str, StringConstraints(min_length=1, max_length=MAX_URL_ID_CHARS), *PRINTABLE]
 """An id that the client chooses."""
 MAX_DECISIONS = 100
 """Number of decisions in one request."""

@@ -144,10 +144,9 @@ def check_printable(text: str | None) -> str | None:
     return text
 
 
-Printable = Annotated[
-    str, AfterValidator(check_printable), Field(json_schema_extra={"pattern": r"^[^\x00-\x1f\x7f]*$"})
-]
-"""A text without such characters. The pattern describes those of ASCII."""
+PRINTABLE = AfterValidator(check_printable), Field(json_schema_extra={"pattern": r"^[^\x00-\x1f\x7f]*$"})
+"""What makes a text one without such characters. The pattern describes those of ASCII."""
+Printable = Annotated[str, *PRINTABLE]
 
 
 def whole_number(value: object) -> object:

@@ -220,7 +220,7 @@ class _HttpClient(DefaultAioHttpClient):
         for _ in range(_MAX_CLOSED):
             try:
                 return await self._send(request, **options)
-            except ConnectionLost:
+            except RequestLost:
                 continue
         return await self._send(request, **options)
 
@@ -233,13 +233,13 @@ class _HttpClient(DefaultAioHttpClient):
                 case aiohttp.ClientConnectorError() as cause:
                     raise httpx2.ConnectError(str(cause)) from cause
                 case aiohttp.ServerDisconnectedError(message=str()) | aiohttp.ClientOSError() as cause:
-                    raise ConnectionLost(str(cause)) from cause
+                    raise RequestLost(str(cause)) from cause
                 case aiohttp.ServerDisconnectedError() as cause:  # within the header of the response
                     raise httpx2.RemoteProtocolError(str(cause)) from cause
             raise
 
 
-class ConnectionLost(httpx2.RemoteProtocolError):
+class RequestLost(httpx2.RemoteProtocolError):
     """The connection was lost before any of the response arrived."""
 
 
