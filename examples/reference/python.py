@@ -19,6 +19,8 @@ from framework.types.frozen import Frozen
 
 MODULES = Path(framework.__file__).parent.parent / "docs/embedding.md"
 """The page whose table lists the public modules."""
+RESULTS = MODULES.with_name("results.md")
+"""The page whose tables explain the fields of results."""
 _OPENING = """\
 After this page you know the public names of {what}, with signatures.
 [Python API](../embedding.md) shows how they are used, and lists the public modules.
@@ -136,11 +138,23 @@ def _entry(path: str, found: Any) -> Iterator[str]:
     yield from docstring(inspect.getdoc(found) if callable(found) else None)
     if inspect.isclass(found) and issubclass(found, BaseModel):
         docs, types = field_docs(found), written_types(found)
-        rows = [(code(name), code(types[name]), docs.get(name, "")) for name in found.model_fields]
+        rows = [
+            (code(name), code(types[name]), docs.get(name) or _explained(found, name)) for name in found.model_fields
+        ]
         yield from table(("field", "type", "meaning"), rows)
         yield ""
     if inspect.isclass(found) and not issubclass(found, (BaseException, Frozen)) and name not in INTERFACES:
         yield from _methods(path, found, lambda _: True)
+
+
+def _explained(kind: type[BaseModel], name: str) -> str:
+    """Return what docs/results.md says about a field without a docstring; empty if it does not list it."""
+    if len(values := get_args(kind.model_fields[name].annotation)) == 1 and isinstance(values[0], str):
+        return f"Always `{values[0]}`."
+    section = re.search(rf"^## {kind.__name__}\n(.*?)(?=^## |\Z)", RESULTS.read_text("utf-8"), re.M | re.S)
+    row = re.search(rf"^\| `{name}` \| .*? \| (.*) \|$", section[1], re.M) if section else None
+    text = row[1].replace("](", "](../") if row else ""
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
 def _methods(path: str, kind: type, is_shown: Callable[[str], bool]) -> Iterator[str]:

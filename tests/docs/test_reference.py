@@ -172,3 +172,8 @@ def test_the_rows_of_the_truth_table_have_the_verdict_of_every_combination(verdi
         assert not found or found == [verdict]
         if not any("not met" in row for row in rows):
             assert found == [verdict]
+
+
+@pytest.mark.parametrize("name", ["agent-file", "settings-file", "http"])
+def test_every_key_and_parameter_has_a_meaning(name: str) -> None:
+    assert re.findall(r"^\|.*\| *\|$", text(name), re.M) == []
