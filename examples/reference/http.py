@@ -24,7 +24,7 @@ schemas of all bodies and an example of each. [HTTP server](../serving.md) expla
 are used, and describes `/v1`, `/agui`, `/mcp`, `/health`, `/ready` and `/metrics`. Errors are on
 [a page of their own](outcomes.md).
 """
-MEANINGS: Mapping[str, str] = {
+PARAMETER_MEANINGS: Mapping[str, str] = {
     "agent": "Name of the agent, or `auto`.",
     "context": "Follows the agent's instructions, as the caller's words.",
     "conversation_id": "Id of the conversation.",
@@ -86,7 +86,7 @@ def _route(name: str, operation: Mapping[str, Any], document: Document) -> Itera
 
 def _parameter(found: Mapping[str, Any]) -> tuple[str, str, str, str]:
     required = " (required)" if found.get("required") and found["in"] != "path" else ""
-    text = found.get("description") or found["schema"].get("description") or MEANINGS.get(found["name"], "")
+    text = found.get("description") or found["schema"].get("description") or PARAMETER_MEANINGS.get(found["name"], "")
     return code(found["name"]), f"{found['in']}{required}", _type(found["schema"]), text
 
 
@@ -94,7 +94,7 @@ def _fields(body: Mapping[str, Any], document: Document) -> Iterator[tuple[str, 
     schema = _resolved(body, document)
     for name, found in schema.get("properties", {}).items():
         required = " (required)" if name in schema.get("required", ()) else ""
-        yield code(name), f"body{required}", _type(found), found.get("description") or MEANINGS.get(name, "")
+        yield code(name), f"body{required}", _type(found), found.get("description") or PARAMETER_MEANINGS.get(name, "")
 
 
 def _resolved(schema: Mapping[str, Any], document: Document) -> Mapping[str, Any]:

@@ -19,7 +19,7 @@ from framework.types.frozen import Frozen
 
 MODULES = Path(framework.__file__).parent.parent / "docs/embedding.md"
 """The page whose table lists the public modules."""
-RESULTS = MODULES.with_name("results.md")
+RESULTS_PAGE = MODULES.with_name("results.md")
 """The page whose tables explain the fields of results."""
 _OPENING = """\
 After this page you know the public names of {what}, with signatures.
@@ -151,7 +151,7 @@ def _explained(kind: type[BaseModel], name: str) -> str:
     """Return what docs/results.md says about a field without a docstring; empty if it does not list it."""
     if len(values := get_args(kind.model_fields[name].annotation)) == 1 and isinstance(values[0], str):
         return f"Always `{values[0]}`."
-    section = re.search(rf"^## {kind.__name__}\n(.*?)(?=^## |\Z)", RESULTS.read_text("utf-8"), re.M | re.S)
+    section = re.search(rf"^## {kind.__name__}\n(.*?)(?=^## |\Z)", RESULTS_PAGE.read_text("utf-8"), re.M | re.S)
     row = re.search(rf"^\| `{name}` \| .*? \| (.*) \|$", section[1], re.M) if section else None
     text = row[1].replace("](", "](../") if row else ""
     return f"{text[:1].upper()}{text[1:]}." if text else ""

@@ -95,6 +95,16 @@ QUESTIONS = {
     "tenant": "Embedding",
     "open webui": "OpenAI, AG-UI and MCP",
     "max_steps": "Troubleshooting",
+    "hot reload": "Questions and answers",
+    "custom tool": "Questions and answers",
+    "windows": "Questions and answers",
+    "nginx": "Questions and answers",
+    "gdpr": "Questions and answers",
+    "langfuse": "Tracing",
+    "vllm": "Models",
+    "retention": "Conversations",
+    "compare models": "Test agents",
+    "prompt injection": "Security",
 }
 """What a newcomer types into the search, and the heading of the page that answers it."""
 FIRST = 3
