@@ -538,7 +538,7 @@ def test_the_title_of_a_chat_is_asked_of_the_model_alone(tmp_path: Path) -> None
 
 
 def test_open_webui_gets_answers_with_its_default_settings(tmp_path: Path) -> None:
-    """The bodies are those that Open WebUI sends for a message: the chat with its tools, and its own requests."""
+    """The bodies have the form of those that Open WebUI sends: a chat with its tools, and requests of its own."""
     bodies = json.loads(Path(__file__).with_name("open_webui.json").read_text("utf-8"))
 
     async def use(_: AsyncOpenAI, server: Serving) -> Any:
