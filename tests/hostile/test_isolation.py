@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -345,7 +344,8 @@ class Observer:
             asked = {"conversation_id": conversation, **user}
             for run in (await self.send(who, "GET", "/agent/runs", params=asked))["runs"]:
                 await self.send(who, "GET", f"/agent/runs/{run['run_id']}")
-                await self.send(who, "GET", f"/agent/runs/{run['run_id']}/events")
+                if run["status"] != "queued":  # the events of a run that waits for another one have no end yet
+                    await self.send(who, "GET", f"/agent/runs/{run['run_id']}/events")
 
     async def send(self, who: str, method: str, path: str, **options: Any) -> Any:
         headers = {"x-who": json.dumps({"tenant": self._tenant, **ACTORS[who]}), **options.pop("headers", {})}
@@ -375,8 +375,6 @@ class Observer:
 
 def test_asi03_what_a_user_sees_does_not_depend_on_the_ids_of_others(tmp_path: Path, any_url: str | None) -> None:
     """Each case is one of two tenants: in one, others act too; in the other, the user is alone."""
-    if "TEST_CASES" not in os.environ:
-        pytest.skip("its generated conversations take minutes: `make test-long` runs them")
     budgets = "budgets: {talk: {max_total_tokens: 45, per: conversation}}\n"
     policy = '{allow: ["*"], ask: [pay]}'
     files = {"agents.d/one.yaml": agent("one", skill_policy=policy, budgets="[talk]"), "agentsd.yaml": budgets}
@@ -410,10 +408,10 @@ def test_asi03_what_a_user_sees_does_not_depend_on_the_ids_of_others(tmp_path: P
                 who=st.sampled_from(["ann", "program for eve"]),
                 done=st.lists(st.tuples(st.sampled_from([*ACTORS]), ACTIONS), min_size=1, max_size=8),
             )
-            @cases(10)
+            @cases(15)
             def check(who: str, done: list[tuple[str, Any]]) -> None:
-                # A program that names no user may delete the only conversation with an id: it acts for the operator.
-                done = [(actor, action) for actor, action in done if (actor, action[0]) != ("program", "delete")]
+                # A program that names no user finds the only conversation with an id: it decides and deletes for all.
+                done = [(actor, act) for actor, act in done if actor != "program" or act[0] not in ("decide", "delete")]
                 alone = [one for one in done if one[0] == who]
                 with_others, without = (
                     asyncio.run_coroutine_threadsafe(seen_by(runtime, who, each), loop).result(PATIENCE)
