@@ -23,7 +23,7 @@ PIP_INSTALL = { $(BIN)/pip install --disable-pip-version-check --progress-bar of
 	echo "exit $$?"; } | { n=0; while read -r word name rest; do case $$word in \
 	exit) exit $$name;; \
 	Collecting) n=$$((n + 1)); printf '\r  %d packages: %-50.50s' $$n "$$name";; \
-	Installing) test $$name != collected || printf '\r  writing %d packages%-50s\n' $$n '';; \
+	Installing) test $$name != collected -o $$n -eq 0 || printf '\r  writing %d packages%-50s\n' $$n '';; \
 	ERROR*|error*) echo "$$word $$name $$rest";; \
 	esac; done; }
 

@@ -96,7 +96,7 @@ def settings_source(files: Mapping[str, bytes]) -> SettingsSource:
     for overlay in overlays:
         if overlay not in files:
             message = f"there is no {overlay}, the settings of this environment"
-            raise _invalid_variable(message, f"add the file, or unset {ENVIRONMENT_VARIABLE}")
+            raise _invalid_variable(message, f"add the file, or choose another one by --env or {ENVIRONMENT_VARIABLE}")
         source = SettingsSource(source.base, overlay, _with_keys(files[overlay]))
     return source
 
