@@ -59,7 +59,7 @@ OPENAI_TESTS := tests/llm/openai/test_client.py tests/llm/openai/test_responses.
 mutants: $(VENV)/.installed-test  ## change important lines one at a time: the nearest test file must fail
 	@$(BIN)/python -m tests.mutants
 
-test-openai: $(VENV)/openai-pip/.installed $(VENV)/openai-uv/.installed  ## tests of models and of `/v1` on the newest openai SDK, installed as docs/settings.md says
+test-openai: $(VENV)/openai-pip/.installed $(VENV)/openai-uv/.installed  ## tests of models and of `/v1` on the newest openai SDK, installed as docs/install.md says
 	@for sdk in $(VENV)/openai-pip $(VENV)/openai-uv; do \
 		test -e $$sdk/.installed || continue; \
 		$$sdk/bin/python -c 'import openai; print("with openai", openai.__version__, "in $(CURDIR)/'$$sdk'")' && \
@@ -128,7 +128,7 @@ $(VENV)/.installed-test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@$(call PIP_INSTALL,.[test])
 	@touch $@ $(VENV)/.installed
 
-$(VENV)/openai-%/.installed: pyproject.toml constraints.txt docs/settings.md | $(VENV)/.installed-test
+$(VENV)/openai-%/.installed: pyproject.toml constraints.txt docs/install.md | $(VENV)/.installed-test
 	@echo "installing agentsd beside the newest openai SDK with $* (about a minute)"
 	@$(BIN)/python -m tests.support.openai_install $* $(@D)
 	@test -e $(@D)/install.log || touch $@

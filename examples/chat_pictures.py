@@ -1,8 +1,9 @@
-"""Draws docs/images/chat-80.svg and chat-120.svg: `make chat-pictures`. Needs tmux.
+"""Draws docs/images/chat-*.svg: `make chat-pictures`. Needs tmux.
 
 A chat runs in a terminal of tmux and talks to a model server on loopback, which waits in the middle of an answer until
-the screen is captured. Each picture shows the screens one below the other: a tool in progress, an answer that
-streams, an approval, a reload while the user types, and a long paste.
+the screen is captured. The pictures of 80 and 120 columns show the screens one below the other: a tool in progress, an
+answer that streams, an approval, a reload while the user types, and a long paste. Two more show only an approval, and
+the approval of a plan, which the offline model makes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
@@ -44,7 +45,7 @@ PLUGIN = '''\
 import asyncio
 from pathlib import Path
 
-from framework import ToolContext, tool
+from agentsd import ToolContext, tool
 
 
 @tool(risk="low")
@@ -61,6 +62,23 @@ def refund(order: int) -> str:
     """Refund an order."""
     return f"order {order} is refunded"
 '''
+PLANNER = """\
+version: 1
+name: bookkeeper
+description: Reads files and writes reports.
+model: offline
+executor: plan
+instructions: You keep the books of a small shop.
+skill_policy: {allow: [log_transform, write_file]}
+runtime_policy: {risk_level: high}
+"""
+SALES = """\
+2026-11-02 09:14 INFO sold blue mug 12.50
+2026-11-02 10:40 ERROR card refused
+2026-11-02 11:05 INFO sold tea pot 48.00
+"""
+SHOP = {"agents.d/shop.yaml": AGENT, "plugins/orders.py": PLUGIN}
+BOOKS = {"agents.d/bookkeeper.yaml": PLANNER, "sales.log": SALES}
 ANSWER = """\
 Order **77** was shipped on `2026-11-21`:
 
@@ -150,6 +168,10 @@ class _Terminal:
         return self.tmux("capture-pane", "-p", "-e").rstrip().splitlines()
 
 
+Scenes = Callable[[_Terminal, Path], Iterator[tuple[str, list[str]]]]
+"""Plays a chat in a terminal with its project; yields captions and screens."""
+
+
 def scenes(terminal: _Terminal, project: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield the captions and the screens of a chat."""
     terminal.screen_with("you>")
@@ -180,6 +202,14 @@ def scenes(terminal: _Terminal, project: Path) -> Iterator[tuple[str, list[str]]
     terminal.keys("C-c")
 
 
+def plan_scenes(terminal: _Terminal, _project: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield the screens of a chat in which a plan is approved."""
+    terminal.screen_with("you>")
+    terminal.keys("-l", "summarize sales.log then write it to report.md")
+    terminal.keys("Enter")
+    yield "a plan is approved before a step runs", terminal.screen_with("say what to change:")
+
+
 def draw(screens: Mapping[str, Sequence[str]], columns: int) -> str:
     """Return the SVG of captions and screens. It loads no fonts from a server."""
     console = Console(record=True, width=columns, file=StringIO(), force_terminal=True)
@@ -192,19 +222,19 @@ def draw(screens: Mapping[str, Sequence[str]], columns: int) -> str:
     return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL).replace("Fira Code, monospace", FONT)
 
 
-def captured(columns: int) -> dict[str, list[str]]:
-    """Run a chat in a terminal of this width; return its screens by their captions."""
+def captured(columns: int, files: Mapping[str, str], play: Scenes) -> dict[str, list[str]]:
+    """Run a chat about these files in a terminal of this width; return its screens by their captions."""
     _Model.captured.clear()
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Model)
     Thread(target=server.serve_forever, daemon=True).start()
     with TemporaryDirectory(prefix="agentsd-pictures-") as folder:
         project = Path(folder)
-        for name, text in {"agents.d/shop.yaml": AGENT, "plugins/orders.py": PLUGIN}.items():
-            (project / name).parent.mkdir()
+        for name, text in files.items():
+            (project / name).parent.mkdir(exist_ok=True)
             (project / name).write_text(text, "utf-8")
         terminal = _Terminal(columns, project, f"http://127.0.0.1:{server.server_port}/v1")
         try:
-            return dict(scenes(terminal, project))
+            return dict(play(terminal, project))
         finally:
             terminal.tmux("kill-server")
             server.shutdown()
@@ -212,9 +242,16 @@ def captured(columns: int) -> dict[str, list[str]]:
 
 def main() -> None:
     """Write the pictures."""
-    for columns in WIDTHS:
-        picture = IMAGES / f"chat-{columns}.svg"
-        picture.write_text(draw(captured(columns), columns), "utf-8")
+    chats = {columns: captured(columns, SHOP, scenes) for columns in WIDTHS}
+    narrow = min(WIDTHS)
+    approval = {caption: lines for caption, lines in chats[narrow].items() if caption == "an approval"}
+    pictures = {f"chat-{columns}": draw(screens, columns) for columns, screens in chats.items()} | {
+        "chat-approval": draw(approval, narrow),
+        "chat-plan": draw(captured(narrow, BOOKS, plan_scenes), narrow),
+    }
+    for name, svg in pictures.items():
+        picture = IMAGES / f"{name}.svg"
+        picture.write_text(svg, "utf-8")
         print(f"{picture.relative_to(REPOSITORY)}: {picture.stat().st_size} bytes")
 
 

@@ -148,13 +148,19 @@ class BudgetStatus(Frozen):
     budget: str
     """Name of the budget."""
     per: tuple[CounterScope, ...]
+    """What each counter covers: a day or month, and a tenant, user or conversation; `total`: everything."""
     scope: dict[str, str | None]
     """Tenant, user or conversation; empty if the counter is for all."""
     tokens: int
+    """Input and output tokens used in this period."""
     max_total_tokens: int | None
+    """Limit on the tokens; None if there is none."""
     cost_usd: float
+    """Cost in this period, in US dollars."""
     max_cost_usd: float | None
+    """Limit on the cost; None if there is none."""
     resets_at: datetime | None
+    """When the next period starts; None if the budget is never reset."""
 
     @property
     def share(self) -> float:

@@ -65,6 +65,7 @@ class PlanStep(StepDraft):
     """A step of an accepted plan, with its progress."""
 
     status: StepStatus = "open"
+    """Progress: `open` until the step starts."""
     result: str | None = None
     """Result as the model sees it; for a skipped step, the reason."""
     revision: int = 1
@@ -117,8 +118,11 @@ class Plan(Frozen):
     """An accepted plan with its progress. It is immutable: methods that change it return a new plan."""
 
     revision: int = 1
+    """Number of this version of the plan; replans and edits increase it."""
     goal: str
+    """What the plan is to achieve."""
     steps: tuple[PlanStep, ...]
+    """Steps in their order; those without unfinished dependencies run concurrently."""
     replans: int = 0
     """Number of times the plan was revised because a step failed."""
     must_be_approved: bool = False

@@ -44,9 +44,11 @@ class Preflight(Frozen):
     """The check of a whole plan."""
 
     steps: tuple[StepCheck, ...] = ()
+    """Checks of the steps that are not done."""
     findings: tuple[str, ...] = ()
     """Problems of the plan as a whole."""
     estimate: Estimate
+    """Calls and cost of the remaining steps."""
 
     @property
     def problems(self) -> list[str]:

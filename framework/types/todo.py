@@ -23,6 +23,7 @@ class TodoItem(Frozen):
     task: str = Field(validation_alias=AliasChoices("task", "title"))
     """The task, in a few words; `title` is accepted, too."""
     status: TodoStatus = "open"
+    """Progress: `open`, `doing` or `done`."""
     created_at: datetime | None = None
     """Time when the item was added; None in lists of older versions."""
     completed_at: datetime | None = None

@@ -1,4 +1,4 @@
-"""Installs agentsd beside the newest openai SDK, with the commands of docs/settings.md.
+"""Installs agentsd beside the newest openai SDK, with the commands of docs/install.md.
 
 `python -m tests.support.openai_install pip FOLDER` creates a virtual environment there and runs the commands for pip;
 `uv` runs those for uv. The package is this checkout, with its test dependencies in the versions of constraints.txt,
@@ -27,14 +27,14 @@ PROBE = "pip install uv"
 
 def documented_commands(installer: Installer) -> list[str]:
     """Return the lines of the block of commands on the documentation page."""
-    page = (ROOT / "docs" / "settings.md").read_text("utf-8")
+    page = (ROOT / "docs" / "install.md").read_text("utf-8")
     blocks = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
     (block,) = (block for block in blocks if MARKS[installer] in block)
     return str(block).strip().splitlines()
 
 
 def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command in the virtual environment of a folder; `agentsd` stands for this checkout."""
+    """Run a command in the virtual environment of a folder; `-e .` stands for this checkout."""
     pins = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
     upgraded = () if command.startswith("pip") else UPGRADED
     constraints = folder / "constraints.txt"
@@ -43,7 +43,7 @@ def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
     own = {"PATH": path, "VIRTUAL_ENV": str(folder), "PIP_QUIET": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     environment = {**os.environ, **own, **dict.fromkeys(names, str(constraints))}
-    line = re.sub(r"\bagentsd\b", f"--editable '{ROOT}[test]'", command)
+    line = command.replace("-e .", f"--editable '{ROOT}[test]'")
     return subprocess.run(line, shell=True, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
