@@ -66,8 +66,8 @@ MUTANTS = (
     Mutant(CALL, "while fresh in used:", "while False:", "engine/tool_call/test_call_names"),
     Mutant(
         CALL,
-        "if record.asked and not matches_digest(",
-        "if False and not matches_digest(",
+        "if record.asked and record.asked != content_digest(",
+        "if False and record.asked != content_digest(",
         "hostile/test_tools",
     ),
     Mutant(JOURNAL, WRITE + WRITTEN + EMIT, EMIT + WRITE + WRITTEN, JOURNAL_TEST),

@@ -116,9 +116,6 @@ def _notes(span: SpanRecord) -> str:
     attempts = attributes.get(names.MODEL_ATTEMPTS, 1)
     if isinstance(attempts, int) and attempts > 1:
         notes.append(f"{attempts} attempts")
-    attempt = attributes.get(names.MODEL_ATTEMPT, 1)
-    if span.name.startswith("chat ") and isinstance(attempt, int) and attempt > 1:  # stored by an earlier version
-        notes.append(f"attempt {attempt}")
     for name in (names.TOOL_OUTCOME, names.RUN_OUTCOME, names.PLAN_STEP_OUTCOME):
         if (outcome := attributes.get(name)) and outcome not in ("success", "done", span.error):
             notes.append(str(outcome))

@@ -8,7 +8,6 @@ In reading order; each module imports only from those below it:
     bedrock            Client for Claude in Amazon Bedrock.
     vertex             Clients for Claude and Gemini in Google Cloud's Vertex AI.
     instructor_client  Typed answers from models without support for them, through Instructor.
-    forms              The import path of `message_formats` in earlier versions.
     message_formats    Exports and imports conversations as JSON, neutral or in a provider's format.
     imported_files     Files in conversations of provider APIs.
     openai             Clients for every server with OpenAI's chat completions or Responses API.

@@ -27,10 +27,8 @@ class ConversationCursor:
         """Return the cursor from its text; raises RequestError if it is not one."""
         try:
             match json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4))):
-                case [float(updated_at), str(conversation_id), str() | None as tenant, *rest] if len(rest) < 2:
-                    user = rest[0] if rest else None  # those of earlier versions have none
-                    if user is None or isinstance(user, str):
-                        return cls(updated_at, conversation_id, tenant, user)
+                case [float(updated_at), str(conversation_id), str() | None as tenant, str() | None as user]:
+                    return cls(updated_at, conversation_id, tenant, user)
         except ValueError:  # not base64, or not JSON
             pass
         raise RequestError("cursor: not a cursor of this list; begin again without it", param="cursor")

@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 from framework.tools.tool import Tool
 from framework.tools.tool_source import source_of
-from framework.types.digest import matches_digest
 from framework.types.errors import ConfigError
 from framework.types.private_folder import write_private_file
 from framework.types.spec import RISKS, Risk
@@ -34,7 +33,7 @@ class AcceptedContract:
     """An accepted tool definition."""
 
     contract: str
-    """Digest of name, description and schema. File format 1 contains a shorter digest."""
+    """Digest of name, description and schema."""
     risk: Risk | None = None
     """Risk claimed by the server; None if unknown."""
     idempotent: bool | None = None
@@ -66,15 +65,9 @@ class Contracts:
         is_readable = self._read()
         now = {tool.name: (tool, _claims(tool, rated)) for tool in tools}
         known = {source_of(name) for name in self._accepted}
-        news: dict[str, AcceptedContract] = {}
-        for name, (tool, claims) in now.items():
-            accepted = self._accepted.get(name)
-            if (is_readable and source_of(name) not in known) or (
-                accepted is not None and _is_earlier(accepted, claims, tool)
-            ):
-                news[name] = claims
+        news = {name: claims for name, (_, claims) in now.items() if is_readable and source_of(name) not in known}
         self._seen |= {name: claims for name, (_, claims) in now.items()}
-        if news and is_readable:
+        if news:
             self._write(news)
         return [_compared(tool, claims, self._accepted.get(name)) for name, (tool, claims) in now.items()]
 
@@ -122,13 +115,6 @@ def _claims(tool: Tool, rated: Collection[str]) -> AcceptedContract:
     return AcceptedContract(tool.contract, None if source_of(tool.name) in rated else tool.risk, tool.idempotent)
 
 
-def _is_earlier(accepted: AcceptedContract, claims: AcceptedContract, tool: Tool) -> bool:
-    """Return whether an entry was written by an earlier version and is for the same definition of the tool."""
-    lacks = len(accepted.contract) != len(claims.contract) or accepted.idempotent is None
-    lacks = lacks or (accepted.risk is None and claims.risk is not None)
-    return lacks and matches_digest(accepted.contract, tool.definition.canonical_json)
-
-
 def _compared(
     tool: Tool, claims: AcceptedContract, accepted: AcceptedContract | None
 ) -> tuple[Tool, ContractChange | None]:
@@ -138,19 +124,16 @@ def _compared(
     idempotent = tool.idempotent and accepted.idempotent is not False
     is_held = (risk, idempotent) != (tool.risk, tool.idempotent)
     held = replace(tool, risk=risk, idempotent=idempotent) if is_held else tool
-    if not matches_digest(accepted.contract, tool.definition.canonical_json):
+    if accepted.contract != tool.contract:
         return held, "changed"
     return held, "lower risk" if is_held else None
 
 
 def _entries(document: Any) -> Iterable[tuple[str, AcceptedContract]]:
     """Yield the entries of a file. Raise ValueError, LookupError, TypeError or AttributeError if it is invalid."""
-    if document["version"] not in (1, _VERSION):
+    if document["version"] != _VERSION:
         raise ValueError("unknown format")
     for name, entry in document["contracts"].items():
-        if document["version"] == 1 and isinstance(entry, str):
-            yield name, AcceptedContract(entry)
-            continue
         risk, idempotent = entry["risk"], entry["idempotent"]
         if not isinstance(entry["contract"], str):
             raise ValueError(f"invalid entry for {name!r}")

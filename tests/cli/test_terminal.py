@@ -275,7 +275,7 @@ def test_a_mistyped_command_gets_a_suggestion(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "spared"),
     [
-        ("framework.cli.main", ("framework.config", "framework.engine", "framework.memory", "sqlalchemy", "rich")),
+        ("framework.cli.main", ("framework.config", "framework.engine", "sqlalchemy", "rich")),
         ("framework.cli.runs.list", ("framework.engine", "framework.config.agents.compile", "jinja2", "instructor")),
         (
             "framework.cli.conversations.list",

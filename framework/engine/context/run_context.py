@@ -30,7 +30,7 @@ from framework.telemetry.span import NOOP_SPAN, TraceSpan
 from framework.telemetry.spans import OpenInferenceKind
 from framework.tools.base_folder import BaseFolder
 from framework.tools.extension import Extension
-from framework.types.digest import content_digest, legacy_digest
+from framework.types.digest import content_digest
 from framework.types.errors import AgentsdError
 from framework.types.events import RunEvent, Warned
 from framework.types.messages import Message
@@ -142,16 +142,11 @@ class RunContext(ABC):
 
         Args:
             prefix: what the id begins with.
-            texts: what the decision applies to; their digests follow the prefix. If a decision is stored under the id
-                with the 64-bit digests of older stores, that id is returned: the content is the same.
+            texts: what the decision applies to; their digests follow the prefix.
             mark: put before each digest.
             end: what the id ends with.
         """
-        earlier, current = (
-            f"{prefix}{''.join(mark + digest(text) for text in texts)}{end}"
-            for digest in (legacy_digest, content_digest)
-        )
-        return earlier if earlier in self.services.root.decisions else current
+        return f"{prefix}{''.join(mark + content_digest(text) for text in texts)}{end}"
 
     # --- records, events and spans
 

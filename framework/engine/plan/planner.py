@@ -12,7 +12,6 @@ from framework.engine.plan.preflight import preflight
 from framework.engine.plan.trace import plan_span, record_draft
 from framework.engine.run import Run
 from framework.engine.tool_call.argument_repair import repair_plan
-from framework.types.digest import matches_digest
 from framework.types.errors import LimitExceeded
 from framework.types.events import PlanProposed
 from framework.types.messages import Message, late_guidance
@@ -105,7 +104,7 @@ def with_current_contracts(run: Run, plan: Plan) -> Plan:
 def has_contract(step: PlanStep, contract: str, run: Run) -> bool:
     """Return whether `contract` is the digest of the current definition of the step's tool."""
     tool = run.agent.toolset.tools.get(step.tool or "")
-    return matches_digest(contract, tool.definition.canonical_json) if tool else not contract
+    return contract == (tool.contract if tool else "")
 
 
 def _with_current_contract(run: Run, step: PlanStep) -> PlanStep:

@@ -23,7 +23,7 @@ from framework.tools.locations import canonical_arguments
 from framework.tools.schema.arguments import ArgumentsError
 from framework.tools.tool import Tool, idempotency_key
 from framework.tools.toolset import Toolset
-from framework.types.digest import canonical_call, content_digest, matches_digest, repetition_key
+from framework.types.digest import canonical_call, content_digest, repetition_key
 from framework.types.errors import ToolError
 from framework.types.events import ToolRequested
 from framework.types.messages import Message, ToolCall, ToolResult
@@ -198,10 +198,10 @@ def _required_confirmation(
         return None
     reason, changed = verdict.reason, list[str]()
     arguments = canonical_call(tool.name, call.arguments)
-    if record.contract and not matches_digest(record.contract, tool.definition.canonical_json):
+    if record.contract and record.contract != tool.contract:
         reason = "the tool's definition has changed since approval was requested"
         changed.append(tool.definition.canonical_json)
-    if record.asked and not matches_digest(record.asked, arguments):
+    if record.asked and record.asked != content_digest(arguments):
         reason = "its arguments have changed since approval was requested"
         changed.append(arguments)
     doubt = f"~{record.started}" if in_doubt else ""

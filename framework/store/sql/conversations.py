@@ -56,7 +56,7 @@ _HAS_DATA = sa.or_(
     sa.exists().where(events.c.run_id == runs.c.id),
     sa.exists().where(packed.c.run_id == runs.c.id),
 )
-"""The condition that pruning deletes data of a run. An earlier version left `ended_at` in turns that it stripped."""
+"""The condition that pruning deletes data of a run."""
 _WAITING = sa.select(sa.func.count()).where(_IS_WAITING).correlate(conversations).scalar_subquery()
 _SELECT = sa.select(conversations, _WAITING.label("waiting")).where(conversations.c.id == sa.bindparam("key"))
 """Built once, because every turn of a conversation executes it."""
