@@ -211,8 +211,8 @@ def tables(*, quick: bool) -> Iterator[Table]:
     roles = ("user", "assistant")
     text = "Some words of an earlier conversation, long enough to look like chat, with a few more words. " * 2
     history = [{"role": roles[n % 2], "content": f"{n}: {text}"} for n in range(400)]
-    yield asyncio.run(compare(10, [note], [], many_rounds, (8, 3), at_most=0.32))
-    yield asyncio.run(compare(3, many, [], rounds, (8, 3), at_most=0.12))
-    yield asyncio.run(compare(3, [note], history, rounds, (6, 1), at_most=0.04))
+    yield asyncio.run(compare(10, [note], [], many_rounds, (8, 3), at_most=0.35))
+    yield asyncio.run(compare(3, many, [], rounds, (8, 3), at_most=0.13))
+    yield asyncio.run(compare(3, [note], history, rounds, (6, 1), at_most=0.05))
     yield asyncio.run(compare(10, [note], [], rounds, (5, 2), words=100))
     yield asyncio.run(first_token(1 if quick else 3))

@@ -4,8 +4,6 @@ In reading order; each module imports only from those below it:
 
     prometheus      Collects the metrics of this process in Prometheus' text format.
     setup           Configures the OpenTelemetry SDK to export traces and metrics over OTLP.
-    tracer          OpenTelemetry's TracerProvider with a faster tracer for the spans of runs.
-    span_exporter   Sends spans with OpenTelemetry's exporter and a faster encoder.
     inbound         Applies the trace context of an incoming HTTP request to the runs it starts.
     spans           Opens the spans of one run.
     plugin_span     The span that plugins use; its attributes are validated.

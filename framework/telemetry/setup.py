@@ -81,13 +81,13 @@ def export_traces(
     if endpoint is None:
         _check_protocol()
     try:
-        from framework.telemetry.span_exporter import FastSpanExporter
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError as error:
         raise ConfigError(
             f"cannot export traces: a package is missing ({error}): run {install_command('agentsd[otlp]')}"
         ) from None
     resource = process_resource(service)
-    exporter = FastSpanExporter(
+    exporter = OTLPSpanExporter(
         endpoint=None if endpoint is None else traces_url(endpoint),
         headers=dict(headers) or None,
         timeout=None if os.environ.get(_TIMEOUT_VARIABLE) else _SEND_TIMEOUT_SECONDS,
@@ -146,11 +146,10 @@ def _check_protocol() -> None:
 
 def tracer_provider(exporter: SpanExporter, resource: Resource | None = None) -> TracerProvider:
     """Return a provider that exports in batches; the OTEL_BSP_* variables take precedence over its queue's defaults."""
+    from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    from framework.telemetry.tracer import FastTracerProvider
-
-    provider = FastTracerProvider(resource=resource, shutdown_on_exit=False)
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     size = None if os.environ.get("OTEL_BSP_MAX_QUEUE_SIZE") else QUEUE_SPANS
     batch = None if os.environ.get("OTEL_BSP_MAX_EXPORT_BATCH_SIZE") else BATCH_SPANS
     provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=size, max_export_batch_size=batch))

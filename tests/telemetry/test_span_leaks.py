@@ -41,7 +41,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counting:
     counting = Counting()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(counting)
-    monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", provider)
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
     return counting
 
 

@@ -42,7 +42,7 @@ async def erase(n: str, context: ToolContext) -> str:
 
 @pytest.fixture
 def no_provider(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", None)
+    monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
 
 
 def project(tmp_path: Path) -> Path:

@@ -7,8 +7,6 @@ import json
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from framework.llm.anthropic.client import MessageAssembler
@@ -259,15 +257,10 @@ def test_cached_and_written_tokens_are_part_of_the_input() -> None:
     asyncio.run(run())
 
 
-def test_the_sdk_creates_no_spans(monkeypatch: pytest.MonkeyPatch) -> None:
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", provider)
-
+def test_the_sdk_creates_no_spans(spans: InMemorySpanExporter) -> None:
     assert ask(says(ANTHROPIC, "hello"))[2] == "hello"
 
-    assert exporter.get_finished_spans() == ()
+    assert spans.get_finished_spans() == ()
 
 
 def test_deltas_of_several_thoughts_are_separated_as_in_the_message() -> None:
