@@ -318,9 +318,3 @@ def test_the_waterfall_shows_the_attempts_of_a_call(tmp_path: Path, no_provider:
     calls_ = [line for line in lines if line[0].startswith("chat")]
     assert [line[:2] for line in calls_] == [["chat", "scripted"], ["chat.attempt", "1"], ["chat.attempt", "2"]]
     assert [" ".join(line[-2:]) for line in calls_[:2]] == ["2 attempts", "✗ model_error"]
-
-
-def test_the_waterfall_of_an_earlier_version_shows_its_attempts() -> None:
-    about = {"agentsd.model.attempt": 2, "gen_ai.usage.input_tokens": 1}
-    stored = SpanRecord("chat scripted", "1" * 32, "2" * 16, None, "client", 1, 2, about)
-    assert "attempt 2" in "\n".join(waterfall([stored]))
