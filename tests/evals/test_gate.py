@@ -11,6 +11,7 @@ import pytest
 from framework import ConfigError, Runtime, tool
 from framework.config.settings import ReloadSettings, Settings
 from framework.testing import ScriptedModel, calls
+from framework.types.errors import GenerationNotFound
 from framework.types.events import ConfigRejected, ConfigReloaded
 from tests.support.commands import agentsd_in_process
 from tests.support.projects import agent, write
@@ -224,6 +225,74 @@ def test_the_gate_executes_no_tool_with_side_effects(tmp_path: Path) -> None:
         async with Runtime.open(root, settings=GATED, tools=[pay], watch=False) as runtime:
             assert runtime.catalog.current.number == 1
             assert paid == []
+
+    asyncio.run(main())
+
+
+class Slow:
+    """A tool that a case calls, which ends when the test lets it."""
+
+    def __init__(self) -> None:
+        self.started, self.leave = asyncio.Event(), asyncio.Event()
+
+    async def look(self) -> str:
+        """Look around."""
+        self.started.set()
+        await self.leave.wait()
+        return "nothing"
+
+
+SLOW_CASES = CALLS_ECHO + "    model: [{call: look}, {call: echo, arguments: {text: x}}, {say: hello}]\n"
+
+
+def test_a_rollback_does_not_wait_for_the_cases_of_an_edit(tmp_path: Path) -> None:
+    async def main() -> None:
+        slow = Slow()
+        root = write(tmp_path, {FILE: one("[echo, look]"), CASES: CALLS_ECHO})
+        look = tool(risk="low", idempotent=True)(slow.look)
+        async with Runtime.open(root, settings=GATED, tools=[look], watch=False) as runtime:
+            write(root, {FILE: one("[echo, look]", description="Second.")})
+            await runtime.reload()
+            write(root, {FILE: one("[echo, look]", description="Third."), CASES: SLOW_CASES})
+            edit = asyncio.create_task(runtime.reload())
+            await slow.started.wait()
+            rolled_back = await asyncio.wait_for(runtime.catalog.rollback(1), 20)
+            assert rolled_back.agents["one"].spec.description != "Second."
+            assert await edit is rolled_back
+            assert (runtime.catalog.held, slow.leave.is_set()) == (True, False)
+            assert [entry.trigger for entry in runtime.catalog.history] == ["startup", "api", "rollback"]
+
+    asyncio.run(main())
+
+
+def test_a_rollback_to_an_unknown_generation_does_not_end_the_cases(tmp_path: Path) -> None:
+    async def main() -> None:
+        slow = Slow()
+        root = write(tmp_path, {FILE: one("[echo, look]"), CASES: CALLS_ECHO})
+        look = tool(risk="low", idempotent=True)(slow.look)
+        async with Runtime.open(root, settings=GATED, tools=[look], watch=False) as runtime:
+            write(root, {CASES: SLOW_CASES.replace("called: [echo]", "called: [look, echo]")})
+            edit = asyncio.create_task(runtime.reload())
+            await slow.started.wait()
+            with pytest.raises(GenerationNotFound):
+                await asyncio.wait_for(runtime.catalog.rollback(7), 20)
+            slow.leave.set()
+            assert (await edit).number == 2
+
+    asyncio.run(main())
+
+
+def test_a_held_generation_goes_live_at_a_restart_without_its_cases(tmp_path: Path) -> None:
+    async def main() -> None:
+        (root := project(tmp_path)).joinpath("agentsd.yaml").write_text("reload: {gate: tests}\n")
+        async with Runtime.open(root) as runtime:
+            write(root, {FILE: one(description="Second."), CASES: CALLS_ECHO.replace("echo hello", "echo hello ")})
+            await runtime.reload()
+            await runtime.catalog.rollback(1)
+        # the cases on the disk fail for both versions
+        async with Runtime.open(root) as runtime:
+            assert runtime.catalog.held
+            assert runtime.catalog.current.agents["one"].spec.description != "Second."
 
     asyncio.run(main())
 

@@ -105,6 +105,8 @@ class Catalog:
         self._hold_file = HoldFile(home / HOLD_FILE) if keep_holds else None
         self._last_snapshot: Snapshot | None = None
         """The files that were last published or rejected; None after a rollback."""
+        self._live_snapshot: Snapshot | None = None
+        """The files of the live generation, to build them again when the tools of tool servers change."""
         self._is_restricted = False
         """Whether the live generation has only the restrictions of an edit, the rest of which waits."""
         self._has_source_changes = False
@@ -112,6 +114,11 @@ class Catalog:
         self._metrics = ReloadMetrics()
         self._subscribers: list[Subscriber] = []
         self._lock = asyncio.Lock()
+        self._rollbacks = 0
+        """Rollbacks that wait for the lock."""
+        self._rollback_requested = asyncio.Event()
+        self._gates = set[asyncio.Task[tuple[Problem, ...]]]()
+        """The cases that run, also those that were cancelled and have not ended yet."""
         self._published = asyncio.Event()
         """Set when the generation after the current one is published."""
         self._rejected_digests: tuple[str, str] | None = None
@@ -155,17 +162,24 @@ class Catalog:
         """
         if not self.current.number and self._hold_file is not None and await self._begin_held(self._hold_file):
             return self.current
-        async with self._with_plugins(self.snapshot, trigger) as snapshot:
-            candidate = await self._prepare(snapshot)
-            return await self._publish(candidate, trigger) if candidate else self.current
+        while True:
+            async with self._with_plugins(self.snapshot, trigger) as snapshot:
+                candidate = await self._prepare(snapshot)
+                if candidate is None or await self._publish(candidate, trigger):
+                    return self.current
 
     async def refresh(self) -> Generation:
-        """Build and publish the same files again, after the tools or the errors of a tool server have changed."""
+        """Build and publish the same files again, after the tools or the errors of a tool server have changed.
+
+        The gate does not check the live files again: what it has checked them with no longer exists.
+        """
         async with self._lock:
-            if self._last_snapshot is None or self._is_restricted:  # publishing the edit will discover the tools
+            if self._is_restricted:  # publishing the edit will discover the tools
                 return self.current
-            candidate = await self._prepare(self._last_snapshot)
-            return await self._publish(candidate, "source") if candidate else self.current
+            await self._refresh_live()
+            if self._last_snapshot is not None and (candidate := await self._prepare(self._last_snapshot)):
+                await self._publish(candidate, "source")
+            return self.current
 
     async def accept(self, names: Sequence[str]) -> Generation:
         """Accept the current definitions of these tools of tool servers. Raises ConfigError."""
@@ -260,24 +274,31 @@ class Catalog:
         async with self._lock:
             if candidate.before is not self.current:
                 return self.current
-            return await self._publish(candidate, trigger)
+            await self._publish(candidate, trigger)
+            return self.current
 
     async def rollback(self, number: int) -> Generation:
         """Publish an earlier generation again, under a new number. It stays live until the files change.
+
+        The gate does not check it, because it was live; the cases of an edit that run at the moment are abandoned.
+        Tools of tool servers that have changed since are treated as always, a moment later.
 
         Raises:
             GenerationNotFound: the generation is not in the history.
             ConfigError: its plugins cannot be set up again.
         """
-        async with self._lock:
-            archived = self.history.entry(number).archived
+        archived = self.history.entry(number).archived
+        async with self._before_the_gate():
             restored = await asyncio.to_thread(archived.restore, self.current)
             earlier = replace(restored, number=self.current.number + 1)
             on_disk = await asyncio.to_thread(self.snapshot)
             lease = await self._leases.reacquire(earlier)
             with lease:
                 self.hold, self._last_snapshot = Hold.of(archived, on_disk.digest), None
+                self._live_snapshot = replace(self.hold.snapshot, digest=earlier.digest, cases=earlier.cases)
                 self._swap(Candidate.of(earlier, self.current), lease, "rollback")
+            if self._pool:
+                self._sources_changed()
             if self._hold_file is not None:
                 keep = partial(self._hold_file.write, self.hold) if self.held else self._hold_file.delete
                 await asyncio.to_thread(keep)
@@ -306,6 +327,10 @@ class Catalog:
         if self._refreshing:
             self._refreshing.cancel()
             await asyncio.wait([self._refreshing])
+        for gate in self._gates:
+            gate.cancel()
+        if self._gates:
+            await asyncio.wait(self._gates)
         self._release_ahead()
         await self._leases.close()
         if self._pool:
@@ -333,6 +358,19 @@ class Catalog:
                 await self.publish_restrictions(restricted, trigger)
             await self.load(snapshot, set_up=trigger is not None)
 
+    @asynccontextmanager
+    async def _before_the_gate(self) -> AsyncIterator[None]:
+        """Hold the lock for a rollback: cases, which may take minutes, end or do not start meanwhile."""
+        self._rollbacks += 1
+        self._rollback_requested.set()
+        try:
+            async with self._lock:
+                yield
+        finally:
+            self._rollbacks -= 1
+            if not self._rollbacks:
+                self._rollback_requested.clear()
+
     def _release_ahead(self) -> None:
         while self._set_up_ahead:
             self._set_up_ahead.pop().release()
@@ -348,8 +386,8 @@ class Catalog:
                 await asyncio.to_thread(hold_file.delete)
                 return False
             if (candidate := await self._prepare(hold.snapshot)) is not None:
-                await self._publish(candidate, "rollback")
-            self.hold, self._last_snapshot = hold, None
+                await self._publish(candidate, "rollback", was_live=True)
+            self.hold = hold
             log.warning("%s", hold)
         return True
 
@@ -362,6 +400,17 @@ class Catalog:
             self.hold = None
             if self._hold_file is not None:
                 self._hold_file.delete()
+
+    async def _refresh_live(self) -> None:
+        """Publish the live files with the tools that the tool servers have now, if these have changed."""
+        if self._live_snapshot is None:
+            return
+        external = await self._discover(self._live_snapshot)
+        if external.digest == self.current.external.digest:
+            if self._last_snapshot is None:
+                self.problems = self.current.problems_with(external)
+            return
+        await self._publish(await self._build(self._live_snapshot, external), "source", was_live=True)
 
     async def _prepare(self, snapshot: Snapshot) -> Candidate | None:
         if self._is_ignored(snapshot) and snapshot.digest != self.current.digest:
@@ -392,20 +441,32 @@ class Catalog:
         declared = await asyncio.to_thread(self._builder.sources, snapshot)
         return await discover(declared, self._pool, self._contracts, starting=self.current.number == 0)
 
-    async def _publish(self, candidate: Candidate, trigger: Trigger) -> Generation:
+    async def _publish(self, candidate: Candidate, trigger: Trigger, *, was_live: bool = False) -> Generation | None:
+        """Publish a candidate unless it is rejected. Return the live generation; None if a rollback came first.
+
+        Args:
+            candidate: the next generation.
+            trigger: the reason.
+            was_live: its files are or were live. The gate does not check them, and they end no hold.
+        """
         started = perf_counter()
         with open_reload_span(candidate, trigger) as span:
             candidate, lease = await self._set_up(candidate.with_traceparent(span.traceparent))
             with lease:
-                reasons = await self._admission.check(candidate.generation)
+                files_only = was_live or not self._admission.runs_cases
+                reasons = self._admission.check_files(lease.generation) if files_only else await self._check(lease)
+                if reasons is None:
+                    self._release_ahead()
+                    return None
+                if not was_live:
+                    self._last_snapshot = candidate.snapshot
+                    self._end_hold()
                 outcome = _outcome(candidate.generation, reasons)
                 record_reload(span, candidate, trigger, outcome)
-                self._last_snapshot = candidate.snapshot
-                self._end_hold()
                 if reasons:
                     await self._reject(candidate, reasons, trigger)
                 else:
-                    self._rejected_digests = None
+                    self._rejected_digests, self._live_snapshot = None, candidate.snapshot
                     self._swap(candidate, lease, trigger)
             self._release_ahead()
         self._metrics.record(
@@ -417,6 +478,24 @@ class Catalog:
             stale=len(self.history.last.archived.stale) if self.history.last else 0,
         )
         return self.current
+
+    async def _check(self, lease: Lease) -> tuple[Problem, ...] | None:
+        """Return why strict mode or the cases reject a generation; None if a rollback was requested meanwhile."""
+
+        async def check() -> tuple[Problem, ...]:
+            with lease as generation:  # its plugins stay set up until cancelled cases have ended
+                return await self._admission.check(generation)
+
+        gate, rollback = asyncio.create_task(check()), asyncio.create_task(self._rollback_requested.wait())
+        self._gates.add(gate)
+        gate.add_done_callback(self._gates.discard)
+        try:
+            await asyncio.wait((gate, rollback), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            rollback.cancel()
+            if not gate.done():
+                gate.cancel()
+        return gate.result() if gate.done() else None
 
     async def _set_up(self, candidate: Candidate) -> tuple[Candidate, Lease]:
         """Set up the plugins of a candidate. If one fails, rebuild the candidate with its last good version."""

@@ -16,6 +16,7 @@ import pytest
 
 from framework import Runtime, events, tool
 from framework.config.generations.generation import Generation
+from framework.config.settings import ReloadSettings, Settings
 from framework.testing import ScriptedModel, calls
 from framework.tools.skills.source import SkillSource
 from tests.support.commands import agentsd
@@ -222,6 +223,48 @@ def test_accepted_definitions_persist_across_processes_until_new_ones_are_accept
     done = agentsd("tools", "accept", "mcp.docs.echo", cwd=root)
     assert (done.returncode, done.stdout) == (0, "accepted mcp.docs.echo\n"), done.stderr
     live(root, usual)
+
+
+def drifts(live: Generation) -> bool:
+    return live.external.drifted == {"mcp.docs.echo"} and "mcp.docs.echo" not in live.agents["a"].toolset.offered
+
+
+@pytest.mark.parametrize("first", ["rolled back", "changed"])
+def test_a_rollback_does_not_offer_a_tool_whose_definition_has_changed(tmp_path: Path, first: str) -> None:
+    async def body(runtime: Runtime) -> None:
+        write(root, {"agents.d/a.yaml": agent("a", skill_policy='{allow: ["mcp.docs.*"]}', description="Second.")})
+        await runtime.reload()
+        if first == "rolled back":
+            await runtime.catalog.rollback(1)
+        poisoned(root)
+        await runtime.run("go")
+        if first == "changed":
+            await until(runtime, drifts)
+            await runtime.catalog.rollback(1)
+        live = await until(runtime, drifts)
+        assert (live.agents["a"].spec.description, runtime.catalog.held) == ("The agent a.", True)
+        assert "mcp.docs.echo has a different description or schema" in str(runtime.catalog.problems)
+        assert await runtime.reload() is live
+        assert "mcp.docs.echo" in (await runtime.catalog.accept(["mcp.docs.echo"])).agents["a"].toolset.offered
+
+    root = project(tmp_path)
+    live(root, body, calls(("mcp.docs.storm", {})), "done")
+
+
+def test_a_tool_whose_definition_has_changed_is_not_offered_even_if_cases_need_it(tmp_path: Path) -> None:
+    async def body(runtime: Runtime) -> None:
+        poisoned(root)
+        await runtime.run("go")
+        assert (await until(runtime, drifts)).number == 2
+        write(root, {"agents.d/a.yaml": agent("a", skill_policy='{allow: ["mcp.docs.*"]}', description="Second.")})
+        assert (await runtime.reload()).number == 2
+
+    root = project(tmp_path)
+    case = "model: [{call: mcp.docs.echo, arguments: {n: 1}}, {say: hello}]"
+    expect = "expect: {called: [mcp.docs.echo]}"
+    write(root, {"agents.d/a.test.yaml": f"cases:\n  - {{name: it calls, message: go, {case}, {expect}}}\n"})
+    settings = Settings(reload=ReloadSettings(gate="tests"))
+    live(root, body, calls(("mcp.docs.storm", {})), "done", settings=settings)
 
 
 # --- unavailable servers
