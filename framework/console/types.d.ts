@@ -370,6 +370,15 @@ export interface RunSummary {
   priority: number;
   /** Until it begins or continues: `conversation`, `capacity`, `handed_on` or a limit. */
   waits_for: string | null;
+  rating: Rating | null;
+}
+
+/** A person's rating of the answer of a run. */
+export interface Rating {
+  value: "up" | "down";
+  comment: string;
+  by: string | null;
+  at: string;
 }
 
 export interface TokenUsage {
@@ -452,6 +461,7 @@ export interface RunDetail {
   executor: string;
   limits: Record<string, number | null>;
   decisions: Decided[];
+  rating: Rating | null;
 }
 
 /** A finished span; times are Unix nanoseconds, as exact as a number is. */

@@ -14,7 +14,7 @@ from framework.types.confirmation_kinds import is_about_step, subject_of
 from framework.types.errors import RequestError
 from framework.types.messages import REFUSED_STATUSES, Message, ToolResult
 from framework.types.plan import PlanDraft
-from framework.types.state import Approve, CallRecord, Decision, Edit, Reject, Respond, RunState
+from framework.types.state import Approve, CallRecord, Decision, Edit, Rating, Reject, Respond, RunState
 from framework.types.text import one_line
 
 _NAME_CHARS = 60
@@ -23,7 +23,7 @@ _OUTPUT_CHARS = 200
 """Maximum length of the answer that the case expects."""
 
 
-def export_case(record: RunState, events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def export_case(record: RunState, events: Sequence[Mapping[str, Any]], rating: Rating | None = None) -> dict[str, Any]:
     """Return the case as data, with its keys in reading order.
 
     The case covers this run only, without earlier turns of its conversation. Replies of sub-agents that ran
@@ -32,6 +32,7 @@ def export_case(record: RunState, events: Sequence[Mapping[str, Any]]) -> dict[s
     Args:
         record: the run.
         events: the run's events in wire format, which contain the order of tool calls and the confirmations.
+        rating: a person's rating of the answer, which becomes the note of the case.
 
     Raises:
         RequestError: the run failed before a model replied, so a case cannot repeat it.
@@ -42,6 +43,8 @@ def export_case(record: RunState, events: Sequence[Mapping[str, Any]]) -> dict[s
     if record.status == "failed" and not script:
         raise RequestError(f"cannot export run {record.run_id}: it failed before a model replied")
     case: dict[str, Any] = {"name": one_line(message, _NAME_CHARS), "agent": record.agent, "message": message}
+    if rating is not None:
+        case["note"] = f"rated {rating.value}: {rating.comment}" if rating.comment else f"rated {rating.value}"
     if record.inputs:
         case["inputs"] = record.inputs
     case["model"] = script

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from framework.store.protocol import Blueprint, Store
+from framework.store.protocol import Blueprint, RunQuery, Store
 from framework.types.errors import RequestError
-from framework.types.state import RunState
+from framework.types.state import Rating, RunState
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,7 @@ class StoredRun:
     """Its events in wire format."""
     blueprint: Blueprint | None
     """The files that it ran on, if they are stored."""
+    rating: Rating | None = None
 
 
 async def load_stored_run(store: Store, state: RunState) -> StoredRun:
@@ -33,4 +34,6 @@ async def load_stored_run(store: Store, state: RunState) -> StoredRun:
     events = await store.events(state.run_id)
     if not events and state.status not in ("running", "paused"):
         raise RequestError(f"only the messages of run {state.run_id} are left: its calls were pruned")
-    return StoredRun(state, events, await store.blueprint(state.blueprint) if state.blueprint else None)
+    blueprint = await store.blueprint(state.blueprint) if state.blueprint else None
+    infos = await store.runs(RunQuery(run_id=state.run_id))
+    return StoredRun(state, events, blueprint, infos[0].rating if infos else None)

@@ -80,7 +80,7 @@ def _add_case_route(routes: APIRouter, service: RunService) -> None:
         """Return a run as a test case for `agentsd test`, with the recorded answers of models and tools."""
         run, state = await service.load(identity_of(request), run_id)
         stored = await load_stored_run(service.runtime.store, state)
-        text = await asyncio.to_thread(lambda: case_file(export_case(stored.state, stored.events)))
+        text = await asyncio.to_thread(lambda: case_file(export_case(stored.state, stored.events, stored.rating)))
         body = RunTestCase(run_id=run_id, path=_case_path(state, service.runtime.catalog.current), text=text)
         return verbatim_response(body, headers=run.headers)
 

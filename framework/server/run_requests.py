@@ -14,12 +14,13 @@ from framework.store.protocol import SEARCHED_RUNS, RunQuery
 from framework.types.digest import content_digest
 from framework.types.errors import RequestError
 from framework.types.run_request import QUEUE_NAME, Priority
-from framework.types.state import Decision
+from framework.types.state import Decision, RatingValue
 from framework.types.status import Status
 
 _Limit = Annotated[int, Field(ge=1), BeforeValidator(whole_number)]
 Id = Annotated[str, StringConstraints(min_length=1, max_length=MAX_URL_ID_CHARS), *PRINTABLE]
 """An id that the client chooses."""
+MAX_COMMENT_CHARS = 4000
 MAX_DECISIONS = 100
 """Number of decisions in one request."""
 
@@ -148,6 +149,7 @@ class RunFilters(BaseModel):
         description="Only runs whose message, agent, id or conversation's id contains this; looked up in the newest "
         f"{SEARCHED_RUNS:,} runs.",
     )
+    rating: RatingValue | None = Field(None, description="Only runs whose answer was rated so.")
     since: AwareDatetime | None = Field(
         None, description="Only runs created at this time or later, such as 2026-11-23T00:00:00Z."
     )
@@ -164,11 +166,20 @@ class RunFilters(BaseModel):
             digest=self.digest,
             text=self.text,
             search=self.q,
+            rating=self.rating,
             since=self.since.timestamp() if self.since else None,
             until=self.until.timestamp() if self.until else None,
             before=before,
             limit=limit,
         )
+
+
+class RatingBody(RequestModel):
+    """A rating of the answer of a run."""
+
+    rating: RatingValue
+    comment: Annotated[str, Field(max_length=MAX_COMMENT_CHARS)] = ""
+    """Why: what was good or wrong. `agentsd runs export --as-test` writes it as the note of the case."""
 
 
 class DecisionsBody(RequestModel):

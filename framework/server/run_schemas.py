@@ -14,7 +14,7 @@ from framework.store.protocol import Conversation, RunInfo
 from framework.types.messages import Message
 from framework.types.report import CallSummary, IncompleteStep
 from framework.types.spec import Limits
-from framework.types.state import Confirmation, MadeDecision, RunResult, RunState
+from framework.types.state import Confirmation, MadeDecision, Rating, RunResult, RunState
 from framework.types.status import Status
 from framework.types.trace import SpanRecord
 from framework.types.transcript import Summary
@@ -127,6 +127,8 @@ class RunSummary(ResponseModel):
     waits_for: str | None
     """What a run waits for that is queued, or that continues: `conversation`, `capacity`, `handed_on` or a limit, such
     as `agent:support`."""
+    rating: Rating | None = None
+    """A person's rating of the answer."""
 
     @classmethod
     def of(cls, info: RunInfo) -> RunSummary:
@@ -154,6 +156,7 @@ class RunSummary(ResponseModel):
             orphaned=info.orphaned,
             priority=info.priority,
             waits_for=info.waits_for,
+            rating=info.rating,
         )
 
 
@@ -209,6 +212,8 @@ class RunDetail(RunResult):
     pending: tuple[PendingConfirmation, ...] = ()
     decisions: tuple[MadeDecision, ...] = ()
     """Decisions in the order they were made, those on confirmations that expired included."""
+    rating: Rating | None = None
+    """A person's rating of the answer."""
 
     @classmethod
     def of(cls, state: RunState, info: RunInfo, generation: Generation, decisions: Sequence[MadeDecision]) -> RunDetail:
@@ -230,8 +235,17 @@ class RunDetail(RunResult):
             "seq": state.seq,
             "pending": tuple(PendingConfirmation.of(one, generation) for one in result.pending),
             "decisions": tuple(decisions),
+            "rating": info.rating,
         }
         return cls.model_construct(**{**dict(result), **more})
+
+
+class RunRating(ResponseModel):
+    """The rating of a run."""
+
+    run_id: str
+    rating: Rating | None
+    """Null if it has none."""
 
 
 class StoredTrace(ResponseModel):

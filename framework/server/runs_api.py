@@ -1,8 +1,9 @@
-"""`/runs`: starts, lists, shows, follows, decides and cancels runs."""
+"""`/runs`: starts, lists, shows, follows, decides, cancels and rates runs."""
 
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
@@ -18,11 +19,12 @@ from framework.server.owned import list_runs_for, load_run_info_for
 from framework.server.paging import Cursor, OldCursor, OptionalSize, PageSize, either, page_of
 from framework.server.request_handling import compressed_response, verbatim_response
 from framework.server.roles import requires
-from framework.server.run_requests import DecisionsBody, RunBody, RunFilters
-from framework.server.run_schemas import RunDetail, RunList, RunReference, RunSummary, StoredTrace
+from framework.server.run_requests import DecisionsBody, RatingBody, RunBody, RunFilters
+from framework.server.run_schemas import RunDetail, RunList, RunRating, RunReference, RunSummary, StoredTrace
 from framework.server.run_service import OwnedRun, RunService
 from framework.server.run_stream import last_event, run_stream
 from framework.store.protocol import OPEN_STATUSES
+from framework.types.state import Rating
 
 _LAST_EVENT = Annotated[
     Annotated[str, Field(json_schema_extra={"pattern": r"^\d{0,18}$"})] | None,
@@ -37,6 +39,7 @@ def add_run_routes(routes: APIRouter, service: RunService, keyed: KeyedResponses
     _add_read_routes(routes, service)
     _add_events_route(routes, service)
     _add_control_routes(routes, service, keyed)
+    _add_rating_routes(routes, service)
 
 
 def _add_submit_route(routes: APIRouter, service: RunService) -> None:
@@ -182,6 +185,36 @@ def _add_control_routes(routes: APIRouter, service: RunService, keyed: KeyedResp
             return verbatim_response(await _reference(service, run), 200 if has_ended else 202, run.headers)
 
         return await keyed.once(request, idempotency_key, cancel)
+
+
+def _add_rating_routes(routes: APIRouter, service: RunService) -> None:
+    @routes.put(
+        "/runs/{run_id}/rating",
+        response_model=RunRating,
+        dependencies=[requires("chat")],
+        responses=error_responses(404, 413),
+    )
+    async def rate_run(request: Request, run_id: str, body: RatingBody) -> Response:
+        """Rate the answer of a run, with a comment. It replaces an earlier rating."""
+        identity = identity_of(request)
+        run, _ = await service.load(identity, run_id)
+        at = datetime.fromtimestamp(service.runtime.store.now(), UTC)
+        by = identity.user or identity.name
+        rating = Rating(value=body.rating, comment=body.comment.strip(), by=by, at=at)
+        await service.runtime.store.rate(run.run_id, rating)
+        return verbatim_response(RunRating(run_id=run.run_id, rating=rating), headers=run.headers)
+
+    @routes.delete(
+        "/runs/{run_id}/rating",
+        response_model=RunRating,
+        dependencies=[requires("chat")],
+        responses=error_responses(404),
+    )
+    async def delete_rating(request: Request, run_id: str) -> Response:
+        """Delete the rating of a run, if it has one."""
+        run, _ = await service.load(identity_of(request), run_id)
+        await service.runtime.store.rate(run.run_id, None)
+        return verbatim_response(RunRating(run_id=run.run_id, rating=None), headers=run.headers)
 
 
 async def _reference(service: RunService, run: OwnedRun) -> RunReference:

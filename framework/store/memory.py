@@ -37,7 +37,7 @@ from framework.types.budget import BudgetUse
 from framework.types.errors import ConversationBusy, RequestError, RunBlocked, RunBusy, RunTaken
 from framework.types.fleet import Backlog
 from framework.types.run_request import IdempotencyKey, RunRequest
-from framework.types.state import Decision, MadeDecision, RunState
+from framework.types.state import Decision, MadeDecision, Rating, RunState
 
 log = logging.getLogger(__name__)
 
@@ -235,6 +235,10 @@ class MemoryStore(MemoryRuns, NoSignals):
         """Return the runs in progress. No other process can take them over."""
         records = {run_id: self._runs[run_id] for run_id in run_ids if run_id in self._runs}
         return {run_id: record.cancel_requested for run_id, record in records.items() if record.held}
+
+    async def rate(self, run_id: str, rating: Rating | None) -> None:
+        """Keep a rating."""
+        self._record(run_id).rating = rating
 
     async def save_media(self, run_id: str, files: Mapping[str, bytes]) -> None:
         """Keep files as long as the run, or the conversation that it is a turn of."""

@@ -120,6 +120,7 @@ def _conditions(info: RunInfo, query: RunQuery) -> Iterator[bool]:
     for name in ("run_id", "conversation_id", "agent", "generation"):
         value = getattr(query, name)
         yield value is None or getattr(info, name) == value
+    yield query.rating is None or (info.rating is not None and info.rating.value == query.rating)
     yield query.digest is None or info.digest.startswith(query.digest)
     yield _contains(query.text, info.message)
     yield _contains(query.search, info.message, info.agent, info.run_id, info.conversation_id)

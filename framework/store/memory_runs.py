@@ -27,7 +27,7 @@ from framework.store.work import QueueSize
 from framework.types.budget import BudgetUse, CounterKey
 from framework.types.errors import RunNotFound, StoreError
 from framework.types.events import Event, wire
-from framework.types.state import MadeDecision, RunState
+from framework.types.state import MadeDecision, Rating, RunState
 from framework.types.status import Status
 from framework.types.trace import SpanRecord
 
@@ -70,6 +70,7 @@ class MemoryRecord:
     spans: list[SpanRecord] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     decisions: list[MadeDecision] = field(default_factory=list)
+    rating: Rating | None = None
     packed: CompressedRun | None = None
     """The run, if it has ended, and its parts are JSON."""
 
@@ -171,6 +172,7 @@ class MemoryRuns:
                 priority=one.priority,
                 waits_for=self._waits_for(run_id, one),
                 refusals=one.refusals or None,
+                rating=one.rating,
             )
             for run_id, one in self._runs.items()
         )

@@ -22,7 +22,7 @@ from framework.types.budget import BudgetUse, CounterKey
 from framework.types.fleet import Backlog
 from framework.types.messages import Message
 from framework.types.run_request import IdempotencyKey, RunRequest
-from framework.types.state import Decision, MadeDecision, RunState
+from framework.types.state import Decision, MadeDecision, Rating, RatingValue, RunState
 from framework.types.status import Status
 from framework.types.trace import SpanRecord
 from framework.types.transcript import Summary
@@ -140,6 +140,7 @@ class RunInfo:
     `handed_on` (a process that can execute it) or a limit, such as `agent:support`."""
     refusals: Mapping[str, str] | None = None
     """What processes lacked that handed it on, by their names."""
+    rating: Rating | None = None
 
     @property
     def orphaned(self) -> bool:
@@ -171,6 +172,8 @@ class RunQuery:
     of the store."""
     search: str | None = None
     """The same, for runs whose message, agent, id or conversation's id contains this."""
+    rating: RatingValue | None = None
+    """Only runs that were rated so."""
     since: float | None = None
     """Only runs added at this Unix time or later."""
     until: float | None = None
@@ -338,6 +341,10 @@ class Store(WorkStore, Signals, Protocol):
 
     async def latest_decisions(self, run_ids: Collection[str], limit: int) -> Sequence[MadeDecision]:
         """Return the latest decisions about these runs, the latest first. Unknown runs have none."""
+        ...
+
+    async def rate(self, run_id: str, rating: Rating | None) -> None:
+        """Save a rating of a run in place of an earlier one; None deletes it. Raises RunNotFound."""
         ...
 
     async def spans(self, run_id: str) -> Sequence[SpanRecord]:

@@ -190,6 +190,8 @@ class Case(Frozen):
 
     name: Text
     """Name of the case, unique in its file."""
+    note: str = ""
+    """Why the case exists, such as a person's comment on the answer. It is not checked."""
     agent: AgentName | None = None
     """Agent under test. Default: the agent that the file is named after."""
     message: Text | None = None

@@ -119,6 +119,20 @@ class MadeDecision(Frozen):
         return self.by is None and self.decision == EXPIRED
 
 
+RatingValue = Literal["up", "down"]
+
+
+class Rating(Frozen):
+    """A person's rating of the answer of a run."""
+
+    value: RatingValue
+    comment: str = ""
+    """Why: what was good or wrong."""
+    by: str | None = None
+    """User or name of the API key; None if the caller named nobody."""
+    at: datetime
+
+
 class CallRecord(Frozen):
     """Progress of a tool call, persisted so that a turn can be resumed."""
 

@@ -59,6 +59,8 @@ def requests_about(run_id: str, conversation_id: str) -> Iterator[tuple[str, str
     yield "GET", f"runs/{run_id}/events", {}
     yield "POST", f"runs/{run_id}/decisions", {"json": decisions}
     yield "POST", f"runs/{run_id}/cancel", {}
+    yield "PUT", f"runs/{run_id}/rating", {"json": {"rating": "down", "comment": "not mine"}}
+    yield "DELETE", f"runs/{run_id}/rating", {}
     yield "GET", f"conversations/{conversation_id}", {}
     yield "DELETE", f"conversations/{conversation_id}", {}
 

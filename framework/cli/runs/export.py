@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,9 +18,10 @@ from framework.config.files.editing import replace_file
 from framework.evals.case_file import case_file, with_case
 from framework.evals.export import export_case
 from framework.llm.message_formats import FORMS, Form, exported
-from framework.store.protocol import Store
+from framework.store.protocol import RunQuery, Store
 from framework.types.errors import RequestError
 from framework.types.messages import Message
+from framework.types.state import Rating
 
 T = TypeVar("T")
 
@@ -28,34 +30,48 @@ T = TypeVar("T")
 @click.argument("run")
 @click.option("-f", "--format", "form", type=click.Choice(FORMS), default="messages", show_default=True, help="Format.")
 @click.option("--as-test", is_flag=True, help="Write it as a case for `agentsd test` instead.")
+@click.option("--with-rating", is_flag=True, help="Write an object with the messages and the rating of the answer.")
 @click.option("-o", "--output", metavar="FILE", help="Write to this file instead of standard output.")
 @PROJECT_OPTION
-def command(run: str, form: Form, as_test: bool, output: str | None, project: str) -> int:
+def command(run: str, form: Form, as_test: bool, with_rating: bool, output: str | None, project: str) -> int:
     """Write the messages of RUN and of earlier turns as JSON: in our own format or in that of a provider's API.
 
     Images, PDFs and audio are contained in base64.
 
     With --as-test, write a test case with the recorded responses of models and tools, for a file
-    `agents.d/NAME.test.yaml`. If the file exists, the case is appended.
+    `agents.d/NAME.test.yaml`. If the file exists, the case is appended. Its note is the rating of the answer.
     """
     if as_test:
         stored = asyncio.run(_load(project, run, find_whole_run))
-        case = export_case(stored.state, stored.events)
+        case = export_case(stored.state, stored.events, stored.rating)
         if output and output != "-" and Path(output).exists():
             append_case(case, Path(output))
         else:
             write_out(case_file(case), output)
     else:
-        messages, files = asyncio.run(_load(project, run, _find_messages))
-        write_out(as_json_text(exported(messages, form, files=files)), output)
+        found = asyncio.run(_load(project, run, _find_messages))
+        body = exported(found.messages, form, files=found.files)
+        if with_rating:
+            rating = found.rating and found.rating.model_dump(mode="json")
+            body = {**(body if isinstance(body, dict) else {"messages": body}), "rating": rating}
+        write_out(as_json_text(body), output)
     return 0
 
 
-async def _find_messages(store: Store, run: str) -> tuple[Sequence[Message], Mapping[str, bytes]]:
-    """Load the messages of a run and of earlier turns, and their files."""
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The messages of a run and of earlier turns, their files by digest, and the rating of the run."""
+
+    messages: Sequence[Message]
+    files: Mapping[str, bytes]
+    rating: Rating | None
+
+
+async def _find_messages(store: Store, run: str) -> _Found:
     found = await find_run(store, run)
     messages = (*found.history, *found.messages)
-    return messages, await load_files(store, messages)
+    (info,) = await store.runs(RunQuery(run_id=found.run_id))
+    return _Found(messages, await load_files(store, messages), info.rating)
 
 
 def append_case(case: Mapping[str, Any], file: Path) -> None:

@@ -16,6 +16,7 @@ from framework.cli.options import PROJECT_OPTION
 from framework.cli.records import ago, open_project_store, status_of, times_as_text
 from framework.cli.table import show_table
 from framework.store.protocol import RunInfo, RunQuery
+from framework.types.state import RatingValue
 from framework.types.status import Status
 
 _COLUMNS = ("run", "status", "agent", "started", "steps", "tokens", "conversation", "message")
@@ -31,6 +32,7 @@ STATUSES = (*get_args(Status), "orphaned")
 @click.option("-a", "--agent", metavar="AGENT", help="Only runs of this agent.")
 @click.option("-c", "--conversation", metavar="ID", help="Only runs of this conversation.")
 @click.option("-t", "--tenant", metavar="TENANT", help="Only runs of this tenant.")
+@click.option("--rated", type=click.Choice(get_args(RatingValue)), help="Only runs whose answer was rated so.")
 @click.option(
     "-n", "--limit", type=click.IntRange(min=1), metavar="N", default=20, show_default=True, help="Maximum number."
 )
@@ -41,6 +43,7 @@ def command(
     agent: str | None,
     conversation: str | None,
     tenant: str | None,
+    rated: RatingValue | None,
     limit: int,
     project: str,
     as_json: bool,
@@ -58,6 +61,7 @@ def command(
         agent=agent,
         conversation_id=conversation,
         tenant=tenant,
+        rating=rated,
         orphaned=set(statuses) == {"orphaned"},
         newest_first=True,
         limit=limit,
@@ -66,7 +70,9 @@ def command(
     if as_json:
         click.echo(json.dumps([as_data(info) for info in found], ensure_ascii=False, indent=2))
     elif not found:
-        click.echo("no such runs are stored" if statuses or agent or conversation or tenant else "no runs are stored")
+        click.echo(
+            "no such runs are stored" if statuses or agent or conversation or tenant or rated else "no runs are stored"
+        )
     else:
         show_table(_COLUMNS, [_row(info) for info in found])
     return 0
@@ -79,7 +85,8 @@ async def _runs(project: str, query: RunQuery) -> Sequence[RunInfo]:
 
 def as_data(info: RunInfo) -> dict[str, Any]:
     """Return a run as JSON data."""
-    return {**times_as_text(asdict(info)), "status": status_of(info)}
+    rating = info.rating and info.rating.model_dump(mode="json")
+    return {**times_as_text(asdict(info)), "status": status_of(info), "rating": rating}
 
 
 def _row(info: RunInfo) -> list[str]:

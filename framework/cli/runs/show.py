@@ -53,6 +53,7 @@ def command(run: str, project: str, as_json: bool, otlp_json: bool) -> int:
             "priority": info.priority,
             "waits_for": info.waits_for,
             "refusals": dict(info.refusals or {}),
+            "rating": info.rating and info.rating.model_dump(mode="json"),
             "decisions": [one.model_dump(mode="json") for one in decisions],
             "spans": [asdict(span) for span in spans],
         }
@@ -93,6 +94,9 @@ def run_lines(state: RunState, result: RunResult, decisions: Sequence[MadeDecisi
     if result.output:
         yield click.style("answer:", bold=True)
         yield from (f"  {visible(line)}" for line in result.output.splitlines())
+    if (rating := info.rating) is not None:
+        by, comment = f" by {visible(rating.by)}" if rating.by else "", f": {visible(rating.comment)}"
+        yield f"rated {rating.value}{by}{comment if rating.comment else ''}"
     yield from (click.style(f"warning: {visible(one.message)}", fg="yellow") for one in result.warnings)
     if result.incomplete and result.status == "completed":
         yield click.style(incomplete_text(result.incomplete), fg="yellow")

@@ -55,7 +55,7 @@ def _version_4(connection: sa.Connection) -> None:
 
 
 def _version_5(connection: sa.Connection) -> None:
-    _add_column_of_runs(connection, runs.c.request)
+    _add_column(connection, runs, runs.c.request)
     idempotency_keys.create(connection)
     for index in INDEXES_OF_VERSION_5:  # and two that versions 7 and 10 replace
         index.create(connection, checkfirst=True)
@@ -64,9 +64,9 @@ def _version_5(connection: sa.Connection) -> None:
 
 def _version_6(connection: sa.Connection) -> None:
     for name in ("input_tokens", "output_tokens", "cached_tokens", "cost_usd", "elapsed_ms", "tool_calls"):
-        _add_column_of_runs(connection, runs.c[name])
+        _add_column(connection, runs, runs.c[name])
     for column in (runs.c.unpriced_calls, runs.c.model_uses):
-        _add_column_of_runs(connection, column)
+        _add_column(connection, runs, column)
 
 
 def _version_7(connection: sa.Connection) -> None:
@@ -75,7 +75,7 @@ def _version_7(connection: sa.Connection) -> None:
     if not _has_column(connection, versions, "min_version"):
         connection.exec_driver_sql(f"ALTER TABLE {versions.name} ADD COLUMN min_version INTEGER")
     for name in ("process", "priority", "rank", "queue", "ready", "blocked_by", "refusals", "offered_at"):
-        _add_column_of_runs(connection, runs.c[name])
+        _add_column(connection, runs, runs.c[name])
     for name in ("lease_until", "lease_boot"):
         if _has_column(connection, runs, name):
             connection.exec_driver_sql(f"ALTER TABLE {runs.name} DROP COLUMN {name}")
@@ -92,7 +92,7 @@ def _version_8(connection: sa.Connection) -> None:
 
 
 def _version_9(connection: sa.Connection) -> None:
-    _add_column_of_runs(connection, runs.c.crashes)
+    _add_column(connection, runs, runs.c.crashes)
 
 
 def _version_10(connection: sa.Connection) -> None:
@@ -103,14 +103,20 @@ def _version_10(connection: sa.Connection) -> None:
         index.create(connection, checkfirst=True)
 
 
+def _version_11(connection: sa.Connection) -> None:
+    for name in ("copied_from", "rating", "rating_comment", "rated_by", "rated_at"):
+        _add_column(connection, runs, runs.c[name])
+    _add_column(connection, conversations, conversations.c.forked_from)
+
+
 def _has_column(connection: sa.Connection, table: sa.Table, name: str) -> bool:
     return name in {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
 
 
-def _add_column_of_runs(connection: sa.Connection, column: sa.Column[Any]) -> None:
-    if not _has_column(connection, runs, column.name):  # tests make an old store of a new one
+def _add_column(connection: sa.Connection, table: sa.Table, column: sa.Column[Any]) -> None:
+    if not _has_column(connection, table, column.name):  # tests make an old store of a new one
         definition = CreateColumn(column).compile(dialect=connection.dialect)
-        connection.exec_driver_sql(f"ALTER TABLE {runs.name} ADD COLUMN {definition}")
+        connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {definition}")
 
 
 def _move_conversations_to_tenants(connection: sa.Connection) -> None:
@@ -178,11 +184,12 @@ MIGRATIONS: Mapping[int, Migration] = {
     8: _version_8,
     9: _version_9,
     10: _version_10,
+    11: _version_11,
 }
 """Migrates a database from the version before to this one. All run in one transaction."""
 SCHEMA_VERSION = max(MIGRATIONS)
 """The version of the tables that this code uses."""
-_MIN_VERSIONS: Mapping[int, int] = {number: number for number in range(1, 8)} | {8: 7, 9: 7, 10: 10}
+_MIN_VERSIONS: Mapping[int, int] = {number: number for number in range(1, 8)} | {8: 7, 9: 7, 10: 10, 11: 10}
 """The oldest schema version of code that may use a database of this version."""
 
 

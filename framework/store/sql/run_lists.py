@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -25,6 +26,7 @@ from framework.store.sql.texts import (
     to_sql_text,
 )
 from framework.store.work import QueueSize
+from framework.types.state import Rating
 from framework.types.status import Status
 
 _LISTED = [column for column in runs.c if column.name not in ("head", "state", "request", *UNMEASURED)]
@@ -152,6 +154,8 @@ def _contents(query: RunQuery, dialect: str) -> Iterator[sa.ColumnElement[bool]]
         yield runs.c.generation == query.generation
     if query.digest is not None:
         yield runs.c.digest.startswith(storable(query.digest), autoescape=True)
+    if query.rating is not None:
+        yield runs.c.rating == query.rating
     if query.text is not None:
         yield contains_text(query.text, runs.c.message)
     if query.search is not None:
@@ -192,7 +196,13 @@ def _run_info(row: Any, *, held: bool) -> RunInfo:
         priority=row.priority,
         waits_for=None if held else _waits_for(row),
         refusals=None if row.refusals is None else json.loads(row.refusals),
+        rating=None if row.rating is None else _rating(row),
     )
+
+
+def _rating(row: Any) -> Rating:
+    at = datetime.fromtimestamp(row.rated_at, UTC)
+    return Rating(value=row.rating, comment=row.rating_comment or "", by=row.rated_by, at=at)
 
 
 def _waits_for(row: Any) -> str | None:

@@ -30,10 +30,10 @@ from framework.store.sql.schema import (
     spans,
 )
 from framework.store.sql.state_rows import RowKind, assemble_state
-from framework.store.sql.texts import conversation_key, to_sql_text
+from framework.store.sql.texts import conversation_key, storable, to_sql_text
 from framework.store.sql.upserts import insert_into
 from framework.types.errors import RunNotFound, RunTaken, StoreError
-from framework.types.state import Decision, MadeDecision, RunState
+from framework.types.state import Decision, MadeDecision, Rating, RunState
 
 _DECISION: TypeAdapter[Decision] = TypeAdapter(Decision)
 
@@ -213,6 +213,16 @@ def latest_decisions(
         )
         for row in connection.execute(query.order_by(decisions.c.decided_at.desc(), decisions.c.confirmation_id.desc()))
     ]
+
+
+def rate_run(connection: sa.Connection, run_id: str, rating: Rating | None) -> None:
+    """Save a rating of a run, or delete it; raises RunNotFound."""
+    values: dict[str, str | float | None] = {"rating": None, "rating_comment": None, "rated_by": None, "rated_at": None}
+    if rating is not None:
+        values |= {"rating": rating.value, "rating_comment": storable(rating.comment)}
+        values |= {"rated_by": to_sql_text(rating.by), "rated_at": rating.at.timestamp()}
+    if not connection.execute(sa.update(runs).where(runs.c.id == run_id).values(values)).rowcount:
+        raise RunNotFound(f"there is no run {run_id!r}")
 
 
 def _check_exists(connection: sa.Connection, run_id: str) -> None:

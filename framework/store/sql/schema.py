@@ -35,8 +35,12 @@ conversations = sa.Table(
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Column("updated_at", sa.Double, nullable=False),
     sa.Column("expires_at", sa.Double, index=True),
+    sa.Column("forked_from", sa.Text),
 )
-"""One row per conversation. `id` contains the tenant and user: see `texts.conversation_key`."""
+"""One row per conversation. `id` contains the tenant and user: see `texts.conversation_key`.
+
+`forked_from` is the id of the conversation, of the same tenant and user, whose first turns were copied to this one.
+"""
 
 runs = sa.Table(
     "agentsd_runs",
@@ -85,6 +89,11 @@ runs = sa.Table(
     sa.Column("refusals", sa.Text),
     sa.Column("offered_at", sa.Double),
     sa.Column("crashes", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("copied_from", sa.Text),
+    sa.Column("rating", sa.Text),
+    sa.Column("rating_comment", sa.Text),
+    sa.Column("rated_by", sa.Text),
+    sa.Column("rated_at", sa.Double),
     sa.UniqueConstraint("conversation_id", "turn"),
 )
 """One row per run. `head` is written once, `state` with every step. The other columns are used in queries.
@@ -104,6 +113,9 @@ name of the process.
 
 `attempts` is how often the run was taken over since its last saved step, and `crashes` how many of the processes that
 ended in that time held no other run: only these ended because of it, as far as can be known.
+
+`copied_from` is the id of the run that a turn of a forked conversation is a copy of. The columns from `rating` to
+`rated_at` are a person's rating of the answer; they are null without one.
 """
 
 

@@ -54,7 +54,7 @@ from framework.store.work import (
 from framework.types.budget import BudgetUse, CounterKey
 from framework.types.errors import RunBlocked, RunNotFound, RunTaken, StoreError
 from framework.types.run_request import IdempotencyKey, RunRequest
-from framework.types.state import Decision, RunState
+from framework.types.state import Decision, Rating, RunState
 
 _IS_RUNNING = has_status("running")
 MIN_IDLE_SECONDS = 1.0
@@ -277,6 +277,10 @@ class SqlStore(SqlReader, SqlSignals):
             return is_requested
 
         return await self._database.write(work, is_request=True)
+
+    async def rate(self, run_id: str, rating: Rating | None) -> None:
+        """Save a rating, in one transaction. It does not depend on the state of the run."""
+        await self._database.write(lambda c: sql_runs.rate_run(c, storable(run_id), rating), is_request=True)
 
     async def renew(self, run_ids: Collection[str]) -> Mapping[str, bool]:
         """Renew the lease of this process, and read its runs."""

@@ -12,9 +12,13 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 
 from framework import Runtime
+from framework.cli.location import locate
+from framework.cli.records import open_project_store
 from framework.testing import ScriptedModel, Turn, calls
+from framework.types.state import Rating
 from tests.support.commands import agentsd, agentsd_in_process, read_until, terminal
 from tests.support.projects import agent, write
 from tests.support.stored_runs import (
@@ -396,6 +400,30 @@ def test_a_run_is_exported_as_a_case_that_passes(tmp_path: Path) -> None:
     assert (tested.returncode, tested.stdout.splitlines()[-1]) == (0, "1 passed, 0 failed"), tested.stdout
     approval_project(tmp_path, skill_policy="{deny: [echo], allow: [calculator]}")
     assert agentsd_in_process("test", cwd=tmp_path).returncode == 1, "the case reports what an edit breaks"
+
+
+def test_a_rating_is_listed_shown_and_exported(tmp_path: Path) -> None:
+    write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline", skill_policy="{allow: [echo]}")})
+    for message in ("echo one", "echo two"):
+        assert agentsd_in_process("run", message, cwd=tmp_path).returncode == 0
+    run_id = json.loads(agentsd_in_process("runs", "list", "--json", cwd=tmp_path).stdout)[0]["run_id"]
+
+    async def rate() -> None:
+        async with open_project_store(locate(str(tmp_path))) as store:
+            await store.rate(run_id, Rating(value="down", comment="too\nshort", by="ann", at=datetime.now(UTC)))
+
+    asyncio.run(rate())
+    listed = json.loads(agentsd_in_process("runs", "list", "--rated", "down", "--json", cwd=tmp_path).stdout)
+    assert [(one["run_id"], one["rating"]["comment"]) for one in listed] == [(run_id, "too\nshort")]
+    assert "no such runs" in agentsd_in_process("runs", "list", "--rated", "up", cwd=tmp_path).stdout
+    assert "rated down by ann: too" in agentsd_in_process("runs", "show", run_id, cwd=tmp_path).stdout
+    assert (
+        json.loads(agentsd_in_process("runs", "show", run_id, "--json", cwd=tmp_path).stdout)["rating"]["by"] == "ann"
+    )
+    body = json.loads(agentsd_in_process("runs", "export", run_id, "--with-rating", cwd=tmp_path).stdout)
+    assert (body["rating"]["value"], body["messages"][0]["content"]) == ("down", "echo two")
+    case = agentsd_in_process("runs", "export", run_id, "--as-test", cwd=tmp_path).stdout
+    assert yaml.safe_load(case)["cases"][0]["note"] == "rated down: too\nshort"
 
 
 def test_a_run_that_failed_before_its_first_answer_is_not_exported_as_a_case(tmp_path: Path) -> None:
