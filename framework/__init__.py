@@ -59,14 +59,20 @@ if TYPE_CHECKING:
     from framework.types.file import File
     from framework.types.media import MediaPart
     from framework.types.messages import Message, ToolCall, ToolResult, Usage
-    from framework.types.plan import Plan, PlanStep
-    from framework.types.preflight import Preflight
+    from framework.types.plan import Plan, PlanStep, Preflight, TodoItem
     from framework.types.problem import Problem
-    from framework.types.report import Action, CallSummary, ErrorInfo, IncompleteStep, LimitUse, ToolStat, TraceEntry
+    from framework.types.report import (
+        Action,
+        CallSummary,
+        ErrorInfo,
+        IncompleteStep,
+        LimitUse,
+        RunWarning,
+        ToolStat,
+        TraceEntry,
+    )
     from framework.types.run_request import IdempotencyKey
     from framework.types.state import Approve, Confirmation, Decision, Edit, MadeDecision, Reject, Respond, RunResult
-    from framework.types.todo import TodoItem
-    from framework.types.warnings import RunWarning
 
 __all__ = [
     "Action",
@@ -169,7 +175,7 @@ _MODULES = {
     "Plan": "framework.types.plan",
     "PlanStep": "framework.types.plan",
     "PluginContext": "framework.tools.plugins.lifecycle",
-    "Preflight": "framework.types.preflight",
+    "Preflight": "framework.types.plan",
     "Prices": "framework.llm.capabilities",
     "Problem": "framework.types.problem",
     "ReachedBudget": "framework.types.budget",
@@ -180,11 +186,11 @@ _MODULES = {
     "RunOptions": "framework.engine.runtime.request",
     "RunResult": "framework.types.state",
     "RunStream": "framework.engine.context.stream",
-    "RunWarning": "framework.types.warnings",
+    "RunWarning": "framework.types.report",
     "Runtime": "framework.engine.runtime.runtime",
     "Store": "framework.store.protocol",
     "Submitted": "framework.engine.runtime.queue",
-    "TodoItem": "framework.types.todo",
+    "TodoItem": "framework.types.plan",
     "Tool": "framework.tools.tool",
     "ToolCall": "framework.types.messages",
     "ToolContext": "framework.tools.tool",

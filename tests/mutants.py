@@ -18,7 +18,7 @@ RECORD, STORE_TEST = "store/sql/record", "store/test_protocol"
 WAITING, WAITING_TEST = "store/sql/queue", "store/test_queue"
 CATALOG, CATALOG_TEST = "config/generations/catalog", "config/generations/test_catalog"
 V1, V1_TEST = "server/openai/", "server/openai/test_exchange"
-PREFLIGHT, PREFLIGHT_TEST = "engine/plan/preflight", "engine/plan/test_preflight"
+PREFLIGHT, PREFLIGHT_TEST = "engine/plan/planner", "engine/plan/test_preflight"
 FOLLOW, FOLLOW_TEST = "engine/runtime/follow", "engine/runtime/test_follow"
 QUEUE, SUBMIT_TEST = "engine/runtime/queue", "engine/runtime/test_submit"
 PLACES = "engine/runtime/places"
@@ -166,7 +166,7 @@ MUTANTS = (
         "step.approved",
         "engine/plan/test_step",
     ),
-    Mutant("engine/plan/approval", 'or approval == "always" or plan.must_be_approved', "", "engine/plan/test_approval"),
+    Mutant("engine/plan/executor", 'or approval == "always" or plan.must_be_approved', "", "engine/plan/test_approval"),
     Mutant(FOLLOW, "if live.seq > self._last + 1 or not (live.seq or self._is_live):", "if False:", FOLLOW_TEST),
     Mutant(FOLLOW, "        if live.seq > self._last:", "        if live.seq:", FOLLOW_TEST),
     Mutant(FOLLOW, "(live.path, live.message_id) in self._complete", "False", FOLLOW_TEST),

@@ -14,9 +14,8 @@ from framework.tools.http import network, urls
 from framework.tools.schema import arguments, return_type
 from framework.tools.skills import format as skill_format
 from framework.types import errors
-from framework.types.errors import AgentsdError
-from framework.types.outcome import EXIT_CODES, OUTCOMES, outcome_for
-from framework.types.warnings import WARNINGS
+from framework.types.errors import EXIT_CODES, OUTCOMES, AgentsdError, outcome_for
+from framework.types.report import WARNINGS
 
 MODULES = (
     *(errors, arguments, return_type, network, urls, skill_format),

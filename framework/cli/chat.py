@@ -44,9 +44,8 @@ from framework.engine.runtime.runtime import Runtime
 from framework.llm.provider_table import import_sdks
 from framework.server.opening import model_names
 from framework.store.protocol import RunInfo
-from framework.types.errors import AgentBroken, AgentsdError, ConfigError, RequestError
+from framework.types.errors import EXIT_APPROVAL, AgentBroken, AgentsdError, ConfigError, RequestError
 from framework.types.file import File
-from framework.types.outcome import EXIT_APPROVAL
 from framework.types.state import RunState
 from framework.types.text import InputText, visible
 

@@ -20,7 +20,7 @@ from framework.cli.show import View
 from framework.cli.startup_problems import StartupProblems
 from framework.cli.waterfall import requested_waterfall
 from framework.engine.context.stream import RunStream
-from framework.types.outcome import outcome_for
+from framework.types.errors import outcome_for
 from framework.types.state import Confirmation, Decision
 
 

@@ -20,9 +20,8 @@ from framework.config.settings import Settings
 from framework.config.yaml.parse import sort_problems, without_repeats
 from framework.engine.runtime.project import Project
 from framework.evals.suite import read_suite
-from framework.types.errors import ConfigError
+from framework.types.errors import EXIT_CONFIG, EXIT_NEGATIVE, ConfigError
 from framework.types.extras import needs_only_extras
-from framework.types.outcome import EXIT_CONFIG, EXIT_NEGATIVE
 from framework.types.problem import Problem
 
 ROUNDS = 3

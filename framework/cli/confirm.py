@@ -13,9 +13,8 @@ from framework.cli.plan_question import ask_about_plan, read_choice
 from framework.cli.show import arguments_text, confirmation_lines
 from framework.cli.terminal import open_editor, read_in_thread
 from framework.cli.wrapping import wrapped_line
-from framework.types.confirmation_kinds import CONFIRMATION_KINDS
 from framework.types.errors import RequestError
-from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond
+from framework.types.state import CONFIRMATION_KINDS, Approve, Confirmation, Decision, Edit, Reject, Respond
 from framework.types.text import visible
 
 _CHOICES = ("a", "e", "r", "s")

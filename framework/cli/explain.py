@@ -26,8 +26,7 @@ from framework.engine.tool_call.explain import ToolExplanation, explain_call, ex
 from framework.llm.provider_table import api_format
 from framework.llm.tool_schemas import schema_changes, wire_schema
 from framework.tools.tool import Tool
-from framework.types.errors import RequestError
-from framework.types.outcome import EXIT_APPROVAL, EXIT_NEGATIVE
+from framework.types.errors import EXIT_APPROVAL, EXIT_NEGATIVE, RequestError
 
 WORDS: dict[VerdictKind, tuple[str, str]] = {
     "allow": ("allowed", "green"),

@@ -19,8 +19,7 @@ from framework.cli.indexed import IndexedRoot
 from framework.cli.screen import protected, say
 from framework.cli.terminal import THREAD
 from framework.telemetry.redact import MaskingFormatter
-from framework.types.errors import AgentsdError, ConfigError
-from framework.types.outcome import EXIT_CANCELLED, EXIT_USAGE, exit_code_of
+from framework.types.errors import EXIT_CANCELLED, EXIT_USAGE, AgentsdError, ConfigError, exit_code_of
 from framework.types.redact import redact
 
 COMMANDS = {

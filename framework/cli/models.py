@@ -22,9 +22,8 @@ from framework.llm.capabilities import Capabilities, Prices, known_rows, known_s
 from framework.llm.client import ModelClient, ModelReply, ModelRequest, ProbingClient
 from framework.llm.provider_table import OFFLINE, chosen_api
 from framework.llm.providers import create_client
-from framework.types.errors import ModelError, RequestError
+from framework.types.errors import EXIT_NEGATIVE, ModelError, RequestError
 from framework.types.messages import Message, ToolCall, ToolDefinition
-from framework.types.outcome import EXIT_NEGATIVE
 from framework.types.spec import ModelSettings
 
 STRICTEST: Mapping[str, Any] = {

@@ -12,8 +12,7 @@ from framework.cli.show import MARKS, counted
 from framework.cli.terminal import open_editor
 from framework.cli.wrapping import wrapped_line
 from framework.config.yaml.parse import ParseError
-from framework.types.plan import Plan, PlanDraft, PlanStep
-from framework.types.preflight import Preflight, StepCheck
+from framework.types.plan import Plan, PlanDraft, PlanStep, Preflight, StepCheck
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond
 from framework.types.text import value_lines, visible
 

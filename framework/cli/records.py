@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from framework.cli.location import Location, store_url
-from framework.replay.stored_run import StoredRun, load_stored_run
+from framework.replay.player import StoredRun, load_stored_run
 from framework.store.protocol import Conversation, RunInfo, RunQuery, Store
 from framework.store.url import open_store
 from framework.types.errors import RunNotFound

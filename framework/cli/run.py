@@ -29,11 +29,11 @@ from framework.config.settings import Settings
 from framework.engine.runtime.request import RunOptions
 from framework.engine.runtime.runtime import Runtime
 from framework.engine.runtime.user_input import UserMessage
+from framework.types.errors import outcome_for
 from framework.types.file import File
-from framework.types.outcome import outcome_for
+from framework.types.messages import MAX_MESSAGE_CHARS
 from framework.types.state import RunResult
 from framework.types.trace import SpanRecord
-from framework.types.transcript import MAX_MESSAGE_CHARS
 
 Traced = tuple[RunResult, Sequence[SpanRecord]]
 """A result and its stored trace."""

@@ -10,8 +10,7 @@ import click
 
 from framework.config.settings import LogFormat
 from framework.telemetry.json_log import JsonFormatter
-from framework.types.errors import AgentsdError
-from framework.types.outcome import exit_code_of
+from framework.types.errors import AgentsdError, exit_code_of
 
 log = logging.getLogger("agentsd.server")
 

@@ -21,9 +21,8 @@ from framework.cli.wrapping import wrapped_line
 from framework.engine.context.stream import RunStream
 from framework.engine.runtime.runtime import Runtime
 from framework.store.protocol import RunQuery
-from framework.types.errors import StoreError
+from framework.types.errors import StoreError, outcome_for
 from framework.types.events import Event, wire
-from framework.types.outcome import outcome_for
 from framework.types.report import incomplete_text
 from framework.types.state import Confirmation, Decision, RunResult
 

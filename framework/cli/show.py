@@ -13,10 +13,9 @@ from typing import Any, Protocol
 import click
 
 from framework.types import events
-from framework.types.confirmation_kinds import CONFIRMATION_KINDS
 from framework.types.errors import LimitExceeded
 from framework.types.events import Event
-from framework.types.state import Confirmation, RunResult
+from framework.types.state import CONFIRMATION_KINDS, Confirmation, RunResult
 from framework.types.text import preview_lines, shorten, value_lines, visible
 
 VALUE_CHARS = 60

@@ -20,11 +20,9 @@ from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
 from framework.engine.context.model_clients import ModelClients
 from framework.engine.runtime.runtime import Runtime
-from framework.evals.rates import SuccessRate, rates
-from framework.evals.runner import Attempt, CaseRunner
+from framework.evals.runner import Attempt, CaseRunner, SuccessRate, rates
 from framework.evals.suite import PlacedCase, Suite, read_suite
-from framework.types.errors import RequestError
-from framework.types.outcome import EXIT_NEGATIVE
+from framework.types.errors import EXIT_NEGATIVE, RequestError
 from framework.types.problem import Problem
 from framework.types.text import did_you_mean
 

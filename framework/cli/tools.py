@@ -17,8 +17,8 @@ from framework.engine.runtime.project import Project
 from framework.engine.runtime.runtime import Runtime
 from framework.engine.tool_call.execution import RAISED_AT
 from framework.tools.tool import Tool
+from framework.types.errors import EXIT_CANCELLED, EXIT_NEGATIVE
 from framework.types.messages import ToolResult
-from framework.types.outcome import EXIT_CANCELLED, EXIT_NEGATIVE
 
 _COLUMNS = ("tool", "risk", "source", "description")
 _EXIT_CODES = {"success": 0, "error": EXIT_NEGATIVE, "denied": EXIT_NEGATIVE, "cancelled": EXIT_CANCELLED}

@@ -5,14 +5,12 @@ In reading order; each module imports only from those below it:
     runtime       The embeddable runtime: starts, resumes, cancels and persists runs.
     work          What delivers queued and interrupted runs to the processes that execute them.
     drive         Drives a run: calls its executor, and sets the final state.
-    executors     The built-in executors: `react`, `plan`, and `auto`, which lets a model choose between them.
     plan          The plan executor: plan, get approval, execute the steps, answer from their results.
     react         The ReAct executor: call the model and its tools until it answers.
     run           One run in progress: the methods that executors call.
     run_trace     Spans and metrics of a run, its agents and their turns.
     routing       Chooses the agent for a message: by rules, or by asking a model.
     model_call    One model call: request, retries, fallbacks, reply.
-    output_guard  Runs `after_run` hooks on the final output before it is emitted or persisted.
     tool_call     One tool call: limits, policy, approval, execution, result.
     context       The state, policy, budget and journal that every part of a run uses.
 """

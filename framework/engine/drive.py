@@ -7,23 +7,95 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
+from functools import partial
 
+from framework.config.agents.extensions import BUILTIN_EXECUTORS
 from framework.config.templates.prompts import PromptError
 from framework.engine.context.concurrency import Confirmations
-from framework.engine.executors import EXECUTORS
+from framework.engine.context.run_context import RunContext
 from framework.engine.model_call.preparation import prepare_run
 from framework.engine.model_call.structured_output import check_output, final_data
 from framework.engine.model_call.truncation import stop_if_truncated
-from framework.engine.output_guard import discard_output, guard_output
+from framework.engine.model_call.turn import call_model
+from framework.engine.plan.executor import plan
+from framework.engine.react import react
+from framework.engine.routing.by_model import choose_agent
 from framework.engine.run import Executor, Run
 from framework.engine.run_trace import AgentTrace
-from framework.engine.tool_call import hooks
+from framework.engine.tool_call import hooks, results
 from framework.engine.tool_call.results import partial_output
 from framework.telemetry.redact import places
-from framework.types.errors import AgentsdError, ConfigError, LimitExceeded, Paused, Refused, is_scarcity
+from framework.types.errors import AgentsdError, ConfigError, LimitExceeded, ModelError, Paused, Refused, is_scarcity
+from framework.types.events import ContentReceived, Routed
 from framework.types.report import LimitUse
 
 log = logging.getLogger(__name__)
+
+
+async def auto(run: Run) -> str:
+    """Run the executor that suits the request: chosen once, by the router's model or by one model call."""
+    if not run.state.executor:
+        run.state.executor = await _choose_executor(run)
+    return await (plan(run) if run.state.executor == "plan" else react(run))
+
+
+async def _choose_executor(run: Run) -> str:
+    model = run.services.generation.settings.routing.model
+    name = run.agent.name
+    try:
+        await run.model_caller.probe(model)
+        primary = run.model_caller.primary(model)
+        call = partial(call_model, run, primary=primary)
+        choice = await choose_agent(run.state.messages[0].description, {name: run.agent}, primary.info, call)
+    except ModelError as error:
+        await run.warn("routing", f"the executor could not be chosen ({error.message}); using react")
+        return "react"
+    reason = f"executor {choice.executor}{': ' + choice.reason if choice.reason else ''}"
+    await run.emit(Routed, agent=name, reason=reason, confidence=choice.confidence, executor=choice.executor)
+    return choice.executor
+
+
+EXECUTORS: Mapping[str, Executor] = dict(zip(BUILTIN_EXECUTORS, (react, plan, auto), strict=True))
+
+
+async def guard_output(run: RunContext, message_id: str) -> None:
+    """Pass the output through the hooks, and replace it with what they return.
+
+    While the hooks run, the state is that of a run in progress: a checkpoint does not contain the unchecked output, and
+    a run that is suspended here is guarded when it resumes.
+
+    Args:
+        run: a run that has just ended.
+        message_id: id, in events, of the message that contains the output.
+    """
+    state = run.state
+    final = (state.status, state.finish_reason, state.output, state.data, state.error, state.stopped_by)
+    state.status, state.finish_reason, state.output = "running", "", ""
+    state.data = state.error = state.stopped_by = None
+    output = final[2]
+    try:
+        visible = await hooks.after_run(run, output) if output else ""
+    except Refused as refusal:
+        run.end("refused", refusal.message)
+    except asyncio.CancelledError:
+        if not run.services.journal.is_suspended:
+            run.end("cancelled")
+            discard_output(run)
+        raise
+    else:
+        state.status, state.finish_reason, _, data, state.error, state.stopped_by = final
+        state.output, state.data = visible, data if visible == output else None
+    results.replace_answer(run, state.output)
+    if output:
+        await run.emit(ContentReceived, message_id=message_id, text=state.output)
+
+
+def discard_output(run: RunContext) -> None:
+    """Clear the output of a run that ended before its hooks could check it."""
+    if run.is_guarded:
+        run.state.output, run.state.data = "", None
+        results.replace_answer(run, "")
 
 
 async def drive(run: Run, executor: Executor | None = None) -> Confirmations:

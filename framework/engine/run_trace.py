@@ -20,9 +20,8 @@ from framework.telemetry import inbound, names
 from framework.telemetry.content import Content, content_mode
 from framework.telemetry.span import NOOP_SPAN, OptionalAttributes, TraceSpan
 from framework.telemetry.spans import Spans
-from framework.types.errors import AgentsdError, RunSuspended
+from framework.types.errors import AgentsdError, RunSuspended, outcome_for
 from framework.types.messages import Message
-from framework.types.outcome import outcome_for
 from framework.types.spec import TemplateRef
 from framework.types.state import Confirmation, RunState
 

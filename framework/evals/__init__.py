@@ -3,11 +3,8 @@
 In reading order; each module imports only from those below it:
 
     gate          The gate of `reload.gate: tests`, without the modules that run test cases.
-    rates         Success rates of a model on the cases, one per ability.
     runner        Runs cases in a real runtime, with a scripted model.
     expectations  Compares what the runs of a case did with its expectations.
-    stubs         Replaces models and tools with side effects by stubs.
     suite         Reads and validates the cases of a project.
     export        Exports a recorded run as a case.
-    case_file     Writes a case as YAML.
 """

@@ -10,13 +10,11 @@ from typing import Any
 
 from framework.types import events
 from framework.types.case import Expect
-from framework.types.confirmation_kinds import subject_of
 from framework.types.events import Event
-from framework.types.linear_pattern import LinearPattern
 from framework.types.messages import REFUSED_STATUSES
 from framework.types.plan import PlanStep
-from framework.types.state import RunResult
-from framework.types.text import one_line
+from framework.types.state import RunResult, subject_of
+from framework.types.text import LinearPattern, one_line
 
 MAX_LINE_CHARS = 160
 """Length of texts in messages and lines of transcripts."""

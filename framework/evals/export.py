@@ -10,11 +10,21 @@ from pydantic import ValidationError
 
 from framework.tools.builtin.questions import ASK_USER
 from framework.types.case import SUB_AGENT_PREFIX
-from framework.types.confirmation_kinds import is_about_step, subject_of
 from framework.types.errors import RequestError
 from framework.types.messages import REFUSED_STATUSES, Message, ToolResult
 from framework.types.plan import PlanDraft
-from framework.types.state import Approve, CallRecord, Decision, Edit, Rating, Reject, Respond, RunState
+from framework.types.state import (
+    Approve,
+    CallRecord,
+    Decision,
+    Edit,
+    Rating,
+    Reject,
+    Respond,
+    RunState,
+    is_about_step,
+    subject_of,
+)
 from framework.types.text import one_line
 
 _NAME_CHARS = 60

@@ -20,8 +20,8 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from framework.types.errors import ConfigError
 from framework.types.frozen import Frozen
+from framework.types.http import server_address
 from framework.types.messages import Usage
-from framework.types.server_address import server_address
 from framework.types.spec import ModelSettings, PositiveInt, ReasoningLevel
 
 Thinking = Literal[

@@ -17,9 +17,9 @@ from pydantic import BaseModel
 
 from framework.llm.capabilities import Capabilities, known_capabilities
 from framework.llm.request_cache import RequestCache
+from framework.types.http import server_address
 from framework.types.media import MEDIA_TYPES, MediaPart
 from framework.types.messages import Message, ToolDefinition, Usage
-from framework.types.server_address import server_address
 from framework.types.spec import ModelSettings
 
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter"]

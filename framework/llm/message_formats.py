@@ -30,9 +30,8 @@ from framework.llm.openai_format import (
 from framework.llm.request_cache import Base64
 from framework.types.errors import RequestError
 from framework.types.media import MediaPart, MessagePart, TextPart
-from framework.types.messages import Message, ToolDefinition
+from framework.types.messages import Message, ToolDefinition, transcript_errors
 from framework.types.text import fix_surrogates
-from framework.types.transcript import transcript_errors
 
 Form = Literal["messages", "openai", "anthropic", "gemini"]
 FORMS: tuple[Form, ...] = get_args(Form)

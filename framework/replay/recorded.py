@@ -13,11 +13,10 @@ from framework.engine.routing.by_model import RouteChoice
 from framework.llm.client import Delta, FinishReason, ModelInfo, ModelReply, ModelRequest
 from framework.tools.extension import Extension
 from framework.tools.tool import Tool, ToolContext
-from framework.types.confirmation_kinds import CONFIRMATION_KINDS
 from framework.types.errors import ModelError, Paused, Refused, ToolError
 from framework.types.messages import Message, ToolCall, ToolResult, Usage
 from framework.types.spec import HookPlace
-from framework.types.state import Confirmation, RunState
+from framework.types.state import CONFIRMATION_KINDS, Confirmation, RunState
 
 RECORDED = "recorded"
 """Name of the recorded model."""

@@ -20,9 +20,8 @@ from framework.engine.routing.rules import default_route
 from framework.engine.runtime.agent_policy import AgentPolicy, agent_policy, render_prompt
 from framework.engine.runtime.agent_summary import AgentSummary
 from framework.server.schemas import ResponseModel, redact_changes, redact_problems
-from framework.types.change import Change
 from framework.types.errors import AgentBroken, RequestError
-from framework.types.problem import Problem
+from framework.types.problem import Change, Problem
 from framework.types.redact import redact_problem
 from framework.types.spec import InputSpec, ModelSettings, RuntimePolicy, TemplateRef
 

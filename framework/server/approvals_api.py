@@ -19,8 +19,8 @@ from framework.server.run_requests import Id
 from framework.server.run_schemas import ApprovalList, PendingRun
 from framework.server.schemas import ResponseModel
 from framework.store.protocol import RunInfo, RunQuery
+from framework.types.report import Status
 from framework.types.state import Confirmation, Decision, MadeDecision
-from framework.types.status import Status
 
 DECIDED_RUNS = 1000
 """Number of runs, the newest ones, whose decisions are listed. It bounds the time: decisions have no index by time."""

@@ -18,7 +18,7 @@ from framework.server.run_requests import ChatBody, RunBody
 from framework.server.run_schemas import ChatResponse
 from framework.server.run_service import OwnedRun, RunService
 from framework.server.run_stream import run_stream
-from framework.types.outcome import outcome_for
+from framework.types.errors import outcome_for
 from framework.types.run_request import QueuePlace
 from framework.types.state import RunResult
 

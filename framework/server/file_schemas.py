@@ -19,8 +19,7 @@ from framework.config.generations.history import HistoryEntry
 from framework.config.overlay import is_settings_file
 from framework.server.paging import page_of
 from framework.server.schemas import PastConfig, ResponseModel, redact_changes, redact_problems
-from framework.types.change import Change
-from framework.types.problem import Problem
+from framework.types.problem import Change, Problem
 
 MAX_SHOWN_FILES = 100
 """Number of changed files of a generation that are returned."""

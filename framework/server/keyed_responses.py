@@ -19,8 +19,8 @@ from starlette.responses import Response
 
 from framework.server.identity import identity_of
 from framework.server.schemas import Printable
-from framework.types.digest import bytes_digest, content_digest
 from framework.types.errors import IdempotencyConflict
+from framework.types.strict_json import bytes_digest, content_digest
 
 IdempotencyHeader = Annotated[
     Printable | None,

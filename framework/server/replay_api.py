@@ -10,10 +10,10 @@ from fastapi.responses import Response
 
 from framework.config.generations.blueprint import Blueprints
 from framework.config.generations.generation import Generation
-from framework.engine.executors import EXECUTORS
-from framework.evals.case_file import case_file
+from framework.engine.drive import EXECUTORS
 from framework.evals.export import export_case
-from framework.replay.stored_run import load_stored_run
+from framework.evals.suite import case_file
+from framework.replay.player import load_stored_run
 from framework.server.event_stream import until_client_leaves
 from framework.server.identity import identity_of
 from framework.server.keyed_responses import IdempotencyHeader, KeyedResponses

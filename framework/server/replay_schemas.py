@@ -7,7 +7,7 @@ from typing import Literal
 
 from framework.config.generations.generation import Generation
 from framework.config.templates.prompts import PROMPTS_FOLDER
-from framework.replay.compare import Difference, DifferenceKind
+from framework.replay.player import Difference, DifferenceKind
 from framework.server.schemas import ResponseModel
 from framework.types.redact import redact
 from framework.types.state import RunState

@@ -8,9 +8,7 @@ from pathlib import Path
 from threading import Event as ThreadEvent
 
 from framework.config.generations.generation import Generation
-from framework.replay.compare import Difference
-from framework.replay.player import replay
-from framework.replay.stored_run import StoredRun
+from framework.replay.player import Difference, StoredRun, replay
 from framework.server.errors import ReplayTimeout, TooManyReplays
 
 MAX_REPLAYS = 2

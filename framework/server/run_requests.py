@@ -11,11 +11,11 @@ from framework.engine.runtime.request import RunOptions
 from framework.server.owned import MAX_URL_ID_CHARS
 from framework.server.schemas import PRINTABLE, whole_number
 from framework.store.protocol import SEARCHED_RUNS, RunQuery
-from framework.types.digest import content_digest
 from framework.types.errors import RequestError
+from framework.types.report import Status
 from framework.types.run_request import QUEUE_NAME, Priority
 from framework.types.state import Decision, RatingValue
-from framework.types.status import Status
+from framework.types.strict_json import content_digest
 
 _Limit = Annotated[int, Field(ge=1), BeforeValidator(whole_number)]
 Id = Annotated[str, StringConstraints(min_length=1, max_length=MAX_URL_ID_CHARS), *PRINTABLE]

@@ -11,13 +11,11 @@ from framework.engine.runtime.result import build_result
 from framework.server.schemas import ResponseModel
 from framework.store.conversation_lists import ConversationInfo
 from framework.store.protocol import Conversation, RunInfo
-from framework.types.messages import Message
-from framework.types.report import CallSummary, IncompleteStep
+from framework.types.messages import Message, Summary
+from framework.types.report import CallSummary, IncompleteStep, Status
 from framework.types.spec import Limits
 from framework.types.state import Confirmation, MadeDecision, Rating, RunResult, RunState
-from framework.types.status import Status
 from framework.types.trace import SpanRecord
-from framework.types.transcript import Summary
 
 
 class ChatMeta(ResponseModel):

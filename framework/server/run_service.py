@@ -19,9 +19,9 @@ from framework.server.open_streams import OpenStreams
 from framework.server.owned import check_conversation_for, load_run_for
 from framework.types.errors import RequestError
 from framework.types.events import Event
+from framework.types.report import Status
 from framework.types.run_request import FIRST_COME, IdempotencyKey, QueuePlace
 from framework.types.state import Decision, RunResult, RunState
-from framework.types.status import Status
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ from framework.config.generations.candidate import Preview, ReloadOutcome
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.history import HistoryEntry, Trigger
 from framework.config.overlay import environment_in
-from framework.types.change import Change
-from framework.types.problem import Problem
+from framework.types.problem import Change, Problem
 from framework.types.redact import redact_data, redact_problem
 
 _R = TypeVar("_R", bound="ResponseModel")

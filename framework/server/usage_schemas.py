@@ -14,7 +14,7 @@ from framework.store.period import STEP_SECONDS, Period, Step
 from framework.store.protocol import RunQuery
 from framework.store.usage import CHARTED_GROUPS, Figures, FirstUse, Grouping, UsageGroup, UsageReport
 from framework.types.errors import RequestError
-from framework.types.status import Status
+from framework.types.report import Status
 
 MAX_STEPS = 1000
 """Number of steps in one report."""

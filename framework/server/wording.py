@@ -7,10 +7,9 @@ from urllib.parse import quote
 
 from starlette.requests import HTTPConnection
 
-from framework.types.confirmation_kinds import CONFIRMATION_KINDS
 from framework.types.errors import LimitExceeded
 from framework.types.plan import Plan
-from framework.types.state import Confirmation, RunResult
+from framework.types.state import CONFIRMATION_KINDS, Confirmation, RunResult
 from framework.types.text import one_line, preview_lines, shorten, value_lines, visible
 
 _VALUE_CHARS = 2000

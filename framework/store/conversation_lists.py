@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from framework.store.paging import ConversationCursor
-from framework.types.status import Status
+from framework.types.report import Status
 
 SEARCHED_CONVERSATIONS = 10_000
 """Number of conversations in which texts are looked up. It bounds the time: titles have no index."""

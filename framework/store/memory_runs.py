@@ -27,8 +27,8 @@ from framework.store.work import QueueSize
 from framework.types.budget import BudgetUse, CounterKey
 from framework.types.errors import RunNotFound, StoreError
 from framework.types.events import Event, wire
+from framework.types.report import Status
 from framework.types.state import MadeDecision, Rating, RunState
-from framework.types.status import Status
 from framework.types.trace import SpanRecord
 
 

@@ -20,12 +20,11 @@ from framework.store.usage import Grouping, UsageReport
 from framework.store.work import UNLIMITED, RunLimits, WorkStore
 from framework.types.budget import BudgetUse, CounterKey
 from framework.types.fleet import Backlog
-from framework.types.messages import Message
+from framework.types.messages import Message, Summary
+from framework.types.report import Status
 from framework.types.run_request import IdempotencyKey, RunRequest
 from framework.types.state import Decision, MadeDecision, Rating, RatingValue, RunState
-from framework.types.status import Status
 from framework.types.trace import SpanRecord
-from framework.types.transcript import Summary
 
 OPEN_STATUSES: tuple[Status, ...] = ("queued", "paused", "running")
 ANSWERED_STATUSES: tuple[Status, ...] = ("completed", "stopped")

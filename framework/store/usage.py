@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 from framework.store.period import Period
-from framework.types.status import Status
+from framework.types.report import Status
 
 Grouping = Literal["agent", "model", "generation", "user", "status"]
 GROUPINGS: tuple[Grouping, ...] = get_args(Grouping)

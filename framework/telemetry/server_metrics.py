@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from opentelemetry import metrics
 
 from framework.telemetry import names
-from framework.types.status import Status
+from framework.types.report import Status
 
 
 class ServerMetrics:

@@ -37,8 +37,8 @@ from framework.tools.locations import (
 from framework.tools.schema.arguments import ModelArguments
 from framework.tools.schema.json_schema import JsonSchema, is_of_type, type_names
 from framework.tools.tool import Tool
-from framework.types.linear_pattern import LinearPattern
 from framework.types.spec import Rule
+from framework.types.text import LinearPattern
 
 Condition = str | int | float | bool
 Matcher = Callable[[str, str], bool | None]

@@ -1,43 +1,14 @@
-"""Errors. The class of an error names who caused it.
-
-    AgentsdError
-    ├── ConfigError            the author of a file; contains the Problems
-    │   └── AgentBroken        the agent that a message is for is invalid
-    ├── RequestError           the caller
-    │   ├── AgentNotFound      no agent with this name; lists the agents
-    │   ├── RunNotFound        no run with this id
-    │   ├── ConversationNotFound   this user has no conversation with this id
-    │   ├── ApprovalRequired   a call outside a run needs approval
-    │   ├── RunBusy            the run is already in progress
-    │   ├── DecisionRefused    the decision was made before, or is too late
-    │   ├── GenerationNotFound no stored generation with this number
-    │   ├── ConversationBusy   a run of this conversation is in progress, waits for a decision or was interrupted
-    │   ├── QueueFull          too many runs of this conversation, or altogether, wait in the queue
-    │   └── IdempotencyConflict an idempotency key that was used for a different request
-    ├── ModelError             the provider; `retryable` or not, `unavailable` or not
-    │   └── ModelRefused       the model refused to answer
-    ├── StepFailed             a plan step failed and was not replaced
-    ├── ToolError              a tool; the model receives the message
-    ├── Refused                a hook refused the run or the call
-    ├── PolicyDenied           the policy; names the rule and its `file:line`
-    ├── LimitExceeded          a limit; names it, its use and its `file:line`
-    ├── StoreError             the store
-    │   ├── RunTaken           another process has taken over the run
-    │   ├── ClockRefused       nothing is deleted, because the clock may be wrong
-    │   ├── StoreLost          this process cannot use the store any more
-    │   └── StoreTooNew        the store was written by a newer version of agentsd
-    ├── RunBlocked             the run waits for a limit on runs in progress
-    └── RunSuspended           the runtime was closed; the run can be resumed
-
-`Paused` is not an error: a run that waits for a person leaves its executor with it. It derives from `BaseException`,
-so that `except Exception` in a plugin does not catch it.
-"""
+"""The error tree, and the outcome that every surface shows for each error."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Self
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, Self, get_args
+
+from framework.types.report import Status
+from framework.types.text import did_you_mean
 
 if TYPE_CHECKING:
     from framework.types.budget import ReachedBudget
@@ -45,8 +16,6 @@ if TYPE_CHECKING:
     from framework.types.problem import Problem
     from framework.types.report import LimitUse
     from framework.types.state import Confirmation, RunResult
-
-from framework.types.text import did_you_mean
 
 
 class AgentsdError(Exception):
@@ -409,3 +378,72 @@ class Paused(BaseException):
     def __init__(self, confirmations: Sequence[Confirmation]) -> None:
         super().__init__(f"{len(confirmations)} confirmation(s) pending")
         self.confirmations = tuple(confirmations)
+
+
+Limit = Literal[
+    "max_steps",
+    "max_tool_calls",
+    "max_total_tokens",
+    "max_cost_usd",
+    "timeout",
+    "max_repeated_calls",
+    "max_corrections",
+    "max_replans",
+    "context_full",
+    "budget",
+    "length",
+    "refused",
+]
+"""Limits that stop a run. The `finish_reason` of a stopped run is the key of the limit in the agent file."""
+
+EXIT_NEGATIVE = 1
+EXIT_USAGE = 2
+EXIT_APPROVAL = 3
+EXIT_CONFIG = 78
+EXIT_CANCELLED = 130
+EXIT_CODES: Mapping[int, str] = {
+    0: "success: answered, allowed, all cases passed, no differences",
+    EXIT_NEGATIVE: "failure: stopped by a limit, failed, denied, a case failed, differences found",
+    EXIT_USAGE: "invalid command line, or it names something that does not exist",
+    EXIT_APPROVAL: "a person must approve",
+    EXIT_CONFIG: "invalid files or settings",
+    EXIT_CANCELLED: "cancelled with Ctrl-C or `agentsd runs cancel`",
+}
+"""Exit codes of all commands and their meaning. docs/records.md contains the same table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The outcome of a run as each interface reports it."""
+
+    status: Status
+    http_status: int
+    exit_code: int
+    span_error: str | None
+    """`error.type` of the span; None leaves the span's status unset."""
+
+
+OUTCOMES: dict[str, Outcome] = {
+    "final": Outcome("completed", 200, 0, None),
+    **{limit: Outcome("stopped", 200, EXIT_NEGATIVE, limit) for limit in get_args(Limit)},
+    "confirmation": Outcome("paused", 202, EXIT_APPROVAL, None),
+    "cancelled": Outcome("cancelled", 200, EXIT_CANCELLED, "cancelled"),
+}
+"""Outcomes by `finish_reason`. Any other reason is the code of an error: see `outcome_for`."""
+
+
+def outcome_for(finish_reason: str, error_http_status: int = 500) -> Outcome:
+    """Return the outcome for a finish reason. A reason without an entry is the code of an error: the run failed."""
+    return OUTCOMES.get(finish_reason) or Outcome("failed", error_http_status, EXIT_NEGATIVE, finish_reason)
+
+
+def exit_code_of(error: AgentsdError) -> int:
+    """Return the exit code of a command that fails with this error."""
+    match error:
+        case ConfigError():
+            return EXIT_CONFIG
+        case ApprovalRequired():
+            return EXIT_APPROVAL
+        case RequestError():
+            return EXIT_USAGE
+    return EXIT_NEGATIVE

@@ -12,17 +12,13 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal
 
-from framework.types.change import Change
-from framework.types.confirmation_kinds import ConfirmationKind
 from framework.types.frozen import Frozen
 from framework.types.messages import Usage
-from framework.types.plan import Plan, PlanChange, PlanStep, StepStatus
-from framework.types.preflight import Preflight
-from framework.types.problem import Problem
-from framework.types.report import IncompleteStep
+from framework.types.plan import Plan, PlanChange, PlanStep, Preflight, StepStatus, TodoItem
+from framework.types.problem import Change, Problem
+from framework.types.report import IncompleteStep, Status
 from framework.types.spec import OnExpiry, Risk
-from framework.types.status import Status
-from framework.types.todo import TodoItem
+from framework.types.state import ConfirmationKind
 
 
 class RunEvent(Frozen):
@@ -123,7 +119,7 @@ class Warned(RunEvent):
     """A warning: for example a limit is nearly reached, a call is repeated, or a model call is retried."""
 
     code: str
-    """A key of `framework.types.warnings.WARNINGS`."""
+    """A key of `framework.types.report.WARNINGS`."""
     message: str
     """The warning, for people."""
     message_id: str | None = None

@@ -10,10 +10,17 @@ from pathlib import Path
 
 from pydantic_core import CoreSchema, core_schema
 
-from framework.types.digest import bytes_digest
 from framework.types.errors import RequestError
-from framework.types.media import MAX_MEDIA_BYTES, MediaPart, description_of, file_size
-from framework.types.media_format import estimated_tokens, is_complete, media_type_of
+from framework.types.media import (
+    MAX_MEDIA_BYTES,
+    MediaPart,
+    description_of,
+    estimated_tokens,
+    file_size,
+    is_complete,
+    media_type_of,
+)
+from framework.types.strict_json import bytes_digest
 
 _SUPPORTED = "PNG, JPEG, GIF or WebP images, PDF, and WAV, MP3, Ogg or FLAC audio"
 _ALIASES = {

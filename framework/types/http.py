@@ -1,9 +1,11 @@
-"""HTTP limits of tools: the operator sets them, and no agent can raise them."""
+"""HTTP limits of tools, addresses of servers, and the delays between repeated requests."""
 
 from __future__ import annotations
 
+import random
 from ipaddress import ip_network
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, StringConstraints
 
@@ -61,3 +63,36 @@ class HttpLimits(Frozen):
 def _is_plain(domain: str) -> bool:
     """Return whether an entry has no port and is not an IP address, so that `*` includes it."""
     return ":" not in domain and not domain.replace(".", "").isdigit()
+
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+def server_address(url: str | None) -> tuple[str | None, int | None]:
+    """Return host and port of `url`, or (None, None) without a host. The port defaults to that of the scheme."""
+    parts = urlsplit(url or "")
+    if not parts.hostname:
+        return None, None
+    return parts.hostname, parts.port or _DEFAULT_PORTS.get(parts.scheme.lower())
+
+
+_MAX_DOUBLINGS = 64
+"""Keeps the power within a float; every `cap` is reached before."""
+
+
+def backoff(attempt: int, *, base: float, cap: float, spread: float = 1.0) -> float:
+    """Return the wait before a retry, in seconds: exponential, capped and random.
+
+    The upper bound is `base * 2**attempt`, and never more than `cap`. The wait is uniformly distributed over the last
+    `spread` of it, so that clients that failed together do not retry together. The default is "full jitter", from 0 to
+    the bound; a `spread` of 0.5 is "equal jitter". Both are compared in Marc Brooker, "Exponential Backoff And Jitter",
+    AWS Architecture Blog, 2015: full jitter causes the fewest calls under contention.
+
+    Args:
+        attempt: number of earlier retries, so 0 for the first.
+        base: upper bound of the first wait, in seconds.
+        cap: upper bound of every wait, in seconds.
+        spread: random share of the bound, from 0 (none) to 1 (all of it).
+    """
+    bound = min(cap, base * 2.0 ** min(attempt, _MAX_DOUBLINGS))
+    return bound * random.uniform(1 - spread, 1)

@@ -1,16 +1,18 @@
-"""Plans as data: steps, their states, the scope of an approval, and pure functions that return the next state."""
+"""What a run intends: plans, their cost before any step runs, and to-do lists."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import datetime
+from itertools import count
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, StringConstraints
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, StringConstraints, ValidationError
 
-from framework.types.digest import content_digest
 from framework.types.frozen import Frozen
 from framework.types.spec import Risk
+from framework.types.strict_json import content_digest
 
 
 def _id_text(value: Any) -> Any:
@@ -258,3 +260,122 @@ def _continued(step: StepDraft, previous: PlanStep | None, revision: int) -> Pla
     if previous and previous.content == step.model_dump() and previous.status in ("open", "running", "done"):
         return previous if previous.status == "done" else previous.model_copy(update={"status": "open", "result": None})
     return PlanStep(**step.model_dump(), revision=revision)
+
+
+class StepCheck(Frozen):
+    """The check of one remaining step."""
+
+    id: str
+    verdict: Literal["allow", "ask", "deny", "open"]
+    """The policy's verdict on the call. `open`: the step has no tool, so its calls are evaluated when they are made."""
+    rule: str = ""
+    """The deciding rule, with its place in the file."""
+    risk: Risk = "low"
+    """Risk of the step's tool, or the highest risk of the tools that a step without one may use."""
+    waits_for: tuple[str, ...] = ()
+    """Steps whose results are used in the parameters; the call is evaluated again when they are known."""
+    findings: tuple[str, ...] = ()
+    """Problems of the step."""
+    risks: tuple[str, ...] = ()
+    """Reasons why the step may still fail: parameters whose type the result of an earlier step may not have."""
+
+
+class Estimate(Frozen):
+    """Estimated cost of a plan: minimum numbers of calls, and approximate tokens."""
+
+    tool_calls: int
+    """Minimum number of tool calls: one for each step that names its tool."""
+    model_calls: int
+    """Minimum number of model calls: one for each step without a tool, and one for the answer."""
+    tokens: int
+    """Input and output tokens of these model calls."""
+    cost_usd: float | None = None
+    """Cost of these model calls in US dollars; None if no price is known."""
+
+
+class Preflight(Frozen):
+    """The check of a whole plan."""
+
+    steps: tuple[StepCheck, ...] = ()
+    """Checks of the steps that are not done."""
+    findings: tuple[str, ...] = ()
+    """Problems of the plan as a whole."""
+    estimate: Estimate
+    """Calls and cost of the remaining steps."""
+
+    @property
+    def problems(self) -> list[str]:
+        """All problems that prevent the plan from being executed, one line each."""
+        return [*self.findings, *_step_problems(self.steps)]
+
+
+def _step_problems(steps: tuple[StepCheck, ...]) -> Iterator[str]:
+    for step in steps:
+        yield from (f"step {step.id}: {finding}" for finding in step.findings)
+
+
+MAX_ID_CHARS = 64
+TodoStatus = Literal["open", "doing", "done"]
+
+
+class TodoItem(Frozen):
+    """A task in the to-do list."""
+
+    id: str = Field(default="", max_length=MAX_ID_CHARS)
+    """Identifier that stays the same while the item is in the list; empty for a new item."""
+    task: str = Field(validation_alias=AliasChoices("task", "title"))
+    """The task, in a few words; `title` is accepted, too."""
+    status: TodoStatus = "open"
+    """Progress: `open`, `doing` or `done`."""
+    created_at: datetime | None = None
+    """Time when the item was added; None in lists of older versions."""
+    completed_at: datetime | None = None
+    """Time when the item became done."""
+
+
+def read_items(stored: Any) -> tuple[TodoItem, ...]:
+    """Parse a list stored in a session; items of older versions get ids. Empty for any other value."""
+    try:
+        items = [TodoItem.model_validate(item) for item in stored or ()]
+    except (TypeError, ValidationError):  # a plugin stores something else under this name
+        return ()
+    return merge_items((), items)
+
+
+def merge_items(
+    before: Sequence[TodoItem], items: Iterable[TodoItem], now: datetime | None = None
+) -> tuple[TodoItem, ...]:
+    """Return the new version of a list, with ids and times of items that were in the current one.
+
+    Args:
+        before: the current list. An item of the new list with the same id, or else the same task, continues its item.
+        items: all items of the new list.
+        now: the time at which new items are created and newly done items completed; None: keep the times of `items`.
+    """
+    unmatched = {item.id: item for item in before}
+    new_items = list(items)
+    same_id = [unmatched.pop(item.id, None) for item in new_items]
+    used_ids = {item.id for item in (*before, *new_items)}
+    result: list[TodoItem] = []
+    for item, match in zip(new_items, same_id, strict=True):
+        previous = match or next(
+            (unmatched.pop(other.id) for other in [*unmatched.values()] if other.task == item.task), None
+        )
+        taken = {"", *(other.id for other in result)}
+        item_id = previous.id if previous else item.id if item.id not in taken else _unused_id(used_ids)
+        used_ids.add(item_id)
+        result.append(_with_times(item.model_copy(update={"id": item_id}), previous, now))
+    return tuple(result)
+
+
+def _unused_id(ids: Collection[str]) -> str:
+    return next(name for number in count(1) if (name := f"t{number}") not in ids)
+
+
+def _with_times(item: TodoItem, previous: TodoItem | None, now: datetime | None) -> TodoItem:
+    if now is None:
+        return item
+    created = previous.created_at if previous else now
+    was_done = previous is not None and previous.status == "done"
+    completed = (previous.completed_at if previous and was_done else now) if item.status == "done" else None
+    return item.model_copy(update={"created_at": created, "completed_at": completed})

@@ -1,14 +1,89 @@
-"""Parts of a run's result: trace entries, call summaries, statistics, and the reason it stopped or failed."""
+"""What a run reports: its status, its warnings and what it used."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
 from framework.types.budget import ReachedBudget
 from framework.types.frozen import Frozen
 from framework.types.text import one_line, visible
+
+Status = Literal["queued", "running", "completed", "stopped", "paused", "cancelled", "failed"]
+
+
+WarningCode = Literal[
+    "max_steps",
+    "max_tool_calls",
+    "max_total_tokens",
+    "max_cost_usd",
+    "cost_unknown",
+    "budget",
+    "max_repeated_calls",
+    "context",
+    "context_full",
+    "window",
+    "compressed",
+    "compression",
+    "truncated",
+    "model_retry",
+    "model_fallback",
+    "thoughts_in_text",
+    "no_finish_reason",
+    "file_not_sent",
+    "background",
+    "tool_server",
+    "missing_package",
+    "routing",
+    "arguments_repaired",
+    "steps_not_done",
+]
+
+WARNINGS: Mapping[WarningCode, str] = {
+    "max_steps": "80 % of this limit is used",
+    "max_tool_calls": "80 % of this limit is used",
+    "max_total_tokens": "80 % of this limit is used",
+    "max_cost_usd": "80 % of this limit is used",
+    "cost_unknown": "a cost limit applies, and calls of a model count as 0 because its price is unknown",
+    "budget": "80 % of a shared budget is used",
+    "max_repeated_calls": "a tool was called with the same arguments as often as this limit allows",
+    "context": "80 % of the model's context window is used",
+    "context_full": "a request does not fit into the model's context window; the run stops",
+    "window": "the model sees only the last messages of the conversation (`conversation.window`)",
+    "compressed": "a summary replaced the beginning of the conversation, or long tool results were cut in requests",
+    "compression": "the conversation could not be summarized",
+    "truncated": "the output limit (`max_tokens`) cut a model's answer",
+    "model_retry": "a model call failed and is retried, or the run waits for an unavailable model",
+    "model_fallback": "a model call failed and the next of `fallback_models` is called",
+    "thoughts_in_text": "the text that a model wrote before a lone `</think>` is void: it was its thoughts",
+    "no_finish_reason": "a model's server did not say why the answer ended; it was complete otherwise",
+    "file_not_sent": "the model got the description of a file in its place",
+    "background": "a resource or prompt of an MCP server is missing",
+    "tool_server": "the agent runs without the tools of a server that is unavailable",
+    "missing_package": "a tool that the agent may call needs a package that is not installed",
+    "routing": "a model could not select the agent or the executor: the default applies",
+    "arguments_repaired": "the arguments of a tool call were repaired before the call",
+    "steps_not_done": "a plan was completed without its failed and skipped steps",
+}
+"""Meaning of each code. The code of a limit is the key of the limit in the agent file."""
+
+MAX_WARNINGS_PER_CODE = 20
+"""Maximum number of warnings with one code that a run stores. Later ones are emitted as events only."""
+
+
+class RunWarning(Frozen):
+    """A warning of a run, also reported in the run's result."""
+
+    code: str
+    """Key of `WARNINGS`."""
+    message: str
+    path: tuple[str, ...] = ()
+    """Keys of the sub-runs that lead to where it happened; empty for the run itself."""
+
+    def __str__(self) -> str:
+        return self.message
+
 
 _REASON_CHARS = 300
 """Characters of the reason of a step that was not done, where it is shown in words."""

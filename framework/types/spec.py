@@ -9,8 +9,32 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Stri
 
 from framework.types.budget import BudgetName
 from framework.types.frozen import Duration, Frozen, check_version
-from framework.types.linear_pattern import LinearPattern
-from framework.types.mcp_policy import McpPolicy
+from framework.types.text import LinearPattern
+
+
+class PromptRef(Frozen):
+    """A prompt of an MCP server, with arguments."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=200)]
+    """Name of the prompt on the server."""
+    arguments: dict[str, str] = {}
+    """Arguments of the prompt."""
+
+
+def _prompt(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+class McpPolicy(Frozen):
+    """Resources and prompts of an MCP server for an agent's context. `skill_policy` selects the server's tools."""
+
+    resources: tuple[Annotated[str, StringConstraints(min_length=1, max_length=2000)], ...] = ()
+    """URIs of resources whose text is added to the system prompt when a run starts."""
+    prompts: tuple[Annotated[PromptRef, BeforeValidator(_prompt, json_schema_input_type=str | PromptRef)], ...] = ()
+    """Prompts whose text is added to the system prompt when a run starts: a name, or `{name: …, arguments: {…}}`."""
+    pin: Literal["warn", "block"] = "block"
+    """Handling of tools whose definition has changed since it was accepted: `block` them, or `warn` and use them."""
+
 
 AGENT_NAME = "[a-z][a-z0-9_-]{0,63}"
 """Regular expression of the names of agents."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Generic, Literal
 from uuid import uuid4
@@ -11,16 +12,60 @@ from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypeVar
 
 from framework.types.budget import BudgetUse
-from framework.types.confirmation_kinds import ConfirmationKind
 from framework.types.frozen import Frozen
-from framework.types.messages import Message, ModelUse, ToolCall, ToolResult, Usage
-from framework.types.plan import Plan
-from framework.types.preflight import Preflight
-from framework.types.report import CallSummary, ErrorInfo, IncompleteStep, LimitUse, ToolStat, TraceEntry
+from framework.types.messages import Message, ModelUse, Summary, ToolCall, ToolResult, Usage
+from framework.types.plan import Plan, Preflight
+from framework.types.report import (
+    CallSummary,
+    ErrorInfo,
+    IncompleteStep,
+    LimitUse,
+    RunWarning,
+    Status,
+    ToolStat,
+    TraceEntry,
+)
 from framework.types.spec import Limits, ModelSettings, OnExpiry, Risk
-from framework.types.status import Status
-from framework.types.transcript import Summary
-from framework.types.warnings import RunWarning
+
+ConfirmationKind = Literal["tool", "plan", "question", "ask_user", "step"]
+STEP_PREFIX = "failed-"
+"""Prefix of the last part of the id of confirmations about failed plan steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class KindTraits:
+    """The properties that all confirmations of one kind share."""
+
+    awaits: Literal["approval", "an answer", "a choice"]
+    """Kind of reply that the run waits for."""
+    asked_by_tool: bool = False
+    """Whether a running tool asks the question and receives the answer."""
+    can_approve: bool = True
+    """Whether `approve` and `edit` are accepted. Otherwise only answers and rejections are."""
+
+    @property
+    def is_question(self) -> bool:
+        """Whether the run waits for an answer rather than an approval."""
+        return self.awaits != "approval"
+
+
+CONFIRMATION_KINDS: Mapping[ConfirmationKind, KindTraits] = {
+    "tool": KindTraits("approval"),  # call a tool
+    "plan": KindTraits("approval"),  # execute a plan
+    "question": KindTraits("an answer", asked_by_tool=True),  # question of a tool
+    "ask_user": KindTraits("an answer", asked_by_tool=True, can_approve=False),  # question of the model
+    "step": KindTraits("a choice", can_approve=False),  # retry, skip or stop after a failed plan step
+}
+
+
+def subject_of(kind: ConfirmationKind, tool: str) -> str:
+    """Return the subject of a confirmation as test cases name it: the tool, `plan`, or `step` for a failed step."""
+    return kind if kind in ("plan", "step") else tool
+
+
+def is_about_step(confirmation_id: str) -> bool:
+    """Return whether a confirmation is about a failed plan step."""
+    return confirmation_id.rpartition("/")[2].startswith(STEP_PREFIX)
 
 
 class Confirmation(Frozen):

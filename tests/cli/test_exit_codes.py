@@ -12,7 +12,7 @@ import pytest
 
 from framework.cli.main import agentsd as group
 from framework.cli.main import main
-from framework.types.outcome import EXIT_CODES, OUTCOMES
+from framework.types.errors import EXIT_CODES, OUTCOMES
 from tests.support.commands import agentsd
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.types.transcript import MAX_MESSAGE_CHARS
+from framework.types.messages import MAX_MESSAGE_CHARS
 from tests.support.commands import PATIENCE, agentsd, agentsd_in_process, read_to_end, terminal
 from tests.support.projects import agent, write
 from tests.support.screens import without_styles

@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 
 from framework import ModelError, RunResult, Runtime, events, tool
 from framework.config.templates.prompts import Prompts
-from framework.conversation.compaction import events_of, extend_summary, facts_of, summarized_count
-from framework.conversation.window import last_messages
+from framework.conversation import events_of, extend_summary, facts_of, last_messages, summarized_count
 from framework.llm.client import ModelRequest
 from framework.testing import ScriptedModel, Turn
-from framework.types.messages import Message, ToolCall
-from framework.types.transcript import Summary, transcript_errors
+from framework.types.messages import Message, Summary, ToolCall, transcript_errors
 from tests.support.cases import cases
 from tests.support.compaction import MESSAGES, is_compression, script
 from tests.support.projects import agent, write

@@ -26,8 +26,8 @@ from framework.config.settings import Settings
 from framework.config.templates.variables import RUN_VARIABLE_TEXTS
 from framework.server import router
 from framework.telemetry import names as telemetry_names
+from framework.types.errors import EXIT_CODES, Limit
 from framework.types.events import WIRE_NAMES
-from framework.types.outcome import EXIT_CODES, Limit
 from framework.types.spec import AgentSpec
 from tests.support.cases import cases
 from tests.support.paths import ROOT

@@ -15,14 +15,22 @@ from framework.config.api_keys import ROLES, ApiKey
 from framework.engine.runtime.request import RunOptions
 from framework.types import errors
 from framework.types.budget import CounterScope, ReachedBudget, SharedBudget
-from framework.types.errors import AgentsdError
+from framework.types.errors import OUTCOMES, AgentsdError, Limit
 from framework.types.events import WIRE_NAMES, RunEvent
 from framework.types.messages import Message, ToolCall, Usage
-from framework.types.outcome import OUTCOMES, Limit
-from framework.types.report import Action, CallSummary, ErrorInfo, IncompleteStep, LimitUse, ToolStat, TraceEntry
+from framework.types.report import (
+    WARNINGS,
+    Action,
+    CallSummary,
+    ErrorInfo,
+    IncompleteStep,
+    LimitUse,
+    RunWarning,
+    ToolStat,
+    TraceEntry,
+)
 from framework.types.spec import AgentSpec
 from framework.types.state import Confirmation, MadeDecision, RunResult
-from framework.types.warnings import WARNINGS, RunWarning
 from tests.support.paths import ROOT
 
 DOCS = ROOT / "docs"

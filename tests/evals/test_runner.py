@@ -10,8 +10,7 @@ import pytest
 
 from framework import Runtime, Tool, tool
 from framework.config.yaml.parse import ParseError, parse
-from framework.evals.rates import rates
-from framework.evals.runner import Attempt, CaseRunner
+from framework.evals.runner import Attempt, CaseRunner, rates
 from framework.evals.suite import Suite, default_agent, read_suite
 from framework.types.case import CaseFile
 from tests.support.media import png

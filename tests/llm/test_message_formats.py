@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from framework import RequestError
 from framework.llm.message_formats import FORMS, Form, exported, imported
-from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition
-from framework.types.transcript import MAX_MESSAGE_CHARS, transcript_errors
+from framework.types.messages import MAX_MESSAGE_CHARS, Message, Reasoning, ToolCall, ToolDefinition, transcript_errors
 from tests.support.cases import cases
 
 TOOLS = ("echo", "orders.lookup", "mcp.docs.search_files", "x." + "long" * 20)

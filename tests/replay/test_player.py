@@ -15,12 +15,10 @@ from framework import Approve, ModelError, Reject, Respond, RunResult, Runtime, 
 from framework.config.yaml.document import read_document
 from framework.config.yaml.parse import parse
 from framework.engine.routing.by_model import RouteChoice
-from framework.evals.case_file import case_file
 from framework.evals.export import export_case
+from framework.evals.suite import case_file
 from framework.llm.client import ModelRequest
-from framework.replay.compare import Difference
-from framework.replay.player import replay
-from framework.replay.stored_run import load_stored_run
+from framework.replay.player import Difference, load_stored_run, replay
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
 from framework.types.case import CaseFile
 from framework.types.plan import PlanDraft, StepDraft

@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 
 from framework import Respond, Runtime
-from framework.evals.case_file import case_file
 from framework.evals.export import export_case
-from framework.replay.compare import Difference
-from framework.replay.player import replay
-from framework.replay.stored_run import load_stored_run
+from framework.evals.suite import case_file
+from framework.replay.player import Difference, load_stored_run, replay
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
 from framework.types.state import Decision
 from tests.support.commands import agentsd

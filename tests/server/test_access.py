@@ -20,10 +20,9 @@ from framework.server.identity import FULL_ACCESS, LOCAL
 from framework.server.listen_socket import CannotListen, bind_socket, server_url
 from framework.server.loopback import is_loopback
 from framework.server.schemas import redact_changes
-from framework.types.change import Change
 from framework.types.errors import ConfigError
 from framework.types.events import ConfigReloaded
-from framework.types.problem import Problem
+from framework.types.problem import Change, Problem
 from tests.support.api_keys import KEY, OTHER, request_with
 from tests.support.loopback import LOOPBACK
 from tests.support.projects import agent, write

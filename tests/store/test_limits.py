@@ -19,9 +19,9 @@ from framework.store.run_record import RunRecord
 from framework.store.sql.schema import runs
 from framework.store.sql.store import SqlStore
 from framework.types.errors import DecisionRefused, RunBlocked
+from framework.types.report import Status
 from framework.types.run_request import RunRequest
 from framework.types.state import Approve, RunState
-from framework.types.status import Status
 from tests.support import queues
 from tests.support.cases import cases
 from tests.support.queues import begin, cancel, end, request

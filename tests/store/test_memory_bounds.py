@@ -15,9 +15,9 @@ from framework.store.memory_bounds import EndedRuns
 from framework.store.protocol import OPEN_STATUSES
 from framework.types.errors import RunNotFound
 from framework.types.messages import Message
+from framework.types.report import Status
 from framework.types.run_request import RunRequest
 from framework.types.state import RunState
-from framework.types.status import Status
 from tests.support.cases import cases
 from tests.support.queues import request
 

@@ -15,7 +15,7 @@ from framework.llm.scripted import Script, ScriptedModel, Turn, calls
 from framework.store.protocol import RunQuery, Store
 from framework.store.sql.store import SqlStore
 from framework.types.messages import Usage
-from framework.types.status import Status
+from framework.types.report import Status
 from tests.support.projects import agent, write
 
 CENT = 0.01

@@ -18,9 +18,9 @@ from framework.store.sql.schema import metadata
 from framework.store.sql.store import SqlStore
 from framework.types.errors import ConversationBusy
 from framework.types.messages import Message
+from framework.types.report import Status
 from framework.types.run_request import IdempotencyKey, RunRequest
 from framework.types.state import RunState
-from framework.types.status import Status
 
 
 def request(text: str = "hello", conversation: str | None = None, **more: object) -> RunRequest:

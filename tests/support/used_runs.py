@@ -13,8 +13,8 @@ from framework.store.period import Period
 from framework.store.protocol import Blueprint, RunQuery, Store
 from framework.store.usage import Figures, Grouping, UsageReport
 from framework.types.messages import Message, ModelUse, Usage
+from framework.types.report import Status
 from framework.types.state import RunState
-from framework.types.status import Status
 from tests.support.clocks import clock_of
 
 Numbers = Mapping[str, Any]

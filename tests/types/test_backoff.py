@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.types.backoff import backoff
+from framework.types.http import backoff
 from tests.support.cases import cases
 
 

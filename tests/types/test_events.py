@@ -11,8 +11,7 @@ from pydantic import ValidationError
 
 from framework.types import events
 from framework.types.messages import Usage
-from framework.types.plan import PlanChange, PlanStep
-from framework.types.todo import TodoItem
+from framework.types.plan import PlanChange, PlanStep, TodoItem
 
 HEAD: dict[str, Any] = {"run_id": "run_1", "seq": 3, "generation": 2, "path": ("call_1",)}
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

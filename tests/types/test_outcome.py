@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from framework.types.outcome import OUTCOMES, outcome_for
+from framework.types.errors import OUTCOMES, outcome_for
 from framework.types.spec import Limits
 
 LIMIT_REASONS = [reason for reason, row in OUTCOMES.items() if row.status == "stopped"]

@@ -16,9 +16,8 @@ from framework.cli.screen import prints_on_stderr
 from framework.cli.session import print_result
 from framework.cli.show import QUESTIONS, short_id
 from framework.cli.terminal import is_terminal
-from framework.types.confirmation_kinds import CONFIRMATION_KINDS, subject_of
 from framework.types.errors import RequestError
-from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond
+from framework.types.state import CONFIRMATION_KINDS, Approve, Confirmation, Decision, Edit, Reject, Respond, subject_of
 
 
 @click.command("decide")

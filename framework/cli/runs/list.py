@@ -16,8 +16,8 @@ from framework.cli.options import PROJECT_OPTION
 from framework.cli.records import ago, open_project_store, status_of, times_as_text
 from framework.cli.table import show_table
 from framework.store.protocol import RunInfo, RunQuery
+from framework.types.report import Status
 from framework.types.state import RatingValue
-from framework.types.status import Status
 
 _COLUMNS = ("run", "status", "agent", "started", "steps", "tokens", "conversation", "message")
 SHORT_ID = len("run_") + 8

@@ -14,8 +14,7 @@ from framework.cli.location import locate
 from framework.cli.options import PROJECT_OPTION
 from framework.cli.project import read_project
 from framework.cli.records import find_whole_run, open_project_store
-from framework.replay.compare import Difference
-from framework.replay.player import replay
+from framework.replay.player import Difference, replay
 from framework.types.text import visible
 
 TITLES = {

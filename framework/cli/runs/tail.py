@@ -13,7 +13,7 @@ from framework.cli.resuming import open_runtime
 from framework.cli.screen import prints_on_stderr
 from framework.cli.session import JsonLines, print_result
 from framework.cli.show import Lines
-from framework.types.outcome import outcome_for
+from framework.types.errors import outcome_for
 from framework.types.state import RunResult
 
 

@@ -18,7 +18,7 @@ from framework.config.api_keys import ApiKey, permits_more
 from framework.config.overlay import SETTINGS_FILE
 from framework.config.settings import Settings, common_folders
 from framework.types.budget import BUDGET_LIMITS
-from framework.types.change import Change, ChangeEffect
+from framework.types.problem import Change, ChangeEffect
 from framework.types.spec import CONTENT_MODES, RISKS, AgentSpec, HookPlace
 
 _NUMBER = re.compile(r"(>=|<=|>|<)\s*(\S+)\s*")

@@ -35,10 +35,9 @@ from framework.config.templates.prompts import Prompts
 from framework.config.yaml.parse import ParseError, parse_agent, sort_problems
 from framework.tools.plugins.loader import Plugin, plugins_of
 from framework.tools.tool import Tool
-from framework.types.change import Change
 from framework.types.errors import ConfigError
 from framework.types.frozen import Frozen
-from framework.types.problem import Problem
+from framework.types.problem import Change, Problem
 from framework.types.spec import AgentSpec
 
 _UNSET_KEY = {"severity": "warning", "hint": "set it: no client has this key, and `agentsd serve` does not start"}

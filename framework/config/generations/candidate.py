@@ -11,9 +11,8 @@ from framework.config.agents.diff import diff_agents, diff_settings
 from framework.config.agents.unexpected_errors import problem_from_exception
 from framework.config.files.snapshot import Snapshot
 from framework.config.generations.generation import Generation
-from framework.types.change import Change
 from framework.types.events import ConfigRejected, ConfigReloaded
-from framework.types.problem import Problem
+from framework.types.problem import Change, Problem
 
 Compared = tuple[Generation, tuple[Change, ...], frozenset[str]]
 """`generation`, `changes` and `different` of a `Candidate`."""

@@ -10,8 +10,8 @@ from framework.config.agents.compile import template_names
 from framework.config.generations.history import ArchivedGeneration, HistoryEntry
 from framework.config.templates.prompts import PROMPTS_FOLDER
 from framework.config.yaml.parse import parse_agent
-from framework.types.change import Change
 from framework.types.frozen import Frozen
+from framework.types.problem import Change
 from framework.types.redact import redact
 
 _MAX_TEXT_CHARS = 200_000

@@ -17,9 +17,8 @@ from framework.config.agents.compile import Agent, CompileContext, compile_agent
 from framework.config.generations.candidate import Candidate
 from framework.config.generations.generation import Generation
 from framework.config.yaml.parse import parse_agent
-from framework.types.change import Change
 from framework.types.errors import GenerationNotFound
-from framework.types.problem import Problem
+from framework.types.problem import Change, Problem
 
 _MAX_ENTRIES = 20
 Trigger = Literal["startup", "watch", "api", "rollback", "source"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from framework.types.messages import Summary
 from framework.types.plan import Plan, PlanStep
 from framework.types.spec import InputSpec
-from framework.types.transcript import Summary
 
 
 class AnyValue(dict[str, Any]):

@@ -10,9 +10,9 @@ from framework.engine.context.budget_ledger import BudgetLedger, ExpectedUse
 from framework.llm.client import ModelInfo
 from framework.types.errors import LimitExceeded
 from framework.types.messages import ModelUse, Usage
+from framework.types.report import WarningCode
 from framework.types.spec import Limits
 from framework.types.state import RunState
-from framework.types.warnings import WarningCode
 
 _WARNING_SHARE = 0.8
 

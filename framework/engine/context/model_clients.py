@@ -24,8 +24,8 @@ from framework.telemetry.content import Content
 from framework.telemetry.metrics import RunMetrics
 from framework.telemetry.spans import Spans
 from framework.types.errors import ConfigError, RequestError
+from framework.types.report import WarningCode
 from framework.types.text import did_you_mean
-from framework.types.warnings import WarningCode
 
 _Identity = tuple[str, ModelAlias | None, str | None, tuple[str | None, ...]]
 """What a client depends on: name, alias, key, and the variables of its provider. One that changes has a new client."""

@@ -30,16 +30,14 @@ from framework.telemetry.span import NOOP_SPAN, TraceSpan
 from framework.telemetry.spans import OpenInferenceKind
 from framework.tools.base_folder import BaseFolder
 from framework.tools.extension import Extension
-from framework.types.digest import content_digest
-from framework.types.errors import AgentsdError
+from framework.types.errors import AgentsdError, outcome_for
 from framework.types.events import RunEvent, Warned
 from framework.types.messages import Message
-from framework.types.outcome import outcome_for
 from framework.types.redact import redact
-from framework.types.report import ErrorInfo
+from framework.types.report import MAX_WARNINGS_PER_CODE, WARNINGS, ErrorInfo, RunWarning, WarningCode
 from framework.types.spec import HookPlace
 from framework.types.state import Confirmation, Decision, RunState
-from framework.types.warnings import MAX_WARNINGS_PER_CODE, WARNINGS, RunWarning, WarningCode
+from framework.types.strict_json import content_digest
 
 log = logging.getLogger("agentsd.runs")
 

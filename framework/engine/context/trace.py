@@ -10,9 +10,8 @@ from framework.llm.client import ModelInfo
 from framework.telemetry import names
 from framework.telemetry.content import TEXT
 from framework.telemetry.span import TraceSpan
-from framework.types.confirmation_kinds import CONFIRMATION_KINDS
 from framework.types.messages import Usage
-from framework.types.state import Confirmation
+from framework.types.state import CONFIRMATION_KINDS, Confirmation
 
 
 def model_attributes(info: ModelInfo) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from framework.config.templates.prompts import PromptError
-from framework.conversation.compaction import extend_summary, summarized_count
+from framework.conversation import extend_summary, summarized_count
 from framework.engine.context.run_context import RunContext
 from framework.engine.model_call.truncation import warn_truncated
 from framework.engine.model_call.turn import call_model, render, render_preamble, render_summary
@@ -18,8 +18,8 @@ from framework.llm.json_protocol.client import request_valid_reply
 from framework.llm.tokens import message_tokens
 from framework.tools.mcp.source import McpSource
 from framework.types.errors import ConfigError, LimitExceeded, ModelError, ToolError
-from framework.types.mcp_policy import McpPolicy, PromptRef
 from framework.types.messages import Message
+from framework.types.spec import McpPolicy, PromptRef
 from framework.types.text import shorten
 
 _MAX_MCP_CHARS = 64 * 1024

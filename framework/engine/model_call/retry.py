@@ -34,9 +34,9 @@ from framework.engine.model_call.files import fallback_request
 from framework.engine.model_call.trace import model_trace
 from framework.llm.capabilities import unsupported_settings
 from framework.llm.client import ModelClient, ModelInfo, ModelReply, ModelRequest, other_seed
-from framework.types.backoff import backoff
 from framework.types.errors import ConfigError, ModelError
 from framework.types.events import ContentReceived
+from framework.types.http import backoff
 from framework.types.messages import Usage, late_guidance
 
 _MAX_BEGUN_RETRIES = 1

@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from framework.config.templates.variables import HTTP_TOOL, RunVariables
-from framework.conversation.window import last_messages
+from framework.conversation import last_messages
 from framework.engine.context.budget_ledger import ExpectedUse
 from framework.engine.context.model_clients import ModelCaller, NamedClient
 from framework.engine.context.run_context import RunContext
@@ -22,8 +22,8 @@ from framework.tools.builtin.notes import TODO, TODO_MARKS
 from framework.types.errors import ConfigError, LimitExceeded, ModelError
 from framework.types.events import ContentReceived, Thought
 from framework.types.messages import Message, ToolDefinition, Usage, late_guidance
+from framework.types.plan import read_items
 from framework.types.text import one_line
-from framework.types.todo import read_items
 
 _ACTIONABLE_LIMITS = ("max_steps", "max_tool_calls", "max_total_tokens", "max_cost_usd", "context")
 """Limits that a model can avoid by finishing early."""

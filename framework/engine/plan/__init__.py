@@ -3,12 +3,8 @@
 In reading order; each module imports only from those below it:
 
     executor      The plan executor's main loop, from the first plan to the answer.
-    approval      Decides whether a plan needs approval, asks for it, and applies the answer.
-    failed_steps  Applies `plan.on_failure`: replan, skip, fail, or ask the user.
     step          Executes one step: a tool call, or a sub-run for a goal.
     planner       Requests plans from the model until one passes preflight, and adopts it.
-    preflight     Validates a plan before any step runs, and estimates its cost.
-    history       Renders executed steps as messages that a model can read.
     references    Resolves `{{ steps.ID.output }}` in step parameters.
     trace         Spans of planning, approval, steps and the final answer.
 """

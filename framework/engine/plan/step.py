@@ -10,15 +10,16 @@ from typing import Any
 
 from framework.config.agents.compile import Agent
 from framework.engine.context.concurrency import Confirmations
-from framework.engine.plan.history import (
+from framework.engine.plan.planner import (
     attempt_id,
     call_messages,
+    current_plan,
     goal_outcome,
     last_attempt,
+    plan_settings,
     step_call_id,
     sub_run_key,
 )
-from framework.engine.plan.planner import current_plan, plan_settings
 from framework.engine.plan.references import referring_parameters, resolve_references
 from framework.engine.plan.trace import plan_step_span, record_step_end
 from framework.engine.react import react

@@ -27,10 +27,10 @@ from framework.telemetry.metrics import RunMetrics
 from framework.telemetry.spans import Spans
 from framework.types.errors import AgentBroken, ConfigError, LimitExceeded, ModelError, RequestError
 from framework.types.messages import Message
+from framework.types.report import MAX_WARNINGS_PER_CODE, WARNINGS, RunWarning, WarningCode
 from framework.types.spec import Limits, Routing
 from framework.types.state import RunState
 from framework.types.text import did_you_mean, shorten
-from framework.types.warnings import MAX_WARNINGS_PER_CODE, WARNINGS, RunWarning, WarningCode
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from framework.config.agents.findings import BrokenAgent, find_broken, require_v
 from framework.llm.client import ModelInfo
 from framework.types.errors import AgentBroken, AgentNotFound, RequestError
 from framework.types.messages import ModelUse, Usage
+from framework.types.report import RunWarning
 from framework.types.spec import Routing
-from framework.types.warnings import RunWarning
 
 Mode = Literal["explicit", "conversation", "rule", "model", "default"]
 NO_AGENTS = "there are no agents: put one under agents.d/, or run `agentsd init`"

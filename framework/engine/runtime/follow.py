@@ -17,8 +17,8 @@ from framework.engine.runtime.resume import RunResumer
 from framework.store.protocol import OPEN_STATUSES
 from framework.types.errors import RunSuspended, StoreError
 from framework.types.events import ContentReceived, Event, RunPaused, StreamEnd, Thought, Warned, read_event
+from framework.types.report import Status
 from framework.types.state import RunResult
-from framework.types.status import Status
 
 POLL_SECONDS = 0.25
 """Interval at which the store is read while a process executes the run of which no signals arrive."""

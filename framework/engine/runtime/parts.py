@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from framework.config.generations.blueprint import Blueprints
-from framework.engine.executors import EXECUTORS
+from framework.engine.drive import EXECUTORS
 from framework.engine.runtime.background import BackgroundWork
 from framework.engine.runtime.follow import RunFollowers
 from framework.engine.runtime.hand_on import HandOn

@@ -16,10 +16,9 @@ from framework.engine.runtime.request import RunOptions
 from framework.engine.runtime.type_check import require_type
 from framework.engine.runtime.user_input import UserInput, input_of_stored
 from framework.types.errors import RequestError
-from framework.types.messages import Message
+from framework.types.messages import Message, is_unicode
 from framework.types.run_request import MAX_PRIORITY, QUEUE_NAME, QueuePlace, RunRequest
 from framework.types.strict_json import MAX_JSON_DEPTH
-from framework.types.transcript import is_unicode
 
 _FIELDS = ("conversation", "user", "tenant")
 """Options that are fields of a request."""

@@ -20,14 +20,12 @@ from framework.engine.runtime.type_check import require_type
 from framework.engine.runtime.user_input import UserInput, input_of_message, read_input
 from framework.llm.openai_format import revalidate_call
 from framework.tools.schema.arguments import SchemaArguments
-from framework.types.confirmation_kinds import CONFIRMATION_KINDS
 from framework.types.errors import ConfigError, RequestError
 from framework.types.flat_schema import ANY_OBJECT
-from framework.types.messages import Message, ToolCall
+from framework.types.messages import MAX_MESSAGE_CHARS, Message, ToolCall, is_unicode
 from framework.types.spec import Limits, ModelSettings
-from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond, RunState
+from framework.types.state import CONFIRMATION_KINDS, Approve, Confirmation, Decision, Edit, Reject, Respond, RunState
 from framework.types.text import InputText, did_you_mean, fix_surrogates
-from framework.types.transcript import MAX_MESSAGE_CHARS, is_unicode
 
 _MAX_ID_CHARS = 200
 """Length limit of a conversation id, a user and a tenant."""

@@ -37,9 +37,8 @@ from framework.types.errors import (
     RunSuspended,
 )
 from framework.types.redact import redact
-from framework.types.report import ErrorInfo
+from framework.types.report import ErrorInfo, Status
 from framework.types.state import EXPIRED, Confirmation, Decision, RunState
-from framework.types.status import Status
 
 log = logging.getLogger(__name__)
 

@@ -39,10 +39,10 @@ from framework.types.events import Event
 from framework.types.file import File
 from framework.types.media import MediaPart
 from framework.types.messages import ToolResult
+from framework.types.plan import TodoItem
+from framework.types.report import Status
 from framework.types.run_request import IdempotencyKey, QueuePlace
 from framework.types.state import Confirmation, Decision, OutputT, RunResult
-from framework.types.status import Status
-from framework.types.todo import TodoItem
 
 _GRACE_SECONDS = 2.0
 """How long tool calls in progress may take to end when the runtime closes."""

@@ -15,7 +15,7 @@ from framework.store.protocol import Conversation, Store
 from framework.tools.builtin.notes import MAX_TODO_ITEMS, TODO
 from framework.tools.session_values import Session
 from framework.types.errors import ConversationBusy, ConversationNotFound, RequestError, ToolError
-from framework.types.todo import TodoItem, merge_items, read_items
+from framework.types.plan import TodoItem, merge_items, read_items
 
 
 async def load_todo(store: Store, conversation_id: str, caller: Caller) -> tuple[TodoItem, ...]:

@@ -23,7 +23,6 @@ from framework.tools.locations import canonical_arguments
 from framework.tools.schema.arguments import ArgumentsError
 from framework.tools.tool import Tool, idempotency_key
 from framework.tools.toolset import Toolset
-from framework.types.digest import canonical_call, content_digest, repetition_key
 from framework.types.errors import ToolError
 from framework.types.events import ToolRequested
 from framework.types.messages import Message, ToolCall, ToolResult
@@ -39,6 +38,7 @@ from framework.types.state import (
     Respond,
     RunState,
 )
+from framework.types.strict_json import canonical_call, content_digest, repetition_key
 from framework.types.text import did_you_mean, fix_surrogates
 
 _REJECTED = "User cancelled the operation"

@@ -26,15 +26,15 @@ from framework.tools.builtin.notes import TODO
 from framework.tools.conditions import policy_views
 from framework.tools.plugins.errors import place_of_error
 from framework.tools.tool import HostedOutput, Tool
-from framework.types.backoff import backoff
 from framework.types.errors import Paused, ToolError
 from framework.types.events import TodoChanged, ToolRequested, ToolStarted
 from framework.types.file import File
+from framework.types.http import backoff
 from framework.types.media import MAX_REQUEST_MEDIA_BYTES, file_size
 from framework.types.messages import HOST, ToolCall, ToolResult
+from framework.types.plan import read_items
 from framework.types.redact import redact_data
 from framework.types.text import shorten
-from framework.types.todo import read_items
 
 log = logging.getLogger(__name__)
 

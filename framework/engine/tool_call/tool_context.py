@@ -14,12 +14,12 @@ from framework.tools.builtin.questions import ASK_USER
 from framework.tools.session_values import Session
 from framework.tools.tool import ToolContext, idempotency_key
 from framework.tools.tool_span import ToolSpan
-from framework.types.digest import call_digest
 from framework.types.errors import Paused, ToolError
 from framework.types.events import ToolStarted
 from framework.types.messages import ToolCall
 from framework.types.redact import redact_data
 from framework.types.state import Approve, Confirmation, Edit, Reject, Respond
+from framework.types.strict_json import call_digest
 
 
 def build_tool_context(run: RunContext, call: ToolCall) -> ToolContext:

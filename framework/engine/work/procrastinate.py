@@ -27,8 +27,8 @@ from procrastinate.schema import SchemaManager
 from framework.engine.work.source import PeriodicJob, Worker
 from framework.store.sql.engines import driver_options, parse_store_url
 from framework.store.work import EVERYTHING, OfferedRun, WorkScope
-from framework.types.digest import content_digest
 from framework.types.errors import StoreError
+from framework.types.strict_json import content_digest
 
 log = logging.getLogger(__name__)
 

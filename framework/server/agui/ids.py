@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from framework.types.confirmation_kinds import CONFIRMATION_KINDS
-from framework.types.state import Confirmation
+from framework.types.state import CONFIRMATION_KINDS, Confirmation
 
 _MARK = re.compile(r"[~?]|$")
 """What follows the call's id in the id of a confirmation about it."""

@@ -10,10 +10,18 @@ from pydantic import TypeAdapter, ValidationError
 
 from framework.server.agui.ids import call_id_of, interrupt_id, subagent_id
 from framework.server.wording import confirmation_text
-from framework.types.confirmation_kinds import CONFIRMATION_KINDS, ConfirmationKind
 from framework.types.errors import RequestError
 from framework.types.plan import PlanDraft
-from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond
+from framework.types.state import (
+    CONFIRMATION_KINDS,
+    Approve,
+    Confirmation,
+    ConfirmationKind,
+    Decision,
+    Edit,
+    Reject,
+    Respond,
+)
 
 _ABANDONED = "the user closed the question without an answer"
 _DECISION: TypeAdapter[Decision] = TypeAdapter(Decision)

@@ -20,7 +20,7 @@ from ag_ui.core import (
 
 from framework.server.agui.ids import subagent_id, tool_call_id
 from framework.types import events
-from framework.types.todo import TodoItem
+from framework.types.plan import TodoItem
 
 _AGENT_TOOL = "agent."
 """Beginning of the names of tools that are agents."""

@@ -8,8 +8,7 @@ from typing import Any
 from mcp.types import ElicitRequestFormParams, ElicitResult
 
 from framework.server.wording import confirmation_text
-from framework.types.confirmation_kinds import CONFIRMATION_KINDS
-from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond
+from framework.types.state import CONFIRMATION_KINDS, Approve, Confirmation, Decision, Edit, Reject, Respond
 
 _MAX_EDITABLE_CHARS = 1000
 """Length of a text up to which a form has a field to edit it."""

@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from framework.server.identity import Identity
 from framework.server.openai.run_answer import StartedRun
-from framework.types.digest import bytes_digest
+from framework.types.strict_json import bytes_digest
 
 _MAX_REMEMBERED = 1000
 """Number of the latest requests whose repetitions are recognized."""

@@ -10,7 +10,7 @@ from framework.store.protocol import RunQuery
 from framework.store.sql.run_lists import conditions
 from framework.store.sql.schema import has_status, is_claimed_or_running, runs
 from framework.types.fleet import Backlog, HandedOnRun, WaitingRuns
-from framework.types.status import Status
+from framework.types.report import Status
 
 MAX_WAITING_GROUPS = 200
 """Number of groups of waiting runs in a report."""

@@ -40,8 +40,7 @@ from framework.store.sql.texts import (
     to_sql_text,
 )
 from framework.types.errors import ConversationBusy, RequestError
-from framework.types.messages import Message
-from framework.types.transcript import Summary
+from framework.types.messages import Message, Summary
 
 _MESSAGES = TypeAdapter(list[Message])
 BATCH_SIZE = 200

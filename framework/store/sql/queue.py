@@ -26,10 +26,10 @@ from framework.store.sql.schema import (
 from framework.store.sql.texts import conversation_key, storable, to_sql_text
 from framework.store.sql.upserts import insert_into
 from framework.store.work import EVERYTHING, WorkScope
-from framework.types.digest import content_digest
 from framework.types.errors import RunTaken
 from framework.types.run_request import IdempotencyKey, RunRequest
 from framework.types.state import RunState
+from framework.types.strict_json import content_digest
 
 
 def insert_queued(

@@ -27,8 +27,8 @@ from framework.store.sql.usage import select_usage
 from framework.store.usage import Grouping, UsageReport
 from framework.store.work import ProcessInfo, QueueSize
 from framework.types.fleet import Backlog
+from framework.types.report import Status
 from framework.types.state import MadeDecision, RunState
-from framework.types.status import Status
 from framework.types.trace import SpanRecord
 
 

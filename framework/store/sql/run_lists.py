@@ -26,8 +26,8 @@ from framework.store.sql.texts import (
     to_sql_text,
 )
 from framework.store.work import QueueSize
+from framework.types.report import Status
 from framework.types.state import Rating
-from framework.types.status import Status
 
 _LISTED = [column for column in runs.c if column.name not in ("head", "state", "request", *UNMEASURED)]
 

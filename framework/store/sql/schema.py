@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from framework.types.status import Status
+from framework.types.report import Status
 
 metadata = sa.MetaData()
 _Long = sa.BigInteger().with_variant(sa.Integer, "sqlite")

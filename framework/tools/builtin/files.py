@@ -12,8 +12,7 @@ from framework.tools.files.safe_open import is_hidden, open_file, open_folder, p
 from framework.tools.tool import ToolContext, tool
 from framework.types.errors import RequestError, ToolError
 from framework.types.file import File
-from framework.types.media import MAX_MEDIA_BYTES, file_size
-from framework.types.media_format import media_type_of
+from framework.types.media import MAX_MEDIA_BYTES, file_size, media_type_of
 
 _MAX_ENTRIES = 200
 _MAX_READ_BYTES = 1024 * 1024

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from framework.tools.tool import ToolContext, tool
 from framework.types.errors import ToolError
-from framework.types.todo import TodoItem, TodoStatus, merge_items, read_items
+from framework.types.plan import TodoItem, TodoStatus, merge_items, read_items
 
 TODO = "todo"
 """Session key of the to-do list."""

@@ -37,7 +37,7 @@ from framework.tools.mcp.errors import (
 )
 from framework.tools.mcp.telemetry import McpMetrics, trace_failure
 from framework.tools.mcp.transports import http_transport, stdio_transport, tool_by_tool
-from framework.types.backoff import backoff
+from framework.types.http import backoff
 from framework.types.tool_servers import McpServer
 
 _STABLE_SECONDS = 30.0

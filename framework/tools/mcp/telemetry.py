@@ -19,7 +19,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace import NonRecordingSpan, SpanContext, Status, StatusCode, TraceFlags
 
-from framework.types.server_address import server_address
+from framework.types.http import server_address
 from framework.types.tool_servers import McpServer
 
 _BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from framework.cli.runs.decide import matching
 from framework.cli.show import short_id
 from framework.config.yaml.document import read_document
-from framework.evals.case_file import case_file, with_case
+from framework.evals.suite import case_file, with_case
 from framework.types.errors import RequestError
 from framework.types.state import Confirmation
 from tests.support.cases import cases

@@ -15,8 +15,8 @@ from framework import Approve, RunResult, Runtime, tool
 from framework.testing import ScriptedModel, calls
 from framework.types.events import Event, Warned
 from framework.types.messages import Message
+from framework.types.report import MAX_WARNINGS_PER_CODE, WARNINGS, RunWarning, WarningCode
 from framework.types.state import RunState
-from framework.types.warnings import MAX_WARNINGS_PER_CODE, WARNINGS, RunWarning, WarningCode
 from tests.support.commands import agentsd
 from tests.support.formats import Format, each_format, each_way, says
 from tests.support.paths import ROOT

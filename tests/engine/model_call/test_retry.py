@@ -18,7 +18,7 @@ from framework.config.agents.diff import diff_agent
 from framework.config.settings import ModelCallSettings
 from framework.config.yaml.parse import parse_agent
 from framework.engine.model_call.retry import backoff_seconds
-from framework.evals.stubs import sandboxed
+from framework.evals.runner import sandboxed
 from framework.llm.anthropic.client import MessageAssembler
 from framework.llm.client import Delta, ModelClient, ModelInfo, ModelReply, ModelRequest
 from framework.llm.gemini.format import ResponseAssembler

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from framework import Approve, ModelError, RunResult, Runtime, tool
 from framework.llm.client import ModelRequest
 from framework.testing import Crash, JsonStore, ScriptedModel, Turn
-from framework.types.outcome import outcome_for
+from framework.types.errors import outcome_for
 from framework.types.plan import PlanDraft, StepDraft
 from tests.support.cases import cases
 from tests.support.plans import (

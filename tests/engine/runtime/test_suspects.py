@@ -21,8 +21,8 @@ from framework.store.sql.schema import processes as process_rows
 from framework.store.sql.store import SqlStore
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.messages import Message
+from framework.types.report import Status
 from framework.types.state import RunState
-from framework.types.status import Status
 from tests.support.cases import cases
 from tests.support.clocks import skip
 from tests.support.deliveries import Deliveries

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from framework import ConversationBusy, RequestError, Runtime
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
 from framework.types.events import wire
-from framework.types.todo import TodoItem, TodoStatus, merge_items, read_items
+from framework.types.plan import TodoItem, TodoStatus, merge_items, read_items
 from tests.support.cases import cases
 from tests.support.projects import agent, write
 

@@ -12,7 +12,7 @@ import pytest
 from framework import Approve, RunResult, Runtime, StoreError, Tool, tool
 from framework.store.sql.store import SqlStore
 from framework.testing import ScriptedModel, calls
-from framework.types.status import Status
+from framework.types.report import Status
 from tests.support.halts import Halt, halted
 from tests.support.projects import agent, write
 

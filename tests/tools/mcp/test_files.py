@@ -16,7 +16,7 @@ from mcp.types import CallToolResult
 from framework.tools.mcp.content import MAX_RESULT_CHARS, MAX_RESULT_FILES, tool_output
 from framework.types.errors import ToolError
 from framework.types.file import File
-from framework.types.media_format import media_type_of
+from framework.types.media import media_type_of
 from framework.types.tool_servers import McpServer
 from tests.support.cases import cases
 from tests.support.mcp_worlds import MODERN, opened, raw

@@ -1,9 +1,4 @@
-"""Replaces the beginning of a long conversation with a summary: pure functions over messages.
-
-A model writes the summary's text and may omit anything. Facts that must not be lost are therefore extracted by code:
-failures, denials and decisions are copied verbatim, and so are identifiers in the user's messages (numbers, paths,
-addresses) that the text does not mention.
-"""
+"""Long conversations: which turns a model still sees, and how older ones are summarized."""
 
 from __future__ import annotations
 
@@ -12,9 +7,25 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from framework.types.lazy_pattern import LazyPattern
-from framework.types.messages import Message, ToolCall
+from framework.types.messages import Message, Summary, ToolCall
 from framework.types.text import one_line
-from framework.types.transcript import Summary
+
+
+def last_messages(messages: Sequence[Message], window: int) -> list[Message]:
+    """Return at most `window` messages from the end, beginning with a user's, so that no call loses its result.
+
+    Of a turn that is longer than the window, its user's message and the last rounds remain.
+    """
+    start = max(0, len(messages) - window)
+    first_user = next((at for at in range(start, len(messages)) if messages[at].role == "user"), None)
+    if first_user is not None:
+        return list(messages[first_user:])
+    turn_start = next((at for at in range(start - 1, -1, -1) if messages[at].role == "user"), None)
+    if turn_start is None:
+        return []
+    rounds = next((at for at in range(start + 1, len(messages)) if messages[at].role != "tool"), len(messages))
+    return [messages[turn_start], *messages[rounds:]]
+
 
 _MAX_EVENT_CHARS = 300
 """Limit of a failure or a denial, and of the arguments of its call."""
