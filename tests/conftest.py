@@ -35,8 +35,9 @@ def pytest_collection_finish() -> None:
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Save how the run ended, for `.ci/test`, which repeats failed tests only if nothing worse happened."""
-    if not hasattr(session.config, "workerinput"):  # a worker of xdist knows only its own tests
-        session.config.cache.set("agentsd/exit_status", int(exitstatus))
+    cache = getattr(session.config, "cache", None)  # missing with `-p no:cacheprovider`
+    if cache and not hasattr(session.config, "workerinput"):  # a worker of xdist knows only its own tests
+        cache.set("agentsd/exit_status", int(exitstatus))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -72,6 +72,7 @@ class Watcher:
         self._scanner = Scanner(catalog.root, single=catalog.is_single_file, known=catalog.current.files)
         periods = GracePeriods(settings.quiet, settings.removal_grace, settings.widening_grace)
         self._debouncer = Debouncer(periods, catalog.current.digest)
+        self._contracts_version = _version(catalog.contracts.path)
         self._candidate: Candidate | None = None
         self._load: asyncio.Task[None] | None = None
         """Loads the plugins of `_loading`, in the background: scans go on, and restrictions take effect meanwhile."""
@@ -134,7 +135,8 @@ class Watcher:
     ) -> None:
         """Request a scan for each event until the folders are replaced or the process ends. Runs in a thread.
 
-        Without `recursive`, the settings file is also examined at each tick, because it may link to another folder.
+        Without `recursive`, the settings files are also examined at each tick, because they may link to other folders,
+        and so are the accepted definitions of tools, because a store that changes all the time is beside them.
         """
         from watchfiles import watch  # slow to import; only a process that watches needs it
 
@@ -156,6 +158,10 @@ class Watcher:
                 if not recursive:
                     before, settings = settings, self._settings_version()
                     reported = self._reported_at_home(reported, is_edited=settings != before)
+                    accepted, self._contracts_version = self._contracts_version, _version(self._catalog.contracts.path)
+                    if self._contracts_version != accepted:
+                        with suppress(RuntimeError):  # the loop is closed
+                            loop.call_soon_threadsafe(self._catalog.request_refresh)
                 if reported or replaced or first:  # a change before the watch began caused no event
                     paths = None if replaced or first else reported
                     with suppress(RuntimeError):  # the loop is closed
@@ -171,13 +177,7 @@ class Watcher:
         return own | settings if is_edited else own
 
     def _settings_version(self) -> tuple[Fingerprint | None, ...]:
-        versions = list[Fingerprint | None]()
-        for name in settings_files():
-            try:
-                versions.append(fingerprint((self._home / name).stat()))
-            except OSError:
-                versions.append(None)
-        return tuple(versions)
+        return tuple(_version(self._home / name) for name in settings_files())
 
     def _request_scan(self, paths: frozenset[str] | None) -> None:
         """Request a scan of these files, or of all files."""
@@ -420,6 +420,14 @@ class WatchedFolders:
         except OSError:
             return None
         return os.path.realpath(path), status.st_dev, status.st_ino
+
+
+def _version(path: Path) -> Fingerprint | None:
+    """Return a value that changes with a file; None if it does not exist."""
+    try:
+        return fingerprint(path.stat())
+    except OSError:
+        return None
 
 
 def _convert_panics(function: Callable[[], T]) -> Callable[[], T]:

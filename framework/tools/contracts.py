@@ -45,7 +45,7 @@ class Contracts:
 
     def __init__(self, path: Path) -> None:
         """Use the file at `path`, which does not need to exist."""
-        self._path = path
+        self.path = path
         self._accepted: dict[str, AcceptedContract] = {}
         self._seen: dict[str, AcceptedContract] = {}
 
@@ -91,12 +91,12 @@ class Contracts:
     def _read(self) -> bool:
         """Add what other processes have accepted. Return False if the file exists but cannot be read."""
         try:
-            self._accepted |= dict(_entries(json.loads(self._path.read_bytes())))
+            self._accepted |= dict(_entries(json.loads(self.path.read_bytes())))
         except (FileNotFoundError, NotADirectoryError):
             return True
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             fix = "all server tools wait for `agentsd tools accept`; restore the file, or delete it to accept them all"
-            _log.warning("%s cannot be read (%s): %s", self._path, error, fix)
+            _log.warning("%s cannot be read (%s): %s", self.path, error, fix)
             return False
         return True
 
@@ -105,10 +105,10 @@ class Contracts:
         entries = {name: asdict(entry) for name, entry in sorted(self._accepted.items())}
         content = json.dumps({"version": _VERSION, "contracts": entries}, indent=2) + "\n"
         try:
-            write_private_file(self._path, content)
+            write_private_file(self.path, content)
         except OSError as error:
             message = "%s cannot be written (%s): accepted definitions are lost when this process ends"
-            _log.warning(message, self._path, error)
+            _log.warning(message, self.path, error)
 
 
 def _claims(tool: Tool, rated: Collection[str]) -> AcceptedContract:

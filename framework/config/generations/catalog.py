@@ -98,8 +98,8 @@ class Catalog:
         self._leases = Leases(lifecycle, self.current, self._close_unused)
         self._set_up_ahead: list[PluginLease] = []
         """Leases of plugins that were set up before their generation is published."""
-        self._pool = ConnectionPool(self._sources_changed) if connect else None
-        self._contracts = Contracts(home / _CONTRACTS_FILE)
+        self._pool = ConnectionPool(self.request_refresh) if connect else None
+        self.contracts = Contracts(home / _CONTRACTS_FILE)
         self.hold: Hold | None = None
         """The rollback that holds back the current files, if any."""
         self._hold_file = HoldFile(home / HOLD_FILE) if keep_holds else None
@@ -181,9 +181,15 @@ class Catalog:
                 await self._publish(candidate, "source")
             return self.current
 
+    def request_refresh(self) -> None:
+        """Refresh in the background, after a change of the tool servers or of the accepted definitions."""
+        self._has_source_changes = True
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._follow_sources(), context=Context())  # outside of any trace
+
     async def accept(self, names: Sequence[str]) -> Generation:
         """Accept the current definitions of these tools of tool servers. Raises ConfigError."""
-        await asyncio.to_thread(self._contracts.accept, names)
+        await asyncio.to_thread(self.contracts.accept, names)
         return await self.refresh()
 
     async def prepare(self, snapshot: Snapshot) -> Candidate | None:
@@ -298,7 +304,7 @@ class Catalog:
                 self._live_snapshot = replace(self.hold.snapshot, digest=earlier.digest, cases=earlier.cases)
                 self._swap(Candidate.of(earlier, self.current), lease, "rollback")
             if self._pool:
-                self._sources_changed()
+                self.request_refresh()
             if self._hold_file is not None:
                 keep = partial(self._hold_file.write, self.hold) if self.held else self._hold_file.delete
                 await asyncio.to_thread(keep)
@@ -439,7 +445,7 @@ class Catalog:
 
     async def _discover(self, snapshot: Snapshot) -> ExternalTools:
         declared = await asyncio.to_thread(self._builder.sources, snapshot)
-        return await discover(declared, self._pool, self._contracts, starting=self.current.number == 0)
+        return await discover(declared, self._pool, self.contracts, starting=self.current.number == 0)
 
     async def _publish(self, candidate: Candidate, trigger: Trigger, *, was_live: bool = False) -> Generation | None:
         """Publish a candidate unless it is rejected. Return the live generation; None if a rollback came first.
@@ -548,11 +554,6 @@ class Catalog:
                 log.log(logging.ERROR if problem.severity == "error" else logging.WARNING, "%s", problem)
         log.info("%s", self.current.summary)
         self._notify(candidate.event())
-
-    def _sources_changed(self) -> None:
-        self._has_source_changes = True
-        if self._refreshing is None or self._refreshing.done():
-            self._refreshing = asyncio.create_task(self._follow_sources(), context=Context())  # outside of any trace
 
     async def _follow_sources(self) -> None:
         """Refresh until no change is pending. Changes during a refresh cause one more."""

@@ -143,7 +143,7 @@ def test_tools_added_during_a_build_are_not_lost(tmp_path: Path) -> None:
         def more(_: object) -> None:
             if names:
                 opened.tools = (*opened.tools, first.named(f"skill.files.{names.pop(0)}", "skill"))
-                catalog._sources_changed()
+                catalog.request_refresh()
 
         catalog.subscribe(more)
         more(None)
@@ -265,6 +265,27 @@ def test_a_tool_whose_definition_has_changed_is_not_offered_even_if_cases_need_i
     write(root, {"agents.d/a.test.yaml": f"cases:\n  - {{name: it calls, message: go, {case}, {expect}}}\n"})
     settings = Settings(reload=ReloadSettings(gate="tests"))
     live(root, body, calls(("mcp.docs.storm", {})), "done", settings=settings)
+
+
+def test_definitions_that_another_process_accepts_take_effect_at_once(tmp_path: Path) -> None:
+    async def scene() -> None:
+        settings = Settings(reload=ReloadSettings(reconcile=1000))
+        async with Runtime.open(root, settings=settings) as runtime, asyncio.timeout(PATIENCE):
+            assert "mcp.docs.echo" not in runtime.catalog.current.agents["a"].toolset.offered
+            done = await asyncio.to_thread(agentsd, "tools", "accept", "mcp.docs.echo", cwd=root)
+            assert done.returncode == 0, done.stderr
+            await until(runtime, lambda live: "mcp.docs.echo" in live.agents["a"].toolset.offered)
+
+    root = project(tmp_path, model="offline")
+    asyncio.run(_open(root))
+    poisoned(root)
+    asyncio.run(scene())
+
+
+async def _open(root: Path) -> None:
+    """Accept the tools of the servers, which are seen for the first time."""
+    async with Runtime.open(root, watch=False):
+        pass
 
 
 # --- unavailable servers
