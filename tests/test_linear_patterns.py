@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 import framework
-from framework.types.lazy_pattern import LazyPattern
 from tests.support.cases import FACTOR
 from tests.support.growth import assert_linear, repeated
 
@@ -49,8 +48,6 @@ class Used:
 def _in(value: Any) -> Iterator[re.Pattern[str]]:
     if isinstance(value, re.Pattern) and isinstance(value.pattern, str):
         yield value
-    elif isinstance(value, LazyPattern):
-        yield value.compiled
     elif isinstance(value, (tuple, list)):
         for item in value:
             yield from _in(item)
@@ -62,7 +59,7 @@ def _used(module: ModuleType) -> Iterator[Used]:
         if not (compiled := list(_in(value))):
             continue
         names = "|".join([name, *re.findall(rf"for (\w+),[^\n]* in {name}\b", source)])
-        methods = frozenset(re.findall(rf"\b(?:{names})(?:\.compiled)?\.(\w+)\(", source))
+        methods = frozenset(re.findall(rf"\b(?:{names})\.(\w+)\(", source))
         yield from (Used(pattern, methods) for pattern in compiled)
     for node in ast.walk(ast.parse(source)):
         match node:

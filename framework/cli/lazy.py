@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from importlib import import_module
 from keyword import iskeyword
 from types import MappingProxyType
 from typing import Any
@@ -12,7 +14,6 @@ import click
 
 from framework.cli.screen import raw_stderr
 from framework.cli.terminal import draws
-from framework.types.imports import freeze_modules, import_uncollected
 from framework.types.text import did_you_mean
 
 SLOW = ("chat", "run")
@@ -67,8 +68,10 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"there is no command {cmd_name!r}{meant}", ctx)
         module = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
         with _starting() if cmd_name in SLOW else nullcontext():
-            command: click.Command = import_uncollected(f"{self._package}.{module}").command
-        freeze_modules()
+            command: click.Command = import_module(f"{self._package}.{module}").command
+        if not gc.isenabled():  # since `entry`; a frozen object is never collected, so freeze before anything is opened
+            gc.freeze()
+            gc.enable()
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above

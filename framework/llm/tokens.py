@@ -6,14 +6,14 @@ three tokens. Measured against real tokenizers, the estimate is within a third f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from math import ceil
 
 from framework.llm.request_cache import encode_json
-from framework.types.lazy_pattern import LazyPattern
 from framework.types.messages import Message, ToolDefinition
 
-_WIDE = LazyPattern(r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef]")
+_WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef]")
 _CHARS_PER_TOKEN = 4.0
 _TOKENS_PER_WIDE_CHAR = 0.75
 _MESSAGE_OVERHEAD = 4
@@ -26,7 +26,7 @@ def estimate_tokens(text: str) -> int:
     """Return the estimated number of tokens."""
     if text.isascii():
         return ceil(len(text) / _CHARS_PER_TOKEN)
-    wide = len(_WIDE.compiled.findall(text))
+    wide = len(_WIDE.findall(text))
     return ceil((len(text) - wide) / _CHARS_PER_TOKEN + wide * _TOKENS_PER_WIDE_CHAR)
 
 

@@ -24,8 +24,6 @@ In reading order; each module imports only from those below it:
     extras              The command that installs packages, for the way in which agentsd was installed.
     flat_schema         The properties of a JSON Schema in one list, whatever choices it is composed of.
     frozen              The base class of immutable data, and durations.
-    imports             Imports that keep the garbage collector away from the objects they create.
-    lazy_pattern        Regular expressions that are compiled when they are first used.
     private_folder      The `.agentsd` folder for a project's data, accessible to its user only.
     python_expression   Arithmetic, parsed with Python's own parser.
     strict_json         Strict JSON parsing (unique keys, finite numbers, bounded size), and digests of values.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import ssl
-import sys
 from functools import lru_cache
 from pathlib import Path
 
@@ -34,15 +33,7 @@ def missing_certificates() -> str:
 
 
 @lru_cache(maxsize=4)
-def _read(file: str | None, folder: str | None, _modified: int) -> ssl.SSLContext:
-    if file or folder:
-        return ssl.create_default_context(cafile=file, capath=None if file else folder)
-    default = ssl.get_default_verify_paths()
-    if sys.platform == "linux" and Path(default.openssl_cafile).is_file():
-        trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        has_folder = Path(default.openssl_capath).is_dir()
-        trust.load_verify_locations(default.openssl_cafile, default.openssl_capath if has_folder else None)
-        return trust
-    import httpx2  # finds the certificates of other systems, but takes 40 ms to import
+def _read(_file: str | None, _folder: str | None, _modified: int) -> ssl.SSLContext:
+    import httpx2
 
     return httpx2.create_ssl_context()

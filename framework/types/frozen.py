@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
@@ -22,33 +21,6 @@ class Frozen(BaseModel):
         extra="forbid",
         hide_input_in_errors=True,
     )
-
-    def __eq__(self, other: object) -> bool:
-        """Compare as pydantic does, which takes three times as long if a value differs: each write of a run does."""
-        if not isinstance(other, Frozen) or type(self) is not type(other):
-            return super().__eq__(other)
-        if self.__pydantic_extra__ or other.__pydantic_extra__ or self.__pydantic_private__:
-            return super().__eq__(other)
-        if self.__dict__ == other.__dict__:
-            return True
-        fields = len(type(self).__pydantic_fields__)
-        has_cached = not len(self.__dict__) == len(other.__dict__) == fields
-        return has_cached and super().__eq__(other)
-
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy in which `update` replaces the values of some fields, without validation.
-
-        It is the copy that pydantic makes, which takes three times as long: a run copies several records at each step.
-        """
-        if deep or self.__pydantic_extra__ or self.__pydantic_private__:
-            return super().model_copy(update=update, deep=deep)
-        changes = update or {}
-        copied, set_field = object.__new__(type(self)), object.__setattr__
-        set_field(copied, "__dict__", {**self.__dict__, **changes})
-        set_field(copied, "__pydantic_fields_set__", self.__pydantic_fields_set__ | changes.keys())
-        set_field(copied, "__pydantic_extra__", self.__pydantic_extra__)
-        set_field(copied, "__pydantic_private__", None)
-        return copied
 
 
 def check_version(value: Any) -> Any:

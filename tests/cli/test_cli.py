@@ -405,3 +405,10 @@ def test_the_packages_run_as_modules(package: str, tmp_path: Path) -> None:
     env = {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout.split()[:1]) == (0, ["agentsd"])
+
+
+def test_a_command_imports_without_garbage_collections_and_runs_with_them() -> None:
+    shows = "import atexit, gc, sys; atexit.register(lambda: print(gc.isenabled(), gc.get_freeze_count() > 0))"
+    program = f"{shows}; from framework.cli.entry import main; sys.argv = ['agentsd', 'models', '--no']; main()"
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert finished.stdout.strip() == "True True"
