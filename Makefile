@@ -27,12 +27,18 @@ PIP_INSTALL = { $(BIN)/pip install --disable-pip-version-check --progress-bar of
 	ERROR*|error*) echo "$$word $$name $$rest";; \
 	esac; done; }
 
-.PHONY: demo console-demo demo-scale screenshots picture chat-pictures test test-long mutants test-openai test-backends check format lint types bench bench-peers bench-plots docs dist clean
+.PHONY: demo console console-if-possible console-demo demo-scale screenshots picture chat-pictures test test-long mutants test-openai test-backends check format lint types bench bench-peers bench-plots docs dist clean
 
 demo: $(VENV)/.installed  ## a demo that needs no API key
 	@$(BIN)/python examples/demo.py
 
-console-demo: $(VENV)/.installed-test  ## the console with two weeks of runs of a small shop, without an API key
+console: $(VENV)/.installed-test  ## join the console with its libraries, as wheels have it
+	@$(BIN)/python hatch_build.py
+
+console-if-possible: $(VENV)/.installed-test
+	@$(BIN)/python hatch_build.py 2>&1 || echo "the console is served as modules, and some tests in tests/console are skipped"
+
+console-demo: console-if-possible  ## the console with two weeks of runs of a small shop, without an API key
 	@$(BIN)/python -m examples.console_demo
 
 demo-scale: $(VENV)/.installed-test  ## a fleet on one PostgreSQL under load and kills, and whether it kept its promises
@@ -44,10 +50,10 @@ WORKERS := -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 8 -
 # Temporary files are in memory where there is room: tests create databases and projects, and would wait for the disk.
 IN_MEMORY := $(shell test -z "$$TMPDIR" -a -w /dev/shm && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 4000000 {print "TMPDIR=/dev/shm"}')
 
-test: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed $(CLIENTS)/.installed $(SCHEMATHESIS)/.installed $(LLAMA_CPP)/.installed-smollm2  ## all tests
+test: console-if-possible $(NODE)/.installed $(LLMOCK)/.installed $(CLIENTS)/.installed $(SCHEMATHESIS)/.installed $(LLAMA_CPP)/.installed-smollm2  ## all tests
 	@$(IN_MEMORY) $(BIN)/python -m pytest $(WORKERS)
 
-test-long: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed $(CLIENTS)/.installed $(SCHEMATHESIS)/.installed $(LLAMA_CPP)/.installed-smollm2  ## all tests, with 20 times as many generated cases
+test-long: console-if-possible $(NODE)/.installed $(LLMOCK)/.installed $(CLIENTS)/.installed $(SCHEMATHESIS)/.installed $(LLAMA_CPP)/.installed-smollm2  ## all tests, with 20 times as many generated cases
 	@TEST_CASES=20 $(IN_MEMORY) $(BIN)/python -m pytest $(WORKERS) --timeout 900
 
 # `make test` runs them on openai 3.3, the oldest supported version and the one that pip selects together with Instructor.
@@ -77,7 +83,7 @@ format: $(VENV)/.installed-test
 lint: $(VENV)/.installed-test
 	@$(BIN)/ruff check .
 
-types: $(VENV)/.installed-test $(NODE)/.installed
+types: console-if-possible $(NODE)/.installed
 	@$(BIN)/mypy
 	@if test -e $(TSC); then $(NODEJS) $(TSC) -p framework/console/jsconfig.json; \
 	else echo "no TypeScript in $(NODE): the types of framework/console are not checked"; fi
@@ -88,10 +94,10 @@ picture: $(VENV)/.installed  ## draw the picture in the README from a real run
 chat-pictures: $(VENV)/.installed  ## draw chats in terminals of 80 and 120 columns; needs tmux
 	@$(BIN)/python -m examples.chat_pictures
 
-screenshots: $(VENV)/.installed-test  ## every page of the console as a picture, in build/screenshots
+screenshots: console  ## every page of the console as a picture, in build/screenshots
 	@$(BIN)/python -m examples.console_screenshots
 
-bench: $(VENV)/.installed-test  ## benchmarks, beside baselines that run in turn; about four minutes
+bench: console-if-possible  ## benchmarks, beside baselines that run in turn; about four minutes
 	@mkdir -p build/bench
 	@$(BIN)/python -m benchmarks --json build/bench/suite.json
 
@@ -107,11 +113,11 @@ docs: $(VENV)/.installed-test  ## write docs/reference from the code, and the si
 	@$(BIN)/python -m examples.reference
 	@$(BIN)/zensical build --strict --clean
 
-dist: $(VENV)/.installed-test  ## the source distribution and the wheel, in dist/
+dist: console  ## the source distribution and the wheel, in dist/
 	@$(BIN)/python -m build --no-isolation --outdir dist .
 
 clean:
-	@rm -rf $(VENV) build dist *.egg-info
+	@rm -rf $(VENV) build dist framework/console/built *.egg-info
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "agentsd needs Python 3.11 or newer; set PYTHON=/path/to/python3"; exit 1; }
@@ -139,7 +145,7 @@ $(NODE)/.installed: $(VENV)/.installed-test
 		yaml-language-server@1.25.0 @modelcontextprotocol/server-everything@2026.8.31 \
 		@modelcontextprotocol/server-filesystem@2026.8.31 @modelcontextprotocol/inspector@2.12.0 @copilotkit/aimock@1.43.0 \
 		ai@7.0.173 @ai-sdk/openai@4.0.118 @ai-sdk/openai-compatible@3.0.92 @ag-ui/client@1.0.0 \
-		typescript@7.0.2 acorn@8.19.0 >$(NODE)/npm.log 2>&1; then touch $@; \
+		typescript@7.0.2 >$(NODE)/npm.log 2>&1; then touch $@; \
 	else echo "npm cannot install its packages: tests/config/test_schema_editor.py, tests/llm/test_aimock.py, tests/server/openai/test_ai_sdk.py, tests/server/agui, tests of MCP servers and the types of framework/console are skipped"; fi
 
 # In a separate environment, so that an external server does not affect the versions of our packages.

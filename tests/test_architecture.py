@@ -20,7 +20,7 @@ FLOORS = (
     {"config", "memory"},
     {"evals"},
     {"engine"},
-    {"replay"},
+    {"replay", "console"},
     {"server", "testing"},
     {"pytest_fixtures"},
     {"cli"},

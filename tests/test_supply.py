@@ -142,6 +142,6 @@ def test_nothing_but_the_project_is_at_the_top_level() -> None:
         "tests",
     }
     files = {"AGENTS.md", "CHANGELOG.md", "LICENSE", "README.md", "Makefile", "pyproject.toml", "zensical.toml"}
-    files |= {"constraints.txt", ".gitignore", ".pre-commit-config.yaml", ".pre-commit-hooks.yaml"}
+    files |= {"constraints.txt", "hatch_build.py", ".gitignore", ".pre-commit-config.yaml", ".pre-commit-hooks.yaml"}
     there = {line.partition("/")[0] for line in listed.stdout.splitlines()}
     assert there - folders - files <= {".ci", ".github"}

@@ -74,8 +74,8 @@ def _serve(root: Path, settings: Settings, log: ServerLog, **options: bool) -> N
     try:
         from framework.server.process import serve
     except ModuleNotFoundError as missing:
-        if missing.name in {"fastapi", "rcssmin", "rjsmin", "uvicorn"}:
-            needed = f"`agentsd serve` needs FastAPI, uvicorn, rcssmin and rjsmin: {install_command('agentsd[serve]')}"
+        if missing.name in {"fastapi", "uvicorn"}:
+            needed = f"`agentsd serve` needs FastAPI and uvicorn: {install_command('agentsd[serve]')}"
             raise ConfigError(needed) from None
         raise
     forbid_inspection()

@@ -6,7 +6,6 @@ In reading order; each module imports only from those below it:
     worker            `agentsd worker`: executes queued and interrupted runs until a signal stops it.
     app               The FastAPI app of `agentsd serve`: the routes of a runtime, those for operations, the console.
     console           `/` and `/console/…`: the web page for people, from the static files of `framework/console`.
-    console_scripts   Joins the ES modules of the console into few scripts.
     operations_api    `/health`, `/ready` and `/metrics`: for load balancers, orchestrators and Prometheus.
     store_check       Checks whether a server can save to its store.
     routes            The router with all routes of a runtime.

@@ -1,13 +1,14 @@
 """`/` and `/console/…`: the web page for people, from the static files of `framework/console`.
 
-The page needs no key, because it contains nothing about the project; the routes that it calls do. Scripts and styles
-are sent joined, without comments and indentation, and compressed.
+The page needs no key, because it contains nothing about the project; the routes that it calls do. Files are sent as
+they are in the folder, compressed: those of its build, if there is one and it is of the modules in the folder.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gzip
+import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -16,24 +17,26 @@ from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 
-import rcssmin
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from framework.server.console_scripts import joined
+from framework.console import BUILT, SOURCES, has_current_build
 
+log = logging.getLogger(__name__)
 _ASSETS = "/console"
 _INDEX = "index.html"
+_NOT_BUILT = (
+    "the console is served as modules: Markdown is plain text, the editor is a plain field; "
+    "`make console` builds it, and wheels contain it built"
+)
 _CONTENT_TYPES = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
 }
 """Content types of the assets by suffix. Files with other suffixes are not served."""
-_SCRIPT = re.compile(r'<script[^>]*\ssrc="{{base}}/([^"]+)"')
-_STYLE = re.compile(r'<link rel="stylesheet" href="{{base}}/([^"]+)">\n?')
-_STYLES = "styles.css"
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -84,25 +87,14 @@ class ConsoleFiles:
 
     @classmethod
     def of(cls, contents: Mapping[str, bytes]) -> ConsoleFiles:
-        """Return the files with these contents by path, which contain the page.
-
-        The style sheets of the page become one, in their order, and its modules become one script, with one more for
-        each that is imported later (`console_scripts`).
-        """
-        text = contents[_INDEX].decode()
-        styles = [name for name in _STYLE.findall(text) if name in contents]
-        modules = {name: content.decode() for name, content in contents.items() if name.endswith(".js")}
-        sent = {name: content for name, content in contents.items() if name.endswith(".svg")}
-        for main in _SCRIPT.findall(text):
-            sent |= joined(modules, main)
-        sent[_STYLES] = b"\n".join(bytes(rcssmin.cssmin(contents[name])) for name in styles)
+        """Return the files with these contents by path, which contain the page."""
+        sent = {name: content for name, content in contents.items() if name != _INDEX}
         digest = sha256(contents[_INDEX])
         for name, content in sorted(sent.items()):
             digest.update(f"{name}\0{len(content)}\0".encode() + content)
         base = f"{_ASSETS}/{digest.hexdigest()[:16]}"
-        link = f'<link rel="stylesheet" href="{base}/{_STYLES}">'
-        page = _STYLE.sub("", text).replace("{{styles}}", link).replace("{{base}}", base)
-        return cls(base.rpartition("/")[2], page.encode(), {name: Asset.of(name, sent[name]) for name in sent})
+        page = contents[_INDEX].replace(b"{{base}}", base.encode())
+        return cls(base.rpartition("/")[2], page, {name: Asset.of(name, sent[name]) for name in sent})
 
 
 class _Folder:
@@ -126,10 +118,18 @@ class _Folder:
     def _latest(self) -> ConsoleFiles:
         version = sorted(_versions(self._path))
         if self._read is None or self._read[0] != version:
-            paths = [Path(path) for path, *_ in version]
-            if self._path / _INDEX not in paths:
+            built = has_current_build(self._path)
+            folder = self._path / BUILT if built else self._path
+            contents = {
+                name: Path(path).read_bytes()
+                for path, *_ in version
+                if (name := os.path.relpath(path, folder).replace(os.sep, "/")) != SOURCES
+                and not name.startswith(("../", f"{BUILT}/"))
+            }
+            if _INDEX not in contents:
                 raise HTTPException(404)
-            contents = {path.relative_to(self._path).as_posix(): path.read_bytes() for path in paths}
+            if not built:
+                log.info(_NOT_BUILT)
             self._read = version, ConsoleFiles.of(contents)
         return self._read[1]
 

@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
-import subprocess
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from posixpath import dirname, join, normpath
 
 import pytest
-import rjsmin
 
 from framework.server.console import ConsoleFiles
-from framework.server.console_scripts import as_function
-from tests.support.editor import node
+from tests.support.built_console import built_console, packages
 from tests.support.node_modules import CONSOLE
-from tests.support.paths import ROOT, SUPPORT
 
-PAGE_LIMIT = 184 * 1000
+PAGE_LIMIT = 180 * 1000
 """Bytes that the first visit of a page may load, uncompressed."""
 COMPRESSED_PAGE_LIMIT = 58 * 1000
 """The same as it is sent to browsers."""
-LIMIT = 408 * 1000
+LIMIT = 330 * 1000
 """Bytes of all files that browsers may load, uncompressed."""
-COMPRESSED_LIMIT = 132 * 1000
-"""The same, compressed: modules that several pages load count once."""
-SERVED = sorted(path for path in CONSOLE.rglob("*") if path.suffix in {".html", ".js", ".css", ".svg"})
+COMPRESSED_LIMIT = 124 * 1000
+"""The same, compressed."""
+KNOWN = {"__init__.py", "build.mjs", "jsconfig.json", "package.json", "types.d.ts"}
+OF_A_BUILD = CONSOLE / "built"
+SERVED = sorted(
+    path
+    for path in CONSOLE.rglob("*")
+    if path.suffix in {".html", ".js", ".css", ".svg"} and OF_A_BUILD not in path.parents
+)
 NAMES = [path.relative_to(CONSOLE).as_posix() for path in SERVED]
 SVG = "http://www.w3.org/2000/svg"
 IMPORTS = re.compile(r"""(?:^(?:import|export)\b[^"'();]*|\bimport\()\s*["'](\.\.?/[^"']+)["']""", re.MULTILINE)
 """Relative imports, static and dynamic."""
+BUILT_IMPORTS = re.compile(r"""\b(?:from|import)"(\.\.?/[^"]+)\"""")
+"""Static imports of a built script."""
+LIBRARIES: tuple[str, ...] = ()
+"""Some of those in the built console."""
 STATIC_IMPORTS = re.compile(r"""^import\b[^"'();]*["'](\.\.?/[^"']+)["']""", re.MULTILINE)
 PAGES = sorted(name for name in NAMES if name.endswith("/page.js"))
 COMMENTS = re.compile(r"/\*.*?\*/", re.DOTALL)
@@ -85,46 +90,77 @@ def global_classes(sheet: str) -> set[str]:
 
 @cache
 def sent() -> ConsoleFiles:
-    """Return the files as the server sends them."""
-    return ConsoleFiles.of({name: (CONSOLE / name).read_bytes() for name in NAMES})
+    """Return the files of the built console as the server sends them."""
+    built = built_console()
+    return ConsoleFiles.of({path.relative_to(built).as_posix(): path.read_bytes() for path in files_in(built)})
 
 
-def scripts() -> dict[str, str]:
-    return {name: asset.content.decode() for name, asset in sent().assets.items() if name.endswith(".js")}
+def files_in(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and path.name != "sources.txt"]
+
+
+def loaded(name: str) -> set[str]:
+    """Return a script of the built console with all that it imports at once, in any number of steps."""
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        if (script := waiting.pop()) not in found:
+            found.add(script)
+            text = sent().assets[script].content.decode()
+            waiting += [join_path(script, target) for target in BUILT_IMPORTS.findall(text)]
+    return found
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_loads_little(page: str) -> None:
-    """What a first visit of a page loads: the frame, the styles of all pages, and the script of this one."""
-    names = ["main.js", page, *(name for name in sent().assets if not name.endswith(".js"))]
+    """What a first visit of a page loads: the frame, the styles of all pages, and the scripts of this one."""
+    names = {"styles.css", "icon.svg", *loaded("main.js"), *loaded(page)}
     assert len(sent().page) + sum(len(sent().assets[name].content) for name in names) <= PAGE_LIMIT
     assert sum(len(sent().assets[name].compressed) for name in names) <= COMPRESSED_PAGE_LIMIT
 
 
 def test_all_files_together_stay_small() -> None:
-    found = sent()
-    folders: dict[str, int] = {"index.html": len(found.page), "styles.css": len(found.assets["styles.css"].content)}
-    modules = b""
-    numbers = {name: number for number, name in enumerate(name for name in NAMES if name.endswith(".js"))}
-    for name in numbers:  # once, although it may be in the scripts of several pages
-        module = rjsmin.jsmin(as_function(name, text_of(name), numbers)).encode()
-        folders[name.partition("/")[0]] = folders.get(name.partition("/")[0], 0) + len(module)
-        modules += module
-    assert sum(folders.values()) <= LIMIT, folders
-    assert len(gzip.compress(modules)) + len(found.assets["styles.css"].compressed) <= COMPRESSED_LIMIT
+    sizes = {name: len(asset.content) for name, asset in sent().assets.items() if name != "licenses.txt"}
+    assert sum(sizes.values()) <= LIMIT, sizes
+    assert sum(len(sent().assets[name].compressed) for name in sizes) <= COMPRESSED_LIMIT
 
 
-def test_the_scripts_contain_the_modules_of_the_folder() -> None:
-    """As functions they have the same syntax trees, imports and exports."""
-    acorn = ROOT / ".venv/node/node_modules/acorn/dist/acorn.mjs"
-    if not acorn.is_file():
-        pytest.skip("acorn is not installed: `make test` installs it")
-    files = {name: text_of(name) for name in NAMES if name.endswith(".js")}
-    program = [str(node()), str(SUPPORT / "compare_scripts.mjs"), str(acorn)]
-    asked = json.dumps({"files": files, "scripts": scripts()})
-    done = subprocess.run(program, input=asked, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {"compared": len(files), "different": []}
+def test_what_a_page_imports_is_known_before_its_script_has_arrived() -> None:
+    """The page preloads the script of shared modules, so no script is found only when another one has arrived."""
+    [chunk] = loaded("main.js") - {"main.js"}
+    assert f'<link rel="modulepreload" href="/console/{sent().digest}/{chunk}">' in sent().page.decode()
+    for page in PAGES:
+        assert len(loaded(page) - {chunk, page}) <= 1, "the approval card, which two pages show"
+
+
+def test_the_licenses_of_the_libraries_are_sent() -> None:
+    text = sent().assets["licenses.txt"].content.decode()
+    for name in LIBRARIES:
+        assert f"{name} {pinned()[name]} (" in text
+    assert "licenses.txt" in sent().assets["main.js"].content.decode()
+
+
+def pinned() -> dict[str, str]:
+    found: dict[str, str] = json.loads((CONSOLE / "package.json").read_text("utf-8"))["dependencies"]
+    return found
+
+
+def test_each_package_from_npm_has_an_exact_version() -> None:
+    assert [name for name, version in pinned().items() if not re.fullmatch(r"\d+\.\d+\.\d+", version)] == []
+    folder = packages()
+    if folder is None:
+        pytest.skip("the packages are not installed: `make test` installs them")
+    installed = json.loads((folder / ".package-lock.json").read_text("utf-8"))["packages"]
+    found = {name.removeprefix("node_modules/"): package["version"] for name, package in installed.items()}
+    assert {name: version for name, version in found.items() if not name.startswith("@esbuild/")} == pinned()
+
+
+def test_a_bare_checkout_has_a_module_with_the_names_of_the_libraries() -> None:
+    plain, real = (
+        set(re.findall(r"^export (?:const|function|async function) (\w+)", text_of(name), re.MULTILINE))
+        for name in ("core/libraries.js", "libraries/npm.js")
+    )
+    assert plain == real
 
 
 def test_modules_do_not_import_each_other_in_circles() -> None:
@@ -233,6 +269,7 @@ def test_every_import_exists(name: str) -> None:
 
 def test_every_file_is_used() -> None:
     waiting, used = [link.removeprefix("{{base}}/") for link in page().links], {"index.html"}
+    waiting.append("libraries/npm.js")  # of a build, in the place of core/libraries.js
     while waiting:
         name = waiting.pop()
         if name not in used:
@@ -246,6 +283,6 @@ def test_no_module_is_named_twice_by_different_letters() -> None:
 
 
 def test_only_known_kinds_of_files_are_here() -> None:
-    others = {path.name for path in CONSOLE.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    others = {path.name for path in CONSOLE.rglob("*") if path.is_file() and OF_A_BUILD not in path.parents}
     others -= {Path(name).name for name in NAMES}
-    assert others <= {"__init__.py", "jsconfig.json", "types.d.ts"}
+    assert {name for name in others if not name.endswith(".pyc")} <= KNOWN

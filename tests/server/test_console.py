@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from pathlib import Path
 
 import httpx2
@@ -11,6 +10,7 @@ import pytest
 from fastapi import FastAPI
 
 from framework import Runtime
+from framework.console import sources_digest
 from framework.server import router
 from framework.server.app import create_app
 from framework.server.console import console_routes
@@ -26,42 +26,26 @@ POLICY = (
 FILES = {
     "index.html": """
         <!doctype html>
-        {{styles}}
         <link rel="stylesheet" href="{{base}}/css/base.css">
         <script type="module" src="{{base}}/main.js"></script>
         """,
-    "main.js": """
-        import { h } from "./core/dom.js";
-        import "./shell/rail.js";
-        import rail from "./shell/default.js";
-        /** @type {import("./core/dom.js").H} */
-        export const page = () => import("./chat/page.js");
-        await page();
-        const place = "./no/import.js";
-        """,
+    "main.js": 'import { h } from "./core/dom.js";\nexport const page = () => import("./chat/page.js");\n',
     "core/dom.js": "export const h = 1;\n",
-    "shell/rail.js": """
-        import {
-            h,
-        } from '../core/dom.js';
-        import * as part from "./part.js";
-        export class Rail {}
-        export const width = part.x + h;
-        """,
-    "shell/default.js": "export default { a: 1 };\n",
-    "shell/part.js": "export const x = 1;\n",
-    "chat/page.js": """
-        import { h as make } from "../core/dom.js";
-        import "./list.js";
-        export const tag = "page-chat";
-        """,
-    "chat/list.js": "export async function list() {}\n",
+    "chat/page.js": 'export const tag = "page-chat";\n',
     "css/base.css": "body { margin: 0 }\n",
     "icon.svg": "<svg/>\n",
     "types.d.ts": "export type A = 1;\n",
     "jsconfig.json": "{}\n",
+    "package.json": "{}\n",
+    "build.mjs": "build();\n",
     "__init__.py": "",
-    "notes.txt": "not served",
+    "notes.pdf": "not served",
+}
+BUILT = {
+    "built/index.html": '<link rel="stylesheet" href="{{base}}/styles.css"><script src="{{base}}/main.js"></script>',
+    "built/main.js": "joined;",
+    "built/styles.css": "body{margin:0}",
+    "built/licenses.txt": "marked (MIT)\n",
 }
 
 
@@ -85,7 +69,12 @@ def get(folder: Path, path: str, method: str = "GET", **headers: str) -> httpx2.
 
 
 def base_of(response: httpx2.Response) -> str:
-    return response.text.partition('stylesheet" href="')[2].partition("/styles.css")[0]
+    return "/".join(response.text.partition('stylesheet" href="')[2].split("/")[:3])
+
+
+def build(folder: Path) -> None:
+    """Write a build of the modules in the folder, as they are now."""
+    write(folder, {**BUILT, "built/sources.txt": sources_digest(folder)})
 
 
 def test_the_page_has_its_headers_and_the_url_of_its_assets(folder: Path) -> None:
@@ -107,24 +96,39 @@ def test_the_page_has_its_headers_and_the_url_of_its_assets(folder: Path) -> Non
     assert "{{" not in response.text
 
 
-def test_the_modules_of_the_page_become_one_script(folder: Path) -> None:
-    script = get(folder, f"{base_of(get(folder, '/'))}/main.js").text
-    dom, main, default, part, rail = 2, 3, 4, 5, 6  # places among the sorted paths; chat/ has 0 and 1
-    assert re.findall(r"\b(\d):\(", script) == [str(number) for number in (dom, main, default, part, rail)]
-    assert f"{dom}:(()=>{{const h=1;return{{h}};}})" in script
-    assert f"{main}:(async()=>{{const{{h}}=need({dom});need({rail});const{{default:rail}}=need({default});" in script
-    assert 'const page=()=>load("chat/page.js",1);await page();const place="./no/import.js";return{page};})' in script
-    assert f"{default}:(()=>{{const value={{a:1}};return{{default:value}};}})" in script
-    assert f"const{{h,}}=need({dom});const part=need({part});class Rail{{}}" in script
-    assert "return{Rail,width};})};" in script
-    assert script.endswith(f"need({main});")
+def test_modules_that_are_not_built_are_sent_as_they_are_and_it_is_logged(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "framework.server"):
+        base = base_of(get(folder, "/"))
+    assert [record.message.partition(":")[0] for record in caplog.records] == ["the console is served as modules"]
+    assert "`make console`" in caplog.text
+    for name in ("main.js", "core/dom.js", "chat/page.js", "css/base.css"):
+        assert get(folder, f"{base}/{name}").text == FILES[name]
 
 
-def test_a_later_import_becomes_a_script_of_what_it_needs_besides(folder: Path) -> None:
-    assert get(folder, f"{base_of(get(folder, '/'))}/chat/page.js").text == (
-        "export default(need,load)=>({0:(()=>{async function list(){}\nreturn{list};}),"
-        '1:(()=>{const{h:make}=need(2);need(0);const tag="page-chat";return{tag};})});'
-    )
+def test_the_built_console_is_sent_while_it_is_of_the_modules_in_the_folder(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    build(folder)
+    with caplog.at_level("INFO", "framework.server"):
+        base = base_of(get(folder, "/"))
+        assert get(folder, f"{base}/main.js").text == "joined;"
+        assert get(folder, f"{base}/licenses.txt").headers["content-type"] == "text/plain; charset=utf-8"
+        assert caplog.records == []
+    for name in ("core/dom.js", "built/main.js", "sources.txt"):
+        assert get(folder, f"{base}/{name}").status_code == 404
+    (folder / "core/dom.js").write_text("export const h = 2;\n", "utf-8")
+    base = base_of(get(folder, "/"))
+    assert get(folder, f"{base}/core/dom.js").text == "export const h = 2;\n", "an edit is seen without a build"
+    assert get(folder, f"{base}/built/main.js").status_code == 404
+    build(folder)
+    assert get(folder, f"{base_of(get(folder, '/'))}/main.js").text == "joined;"
+
+
+def test_a_wheel_has_only_the_built_console(tmp_path: Path) -> None:
+    installed = write(tmp_path / "console", {**BUILT, "__init__.py": "", "built/sources.txt": "of another folder"})
+    assert get(installed, f"{base_of(get(installed, '/'))}/main.js").text == "joined;"
 
 
 def test_assets_are_compressed_for_clients_that_accept_it(folder: Path) -> None:
@@ -133,17 +137,7 @@ def test_assets_are_compressed_for_clients_that_accept_it(folder: Path) -> None:
         response = get(folder, path, accept_encoding=accepted)
         assert response.headers.get("content-encoding") == encoding
         assert response.headers["vary"] == "accept-encoding"
-        assert response.text.endswith("need(3);")
-
-
-def test_style_sheets_become_one_in_their_order(folder: Path) -> None:
-    text = FILES["index.html"] + '<link rel="stylesheet" href="{{base}}/css/chat.css">\n'
-    write(folder, {"css/chat.css": "p { margin: 1px }\n"})
-    (folder / "index.html").write_text(text.replace("{{styles}}", "") + "{{styles}}", "utf-8")
-    response = get(folder, "/")
-    assert response.text.count("stylesheet") == 1
-    assert get(folder, f"{base_of(response)}/styles.css").text == "body{margin:0}\np{margin:1px}"
-    assert get(folder, f"{base_of(response)}/css/chat.css").status_code == 404
+        assert response.text == FILES["main.js"]
 
 
 def test_a_client_that_has_the_page_gets_304(folder: Path) -> None:
@@ -155,18 +149,18 @@ def test_a_client_that_has_the_page_gets_304(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content_type", "content"),
+    ("name", "content_type"),
     [
-        ("chat/page.js", "text/javascript; charset=utf-8", None),
-        ("styles.css", "text/css; charset=utf-8", "body{margin:0}"),
-        ("icon.svg", "image/svg+xml", "<svg/>\n"),
+        ("chat/page.js", "text/javascript; charset=utf-8"),
+        ("css/base.css", "text/css; charset=utf-8"),
+        ("icon.svg", "image/svg+xml"),
     ],
 )
-def test_an_asset_is_kept_for_good(folder: Path, name: str, content_type: str, content: str | None) -> None:
+def test_an_asset_is_kept_for_good(folder: Path, name: str, content_type: str) -> None:
     base = base_of(get(folder, "/"))
     response = get(folder, f"{base}/{name}")
     assert response.status_code == 200
-    assert content is None or response.text == content, "without comments and indentation"
+    assert response.text == FILES[name]
     assert response.headers["content-type"] == content_type
     assert response.headers["cache-control"] == "public, max-age=31536000, immutable"
     assert response.headers["x-content-type-options"] == "nosniff"
@@ -174,7 +168,18 @@ def test_an_asset_is_kept_for_good(folder: Path, name: str, content_type: str, c
 
 
 @pytest.mark.parametrize(
-    "path", ["types.d.ts", "jsconfig.json", "__init__.py", "notes.txt", "index.html", "core/dom.js", "none.js", ""]
+    "path",
+    [
+        "types.d.ts",
+        "jsconfig.json",
+        "package.json",
+        "build.mjs",
+        "__init__.py",
+        "notes.pdf",
+        "index.html",
+        "none.js",
+        "",
+    ],
 )
 def test_other_files_are_not_served(folder: Path, path: str) -> None:
     assert get(folder, f"{base_of(get(folder, '/'))}/{path}").status_code == 404
@@ -186,10 +191,10 @@ def test_a_reload_shows_an_edit_and_never_a_mixed_set_of_files(folder: Path) -> 
             before = await http.get("/")
             (folder / "main.js").write_text("export const x = 1;\n", "utf-8")
             kept = await http.get(f"{base_of(before)}/main.js")
-            assert "const{h}=need(" in kept.text, "until the page is reloaded"
+            assert kept.text == FILES["main.js"], "until the page is reloaded"
             after = await http.get("/")
             assert base_of(after) != base_of(before)
-            assert "const{h}" not in (await http.get(f"{base_of(after)}/main.js")).text
+            assert (await http.get(f"{base_of(after)}/main.js")).text == "export const x = 1;\n"
             assert (await http.get(f"{base_of(before)}/main.js")).status_code == 404
             (folder / "new.svg").write_text("<svg/>", "utf-8")
             assert base_of(await http.get("/")) != base_of(after)

@@ -421,7 +421,7 @@ def test_without_the_extra_serve_reports_it_and_other_commands_work(tmp_path: Pa
     without = "import sys; sys.modules.update(fastapi=None, uvicorn=None, starlette=None)"
     command = install_command_in(tmp_path, "agentsd[serve]")
     for arguments, code, message in (
-        (["serve"], 78, f"`agentsd serve` needs FastAPI, uvicorn, rcssmin and rjsmin: {command}"),
+        (["serve"], 78, f"`agentsd serve` needs FastAPI and uvicorn: {command}"),
         (["config", "history", "--url", "http://127.0.0.1:1"], 1, "there is no server at http://127.0.0.1:1"),
     ):
         program = f"{without}; from framework.cli.main import main; main({arguments!r})"

@@ -34,6 +34,7 @@ from playwright.async_api import (
 from playwright.async_api import TimeoutError as PlaywrightTimeout
 
 from framework.llm.client import ModelClient
+from tests.support.built_console import built_console
 from tests.support.projects import write
 from tests.support.serving import Serving, serving_everything
 
@@ -97,8 +98,11 @@ async def serve_console(
         root: the folder of the project.
         files: its files by path (`tests.support.projects.agent`).
         model: the model `scripted` of the agents. Agents with `model: offline` need none.
-        **options: options of `Runtime.open`, such as `watch=True` for a test that edits files, `tools` or `store`.
+        **options: options of `Runtime.open`, such as `watch=True` for a test that edits files, `tools` or `store`, and
+            `console` for a console that is not built.
     """
+    if "console" not in options:
+        built_console()
     models = {"scripted": model} if model else None
     async with serving_everything(write(root, files), **{"models": models, **options}) as found:
         yield ConsoleServing(found.url, found.runtime, root)

@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from framework import Runtime
 from framework.server import router
 from framework.server.app import create_app
+from framework.server.console import console_routes
 from framework.server.event_feed import ConfigFeed
 from framework.server.open_streams import OpenStreams
 from framework.server.routes import build_routes, runtime_access_check
@@ -69,12 +70,21 @@ async def serving(
 
 
 @asynccontextmanager
-async def serving_everything(root: Path, **options: Any) -> AsyncIterator[Serving]:
-    """Open a runtime with these options and serve the whole app of `agentsd serve`, the console included."""
+async def serving_everything(root: Path, console: Path | None = None, **options: Any) -> AsyncIterator[Serving]:
+    """Open a runtime with these options and serve the whole app of `agentsd serve`, the console included.
+
+    Args:
+        root: the project.
+        console: a folder with another console, for a project that switches the one of the package off.
+        **options: options of `Runtime.open`.
+    """
     feed, streams = ConfigFeed(), OpenStreams()
     async with Runtime.open(root, **{"watch": False, "single_user": False, **options}) as runtime:
         unsubscribe = runtime.catalog.subscribe(feed.add)
-        async with _listening(create_app(runtime, feed, ServerMetrics(), None, streams), 5) as url:
+        app = create_app(runtime, feed, ServerMetrics(), None, streams)
+        if console:
+            app.include_router(console_routes(console))
+        async with _listening(app, 5) as url:
             try:
                 yield Serving(url, runtime)
             finally:

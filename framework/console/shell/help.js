@@ -2,6 +2,7 @@
 
 import { h } from "../core/dom.js";
 import { t } from "../core/i18n.js";
+import { isBuilt } from "../core/libraries.js";
 import { openDialog } from "../widgets/dialog.js";
 import { places } from "./places.js";
 
@@ -17,9 +18,14 @@ export function showKeys() {
   });
   const close = () => leave();
   const done = h("button.btn", { autofocus: true, onclick: close }, t("Close"));
-  const content = h("section", h("div.in", h("h2.h15", title), h("div.keys", sections)), h("footer", done));
+  const text = h("div.in", h("h2.h15", title), h("div.keys", sections), isBuilt ? null : bare());
+  const content = h("section", text, h("footer", done));
   const leave = openDialog(content, { label: title, kind: "wide", onClose: () => (isOpen = false) });
 }
+
+/** What a console lacks that is served as modules of a checkout. */
+const bare = () =>
+  h("p.dim", t("This console is not built: Markdown is plain text, and the editor is a plain field."));
 
 /** @param {string} keys separated by spaces */
 const marks = (keys) => keys.split(" ").map((key) => h("kbd", key));

@@ -54,6 +54,8 @@ export default {
   "and {n} more changes": "另有 {n} 处改动",
   "Open configuration": "打开配置",
   "Keyboard shortcuts": "键盘快捷键",
+  "This console is not built: Markdown is plain text, and the editor is a plain field.":
+    "此控制台未经构建：Markdown 显示为纯文本，编辑器为普通文本框。",
   Everywhere: "任何位置",
   "Search in this page": "在本页搜索",
   "Close; leave a field; in a chat, stop the run": "关闭；离开输入框；在对话中停止运行",
