@@ -80,8 +80,5 @@ def _show_change(event: ConfigReloaded | ConfigRejected, before: int) -> None:
     parts = [
         f"{name}: {', '.join(names)}" for name in ("added", "changed", "removed") if (names := getattr(event, name))
     ]
-    click.secho(
-        f"(generation {event.generation} is live; {'; '.join(parts) or 'nothing changed for agents'})",
-        dim=True,
-        err=True,
-    )
+    live = f"(generation {event.generation} is live; {'; '.join(parts) or 'nothing changed for agents'})"
+    click.secho(wrapped_line(live, hanging=1), dim=True, err=True)

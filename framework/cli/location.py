@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from framework.cli.screen import escape_controls, say
+from framework.cli.wrapping import wrapped_line
 from framework.config.files.snapshot import AGENTS
 from framework.config.overlay import SETTINGS_FILE
 from framework.config.settings import ENV_FILE_VARIABLE, ReloadSettings, Settings
@@ -129,8 +131,13 @@ def arguments_of(text: str | None) -> dict[str, Any]:
 
 
 def show_problem(problem: Problem) -> None:
-    """Print a problem on standard error."""
+    """Print a problem on standard error; on a terminal, its message is wrapped between words."""
     place, _, rest = str(problem).partition(": ")
-    click.secho(escape_controls(place), bold=True, nl=False, err=True)
-    click.secho(": warning: " if problem.severity == "warning" else ": ", fg="yellow", nl=False, err=True)
-    say(rest, err=True)
+    place = click.style(escape_controls(place), bold=True)
+    mark = click.style(": warning: " if problem.severity == "warning" else ": ", fg="yellow")
+    if sys.stderr.isatty():
+        message, *excerpt = map(escape_controls, rest.split("\n"))
+        click.echo("\n".join([wrapped_line(f"{place}{mark}{message}", hanging=2), *excerpt]), err=True)
+    else:
+        click.echo(f"{place}{mark}", nl=False, err=True)
+        say(rest, err=True)

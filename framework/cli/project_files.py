@@ -58,7 +58,7 @@ runtime_policy: {{max_steps: 10, timeout: 60s}}
 _OWN_TOOL = '''\
 """Tools of this project. A saved edit takes effect without a restart; agents name them as `text.FUNCTION`."""
 
-from framework import tool
+from agentsd import tool
 
 
 @tool(risk="low", idempotent=True)

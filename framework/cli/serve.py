@@ -108,4 +108,5 @@ def _announce(log: ServerLog, url: str, runtime: Runtime) -> None:
     accepts = "serves" if runtime.work.capacity else "accepts runs of"
     name = environment_in(current.files)
     about = f"{f'environment {name}; ' if name else ''}generation {current.number}; Ctrl-C ends it"
-    log.announce(f"agentsd {accepts} {agents} at {url} ({about})")
+    console = " and the console" if current.settings.server.console else ""
+    log.announce(f"agentsd {accepts} {agents}{console} at {url} ({about})")

@@ -94,6 +94,21 @@ def test_a_stored_run_fits_the_terminal_except_for_commands(tmp_path: Path, colu
     assert any("agentsd runs decide" in one for one in lines), "a command that is copied is not broken"
 
 
+@pytest.mark.parametrize("columns", [60, 80])
+def test_a_problem_of_a_file_is_wrapped_between_words(tmp_path: Path, columns: int) -> None:
+    write(
+        tmp_path,
+        {
+            "agents.d/one.yaml": agent(
+                "one", model="offline", runtime_policy="{risk_level: low}", skill_policy="{allow: [write_file]}"
+            )
+        },
+    )
+    message, _, _ = shown(tmp_path, "check", columns=columns).partition("agents: one")
+    assert max(map(len, message.splitlines())) <= columns
+    assert " ".join(message.split()).endswith("write_file has risk high, and risk_level is low")
+
+
 # --- the tree of a resumed run
 
 

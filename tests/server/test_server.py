@@ -82,7 +82,7 @@ def edit(server: Served, root: Path, text: str) -> dict[str, Any]:
 
 
 def test_the_first_line_contains_the_url_and_the_live_agents(still: Served) -> None:
-    assert still.line == f"agentsd serves 1 agent at {still.url} (generation 1; Ctrl-C ends it)"
+    assert still.line == f"agentsd serves 1 agent and the console at {still.url} (generation 1; Ctrl-C ends it)"
     assert still.get("/health") == {"status": "ok"}
     live = still.get("/agent/config")
     assert (live["generation"], live["agents"], live["problems"], live["held"]) == (1, ["one"], [], False)

@@ -86,7 +86,8 @@ class Generation:
     @property
     def summary(self) -> str:
         """One line for the log: number, agents, tools, and invalid files."""
-        text = f"generation {self.number} is live: {len(self.agents)} agents, {len(self.tools)} tools"
+        agents = "1 agent" if len(self.agents) == 1 else f"{len(self.agents)} agents"
+        text = f"generation {self.number} is live: {agents}, {len(self.tools)} tools"
         return f"{text}; invalid files: {', '.join(self.unusable)}" if self.unusable else text
 
     def problems_with(self, external: ExternalTools) -> tuple[Problem, ...]:

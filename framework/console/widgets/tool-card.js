@@ -28,7 +28,7 @@ const SAID = new Set(["waiting", "error", "denied", "cancelled"]);
 
 /** @param {string} status of a call @param {string} [error] a person's rejection begins with the same words always */
 export function statusWord(status, error = "") {
-  if (status === "cancelled" && error.startsWith("User cancelled")) return t("rejected");
+  if (status === "cancelled" && error.startsWith("The user rejected")) return t("rejected");
   return STATUSES[status]?.[2]() ?? status;
 }
 

@@ -41,7 +41,7 @@ from framework.types.state import (
 from framework.types.strict_json import canonical_call, content_digest, repetition_key
 from framework.types.text import did_you_mean, fix_surrogates
 
-_REJECTED = "User cancelled the operation"
+_REJECTED = "The user rejected this call"
 """Error of a call that a person rejects."""
 _ESCAPED_MARKS = str.maketrans("/~?", "___")
 """Separators in confirmation ids, which must not occur in a call's own id."""

@@ -164,7 +164,7 @@ def test_the_policy_is_evaluated_again_for_an_edited_call(shop: tuple[Path, list
 def test_a_rejected_call_is_not_executed_and_the_model_receives_the_reason(shop: tuple[Path, list[float]]) -> None:
     result = run_with(shop, Reject(reason="too dear"))
     assert shop[1] == []
-    assert result.messages[-2].content == "Cancelled: User cancelled the operation: too dear"
+    assert result.messages[-2].content == "Cancelled: The user rejected this call: too dear"
     assert result.tool_calls[0].status == "cancelled"
 
 
