@@ -101,7 +101,7 @@ bench: console-if-possible  ## benchmarks, beside baselines that run in turn; ab
 	@mkdir -p build/bench
 	@$(BIN)/python -m benchmarks --json build/bench/suite.json
 
-bench-plots: $(VENV)/.installed-test  ## write what was measured, in build/bench, into docs/benchmarks.md
+bench-plots: $(VENV)/.installed-test  ## write what was measured, in build/bench, into docs/benchmarks.md; all tables into build/bench/tables.md
 	@$(BIN)/python -m benchmarks.report build/bench/*.json
 
 bench-peers: $(VENV)/.installed-test  ## the same jobs in other agent frameworks; installs each in an environment of its own, 1 GB

@@ -1,8 +1,7 @@
 """Writes results into the docs: `python -m benchmarks.report RESULT.json… [--release NAME]`.
 
-`docs/benchmarks.md` gets the plots and the promises; it keeps its own text, only what is between its markers is
-replaced. Pages in `docs/benchmarks/` get the tables of what was measured; a page is left as it is if no benchmark of it
-was.
+`docs/benchmarks.md` gets the plots, and the promises beside those of the last release; only what is between its markers
+is replaced. All tables of what was measured are written to `build/bench/tables.md`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import argparse
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -22,10 +21,9 @@ from benchmarks.plots import Plot, draw
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs/benchmarks.md"
-TABLES = HERE.parent / "docs/benchmarks"
+TABLES = HERE.parent / "build/bench/tables.md"
 IMAGES = HERE.parent / "docs/images"
 RELEASES = HERE / "releases.json"
-SHOWN_RELEASES = 5
 WIDTH = 100
 """Columns of prose on the page."""
 PLOTS = (
@@ -37,30 +35,8 @@ PLOTS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A page with the tables of some benchmarks."""
-
-    file: str
-    title: str
-    benchmarks: Sequence[str]
-
-
-PAGES = (
-    Page("calls.md", "Model calls", ("wire", "function_calls", "loop", "filtering", "readers", "tokens", "plans")),
-    Page("many.md", "Many conversations", ("concurrency", "streaming", "serving", "tracing", "memory")),
-    Page(
-        "files.md",
-        "Files, processes and stores",
-        ("reload", "plugins", "imports", "commands", "terminal", "store", "arguments"),
-    ),
-    Page("peers.md", "Beside other frameworks", ("peers", "durable")),
-    Page("large.md", "Large projects and stores", ("large", "scale", "row_sizes", "console")),
-)
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the page, its plots, and with `--release` the ratios of a release."""
+    """Write the page, its plots and the tables, and with `--release` the ratios of a release."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=__doc__)
     parser.add_argument("files", nargs="+", type=results_file, help="what `python -m benchmarks --json` has written")
     parser.add_argument("--release", metavar="NAME", help="also remember the promised ratios, under this name")
@@ -68,13 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results, facts = merged(options.files)
     if options.release:
         remember(options.release, results, facts)
-    text = PAGE.read_text("utf-8")
-    for name, lines in (("measured", summary(results, facts)), ("releases", releases())):
-        text = between(text, name, "\n".join(lines))
-    PAGE.write_text(text, "utf-8")
-    for page in PAGES:
-        if results.keys() & set(page.benchmarks):
-            (TABLES / page.file).write_text("\n".join(tables_of(page, results, facts)) + "\n", "utf-8")
+    lines = "\n".join(summary(results, facts, *last_release()))
+    PAGE.write_text(between(PAGE.read_text("utf-8"), "measured", lines), "utf-8")
+    TABLES.parent.mkdir(parents=True, exist_ok=True)
+    TABLES.write_text("\n".join(tables_of(results, facts)) + "\n", "utf-8")
 
 
 def merged(files: Sequence[Path]) -> tuple[Results, Mapping[str, Any]]:
@@ -98,8 +71,10 @@ def between(page: str, name: str, text: str) -> str:
     return replaced
 
 
-def summary(results: Results, facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of the versions, the plots and the promises."""
+def summary(
+    results: Results, facts: Mapping[str, Any], release: str, ratios: Mapping[str, float | None]
+) -> Iterator[str]:
+    """Yield the lines of the versions, the plots and the promises; `ratios` are those of the last release."""
     yield _measured_on(facts)
     yield "\n| library | version |\n|---|---|"
     yield from (f"| {name} | {version} |" for name, version in facts["versions"].items())
@@ -107,19 +82,18 @@ def summary(results: Results, facts: Mapping[str, Any]) -> Iterator[str]:
         if table := plot.table(results):
             draw(plot, table, IMAGES / plot.file)
             yield f"\n**{table.title}**, {table.unit}\n\n![{table.title}](images/{plot.file})"
-    yield "\n| promise | ratio | promised |\n|---|---|---|"
-    yield from (f"| {_cell(name)} | {times(row.ratio)} | {promise(row)} |" for name, row in promised(results))
+    yield f"\n| promise | ratio | promised | {release} |\n|---|---|---|---|"
+    for shown, name, row in closest(results):
+        yield f"| {_cell(shown)} | {times(row.ratio)} | {promise(row)} | {times(ratios.get(name))} |"
 
 
-def tables_of(page: Page, results: Results, facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of a page with all tables of its benchmarks."""
-    yield f"# Benchmarks: {page.title.lower()}\n"
-    yield f"{_measured_on(facts)} [How it was measured](../benchmarks.md#method)."
-    for name in page.benchmarks:
-        if name in results:
-            yield f"\n## `{name}`"
-            for table in results[name]:
-                yield from _lines(table)
+def tables_of(results: Results, facts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of all tables."""
+    yield f"# Benchmarks\n\n{_measured_on(facts)} docs/benchmarks.md says how."
+    for name, tables in results.items():
+        yield f"\n## `{name}`"
+        for table in tables:
+            yield from _lines(table)
 
 
 def _measured_on(facts: Mapping[str, Any]) -> str:
@@ -141,6 +115,29 @@ def _lines(table: Table) -> Iterator[str]:
         yield "\n" + "\n".join(f"{fill(line, WIDTH)}  " for line in table.note.splitlines()).rstrip()
 
 
+def closest(results: Results) -> Iterator[tuple[str, str, Row]]:
+    """Yield of each table the row that is closest to its promise, and all rows that miss theirs.
+
+    Before the row are its name as shown, with the number of promises that it stands for, and its full name.
+    """
+    for name, tables in results.items():
+        for table in tables:
+            rows = sorted((row for row in table.rows if row.kept is not None), key=used, reverse=True)
+            shown = [row for index, row in enumerate(rows) if index == 0 or not row.kept]
+            for row in shown:
+                full = f"{name}: {table.title}: {row.name}"
+                rest = len(rows) - len(shown)
+                yield (f"{full} (and {rest} more)" if rest and row is shown[-1] else full), full, row
+
+
+def used(row: Row) -> float:
+    """Return the share of its limit that a row uses; above 1 if it misses its promise."""
+    ratio = row.ratio or 0
+    above = 0 if row.at_most is None else ratio / row.at_most if row.at_most else float(ratio > 0)
+    below = 0 if row.at_least is None else row.at_least / ratio if ratio else inf
+    return max(above, below)
+
+
 def promised(results: Results) -> Iterator[tuple[str, Row]]:
     """Yield each row with a promise, and its full name."""
     for name, tables in results.items():
@@ -155,16 +152,11 @@ def remember(release: str, results: Results, facts: Mapping[str, Any]) -> None:
     RELEASES.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
-def releases() -> Iterator[str]:
-    """Yield the lines of the table of the last releases."""
-    known: dict[str, Any] = json.loads(RELEASES.read_text("utf-8")) if RELEASES.exists() else {}
-    shown = sorted(known, key=lambda name: known[name]["date"])[-SHOWN_RELEASES:]
-    names = dict.fromkeys(name for release in shown for name in known[release]["ratios"])
-    heads = [f"{name} ({known[name]['date']})" for name in shown]
-    yield f"| promise | {' | '.join(heads)} |"
-    yield "|---|" + "---|" * len(shown)
-    for name in names:
-        yield f"| {name} | {' | '.join(times(known[release]['ratios'].get(name)) for release in shown)} |"
+def last_release() -> tuple[str, Mapping[str, float | None]]:
+    """Return the name and date of the last release, and its ratios."""
+    known: dict[str, Any] = json.loads(RELEASES.read_text("utf-8"))
+    name = max(known, key=lambda one: known[one]["date"])
+    return f"{name} ({known[name]['date']})", known[name]["ratios"]
 
 
 if __name__ == "__main__":

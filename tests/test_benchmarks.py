@@ -16,7 +16,7 @@ from benchmarks.__main__ import ON_REQUEST, SUITE, facts, main
 from benchmarks.harness import Row, Table, load, paired, promise, save
 from benchmarks.loop import LOOPER, STEPS, note, script
 from benchmarks.plots import OURS, Plot, draw
-from benchmarks.report import PAGE, PAGES, Page, between, summary, tables_of
+from benchmarks.report import PAGE, between, closest, last_release, summary, tables_of
 from benchmarks.tracing import stubbed
 from framework import RunResult, Runtime
 from framework.testing import ScriptedModel
@@ -88,21 +88,30 @@ def test_a_page_without_markers_is_an_error() -> None:
 
 
 def test_the_page_has_a_line_for_each_promise() -> None:
-    lines = list(summary({"work": [TABLE]}, facts()))
-    assert "| work: Work: agentsd | 0.25x | ≤ 0.20x MISSED |" in lines
-    for name in ("measured", "releases"):
-        between(PAGE.read_text("utf-8"), name, "new")
+    lines = list(summary({"work": [TABLE]}, facts(), "0.1.0", {"work: Work: agentsd": 0.2}))
+    assert "| work: Work: agentsd | 0.25x | ≤ 0.20x MISSED | 0.20x |" in lines
+    between(PAGE.read_text("utf-8"), "measured", "new")
+    assert last_release()[1]
 
 
-def test_a_page_of_tables_has_the_tables_of_its_benchmarks() -> None:
-    lines = list(tables_of(Page("work.md", "Work", ["work", "play"]), {"work": [TABLE], "rest": [TABLE]}, facts()))
-    assert [line for line in lines if line.startswith("|") and "0.25x" in line] == [
-        "| agentsd | 5 | 0.25x | ≤ 0.20x MISSED | |"
+def test_of_a_table_the_page_names_missed_promises_and_the_one_closest_to_its_limit() -> None:
+    rows = [Row("a", 1, 0.1, at_most=0.2), Row("b", 1, 0.19, at_most=0.2), Row("c", 1, 4.1, at_least=4), Row("d", 1, 2)]
+    exact = [Row("e", 0, 0.0, at_most=0), Row("f", 0, 0.0, at_most=0)]
+    missed = [Row("g", 1, 3.0, at_most=2), Row("h", 1, 1.0, at_least=2), Row("i", 1, 1.0, at_most=2)]
+    tables = [Table(title, "s", shown) for title, shown in (("Long", rows), ("Exact", exact), ("Lost", missed))]
+    assert [shown for shown, _, _ in closest({"work": tables})] == [
+        "work: Long: c (and 2 more)",
+        "work: Exact: e (and 1 more)",
+        "work: Lost: h",
+        "work: Lost: g (and 1 more)",
     ]
 
 
-def test_each_benchmark_is_on_one_page() -> None:
-    assert sorted(name for page in PAGES for name in page.benchmarks) == sorted([*SUITE, *ON_REQUEST])
+def test_all_tables_are_written_with_their_promises() -> None:
+    lines = list(tables_of({"work": [TABLE], "rest": [TABLE]}, facts()))
+    assert [line for line in lines if line.startswith("| agentsd")] == [
+        "| agentsd | 5 | 0.25x | ≤ 0.20x MISSED | |"
+    ] * 2
 
 
 def test_a_plot_has_one_bar_with_each_value(tmp_path: Path) -> None:
