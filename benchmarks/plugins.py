@@ -15,8 +15,7 @@ from time import perf_counter
 from benchmarks.harness import Row, Table, best, resident_mb
 from framework.config.agents.toolbox import PluginCache
 from framework.config.generations.catalog import Catalog
-from framework.tools.plugins.lifecycle import PluginLifecycle
-from framework.tools.plugins.loader import PluginLoader
+from framework.tools.plugins.loader import PluginLifecycle, PluginLoader
 from framework.tools.plugins.modules import PLUGIN_PACKAGE
 
 PLUGIN = b"""

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from framework.engine.work.source import WorkSource
     from framework.llm.capabilities import Prices
     from framework.store.protocol import RunInfo, Store
-    from framework.tools.extension import executor, hook
+    from framework.tools.declaration import executor, hook
     from framework.tools.http.client import HttpClient
-    from framework.tools.plugins.lifecycle import PluginContext
+    from framework.tools.plugins.loader import PluginContext
     from framework.tools.tool import Tool, ToolContext, tool
     from framework.tools.toolset import filter_tools
     from framework.types import events
@@ -174,7 +174,7 @@ _MODULES = {
     "Message": "framework.types.messages",
     "Plan": "framework.types.plan",
     "PlanStep": "framework.types.plan",
-    "PluginContext": "framework.tools.plugins.lifecycle",
+    "PluginContext": "framework.tools.plugins.loader",
     "Preflight": "framework.types.plan",
     "Prices": "framework.llm.capabilities",
     "Problem": "framework.types.problem",
@@ -199,9 +199,9 @@ _MODULES = {
     "TraceEntry": "framework.types.report",
     "Usage": "framework.types.messages",
     "WorkSource": "framework.engine.work.source",
-    "executor": "framework.tools.extension",
+    "executor": "framework.tools.declaration",
     "filter_tools": "framework.tools.toolset",
-    "hook": "framework.tools.extension",
+    "hook": "framework.tools.declaration",
     "tool": "framework.tools.tool",
 }
 """Modules of the names that are not errors."""

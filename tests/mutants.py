@@ -191,7 +191,7 @@ MUTANTS = (
         "engine/model_call/turn", "_CLOSING_TAG.sub('', text)", "text", "engine/model_call/test_caller_instructions"
     ),
     Mutant(
-        "tools/schema/repairs",
+        "tools/schema/json_schema",
         'expected.get("type") != _PLAIN_TYPES.get(type(value), "")',
         'expected.get("type") is None',
         "tools/schema/test_repairs",

@@ -45,7 +45,7 @@ HEAVY = {
 }
 """Modules that may be imported inside a function: SDKs that not every process needs."""
 HEAVY |= {"framework.types.bounded_body", "framework.llm.reconnection"}  # with httpx2
-HEAVY |= {"framework.tools.mcp.client", "framework.tools.mcp.connection"}  # with the MCP SDK, an extra
+HEAVY |= {"framework.tools.mcp.client"}  # with the MCP SDK, an extra
 HEAVY |= {"framework.store.sql.store"}  # with SQLAlchemy, for projects with a database
 HEAVY |= {"sqlalchemy.dialects.postgresql"}  # for a store in PostgreSQL
 HEAVY |= {"framework.engine.work.procrastinate"}  # with Procrastinate, an extra
@@ -123,7 +123,7 @@ TIME_OF_DAY = {
     "framework.telemetry.metrics": "when the last reload succeeded",
     "framework.telemetry.span": "times of spans",
     "framework.tools.builtin.notes": "shows when an item was changed",
-    "framework.tools.mcp.telemetry": "times of spans",
+    "framework.tools.mcp.content": "times of spans",
 }
 """Modules that read this machine's time of day, which may be wrong, and why nothing depends on it. Everything that
 expires, is deleted or is counted by day uses `Store.now`."""

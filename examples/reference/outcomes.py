@@ -10,15 +10,15 @@ from framework.server import errors as server_errors
 from framework.server import listen_socket, stopping
 from framework.server.agui import interrupts
 from framework.server.openai import run_answer
-from framework.tools.http import network, urls
-from framework.tools.schema import arguments, return_type
-from framework.tools.skills import format as skill_format
+from framework.tools import http_hosts
+from framework.tools.http import client, urls
+from framework.tools.schema import arguments, json_schema
 from framework.types import errors
 from framework.types.errors import EXIT_CODES, OUTCOMES, AgentsdError, outcome_for
 from framework.types.report import WARNINGS
 
 MODULES = (
-    *(errors, arguments, return_type, network, urls, skill_format),
+    *(errors, arguments, json_schema, client, urls, http_hosts),
     *(server_errors, interrupts, run_answer, listen_socket, stopping, remote),
 )
 """Where errors are defined: those of runs and tools first, then those of the server and of commands."""

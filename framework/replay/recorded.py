@@ -11,7 +11,7 @@ from typing import Any
 
 from framework.engine.routing.by_model import RouteChoice
 from framework.llm.client import Delta, FinishReason, ModelInfo, ModelReply, ModelRequest
-from framework.tools.extension import Extension
+from framework.tools.declaration import Extension
 from framework.tools.tool import Tool, ToolContext
 from framework.types.errors import ModelError, Paused, Refused, ToolError
 from framework.types.messages import Message, ToolCall, ToolResult, Usage

@@ -6,15 +6,13 @@ In reading order; each module imports only from those below it:
     plugins          Plugin files: Python files with tools, hooks and executors, reloaded while the process runs.
     conditions       Evaluates the conditions (`when`) of policy rules, and checks them against the arguments' types.
     connection_pool  Connections to tool servers, shared by the generations that use the same server entry.
-    skills           Skills of other services, called over HTTP.
     contracts        Pins the definitions of server tools: a changed tool waits until an operator accepts it.
     mcp              MCP servers: their tools, resources and prompts.
+    http_hosts       HTTP hosts that describe their tools in a file, and the source that calls them.
     tool_source      The interface of tool servers, and tools built from their descriptions.
     locations        Converts paths and URLs in arguments to one canonical form, before the policy is evaluated.
     files            Safe access to files below a base folder.
-    extension        Executors and hooks that plugins register.
     toolset          The tools of one agent: which are offered to the model, and which rules match each.
-    globs            Matches names against many globs at once.
     tool             Tools: a function, the schema of its arguments, and the properties that policies use.
     child_processes  Child processes: how Python is started, what they inherit, who may read this process.
     base_folder      The base folder of file tools: splits paths, matches patterns, names denied files.
@@ -22,6 +20,4 @@ In reading order; each module imports only from those below it:
     declaration      Checks the options of `@tool` when the tool is declared.
     http             HTTP for tools, limited to the hosts, methods and networks that the operator allows.
     schema           Schemas of tools: checks and repairs of arguments, and checks of return values.
-    session_values   Values that tools store for the duration of a conversation.
-    tool_span        The spans that a tool can add to the trace.
 """

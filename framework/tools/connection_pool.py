@@ -8,8 +8,8 @@ from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from framework.tools.http_hosts import SkillSource
 from framework.tools.mcp.source import McpSource
-from framework.tools.skills.source import SkillSource
 from framework.tools.tool_source import OnChange, ToolSource
 from framework.types.errors import ConfigError
 from framework.types.redact import redact

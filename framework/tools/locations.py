@@ -15,10 +15,9 @@ from typing import Any, Literal
 from urllib.parse import unquote
 
 from framework.tools.base_folder import BaseFolder, relative_to_base, split_path
-from framework.tools.files.safe_open import refuse_symlinks, relative_parts
+from framework.tools.files import refuse_symlinks, relative_parts
 from framework.tools.http.urls import parse_canonical_url
-from framework.tools.schema.json_schema import JsonSchema, type_names
-from framework.tools.schema.repairs import RepairedArguments
+from framework.tools.schema.json_schema import JsonSchema, RepairedArguments, type_names
 from framework.tools.tool import Tool
 from framework.types.errors import ToolError
 from framework.types.flat_schema import declared_properties, is_composed

@@ -6,11 +6,13 @@ import ast
 import asyncio
 import contextvars
 import inspect
+import json
 import sys
 import textwrap
 import typing
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
@@ -37,14 +39,93 @@ from framework.tools.declaration import (
     short_repr,
 )
 from framework.tools.schema.arguments import Arguments, ModelArguments
-from framework.tools.schema.return_type import ReturnError, ReturnType
-from framework.tools.session_values import Session
-from framework.tools.tool_span import StartSpan, noop_span
+from framework.tools.schema.json_schema import ReturnError, ReturnType
 from framework.types.errors import ConfigError, ToolError
 from framework.types.extras import install_command
 from framework.types.http import HttpLimits
 from framework.types.messages import ToolDefinition
 from framework.types.spec import Risk
+from framework.types.strict_json import read_object
+
+
+class ToolSpan(Protocol):
+    """A span of a tool."""
+
+    def set_attribute(self, name: str, value: Any, /) -> None:
+        """Set an attribute. Do not include text of users or models."""
+        ...
+
+    def fail(self, error_type: str, /) -> None:
+        """Mark the span as failed. `error_type` is one of a small set of values, never a message."""
+        ...
+
+
+class StartSpan(Protocol):
+    """Starts a span."""
+
+    def __call__(
+        self, name: str, attributes: Mapping[str, Any] | None = None, *, client: bool = False
+    ) -> AbstractContextManager[ToolSpan]:
+        """Start a span with a constant name. Set `client` if it is a call to another service."""
+        ...
+
+
+class _NoopSpan:
+    def set_attribute(self, name: str, value: Any, /) -> None:
+        """Nothing is recorded."""
+
+    def fail(self, error_type: str, /) -> None:
+        """Nothing is recorded."""
+
+
+def noop_span(
+    name: str,  # noqa: ARG001 - the signature is StartSpan's
+    attributes: Mapping[str, Any] | None = None,  # noqa: ARG001 - the signature is StartSpan's
+    *,
+    client: bool = False,  # noqa: ARG001 - the signature is StartSpan's
+) -> AbstractContextManager[ToolSpan]:
+    """Return a no-op span, used when nothing is recorded."""
+    return nullcontext(_NoopSpan())
+
+
+MAX_SESSION_CHARS = 64 * 1024
+"""Maximum size of all values together, as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """JSON values by name. They are persisted with the run and passed to the next run of the conversation."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a copy of the value, or `default`."""
+        return json.loads(json.dumps(self.values[key])) if key in self.values else default
+
+    def set(self, key: str, value: Any) -> None:
+        """Store a copy of a value.
+
+        Raises:
+            ToolError: the value is not JSON data, or all values together exceed the maximum size.
+        """
+        try:
+            entry = read_object(json.dumps({key: value}, allow_nan=False, ensure_ascii=False))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ToolError(f"cannot store {key!r}: not JSON data ({error})") from None
+        size = len(json.dumps({**self.values, **entry}, ensure_ascii=False))
+        if size > MAX_SESSION_CHARS:
+            raise ToolError(
+                f"cannot store {key!r}: session values would have {size} characters; the maximum is {MAX_SESSION_CHARS}"
+            )
+        self.values.update(entry)
+
+    def delete(self, key: str) -> None:
+        """Delete a value, if it exists."""
+        self.values.pop(key, None)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self.values))
+
 
 _WITHOUT_DOCSTRINGS = 2
 """Level of optimization from which Python removes docstrings."""

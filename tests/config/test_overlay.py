@@ -16,7 +16,7 @@ from framework.config.generations.catalog import Catalog
 from framework.config.overlay import SettingsSource, environment_in, is_settings_file
 from framework.config.settings import Settings
 from framework.config.yaml.document import read_document
-from framework.tools.files.protection import is_protected
+from framework.tools.files import is_protected
 from framework.types.errors import ConfigError
 from tests.support.cases import cases
 

@@ -269,7 +269,7 @@ ENDINGS = st.sampled_from(
 PRELUDE = '''\
 from dataclasses import replace
 from framework import Tool, ToolContext, executor, hook, tool
-from framework.tools.extension import Extension
+from framework.tools.declaration import Extension
 
 class Rude(BaseException):
     """Raises at whatever is done with it."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from framework.tools.globs import Globs
+from framework.tools.toolset import Globs
 from tests.support.cases import cases
 
 NAMES = ["", "*", "a", "ab", "a.b", "a.read_b", "read_", "x.read_y.z", "a\nb"]

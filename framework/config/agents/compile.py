@@ -22,7 +22,7 @@ from framework.config.templates.variables import CONVERSATION_VARIABLES, NO_RUN,
 from framework.config.yaml.document import Document, KeyPath
 from framework.config.yaml.environment import variable_hint
 from framework.config.yaml.parse import MAX_FILE_PROBLEMS, ParseError, sort_problems
-from framework.tools.extension import Extension
+from framework.tools.declaration import Extension
 from framework.tools.schema.arguments import ModelArguments
 from framework.tools.tool import Tool
 from framework.tools.tool_source import source_of

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import get_args
 
 from framework.config.yaml.document import Document, KeyPath
-from framework.tools.extension import Extension
+from framework.tools.declaration import Extension
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, HookPlace
 from framework.types.text import did_you_mean

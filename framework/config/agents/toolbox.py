@@ -13,9 +13,9 @@ from threading import Event
 from framework.config.agents.external_tools import ExternalTools
 from framework.config.agents.unexpected_errors import find_problems, problem_from_exception
 from framework.config.files.snapshot import source_digest
-from framework.tools.extension import Extension
-from framework.tools.plugins.helper_files import is_plugin, plugin_files
+from framework.tools.declaration import Extension
 from framework.tools.plugins.loader import Plugin, PluginError, PluginLoader
+from framework.tools.plugins.modules import is_plugin, plugin_files
 from framework.tools.plugins.trial import TrialNotStarted, try_plugins
 from framework.tools.tool import Tool
 from framework.tools.toolset import index_tools

@@ -36,7 +36,7 @@ from framework.config.settings import Settings
 from framework.telemetry.metrics import ReloadMetrics
 from framework.tools.connection_pool import ConnectionPool
 from framework.tools.contracts import Contracts
-from framework.tools.plugins.lifecycle import PluginLease, PluginLifecycle
+from framework.tools.plugins.loader import PluginLease, PluginLifecycle
 from framework.tools.tool import Tool
 from framework.types.events import ConfigRejected, ConfigReloaded
 from framework.types.problem import Problem

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from framework.config.generations.generation import Generation
-from framework.tools.plugins.lifecycle import PluginLease, PluginLifecycle
-from framework.tools.plugins.loader import Plugin
+from framework.tools.plugins.loader import Plugin, PluginLease, PluginLifecycle
 from framework.types.errors import ConfigError
 from framework.types.problem import Problem
 

@@ -29,7 +29,7 @@ from framework.telemetry.content import Content
 from framework.telemetry.span import NOOP_SPAN, TraceSpan
 from framework.telemetry.spans import OpenInferenceKind
 from framework.tools.base_folder import BaseFolder
-from framework.tools.extension import Extension
+from framework.tools.declaration import Extension
 from framework.types.errors import AgentsdError, outcome_for
 from framework.types.events import RunEvent, Warned
 from framework.types.messages import Message

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from framework.tools.schema.json_schema import JsonSchema, is_of_type, type_names
-from framework.tools.schema.repairs import UNREADABLE, parse_as
+from framework.tools.schema.json_schema import UNREADABLE, JsonSchema, is_of_type, parse_as, type_names
 from framework.types.errors import ToolError
 from framework.types.plan import PlanStep
 from framework.types.text import shorten

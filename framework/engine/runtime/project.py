@@ -15,7 +15,7 @@ from framework.engine.runtime.type_check import require_type
 from framework.llm.provider_table import OFFLINE, PROVIDERS
 from framework.tools.builtin import BUILTIN_TOOLS
 from framework.tools.declaration import short_repr
-from framework.tools.plugins.lifecycle import PluginLifecycle
+from framework.tools.plugins.loader import PluginLifecycle
 from framework.tools.tool import Tool
 from framework.tools.toolset import index_tools
 from framework.types.errors import ConfigError, RequestError

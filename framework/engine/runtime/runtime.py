@@ -31,7 +31,7 @@ from framework.llm.client import ModelClient
 from framework.store.memory import MemoryStore
 from framework.store.protocol import RunInfo, Store
 from framework.store.url import MEMORY_URL, open_store
-from framework.tools.plugins.lifecycle import PluginLifecycle
+from framework.tools.plugins.loader import PluginLifecycle
 from framework.tools.tool import Tool
 from framework.types.budget import BudgetStatus, budget_statuses
 from framework.types.errors import ConfigError, RequestError

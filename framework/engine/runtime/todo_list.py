@@ -13,7 +13,7 @@ from framework.engine.runtime.conversation import load_conversation
 from framework.engine.runtime.request import Caller
 from framework.store.protocol import Conversation, Store
 from framework.tools.builtin.notes import MAX_TODO_ITEMS, TODO
-from framework.tools.session_values import Session
+from framework.tools.tool import Session
 from framework.types.errors import ConversationBusy, ConversationNotFound, RequestError, ToolError
 from framework.types.plan import TodoItem, merge_items, read_items
 

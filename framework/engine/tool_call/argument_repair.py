@@ -13,7 +13,7 @@ from framework.config.agents.compile import Agent
 from framework.engine.context.run_context import RunContext
 from framework.tools.locations import canonical_arguments, require_canonical
 from framework.tools.schema.arguments import ArgumentsError
-from framework.tools.schema.repairs import RepairedArguments, repair_arguments
+from framework.tools.schema.json_schema import RepairedArguments, repair_arguments
 from framework.tools.tool import Tool
 from framework.tools.toolset import Toolset
 from framework.types.messages import ToolCall, original_keys

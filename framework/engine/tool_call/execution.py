@@ -24,7 +24,7 @@ from framework.telemetry.redact import places
 from framework.telemetry.span import current_span
 from framework.tools.builtin.notes import TODO
 from framework.tools.conditions import policy_views
-from framework.tools.plugins.errors import place_of_error
+from framework.tools.plugins.modules import place_of_error
 from framework.tools.tool import HostedOutput, Tool
 from framework.types.errors import Paused, ToolError
 from framework.types.events import TodoChanged, ToolRequested, ToolStarted

@@ -17,7 +17,7 @@ from framework.engine.context.run_context import RunContext
 from framework.engine.tool_call.results import to_json
 from framework.engine.tool_call.tool_context import build_tool_context
 from framework.telemetry.redact import places
-from framework.tools.extension import Extension
+from framework.tools.declaration import Extension
 from framework.types.errors import Paused, Refused
 from framework.types.messages import ToolCall, ToolResult
 from framework.types.state import Confirmation

@@ -11,9 +11,7 @@ from framework.engine.context.run_context import RunContext
 from framework.telemetry import names, plugin_span
 from framework.telemetry.plugin_span import PluginSpan
 from framework.tools.builtin.questions import ASK_USER
-from framework.tools.session_values import Session
-from framework.tools.tool import ToolContext, idempotency_key
-from framework.tools.tool_span import ToolSpan
+from framework.tools.tool import Session, ToolContext, ToolSpan, idempotency_key
 from framework.types.errors import Paused, ToolError
 from framework.types.events import ToolStarted
 from framework.types.messages import ToolCall

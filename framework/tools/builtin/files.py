@@ -7,8 +7,7 @@ import os
 import stat
 from contextlib import suppress
 
-from framework.tools.files.protection import readable_parts
-from framework.tools.files.safe_open import is_hidden, open_file, open_folder, printable
+from framework.tools.files import is_hidden, open_file, open_folder, printable, readable_parts
 from framework.tools.tool import ToolContext, tool
 from framework.types.errors import RequestError, ToolError
 from framework.types.file import File

@@ -9,8 +9,7 @@ from typing import Any
 
 from framework.tools.builtin.files import format_size
 from framework.tools.child_processes import child_environment, isolated_python
-from framework.tools.files.protection import readable_parts
-from framework.tools.files.safe_open import open_file
+from framework.tools.files import open_file, readable_parts
 from framework.tools.tool import ToolContext, tool
 from framework.types.errors import ToolError
 

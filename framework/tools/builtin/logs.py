@@ -12,8 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, BinaryIO, Literal
 
 from framework.tools.builtin.files import BINARY_CHECK_BYTES, format_size, is_binary
-from framework.tools.files.protection import readable_parts
-from framework.tools.files.safe_open import open_file
+from framework.tools.files import open_file, readable_parts
 from framework.tools.tool import ToolContext, tool
 from framework.types.errors import ToolError
 from framework.types.text import shorten

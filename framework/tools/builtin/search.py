@@ -18,8 +18,7 @@ from pathlib import Path
 from framework.tools.base_folder import BaseFolder
 from framework.tools.builtin.files import is_binary
 from framework.tools.child_processes import child_environment
-from framework.tools.files.protection import readable_parts
-from framework.tools.files.safe_open import is_hidden, open_file, open_folder, printable
+from framework.tools.files import is_hidden, open_file, open_folder, printable, readable_parts
 from framework.tools.tool import ToolContext, tool
 from framework.types.errors import ToolError
 

@@ -10,9 +10,15 @@ from heapq import nlargest
 from typing import Literal
 
 from framework.tools.builtin.files import format_size, is_binary
-from framework.tools.files.atomic_write import MAX_FILE_BYTES, Update, preview_write, write_atomically
-from framework.tools.files.protection import writable_parts
-from framework.tools.files.safe_open import printable, quoted
+from framework.tools.files import (
+    MAX_FILE_BYTES,
+    Update,
+    preview_write,
+    printable,
+    quoted,
+    writable_parts,
+    write_atomically,
+)
 from framework.tools.tool import ToolContext, tool
 from framework.types.errors import ToolError
 

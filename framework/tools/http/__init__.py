@@ -3,7 +3,5 @@
 In reading order; each module imports only from those below it:
 
     client     The HTTP client: requests and redirects within the limits of `tools.http`.
-    network    Resolves host names and opens connections, to allowed addresses only.
-    addresses  Decides which IP addresses tools may connect to.
     urls       Parses http(s) URLs and rejects those that clients or servers read in different ways.
 """

@@ -1,35 +1,177 @@
-"""The HTTP client of tools: requests and redirects within the limits of `tools.http`.
-
-Limits are checked twice: the URL before every request and every redirect, and the IP address when the socket is
-opened. A name is resolved once, all its addresses must be allowed, and the connection goes to one of them, so a name
-that resolves differently the second time changes nothing. Time and size of a response are limited. Each request uses a
-new connection, so that none is sent on one that the server is about to close.
-"""
+"""The guarded HTTP client of tools: checked addresses, redirects, limits of time and size."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from typing import TYPE_CHECKING, NoReturn, cast
 from urllib.parse import urljoin
 
-from framework.tools.http.network import (
-    CheckedNetwork,
-    HttpFailed,
-    HttpRefused,
-    Resolver,
-    resolve_host,
-    split_host_port,
-)
 from framework.tools.http.urls import UrlRefused, WebUrl, parse_canonical_url, parse_http_url, refuse_ambiguous_path
+from framework.types.errors import ToolError
 from framework.types.http import HttpLimits, Method
 
 if TYPE_CHECKING:
     import httpcore2
     import httpx2
+
+
+_Address = IPv4Address | IPv6Address
+
+ALWAYS_REFUSED = tuple(
+    ip_network(text)
+    for text in (
+        "169.254.0.0/16",  # link-local: the metadata service of most clouds, with credentials
+        "168.63.129.16/32",  # of Azure
+        "100.100.100.200/32",  # of Alibaba Cloud
+        "192.0.0.192/32",  # of Oracle Cloud
+        "fd00:ec2::/32",  # of AWS
+        "fd20:ce::/32",  # of Google Cloud
+        "fe80::/10",  # link-local
+    )
+)
+"""Metadata services and link-local addresses: refused even inside a network that the operator lists."""
+_TUNNELS = tuple(ip_network(text) for text in ("2001::/32", "2002::/16", "192.88.99.0/24"))
+"""Teredo and 6to4 tunnels: they hide the IPv4 address they lead to, and no public service needs them."""
+_PUBLIC_V6 = ip_network("2000::/3")
+_NAT64 = ip_network("64:ff9b::/96")
+_ISATAP = (0x00005EFE, 0x02005EFE)
+
+
+def is_allowed_address(text: str, private_networks: Iterable[str] = ()) -> bool:
+    """Return whether tools may connect to an address: it is public or in a listed network, and no metadata service."""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return False
+    target = _embedded_ipv4(address)
+    if any(address in network or target in network for network in ALWAYS_REFUSED) or getattr(address, "scope_id", None):
+        return False
+    allowed_networks = [ip_network(network) for network in private_networks]
+    return any(target in network for network in allowed_networks) or _is_public(target)
+
+
+def _embedded_ipv4(address: _Address) -> _Address:
+    """Return the IPv4 address that an IPv6 address represents, or the address itself."""
+    if isinstance(address, IPv4Address):
+        return address
+    if address.ipv4_mapped:
+        return address.ipv4_mapped
+    number = int(address)
+    if address in _NAT64 or number >> 32 & 0xFFFFFFFF in _ISATAP:
+        return IPv4Address(number & 0xFFFFFFFF)
+    return address
+
+
+def _is_public(address: _Address) -> bool:
+    if any(address in network for network in _TUNNELS):
+        return False
+    if isinstance(address, IPv6Address) and address not in _PUBLIC_V6:
+        return False
+    return address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)
+
+
+Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
+"""Returns all addresses of a host and port; raises OSError if it has no address."""
+
+
+class HttpRefused(ToolError):
+    """A request that is not allowed. The message says what to change, such as a line of agentsd.yaml."""
+
+    code = "http_refused"
+
+
+class HttpFailed(ToolError):
+    """A request without a usable response. The message says what came instead."""
+
+    code = "http_failed"
+
+
+async def resolve_host(host: str, port: int) -> Sequence[str]:
+    """Return the addresses of a host from the system's resolver; raises OSError."""
+    entries = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
+
+
+def split_host_port(entry: str) -> tuple[str, int | None]:
+    """Split an entry of `tools.http.domains` into host and port, and remove the brackets of an IPv6 address."""
+    host, _, port = entry.rpartition(":")
+    if not host or not port.isdecimal():
+        host, port = entry, ""
+    return (_normalized_address(host[1:-1]) if host.startswith("[") else host), int(port) if port else None
+
+
+def _normalized_address(address: str) -> str:
+    try:
+        return str(ip_address(address))
+    except ValueError:
+        return address
+
+
+def is_address(host: str) -> bool:
+    """Return whether a host is an IP address, not a name."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+class CheckedNetwork:
+    """Opens connections for httpcore2, to allowed addresses only."""
+
+    def __init__(self, limits: HttpLimits, resolver: Resolver) -> None:
+        self._networks = limits.private_networks
+        self._listed_addresses = frozenset(host for host, _ in map(split_host_port, limits.domains) if is_address(host))
+        self._resolver = resolver
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """Connect to an allowed address of the host; raises HttpRefused or HttpFailed."""
+        import httpcore2
+
+        failure = ""
+        for address in await self._addresses(host, port):
+            try:
+                return await httpcore2.AnyIOBackend().connect_tcp(address, port, timeout, local_address, socket_options)
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
+                failure = str(error)
+        raise HttpFailed(f"cannot connect to {host}:{port}: {failure}")
+
+    async def _addresses(self, host: str, port: int) -> Sequence[str]:
+        try:
+            addresses = [host] if is_address(host) else await self._resolver(host, port)
+        except (OSError, UnicodeError):
+            addresses = []
+        if not addresses:
+            raise HttpFailed(f"there is no host named {host}")
+        networks = (*self._networks, host) if host in self._listed_addresses else self._networks
+        if not all(is_allowed_address(address, networks) for address in addresses):
+            raise HttpRefused(
+                f"{host} resolves to an address that is not public: the operator can allow private networks with "
+                "tools.http.private_networks in agentsd.yaml, but no metadata service"
+            )
+        return addresses
+
+    async def connect_unix_socket(self, *_: object, **__: object) -> NoReturn:
+        """Raise HttpRefused: unix sockets are not allowed."""
+        raise HttpRefused("unix sockets are not allowed")
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait for a number of seconds."""
+        await asyncio.sleep(seconds)
+
 
 _REDIRECT_STATUSES = frozenset({301, 302, 303, 307, 308})
 _SAFE_METHODS = frozenset({"GET", "HEAD"})

@@ -4,10 +4,7 @@ In reading order; each module imports only from those below it:
 
     source          An MCP server as a tool source: lists its tools and calls them.
     client          Requests to an MCP server; answers are checked and converted to text and plain data.
-    connection      A connection to an MCP server that reconnects after failures.
     transports      Transports to MCP servers: child processes (stdio) and streamable HTTP.
-    telemetry       Metrics and failure spans of requests to MCP servers.
-    errors          Exceptions of MCP connections, and their messages without secrets.
     content         Converts MCP results, resources and prompts to text and plain data.
     child_launcher  Starts a program that the kernel kills when its parent process ends. Linux only.
 """

@@ -1,26 +1,293 @@
-"""Requests to an MCP server; answers are checked and converted to text, plain data and files."""
+"""A connection to one MCP server, and the client that lists and calls its tools."""
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import json
+import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mcp import MCPError
+import anyio
+import httpx2
+from mcp import Client, MCPError
 from mcp import types as wire
+from mcp.client import Transport, session
+from mcp.client.session import IncomingMessage
+from mcp.client.subscriptions import SubscriptionLost
+from mcp.types.version import MODERN_PROTOCOL_VERSIONS
+from opentelemetry import baggage
+from opentelemetry.context import attach
 from pydantic import TypeAdapter, ValidationError
 
-from framework.tools.mcp.connection import ConnectionCallbacks, McpConnection
-from framework.tools.mcp.content import prompt_text, resource_text, tool_output, truncate
-from framework.tools.mcp.errors import ConnectionLost, InputRequested, NotConnected, RequestFailed, SessionExpired
-from framework.tools.mcp.telemetry import McpMetrics, trace_failure
+from framework.tools.mcp.content import (
+    UNINFORMATIVE_MESSAGES,
+    ConnectionLost,
+    InputRequested,
+    McpMetrics,
+    NotConnected,
+    RequestFailed,
+    SessionExpired,
+    describe_error,
+    first_error,
+    mask_secrets,
+    prompt_text,
+    resource_text,
+    tool_output,
+    trace_failure,
+    truncate,
+)
+from framework.tools.mcp.transports import http_transport, stdio_transport, tool_by_tool
 from framework.types.errors import ToolError
+from framework.types.http import backoff
 from framework.types.tool_servers import McpServer
 
 if TYPE_CHECKING:
-    from mcp import Client
     from mcp.shared.dispatcher import ProgressFnT
+
+
+_STABLE_SECONDS = 30.0
+"""Duration of a connection, in seconds, after which the backoff starts again from its first delay."""
+_UNKNOWN_SESSION_STATUSES = {400, 404}
+"""HTTP statuses of a server that does not know the session (any longer)."""
+_CLOSE_SECONDS = 5.0
+"""Time limit for closing a connection, in seconds."""
+_CLIENT_INFO = wire.Implementation(name="agentsd", version="1")
+_NOISY_LOGGERS = ("mcp.client", "mcp.shared")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionCallbacks:
+    """Callbacks of a connection, called in the event loop."""
+
+    on_tools_changed: Callable[[], None]
+    """Called when the tools may have changed: after connecting, or when the server reports it."""
+    on_disconnect: Callable[[str], None]
+    """Called with the reason when connecting failed or the connection was lost."""
+
+
+class McpConnection:
+    """A connection that reconnects until it is closed."""
+
+    def __init__(self, name: str, server: McpServer, callbacks: ConnectionCallbacks, metrics: McpMetrics) -> None:
+        self._name, self._server, self._callbacks, self._metrics = name, server, callbacks, metrics
+        self._scope = anyio.CancelScope()
+        self._owner: asyncio.Task[None] | None = None
+        self._calls: set[asyncio.Task[object]] = set()
+        self._client: Client | None = None
+        self._ready, self._gone, self._closing = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._reason = "it has not connected yet"
+        self._status: int | None = None
+        self.invalid_tools: dict[str, str] = {}
+        """Tools that were left out of the lists received, and why; the caller clears it before it lists the tools."""
+
+    def start(self) -> None:
+        """Start connecting in the background."""
+        _silence_sdk_loggers()
+        # In an empty context: the caller's context, such as its span, ends before later reconnects.
+        self._owner = asyncio.create_task(self._own(), context=contextvars.Context())
+
+    async def close(self) -> None:
+        """Disconnect. A child process has ended afterwards."""
+        self._closing.set()
+        if self._owner is None:
+            return
+        if self._ready.is_set():
+            self._gone.set()
+            await asyncio.wait({self._owner}, timeout=_CLOSE_SECONDS)
+        self._scope.cancel()
+        await asyncio.wait({self._owner, *self._calls})
+
+    def drop(self, reason: str) -> None:
+        """Drop the current connection and reconnect."""
+        if not self._gone.is_set():
+            self._reason = mask_secrets(reason, self._server)
+            self._gone.set()
+        self._ready.clear()
+
+    def describe(self, error: BaseException) -> str:
+        """Describe an error without secrets."""
+        return describe_error(error, self._server, self._status)
+
+    async def request(self, send: Callable[[Client], Awaitable[T]], *, wait: float, timeout: float) -> T:
+        """Send a request and return the answer.
+
+        Args:
+            send: sends the request. Runs in a separate task that is cancelled with the caller.
+            wait: time to wait for a connection, in seconds.
+            timeout: time limit for the answer, in seconds.
+
+        Raises:
+            NotConnected: there is no connection; ConnectionLost or SessionExpired if it ended during the request.
+            TimeoutError: no answer in time.
+            MCPError: the server answered with an error. Other exceptions of `send` are raised as well.
+        """
+        try:
+            async with asyncio.timeout(wait):
+                await self._ready.wait()
+        except TimeoutError:
+            raise NotConnected(self._reason) from None
+        client, gone = self._client, self._gone
+        if client is None:  # lost again since
+            raise NotConnected(self._reason)
+        task = asyncio.create_task(_send_without_baggage(send, client))
+        self._calls.add(task)
+        task.add_done_callback(self._done)
+        try:
+            done, _ = await asyncio.wait({task}, timeout=timeout)
+        finally:
+            task.cancel()
+        if not done:
+            raise TimeoutError
+        return self._outcome(task, gone)
+
+    def _outcome(self, task: asyncio.Task[T], gone: asyncio.Event) -> T:
+        failure = None if task.cancelled() else task.exception()
+        if not task.cancelled() and failure is None:
+            return task.result()
+        error = failure and first_error(failure)
+        refused = self._session_is_forgotten(error)
+        if error is None or refused or _means_closed(error):
+            if gone is self._gone:
+                self.drop("the connection was lost" if error is None else self.describe(error))
+            raise (SessionExpired if refused else ConnectionLost)(self._reason) from error
+        raise error
+
+    def _session_is_forgotten(self, error: BaseException | None) -> bool:
+        """Return whether an HTTP server has restarted and rejected the session, so that the call was not executed."""
+        if not isinstance(error, MCPError):
+            return False
+        vague = error.message in UNINFORMATIVE_MESSAGES or error.code == wire.CONNECTION_CLOSED
+        return error.message == "Session terminated" or (vague and self._status in _UNKNOWN_SESSION_STATUSES)
+
+    def _done(self, task: asyncio.Task[object]) -> None:
+        self._calls.discard(task)
+        if not task.cancelled():
+            task.exception()  # retrieve it, so that asyncio does not log it
+
+    async def _own(self) -> None:
+        failures = 0
+        with self._scope:
+            while not self._closing.is_set():
+                began = anyio.current_time()
+                await self._connect()
+                if self._closing.is_set():
+                    return
+                self._callbacks.on_disconnect(self._reason)
+                failures = 0 if anyio.current_time() - began > _STABLE_SECONDS else failures
+                with anyio.move_on_after(_reconnect_delay(failures)):
+                    await self._closing.wait()
+                failures += 1
+
+    async def _connect(self) -> None:
+        """Connect, serve requests until the connection ends, and record the reason."""
+        self._gone, self._status = asyncio.Event(), None
+        try:
+            with anyio.CancelScope() as attempt:  # contains cancellation by the SDK
+                attempt.deadline = anyio.current_time() + self._server.connect_timeout
+                async with AsyncExitStack() as stack:
+                    with self._metrics.request("initialize"), trace_failure("mcp.connect", self._name, self._server):
+                        client = await stack.enter_async_context(
+                            Client(
+                                tool_by_tool(self._transport(), self.invalid_tools.__setitem__),
+                                cache=None,
+                                message_handler=self._on_message,
+                                client_info=_CLIENT_INFO,
+                            )
+                        )
+                    attempt.deadline = float("inf")
+                    with self._metrics.session():
+                        await self._serve(client)
+                    attempt.deadline = anyio.current_time() + _CLOSE_SECONDS
+            if attempt.cancelled_caught and not self._gone.is_set():
+                self.drop(f"it did not respond within {self._server.connect_timeout:g} s (`connect_timeout`)")
+        except Exception as failure:  # noqa: BLE001 - any failure leads to the next attempt
+            error = first_error(failure)
+            self.drop(self.describe(error))
+            if isinstance(error, httpx2.TransportError):  # the cause, if a call has reported the loss first
+                self._reason = self.describe(error)
+        finally:
+            self._ready.clear()
+            self._client = None
+
+    async def _serve(self, client: Client) -> None:
+        self._client, self._status = client, None  # errors during protocol negotiation do not matter
+        self._ready.set()
+        self._callbacks.on_tools_changed()
+        listening = asyncio.create_task(self._listen(client))
+        try:
+            await self._gone.wait()
+        finally:
+            self._ready.clear()
+            listening.cancel()
+
+    async def _listen(self, client: Client) -> None:
+        """Keep the change stream of modern-protocol servers open. `_on_message` receives its notifications as well."""
+        tools = client.server_capabilities.tools
+        if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or tools is None or not tools.list_changed:
+            return
+        lost = 0
+        while True:
+            try:
+                async with client.listen(tools_list_changed=True) as changes:
+                    self._callbacks.on_tools_changed()  # changes while the stream was closed
+                    async for _ in changes:
+                        pass
+            except SubscriptionLost:
+                pass  # closed or ended: open it again
+            except (MCPError, RuntimeError, anyio.ClosedResourceError):
+                return  # not supported, or the connection is lost, which is handled elsewhere
+            await asyncio.sleep(_reconnect_delay(lost))
+            lost += 1
+
+    async def _on_message(self, message: IncomingMessage) -> None:
+        if isinstance(message, wire.ToolListChangedNotification):
+            self._callbacks.on_tools_changed()
+
+    def _transport(self) -> Transport:
+        if self._server.command:
+            return stdio_transport(self._server, self.drop)
+        return http_transport(self._server, self._record_status)
+
+    def _record_status(self, status: int) -> None:
+        self._status = status
+
+
+def _means_closed(error: BaseException) -> bool:
+    """Return whether an error means a closed connection. Servers use the same code for other errors."""
+    if isinstance(error, MCPError):
+        return error.code == wire.CONNECTION_CLOSED and error.message == "Connection closed"
+    return isinstance(error, (httpx2.TransportError, anyio.ClosedResourceError))
+
+
+def _reconnect_delay(failures: int) -> float:
+    """Return the delay in seconds after a number of failures, with jitter so that reconnects are spread out."""
+    return backoff(failures, base=0.2, cap=30.0, spread=0.2)
+
+
+async def _send_without_baggage(send: Callable[[Client], Awaitable[T]], client: Client) -> T:
+    """Send a request with the trace context but without the embedding program's baggage."""
+    attach(baggage.clear())
+    return await send(client)
+
+
+def _silence_sdk_loggers() -> None:
+    """Silence the SDK's loggers, which log a traceback for each invalid message. Relevant errors become faults."""
+    for name in _NOISY_LOGGERS:
+        logger = logging.getLogger(name)
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.CRITICAL)
+    logging.getLogger("client").addFilter(_not_of_sdk)  # the embedding program may use this logger name too
+
+
+def _not_of_sdk(record: logging.LogRecord) -> bool:
+    return record.pathname != session.__file__
+
 
 _MAX_PAGES = 100
 _CONNECT_WAIT_SECONDS = 3.0
@@ -34,7 +301,6 @@ _POLL_SECONDS = 0.25
 _CALL_RESULT: TypeAdapter[wire.CallToolResult | wire.InputRequiredResult] = TypeAdapter(
     wire.CallToolResult | wire.InputRequiredResult
 )
-T = TypeVar("T")
 
 
 class McpClient:

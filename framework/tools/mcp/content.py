@@ -1,18 +1,106 @@
-"""Converts MCP results, resources and prompts to text, plain data and files of limited size."""
+"""Results, errors and spans of MCP servers, as runs see them."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import random
+import time
 from base64 import b64decode
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import anyio
+import httpx2
+from mcp import MCPError
+from opentelemetry import metrics, trace
+from opentelemetry.context import Context, attach, detach
+from opentelemetry.trace import NonRecordingSpan, SpanContext, Status, StatusCode, TraceFlags
+from pydantic import ValidationError
+
+from framework.types.certificates import missing_certificates
 from framework.types.errors import RequestError, ToolError
 from framework.types.file import File
+from framework.types.http import server_address
+from framework.types.text import one_line
+from framework.types.tool_servers import McpServer
 
 if TYPE_CHECKING:
     from mcp import types
+
+
+_MAX_CHARS = 300
+_MIN_SECRET_CHARS = 6
+"""Minimum length of a secret. Shorter values are words such as `debug`."""
+UNINFORMATIVE_MESSAGES = {"Server returned an error response", "Not Found"}
+"""Messages of the SDK for HTTP errors without details."""
+
+
+class NotConnected(Exception):
+    """There is no connection. The message states the reason."""
+
+
+class ConnectionLost(NotConnected):
+    """The connection ended during a call, whose outcome is unknown."""
+
+
+class SessionExpired(NotConnected):
+    """The server does not know the session any longer: the call was not executed."""
+
+
+class InputRequested(Exception):
+    """The server requested input from a person, a model or the file system, which is not supported."""
+
+
+class RequestFailed(ToolError):
+    """The server was connected but sent no valid answer."""
+
+
+def describe_error(error: BaseException, server: McpServer, status: int | None = None) -> str:
+    """Describe an error of a connection, with a fix and without secrets.
+
+    Args:
+        error: the error.
+        server: configuration of the server.
+        status: status of the last failed HTTP response.
+    """
+    return mask_secrets(_description(error, server, status), server)
+
+
+def first_error(error: BaseException) -> BaseException:
+    """Return the first error inside nested exception groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def mask_secrets(text: str, server: McpServer) -> str:
+    """Mask the values of the server's variables and headers in a message, and shorten it to one line."""
+    for secret in (*server.env.values(), *server.headers.values()):
+        for part in {secret.get_secret_value(), *secret.get_secret_value().split()}:
+            text = text.replace(part, "***") if len(part) >= _MIN_SECRET_CHARS else text
+    return one_line(text, _MAX_CHARS)
+
+
+def _description(error: BaseException, server: McpServer, status: int | None) -> str:
+    match error:
+        case FileNotFoundError() if server.command:
+            return f"no program {server.command[0]!r}: install it, or correct `command`"
+        case PermissionError() if server.command:
+            return f"cannot execute {server.command[0]!r}: correct `command`"
+        case httpx2.ConnectError() if "CERTIFICATE_VERIFY_FAILED" in str(error) and (missing := missing_certificates()):
+            return f"SSL_CERT_FILE names a file that does not exist ({missing}): correct or unset it"
+        case httpx2.ConnectError() | httpx2.ConnectTimeout():
+            return f"cannot connect to its `url`: {error}"
+        case ValidationError():
+            return "its response is not valid MCP"
+        case MCPError() if status and error.message in UNINFORMATIVE_MESSAGES:
+            return f"it responded with HTTP {status}: check {'`headers`' if status in {401, 403} else '`url`'}"
+        case MCPError():
+            return error.message
+    return f"{type(error).__name__}: {error}"
+
 
 MAX_RESULT_CHARS = 200_000
 MAX_RESULT_FILES = 20
@@ -136,3 +224,113 @@ def _contents_text(content: types.TextResourceContents | types.BlobResourceConte
 
 def _blob(kind: str, base64: str, reason: str = "") -> str:
     return f"[{kind}, {len(base64) * 3 / 4 / 1024:.1f} kB, not shown{': ' if reason else ''}{reason}]"
+
+
+_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
+"""Histogram boundaries in seconds, as the conventions recommend."""
+
+
+class McpMetrics:
+    """Durations of the requests and sessions of one server. Without a MeterProvider, the cost is negligible."""
+
+    def __init__(self, name: str, server: McpServer) -> None:
+        meter = metrics.get_meter("agentsd")
+        self._where = server_attributes(name, server)
+        self._requests = meter.create_histogram(
+            "mcp.client.operation.duration",
+            unit="s",
+            description="Duration of a request to an MCP server, as the client observes it.",
+            explicit_bucket_boundaries_advisory=_BUCKETS,
+        )
+        self._sessions = meter.create_histogram(
+            "mcp.client.session.duration",
+            unit="s",
+            description="Duration of a session with an MCP server, as the client observes it.",
+            explicit_bucket_boundaries_advisory=_BUCKETS,
+        )
+
+    @contextmanager
+    def request(self, method: str, *, tool: str = "", prompt: str = "") -> Iterator[dict[str, Any]]:
+        """Measure a request. Yields its attributes, to which `error.type` can be added for a result with an error."""
+        about: dict[str, Any] = {"mcp.method.name": method, **self._where}
+        if tool:
+            about |= {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": tool}
+        if prompt:
+            about["gen_ai.prompt.name"] = prompt
+        began = time.perf_counter()
+        try:
+            yield about
+        except BaseException as error:
+            about["error.type"] = request_error_type(error)
+            if isinstance(error, MCPError):
+                about["rpc.response.status_code"] = str(error.code)
+            raise
+        finally:
+            self._requests.record(time.perf_counter() - began, about)
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """Measure a session, from connecting to its end."""
+        about, began = dict(self._where), time.perf_counter()
+        try:
+            yield
+        except BaseException as error:
+            if not isinstance(error, asyncio.CancelledError):
+                about["error.type"] = request_error_type(error)
+            raise
+        finally:
+            self._sessions.record(time.perf_counter() - began, about)
+
+
+def server_attributes(name: str, server: McpServer) -> dict[str, Any]:
+    """Return the attributes of a server: its name in the file, the transport, and for HTTP its address and port."""
+    about: dict[str, Any] = {"agentsd.tool.server": name, "network.transport": "pipe" if server.command else "tcp"}
+    host, port = server_address(server.url)
+    if host is not None and port is not None:
+        about |= {"server.address": host, "server.port": port}
+    return about
+
+
+def request_error_type(error: BaseException) -> str:
+    """Return `error.type` of a failed request: JSON-RPC error code, `timeout`, `cancelled`, or exception class."""
+    if isinstance(error, BaseExceptionGroup):
+        return request_error_type(error.exceptions[0])
+    if isinstance(error, MCPError):
+        return str(error.code)
+    if isinstance(error, TimeoutError):
+        return "timeout"
+    if isinstance(error, asyncio.CancelledError):
+        return "timeout" if anyio.current_effective_deadline() <= anyio.current_time() else "cancelled"
+    return type(error).__name__
+
+
+@contextmanager
+def trace_failure(span: str, name: str, server: McpServer) -> Iterator[None]:
+    """Suppress the SDK's spans for a request outside runs, and emit a root span if the request fails.
+
+    Args:
+        span: name of the root span.
+        name: name of the server in its file.
+        server: configuration of the server.
+    """
+    began = time.time_ns()
+    unsampled = SpanContext(random.getrandbits(128), random.getrandbits(64), False, TraceFlags(TraceFlags.DEFAULT))
+    token = attach(trace.set_span_in_context(NonRecordingSpan(unsampled), Context()))
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        if (error_type := request_error_type(error)) == "timeout":  # other cancellations are intended
+            _emit_failure_span(span, name, server, began, error_type)
+        raise
+    except BaseException as error:
+        _emit_failure_span(span, name, server, began, request_error_type(error))
+        raise
+    finally:
+        detach(token)
+
+
+def _emit_failure_span(span: str, name: str, server: McpServer, began: int, error_type: str) -> None:
+    attributes = {"openinference.span.kind": "CHAIN", "error.type": error_type, **server_attributes(name, server)}
+    failed = trace.get_tracer("agentsd").start_span(span, context=Context(), attributes=attributes, start_time=began)
+    failed.set_status(Status(StatusCode.ERROR, error_type))
+    failed.end()

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from mcp import types as wire
     from mcp.shared.dispatcher import ProgressFnT
 
-    from framework.tools.mcp.client import McpClient
-    from framework.tools.mcp.connection import ConnectionCallbacks
+    from framework.tools.mcp.client import ConnectionCallbacks, McpClient
 
 MAX_TOOLS = 1000
 """Maximum number of tools of one server. `skill_policy` selects those that an agent is offered."""
@@ -243,7 +242,6 @@ def _quoted(name: str) -> str:
 
 
 def _import_client() -> tuple[type[McpClient], type[ConnectionCallbacks]]:
-    from framework.tools.mcp.client import McpClient
-    from framework.tools.mcp.connection import ConnectionCallbacks
+    from framework.tools.mcp.client import ConnectionCallbacks, McpClient
 
     return McpClient, ConnectionCallbacks

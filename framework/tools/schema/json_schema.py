@@ -1,12 +1,23 @@
-"""Looks up what a JSON Schema allows at a place in a value, and describes it in a few words."""
+"""JSON Schemas of tools: parsing, repair of arguments, and schemas of Python return types."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any
+import math
+import re
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, is_dataclass
+from decimal import Decimal
+from typing import Any, Final
 
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from typing_extensions import is_typeddict
+
+from framework.types.errors import ToolError
+from framework.types.file import File
 from framework.types.flat_schema import resolve_reference
+from framework.types.strict_json import MAX_JSON_DEPTH, read_json
 from framework.types.text import shorten
 
 _MAX_HOPS = 16
@@ -167,3 +178,204 @@ def _list_choices(branch: Mapping[str, Any]) -> str:
     values = branch["enum"] if isinstance(branch.get("enum"), list) else [branch.get("const")]
     shown = [json.dumps(value, ensure_ascii=False, default=str) for value in values[:_MAX_CHOICES]]
     return " | ".join([*shown, *(["…"] if len(values) > _MAX_CHOICES else [])])
+
+
+_INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,17})?([eE][+-]?[0-9]{1,3})?")
+_BOOLEANS = {"true": True, "false": False}
+_PLAIN_TYPES: Mapping[type, str] = {str: "string", int: "integer", bool: "boolean"}
+"""Types of values without parts, and JSON Schema's names for them."""
+UNREADABLE: Final = object()
+"""Returned by `parse_as` for a text that represents no value of the expected types."""
+
+
+_OMITTED: Any = object()
+
+
+@dataclass(frozen=True, slots=True)
+class RepairedArguments:
+    """Arguments after repair."""
+
+    arguments: dict[str, Any]
+    notes: tuple[str, ...] = ()
+    """One line per repaired field, without its value, such as `limit: string converted to integer`."""
+
+
+def repair_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> RepairedArguments:
+    """Return repaired arguments; those that match the schema are unchanged."""
+    if _are_plain(schema, arguments):
+        return RepairedArguments(dict(arguments))
+    repairs = _Repairs(JsonSchema(schema))
+    repaired = repairs.repair_parts(schema, dict(arguments), ())
+    return RepairedArguments(repaired, tuple(repairs.notes))
+
+
+def _are_plain(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:
+    """Return whether each argument has the one type that its property names, so that nothing needs repair.
+
+    It is true for most calls, and known in a fraction of the time of looking for repairs.
+    """
+    properties = schema.get("properties")
+    if schema.get("type") != "object" or not isinstance(properties, dict):
+        return False
+    for name, value in arguments.items():
+        expected = properties.get(name)
+        if not isinstance(expected, dict) or expected.get("type") != _PLAIN_TYPES.get(type(value), ""):
+            return False
+    return True
+
+
+class _Repairs:
+    def __init__(self, schema: JsonSchema) -> None:
+        self.notes: list[str] = []
+        self._schema = schema
+
+    def repair_parts(self, node: Any, value: Any, place: tuple[str | int, ...]) -> Any:
+        """Repair the parts of an object or a list; return the same object if nothing needs repair."""
+        if not isinstance(value, (dict, list)) or len(place) >= MAX_JSON_DEPTH:
+            return value
+        parts = list(value.items() if isinstance(value, dict) else enumerate(value))
+        optional = (
+            self._schema.optional_properties(node)
+            if isinstance(value, dict) and None in value.values()
+            else frozenset()
+        )
+        repaired = [
+            self._repair_value(self._schema.child(node, value, part), item, (*place, part), optional=part in optional)
+            for part, item in parts
+        ]
+        if all(new is old for new, (_, old) in zip(repaired, parts, strict=True)):
+            return value
+        if isinstance(value, list):
+            return repaired
+        return {key: new for key, new in zip(value, repaired, strict=True) if new is not _OMITTED}
+
+    def _repair_value(self, node: Any, value: Any, place: tuple[str | int, ...], *, optional: bool) -> Any:
+        types = type_names(self._schema.branches(node))
+        if value is None and optional and (_is_choice_without_null(node) or (types and "null" not in types)):
+            self._note(place, "null omitted")
+            return _OMITTED
+        if not types or is_of_type(value, types):
+            return self.repair_parts(node, value, place)
+        parsed = parse_as(value, types) if isinstance(value, str) else UNREADABLE
+        if parsed is not UNREADABLE:
+            self._note(place, f"string converted to {type_of(parsed)}")
+            return self.repair_parts(node, parsed, place)
+        if "array" in types and self._may_be_item(node, value):
+            self._note(place, "single value converted to array")
+            return self.repair_parts(node, [value], place)
+        return value
+
+    def _may_be_item(self, node: Any, value: Any) -> bool:
+        """Return whether a list of this one value can match; a string that looks like truncated JSON cannot."""
+        if value is None or (isinstance(value, str) and value.lstrip().startswith(("[", "{"))):
+            return False
+        types = type_names(self._schema.branches(self._schema.child(node, [value], 0)))
+        return is_of_type(value, types) or (isinstance(value, str) and parse_as(value, types) is not UNREADABLE)
+
+    def _note(self, place: tuple[str | int, ...], description: str) -> None:
+        self.notes.append(f"{'.'.join(str(part) for part in place)}: {description}")
+
+
+def _is_choice_without_null(node: Any) -> bool:
+    return isinstance(node, Mapping) and isinstance(choices := node.get("enum"), list) and None not in choices
+
+
+def parse_as(text: str, types: set[str]) -> Any:
+    """Return the value of one of these JSON types that a text represents exactly, or UNREADABLE."""
+    if not types.isdisjoint(("integer", "number")) and _INTEGER.fullmatch(text):
+        return int(text)
+    if "number" in types and _NUMBER.fullmatch(text) and _is_exact(text):
+        return float(text)
+    if "boolean" in types and text in _BOOLEANS:
+        return _BOOLEANS[text]
+    opening = text.lstrip()[:1]
+    if ("object" in types and opening == "{") or ("array" in types and opening == "["):
+        try:
+            return read_json(text)
+        except ValueError:
+            return UNREADABLE
+    return UNREADABLE
+
+
+def _is_exact(text: str) -> bool:
+    number = float(text)
+    return math.isfinite(number) and Decimal(repr(number)) == Decimal(text)
+
+
+MAX_DESCRIBED_SCHEMA_CHARS = 2000
+"""Maximum length of a schema that is described to the model, because every request pays for it."""
+_MAX_PROBLEMS = 5
+_GENERATED_KEYS = ("title", "description")
+"""Keys of a schema that Pydantic generates; descriptions of fields are kept."""
+
+
+class ReturnError(ToolError):
+    """A tool returned data that its annotation does not allow. Correct the tool or its annotation."""
+
+    code = "invalid_return"
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnType:
+    """The declared return type of a tool."""
+
+    name: str
+    adapter: TypeAdapter[Any]
+
+    @classmethod
+    def from_annotation(cls, annotation: Any) -> ReturnType | None:
+        """Return the type of a return annotation, or None if it declares no structure."""
+        parts = [*_parts(annotation)]
+        if File in parts or not any(map(_is_structure, parts)):
+            return None
+        name = annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")
+        return cls(name, TypeAdapter(annotation))
+
+    @property
+    def described(self) -> str:
+        """Type as JSON Schema, for the description of the tool; empty if it is too long."""
+        schema = self.adapter.json_schema(by_alias=False, mode="serialization")
+        text = json.dumps(_without_titles(schema), ensure_ascii=False, separators=(",", ":"))
+        return f"Returns JSON of this schema: {text}" if len(text) <= MAX_DESCRIBED_SCHEMA_CHARS else ""
+
+    def check(self, output: Any) -> Any:
+        """Return the output as JSON data of the declared type.
+
+        Raises:
+            ReturnError: the output does not match. The tool has already run.
+        """
+        try:
+            value = self.adapter.validate_python(output)
+            return self.adapter.dump_python(value, mode="json", by_alias=False, warnings="error")
+        except ValidationError as error:
+            details = error.errors(include_url=False, include_input=False, include_context=False)
+            problems = [f"{'.'.join(map(str, detail['loc'])) or 'result'}: {detail['msg']}" for detail in details]
+            reason = "; ".join(problems[:_MAX_PROBLEMS])
+        except Exception as error:  # noqa: BLE001 - validators and serializers are the tool's own code
+            reason = f"{type(error).__name__}: {error}"
+        raise ReturnError(f"the tool ran, but its return value is not a valid {self.name}: {reason}") from None
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    """Yield an annotation and all its type arguments, such as those of `list[Out] | None`."""
+    yield annotation
+    for part in typing.get_args(annotation):
+        yield from _parts(part)
+
+
+def _is_structure(part: Any) -> bool:
+    if not isinstance(part, type):
+        return False
+    return is_dataclass(part) or is_typeddict(part) or (issubclass(part, BaseModel) and part is not BaseModel)
+
+
+def _without_titles(schema: Any, *, is_names: bool = False) -> Any:
+    """Return a schema without its titles and without the descriptions of whole types."""
+    if isinstance(schema, list):
+        return [_without_titles(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    generated = () if is_names else _GENERATED_KEYS if "properties" in schema else ("title",)
+    declared = {key: value for key, value in schema.items() if key not in generated}
+    return {key: _without_titles(value, is_names=key in ("properties", "$defs")) for key, value in declared.items()}

@@ -18,7 +18,7 @@ from framework import Runtime, events, tool
 from framework.config.generations.generation import Generation
 from framework.config.settings import ReloadSettings, Settings
 from framework.testing import ScriptedModel, calls
-from framework.tools.skills.source import SkillSource
+from framework.tools.http_hosts import SkillSource
 from tests.support.commands import agentsd
 from tests.support.mcp_definitions import ANY_ARGUMENTS, open_tool_definition, server_file
 from tests.support.mcp_worlds import children, configure

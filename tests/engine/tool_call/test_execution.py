@@ -12,7 +12,7 @@ import pytest
 from framework import Approve, ConfigError, Reject, Respond, RunResult, Runtime, Tool, ToolContext, ToolError, tool
 from framework.llm.client import ModelRequest
 from framework.testing import JsonStore, Script, ScriptedModel, Turn, calls
-from framework.tools.session_values import MAX_SESSION_CHARS, Session
+from framework.tools.tool import MAX_SESSION_CHARS, Session
 from tests.support.projects import agent, write
 
 ALL = '{allow: ["*"]}'

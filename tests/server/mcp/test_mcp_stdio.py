@@ -32,7 +32,7 @@ PLUGIN = """
     import subprocess
 
     from framework import ToolCall, ToolContext
-    from framework.tools.extension import hook
+    from framework.tools.declaration import hook
 
     print("printed by the plugin")
     os.write(1, b"written by the plugin\\n")

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from framework import Approve, Runtime
 from framework.testing import ScriptedModel
+from framework.tools import files
 from framework.tools.builtin import BUILTIN_TOOLS
 from framework.tools.builtin.files import read_file
 from framework.tools.builtin.writing import edit_file, write_file
-from framework.tools.files import atomic_write as atomic_write
 from framework.tools.tool import ToolContext
 from framework.types.errors import ToolError
 from framework.types.messages import ToolCall
@@ -133,7 +133,7 @@ def test_rejections_change_nothing_and_name_no_host_path(tmp_path: Path, path: s
     for place in (outside / "s.txt", base / "file.txt", base / "locked.txt"):
         place.write_text("as it was")
     (base / "locked.txt").chmod(0o444)
-    (base / "big.txt").write_bytes(b"x" * (atomic_write.MAX_FILE_BYTES + 1))
+    (base / "big.txt").write_bytes(b"x" * (files.MAX_FILE_BYTES + 1))
     (base / "link.txt").symlink_to(outside / "s.txt")
     (base / "dangling.txt").symlink_to(outside / "new.txt")
     (base / "linked").symlink_to(outside)
@@ -155,7 +155,7 @@ def test_rejections_change_nothing_and_name_no_host_path(tmp_path: Path, path: s
     [
         ("a\0b", "zero byte"),
         ("a\ud800", "broken Unicode at character 2"),
-        ("é" * (atomic_write.MAX_FILE_BYTES // 2 + 1), r"the limit is 1\.0 MB"),
+        ("é" * (files.MAX_FILE_BYTES // 2 + 1), r"the limit is 1\.0 MB"),
     ],
 )
 def test_only_text_within_the_size_limit_is_written(tmp_path: Path, content: str, message: str) -> None:
@@ -165,7 +165,7 @@ def test_only_text_within_the_size_limit_is_written(tmp_path: Path, content: str
 
 
 def test_a_file_does_not_grow_past_the_limit(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"x" * atomic_write.MAX_FILE_BYTES)
+    (tmp_path / "a.txt").write_bytes(b"x" * files.MAX_FILE_BYTES)
     with pytest.raises(ToolError, match="would have"):
         write_file("a.txt", "x", "append", context=context(tmp_path))
 

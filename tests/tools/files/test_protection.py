@@ -25,7 +25,7 @@ from framework.tools.builtin.json_query import json_transform
 from framework.tools.builtin.logs import log_transform
 from framework.tools.builtin.search import search_files
 from framework.tools.builtin.writing import edit_file, write_file
-from framework.tools.files.protection import is_protected
+from framework.tools.files import is_protected
 from framework.tools.tool import ToolContext
 from framework.types.errors import ToolError
 from framework.types.messages import ToolCall

@@ -15,7 +15,7 @@ from framework.config.agents.diff import diff_settings
 from framework.config.overlay import SettingsSource
 from framework.config.settings import Settings, ToolSettings, common_folders
 from framework.testing import ScriptedModel
-from framework.tools.files.protection import writable_parts
+from framework.tools.files import writable_parts
 from framework.types.errors import ConfigError, ToolError
 from tests.support.cases import cases
 from tests.support.projects import agent, write

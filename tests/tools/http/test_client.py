@@ -14,9 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.tools.http.addresses import ALWAYS_REFUSED, is_allowed_address
-from framework.tools.http.client import HttpClient, HttpReply
-from framework.tools.http.network import HttpFailed, HttpRefused, Resolver
+from framework.tools.http.client import (
+    ALWAYS_REFUSED,
+    HttpClient,
+    HttpFailed,
+    HttpRefused,
+    HttpReply,
+    Resolver,
+    is_allowed_address,
+)
 from framework.tools.http.urls import UrlRefused, WebUrl, parse_canonical_url, parse_http_url
 from framework.types.errors import ToolError
 from framework.types.http import HttpLimits

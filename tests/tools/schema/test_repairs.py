@@ -16,7 +16,7 @@ from framework import Approve, RunResult, Runtime, events, tool
 from framework.engine.tool_call.explain import explain_call
 from framework.testing import ScriptedModel, calls
 from framework.tools.schema.arguments import ArgumentsError, SchemaArguments
-from framework.tools.schema.repairs import repair_arguments
+from framework.tools.schema.json_schema import repair_arguments
 from framework.tools.tool import Tool, ToolContext
 from framework.tools.tool_source import external_tool
 from framework.types.plan import PlanDraft

@@ -23,9 +23,8 @@ from pydantic import SecretStr
 from framework import Runtime, ToolContext
 from framework.testing import ScriptedModel
 from framework.tools.http.client import HttpReply
+from framework.tools.http_hosts import SkillSource, parse_listing, parse_result
 from framework.tools.schema.arguments import ArgumentsError
-from framework.tools.skills.format import parse_listing, parse_result
-from framework.tools.skills.source import SkillSource
 from framework.tools.tool import HostedOutput, Tool
 from framework.tools.tool_source import ToolSource
 from framework.types.errors import ConfigError, ToolError
