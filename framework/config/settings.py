@@ -337,9 +337,7 @@ class ServerSettings(Frozen):
     """Origins of web pages whose scripts may call the server, such as `https://app.example.com`. Their requests need a
     key like any other; without `api_keys`, they count as programs of this machine. Default: none."""
     max_connections: Annotated[int, Field(ge=1)] = 700
-    """Maximum of open connections. At the limit, a new one replaces the oldest that has no request in progress."""
-    max_connections_per_address: Annotated[int, Field(ge=1)] = 600
-    """The same for one client address (for IPv6, a /64 network). Clients behind a proxy share its address."""
+    """Maximum of open connections. A request on a further one gets 503."""
     max_streams: Annotated[int, Field(ge=1)] = 650
     """Maximum of open event streams. Fewer than `max_connections`, so that other requests are accepted."""
     max_streams_per_key: Annotated[int, Field(ge=1)] = 550
@@ -351,9 +349,6 @@ class ServerSettings(Frozen):
     instructions and tools. `false` refuses them."""
     allow_edit: bool = False
     """Whether keys with the role `admin` may edit agent files and templates over HTTP, as the console does."""
-    request_timeout: Duration = Field(default=10.0, validate_default=False)
-    """Time for a request to arrive completely, and for a client to continue reading a response; afterwards the
-    connection is closed."""
 
 
 class WorkSettings(Frozen):

@@ -45,7 +45,6 @@ In reading order; each module imports only from those below it:
     event_feed        Numbers configuration events, and keeps the last ones for clients that reconnect.
     listen_socket     Binds the socket of the server, and explains why an address is not available.
     access            Access control: requests need a key of `server.api_keys` or, without keys, must be local.
-    connections       Limits the number of connections, and how long each may wait for its client.
     open_streams      The open event streams of a server, which end when it stops.
     key_limits        Limits of each key: requests that start runs, runs in progress, and open event streams.
     identity          The identity of a client: its tenant and user, its agents and roles, and its limits.

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
+import resource
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
-from framework.config.settings import Settings
+from framework.config.settings import ServerSettings, Settings
 from framework.engine.runtime.runtime import Runtime
 from framework.server.app import create_app
-from framework.server.connections import BACKLOG, ConnectionLimits, file_limit_handler, protocol_class
 from framework.server.event_feed import ConfigFeed
 from framework.server.housekeeping import housekeeping
 from framework.server.listen_socket import bind_socket, server_url
@@ -23,8 +26,15 @@ from framework.server.stopping import Stopping
 from framework.telemetry.prometheus import Scrape
 from framework.telemetry.server_metrics import ServerMetrics
 
+log = logging.getLogger(__name__)
+
 _DRAIN_SECONDS = 20
 """Time limit for requests in progress when the server stops."""
+_RESERVED_FILES = 256
+"""Open files reserved for the store, tool servers, and connections that are being closed."""
+_OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_LOG_INTERVAL_SECONDS = 60.0
+"""Minimum interval between log lines about a lack of open files."""
 _OnStarted = Callable[[str, Runtime], None]
 """Called with the server's URL and the runtime once the server accepts requests."""
 
@@ -56,8 +66,8 @@ async def serve(
     """
     capacity = settings.work.concurrency if works else 0
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(file_limit_handler(loop))
-    limits, metrics = ConnectionLimits.of(settings.server), ServerMetrics()
+    loop.set_exception_handler(_file_limit_handler(loop))
+    max_connections, metrics = connection_limit(settings.server), ServerMetrics()
     with bind_socket(settings.server) as bound, Stopping() as stopping:
         try:
             async with (
@@ -71,7 +81,7 @@ async def serve(
                 ) as runtime,
                 housekeeping(runtime, metrics, settings.store.retention) as stop_housekeeping,
             ):
-                server = _Server(runtime, bound, limits, started, metrics, scrape)
+                server = _Server(runtime, bound, max_connections, started, metrics, scrape)
                 stopping.call_on_stop(stop_housekeeping, server.stop)
                 await server.serve([bound])
         except asyncio.CancelledError:
@@ -87,12 +97,11 @@ class _Server(uvicorn.Server):
         self,
         runtime: Runtime,
         bound: socket.socket,
-        limits: ConnectionLimits,
+        max_connections: int,
         started: _OnStarted,
         metrics: ServerMetrics,
         scrape: Scrape | None,
     ) -> None:
-        self._bound = bound
         self._feed, self._streams = ConfigFeed(), OpenStreams()
         self._unsubscribe = runtime.catalog.subscribe(self._feed.add)
         self._report_started: Callable[[], None] = lambda: started(server_url(*bound.getsockname()[:2]), runtime)
@@ -100,9 +109,8 @@ class _Server(uvicorn.Server):
             uvicorn.Config(
                 create_app(runtime, self._feed, metrics, scrape, self._streams),
                 lifespan="off",
-                # h11 limits header sizes; httptools, which uvicorn prefers, does not
-                http=protocol_class(limits, metrics.count_rejected),
-                backlog=BACKLOG,
+                http="h11",  # limits header sizes; httptools, which uvicorn prefers, does not
+                limit_concurrency=max_connections + 1,  # uvicorn refuses the connection that reaches its limit
                 ws="none",
                 log_config=None,  # the command line configures logging
                 log_level="error",  # invalid HTTP from clients must not fill the log
@@ -124,9 +132,39 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._bound.listen(socket.SOMAXCONN)  # asyncio uses one number for the queue and for accepts per turn
         self._report_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._unsubscribe()
         await super().shutdown(sockets)
+
+
+def connection_limit(settings: ServerSettings) -> int:
+    """Return the maximum of connections: that of the settings, lowered to the limit of open files."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if files == resource.RLIM_INFINITY or settings.max_connections <= files - _RESERVED_FILES:
+        return settings.max_connections
+    lowered = min(settings.max_connections, max(files - _RESERVED_FILES, 16))
+    log.warning(
+        "server.max_connections is lowered from %d to %d: the limit of open files is %d (ulimit -n)",
+        settings.max_connections,
+        lowered,
+        files,
+    )
+    return lowered
+
+
+def _file_limit_handler(loop: asyncio.AbstractEventLoop) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
+    """Return an exception handler for `loop` that logs a lack of open files once a minute, not at each attempt."""
+    reported = -_LOG_INTERVAL_SECONDS
+
+    def handle(running: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        nonlocal reported
+        error = context.get("exception")
+        if not (isinstance(error, OSError) and error.errno in _OUT_OF_FILES and "socket" in context):
+            running.default_exception_handler(context)
+        elif loop.time() - reported >= _LOG_INTERVAL_SECONDS:
+            reported = loop.time()
+            log.error("cannot accept connections: %s; raise the limit of open files (ulimit -n)", error.strerror)
+
+    return handle

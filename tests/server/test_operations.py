@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import socket
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -37,7 +36,7 @@ from framework.types.state import RunState
 from tests.support.otlp_sink import sink
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write
-from tests.support.served import PATIENCE, Served, served
+from tests.support.served import Served, served
 from tests.support.telemetry import metric_points
 
 ONE = {"agents.d/one.yaml": agent("one", model="offline")}
@@ -139,14 +138,6 @@ def test_open_event_streams_are_counted_by_route(still: Served) -> None:
         assert streams() == 3
     while streams():  # the server notices the closed connections a little later
         pass
-
-
-def test_a_connection_that_is_too_slow_is_counted(tmp_path: Path) -> None:
-    environment = {"AGENTSD_SERVER__REQUEST_TIMEOUT": "3s"}  # long enough for the requests of this test
-    with served(write(tmp_path, ONE), environment=environment) as server:
-        with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as silent:
-            assert silent.recv(1) == b""
-        assert value(samples(server), "agentsd_server_rejected_total", reason="request_timeout") == 1
 
 
 def test_runs_that_wait_and_failures_of_the_store_are_counted(tmp_path: Path, reader: InMemoryMetricReader) -> None:

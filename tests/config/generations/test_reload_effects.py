@@ -55,12 +55,10 @@ def test_every_setting_has_a_reload_effect() -> None:
         "server.cors_origins",
         "server.host",
         "server.max_connections",
-        "server.max_connections_per_address",
         "server.max_streams",
         "server.max_streams_per_key",
         "server.openwebui_tasks",
         "server.port",
-        "server.request_timeout",
         "work.concurrency",
         "work.engine",
     }
