@@ -9,7 +9,7 @@ from pathlib import Path
 
 from examples.reference.commands import commands_page, groups_page, run_commands_page
 from examples.reference.files import agent_page, settings_page
-from examples.reference.http import http_page
+from examples.reference.http import configuration_page, http_page
 from examples.reference.outcomes import outcomes_page
 from examples.reference.policy import policy_page
 from examples.reference.python import (
@@ -46,6 +46,7 @@ PAGES: Mapping[str, Callable[[], Iterator[str]]] = {
     "python-results": results_page,
     "python-plugins": plugins_page,
     "http": http_page,
+    "http-configuration": configuration_page,
     **{f"python-{name.rsplit('.', 1)[-1]}": partial(module_page, name) for name in MODULES},
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -49,13 +49,26 @@ skill_policy: {allow: []}
 
 
 def http_page() -> Iterator[str]:
-    """Yield the lines of the page."""
-    document = asyncio.run(_document())
+    """Yield the lines of the page on runs, conversations and usage."""
     yield "# HTTP API\n"
     yield _OPENING
+    yield "Routes for agents, files and the configuration are on [another page](http-configuration.md).\n"
+    yield from _routes(lambda tags: "runs" in tags)
+
+
+def configuration_page() -> Iterator[str]:
+    """Yield the lines of the page on the other routes."""
+    yield "# HTTP API: agents, files and configuration\n"
+    yield "After this page you know the routes that are not on [the page on runs](http.md).\n"
+    yield from _routes(lambda tags: "runs" not in tags)
+
+
+def _routes(is_wanted: Callable[[Sequence[str]], bool]) -> Iterator[str]:
+    document = asyncio.run(_document())
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
-            yield from _route(f"{method.upper()} {path}", operation, document)
+            if is_wanted(operation["tags"]):
+                yield from _route(f"{method.upper()} {path}", operation, document)
 
 
 async def _document() -> Document:

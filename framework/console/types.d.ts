@@ -371,6 +371,8 @@ export interface RunSummary {
   /** Until it begins or continues: `conversation`, `capacity`, `handed_on` or a limit. */
   waits_for: string | null;
   rating: Rating | null;
+  /** The run that it is a copy of, as a turn of a forked conversation. */
+  copied_from: string | null;
 }
 
 /** A person's rating of the answer of a run. */
@@ -462,6 +464,8 @@ export interface RunDetail {
   limits: Record<string, number | null>;
   decisions: Decided[];
   rating: Rating | null;
+  /** The run that it is a copy of, as a turn of a forked conversation. */
+  copied_from: string | null;
 }
 
 /** A finished span; times are Unix nanoseconds, as exact as a number is. */

@@ -1,4 +1,4 @@
-"""`/conversations`: lists, shows and deletes conversations."""
+"""`/conversations`: lists, shows, forks and deletes conversations."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
+from framework.engine.runtime.fork import fork_conversation as copy_conversation
 from framework.engine.runtime.runtime import Runtime
 from framework.server.identity import identity_of
+from framework.server.keyed_responses import IdempotencyHeader, KeyedResponses
 from framework.server.openapi import error_responses
 from framework.server.owned import list_conversations_for, load_conversation_for
 from framework.server.paging import Cursor, PageSize
 from framework.server.request_handling import verbatim_response
 from framework.server.roles import requires
-from framework.server.run_requests import Id
+from framework.server.run_requests import ForkBody, Id
 from framework.server.run_schemas import (
     ConversationDetail,
     ConversationList,
     ConversationSummary,
     DeletedConversation,
+    ForkedConversation,
 )
 from framework.store.conversation_lists import SEARCHED_CONVERSATIONS, ConversationQuery
 
@@ -30,8 +33,9 @@ _TENANT = Annotated[Id | None, Query(description="Its tenant, if the key can acc
 _USER = Annotated[Id | None, Query(description="Its user, if the key can access several that have one with this id.")]
 
 
-def add_conversation_routes(routes: APIRouter, runtime: Runtime) -> None:
+def add_conversation_routes(routes: APIRouter, runtime: Runtime, keyed: KeyedResponses) -> None:
     """Add the routes below `/conversations`."""
+    _add_fork_route(routes, runtime, keyed)
 
     @routes.get("/conversations", response_model=ConversationList, dependencies=[requires("read")])
     async def list_conversations(
@@ -74,3 +78,32 @@ def add_conversation_routes(routes: APIRouter, runtime: Runtime) -> None:
         found = await load_conversation_for(runtime, identity_of(request), conversation_id, tenant, user)
         runs = await runtime.store.delete_conversation(found.id, found.tenant, found.user)
         return verbatim_response(DeletedConversation(conversation_id=found.id, runs=runs))
+
+
+def _add_fork_route(routes: APIRouter, runtime: Runtime, keyed: KeyedResponses) -> None:
+    @routes.post(
+        "/conversations/{conversation_id}/fork",
+        status_code=201,
+        response_model=ForkedConversation,
+        dependencies=[requires("chat")],
+        responses=error_responses(404, 409, 413),
+    )
+    async def fork_conversation(
+        request: Request,
+        conversation_id: str,
+        body: ForkBody,
+        tenant: _TENANT = None,
+        user: _USER = None,
+        idempotency_key: IdempotencyHeader = None,
+    ) -> Response:
+        """Begin a new conversation with copies of the turns before or up to a run. Nothing is executed.
+
+        Send the next message, such as an edited one, with the id of the new conversation.
+        """
+
+        async def fork() -> Response:
+            origin = await load_conversation_for(runtime, identity_of(request), conversation_id, tenant, user)
+            made = await copy_conversation(runtime.store, origin, body.point, body.conversation_id)
+            return verbatim_response(ForkedConversation.of(made), 201)
+
+        return await keyed.once(request, idempotency_key, fork)

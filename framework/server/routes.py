@@ -83,7 +83,7 @@ def build_routes(
     add_run_routes(runs, service, keyed)
     add_approval_routes(runs, runtime)
     add_replay_routes(runs, service, keyed)
-    add_conversation_routes(runs, runtime)
+    add_conversation_routes(runs, runtime, keyed)
     add_usage_routes(runs, runtime)
     add_identity_routes(config, runtime)
     add_agent_routes(config, runtime)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 from pydantic.config import JsonDict
 
+from framework.engine.runtime.fork import ForkPoint
 from framework.engine.runtime.request import RunOptions
 from framework.server.owned import MAX_URL_ID_CHARS
 from framework.server.schemas import PRINTABLE, whole_number
@@ -174,10 +175,29 @@ class RunFilters(BaseModel):
         )
 
 
+class ForkBody(RequestModel):
+    """Where a fork leaves the history of its conversation: exactly one of `before`, `after` and `messages`."""
+
+    before: Id | None = None
+    """Id of the run whose message and answer are left out, with those after it."""
+    after: Id | None = None
+    """Id of the last run that is kept."""
+    messages: Annotated[int, Field(ge=0, le=10**6), BeforeValidator(whole_number)] | None = None
+    """Number of messages of the conversation that are kept; the last one must be an answer."""
+    conversation_id: Id | None = None
+    """Id of the new conversation. Default: a new one."""
+
+    @property
+    def point(self) -> ForkPoint:
+        """The place."""
+        return ForkPoint(self.before, self.after, self.messages)
+
+
 class RatingBody(RequestModel):
     """A rating of the answer of a run."""
 
     rating: RatingValue
+    """Whether the answer was good (`up`) or not (`down`)."""
     comment: Annotated[str, Field(max_length=MAX_COMMENT_CHARS)] = ""
     """Why: what was good or wrong. `agentsd runs export --as-test` writes it as the note of the case."""
 

@@ -127,6 +127,9 @@ class RunSummary(ResponseModel):
     as `agent:support`."""
     rating: Rating | None = None
     """A person's rating of the answer."""
+    copied_from: str | None = None
+    """Id of the run that it is a copy of, as a turn of a forked conversation. Only lists of the runs of a conversation
+    contain copies."""
 
     @classmethod
     def of(cls, info: RunInfo) -> RunSummary:
@@ -155,6 +158,7 @@ class RunSummary(ResponseModel):
             priority=info.priority,
             waits_for=info.waits_for,
             rating=info.rating,
+            copied_from=info.copied_from,
         )
 
 
@@ -212,6 +216,8 @@ class RunDetail(RunResult):
     """Decisions in the order they were made, those on confirmations that expired included."""
     rating: Rating | None = None
     """A person's rating of the answer."""
+    copied_from: str | None = None
+    """Id of the run that it is a copy of, as a turn of a forked conversation."""
 
     @classmethod
     def of(cls, state: RunState, info: RunInfo, generation: Generation, decisions: Sequence[MadeDecision]) -> RunDetail:
@@ -234,6 +240,7 @@ class RunDetail(RunResult):
             "pending": tuple(PendingConfirmation.of(one, generation) for one in result.pending),
             "decisions": tuple(decisions),
             "rating": info.rating,
+            "copied_from": info.copied_from,
         }
         return cls.model_construct(**{**dict(result), **more})
 
@@ -317,6 +324,8 @@ class ConversationSummary(ResponseModel):
     """The beginning of the user's message of its first stored run."""
     status: Status | None
     """Status of its last stored run."""
+    forked_from: str | None = None
+    """Id of the conversation whose first turns were copied to this one."""
 
     @classmethod
     def of(cls, info: ConversationInfo) -> ConversationSummary:
@@ -333,6 +342,7 @@ class ConversationSummary(ResponseModel):
             tenant=info.tenant,
             title=info.title,
             status=info.status,
+            forked_from=info.forked_from,
         )
 
 
@@ -360,6 +370,8 @@ class ConversationDetail(ResponseModel):
     """Messages of the turns that completed or were stopped by a limit."""
     summary: Summary | None
     """Summary that replaces the beginning of the messages in requests to a model."""
+    forked_from: str | None = None
+    """Id of the conversation whose first turns were copied to this one."""
 
     @classmethod
     def of(cls, conversation: Conversation) -> ConversationDetail:
@@ -374,6 +386,29 @@ class ConversationDetail(ResponseModel):
             tenant=conversation.tenant,
             messages=conversation.messages,
             summary=conversation.summary,
+            forked_from=conversation.forked_from,
+        )
+
+
+class ForkedConversation(ResponseModel):
+    """A conversation that begins with copies of the turns of another."""
+
+    conversation_id: str
+    forked_from: str | None
+    """Id of the other conversation."""
+    agent: str | None
+    """The agent that answered last."""
+    turns: int
+    """Number of turns that were copied."""
+
+    @classmethod
+    def of(cls, conversation: Conversation) -> ForkedConversation:
+        """Return a forked conversation."""
+        return cls(
+            conversation_id=conversation.id,
+            forked_from=conversation.forked_from,
+            agent=conversation.agent,
+            turns=conversation.turns,
         )
 
 

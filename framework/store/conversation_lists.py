@@ -31,6 +31,8 @@ class ConversationInfo:
     """The beginning of the user's message of its first stored run."""
     status: Status | None = None
     """Status of its last stored run; None if all were deleted."""
+    forked_from: str | None = None
+    """Id of the conversation whose first turns were copied to this one."""
 
     @property
     def cursor(self) -> str:

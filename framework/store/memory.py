@@ -21,15 +21,17 @@ from framework.store.memory_runs import MemoryRecord, MemoryRuns
 from framework.store.memory_tables import ConversationKey, ConversationTimes, MemoryIdempotency
 from framework.store.protocol import (
     ANSWERED_STATUSES,
+    EMPTY_FORK_SECONDS,
     NOBODY,
     OPEN_STATUSES,
     Blueprint,
     Conversation,
+    CopiedTurn,
     Deciders,
     Pruned,
     RunQuery,
 )
-from framework.store.queue_rules import check_queue, overtaken
+from framework.store.queue_rules import check_queue, exists_already, overtaken
 from framework.store.run_record import RunRecord
 from framework.store.signals import NoSignals
 from framework.store.work import EVERYTHING, UNLIMITED, Allowed, OfferedRun, Offers, ProcessInfo, RunLimits, WorkScope
@@ -253,6 +255,22 @@ class MemoryStore(MemoryRuns, NoSignals):
             self._delete_with_runs(key)
         stored = self._conversations.get(key) or Conversation(conversation_id, tenant=tenant, user=user)
         return replace(stored, waiting=waiting) if (waiting := self._queue.waiting(key)) else stored
+
+    async def fork(self, conversation: Conversation, turns: Sequence[CopiedTurn]) -> None:
+        """Keep a new conversation with its turns."""
+        key, now = (conversation.id, conversation.tenant, conversation.user), self.now()
+        if self._has_expired(key, now):
+            self._delete_with_runs(key)
+        if key in self._conversations:
+            raise exists_already(conversation)
+        self._conversations[key] = conversation
+        ttl = turns[-1].state.conversation_ttl if turns else EMPTY_FORK_SECONDS
+        self._times[key] = ConversationTimes(now, ttl)
+        for number, turn in enumerate(turns, 1):
+            record = MemoryRecord(turn.state, self, number, now, now, held=False, key=key, events=[*turn.events])
+            record.pack(turn.state)
+            self._add(record)
+            self._keep_within_bounds(record)
 
     async def replace_session(self, conversation: Conversation) -> None:
         """Save the session values; raises ConversationBusy."""

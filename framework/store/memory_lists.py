@@ -40,6 +40,7 @@ def run_info(state: RunState, turn: int, times: tuple[float, float], *, held: bo
         elapsed_ms=state.elapsed_ms,
         expires_at=min(expiries, default=None),
         held=held,
+        copied_from=state.copied_from,
     )
 
 
@@ -59,6 +60,7 @@ def conversation_info(
         tenant=conversation.tenant,
         title=turns[0].message if turns else "",
         status=turns[-1].status if turns else None,
+        forked_from=conversation.forked_from,
     )
 
 
@@ -113,6 +115,7 @@ def _is_in_scope(info: RunInfo | ConversationInfo, query: RunQuery | Conversatio
 def _conditions(info: RunInfo, query: RunQuery) -> Iterator[bool]:
     yield not query.statuses or info.status in query.statuses
     yield not query.orphaned or info.orphaned
+    yield info.copied_from is None or query.run_id is not None or query.conversation_id is not None
     yield info.attempts >= query.min_attempts
     yield query.max_attempts is None or info.attempts <= query.max_attempts
     if query.expired_at is not None:

@@ -125,10 +125,10 @@ class MemoryRecord:
         if last:
             self.live, self.updated_at, self.held = state, self.store.now(), False
             if state.status != "paused":
-                self._pack(state)
+                self.pack(state)
             self.store.record_end(state)
 
-    def _pack(self, state: RunState) -> None:
+    def pack(self, state: RunState) -> None:
         """Replace the state, the events and the spans by their packed form. What is no JSON stays as it is."""
         self.packed = compress_run(state, self.events, self.spans, self.measured, is_turn=self.key is not None)
         if self.packed is not None:

@@ -19,6 +19,7 @@ from framework.store.signals import Signals
 from framework.store.usage import Grouping, UsageReport
 from framework.store.work import UNLIMITED, RunLimits, WorkStore
 from framework.types.budget import BudgetUse, CounterKey
+from framework.types.events import Event
 from framework.types.fleet import Backlog
 from framework.types.messages import Message, Summary
 from framework.types.report import Status
@@ -33,6 +34,8 @@ PREVIEW_CHARS = 200
 """Length of the user's message in lists of runs."""
 SEARCHED_RUNS = 20_000
 """Number of runs in which texts are looked up. It bounds the time: messages have no index."""
+EMPTY_FORK_SECONDS = 24 * 60 * 60.0
+"""How long a forked conversation without turns is kept until its first run begins."""
 Deciders = Mapping[str, str | None]
 """The user who made each decision, by confirmation id. None or missing: an unnamed caller, or nobody, because the
 confirmation expired."""
@@ -62,11 +65,21 @@ class Conversation:
     """Summary that replaces the beginning of the messages in requests to a model."""
     waiting: int = 0
     """Number of its runs that wait in the queue."""
+    forked_from: str | None = None
+    """Id of the conversation whose first turns were copied to this one."""
 
     @property
     def is_stored(self) -> bool:
         """Whether a run of it began or waits. Otherwise it is new."""
         return self.turns > 0 or self.waiting > 0
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedTurn:
+    """A copy of a run that has ended, as a turn of a forked conversation."""
+
+    state: RunState
+    events: Sequence[Event]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +153,8 @@ class RunInfo:
     refusals: Mapping[str, str] | None = None
     """What processes lacked that handed it on, by their names."""
     rating: Rating | None = None
+    copied_from: str | None = None
+    """Id of the run that it is a copy of, in a forked conversation."""
 
     @property
     def orphaned(self) -> bool:
@@ -149,7 +164,11 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True)
 class RunQuery:
-    """Filter for a list of runs. Unset fields match everything."""
+    """Filter for a list of runs. Unset fields match everything.
+
+    The copied turns of forked conversations match only if `run_id` or `conversation_id` is set: their originals are
+    listed and counted.
+    """
 
     run_id: str | None = None
     statuses: Collection[Status] = ()
@@ -386,6 +405,16 @@ class Store(WorkStore, Signals, Protocol):
 
     async def conversations(self, query: ConversationQuery | None = None) -> Sequence[ConversationInfo]:
         """Return the matching conversations, latest turn first; raises RequestError for an invalid cursor."""
+        ...
+
+    async def fork(self, conversation: Conversation, turns: Sequence[CopiedTurn]) -> None:
+        """Save a new conversation with copies of ended runs as its turns, in one transaction.
+
+        Without turns it expires after `EMPTY_FORK_SECONDS`, unless a run begins.
+
+        Raises:
+            ConversationBusy: a conversation with this id exists.
+        """
         ...
 
     async def replace_session(self, conversation: Conversation) -> None:

@@ -44,6 +44,11 @@ def check_same_request(idempotency: IdempotencyKey, digest: str) -> None:
         )
 
 
+def exists_already(conversation: Conversation) -> ConversationBusy:
+    """Return the error of a fork whose id another conversation of its owner has."""
+    return ConversationBusy(f"conversation {conversation.id!r} exists already: choose another id for the fork")
+
+
 def overtaken(conversation: Conversation) -> ConversationBusy:
     """Return the error of a run whose conversation has changed since it was loaded."""
     return ConversationBusy(f"conversation {conversation.id!r} is busy: another run of it began first or waits")

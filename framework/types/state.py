@@ -221,6 +221,8 @@ class RunState(BaseModel):
     conversation_id: str | None = None
     conversation_ttl: float | None = None
     """Seconds for which the conversation is stored after this run; None: without limit."""
+    copied_from: str | None = None
+    """Id of the run that this turn of a forked conversation is a copy of. Root runs only."""
     user: str | None = None
     tenant: str | None = None
     locale: str = "en"

@@ -126,7 +126,7 @@ def test_every_route_is_listed(tmp_path: Path) -> None:
             return [str(route).replace(":path}", "}") for route in server_routes(app.routes)]
 
     routes = asyncio.run(routes_of(write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})))
-    described = set(re.findall(r"^## (\w+ /\S+)$", text("http"), re.M))
+    described = set(re.findall(r"^## (\w+ /\S+)$", text("http") + text("http-configuration"), re.M))
     elsewhere = (ROOT / "docs/serving.md").read_text("utf-8")
     for route in routes:
         assert route in described or route.split("{")[0].split()[1].rstrip("/") in elsewhere, route

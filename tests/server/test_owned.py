@@ -62,6 +62,7 @@ def requests_about(run_id: str, conversation_id: str) -> Iterator[tuple[str, str
     yield "PUT", f"runs/{run_id}/rating", {"json": {"rating": "down", "comment": "not mine"}}
     yield "DELETE", f"runs/{run_id}/rating", {}
     yield "GET", f"conversations/{conversation_id}", {}
+    yield "POST", f"conversations/{conversation_id}/fork", {"json": {"before": run_id}}
     yield "DELETE", f"conversations/{conversation_id}", {}
 
 

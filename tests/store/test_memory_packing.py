@@ -85,7 +85,7 @@ def test_packing_is_lossless(
             assert record.live is not None
             with monkeypatch.context() as patched:
                 patched.setattr(memory_packing, "MAX_PACKED_BYTES", 500_000 if compressed else 0)
-                record._pack(record.live)
+                record.pack(record.live)
             assert record.packed is not None
             assert not (record.events)
             assert not (record.spans)

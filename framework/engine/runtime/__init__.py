@@ -23,6 +23,7 @@ In reading order; each module imports only from those below it:
     result          Ends a root run: saves the final state, emits the closing events, and builds the result.
     project         Loads a project: its settings, tools and agents.
     todo_list       Reads and replaces the to-do list of a conversation.
+    fork            Begins a conversation with a part of another's history.
     conversation    Loads conversations for their callers.
     max_running     The limits of `work.max_running` that apply to a run.
     request         A caller's request: its options, decisions and identity, and the first state of a run.

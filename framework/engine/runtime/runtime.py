@@ -15,6 +15,8 @@ from framework.config.settings import Settings
 from framework.config.watch import Watcher, watching
 from framework.engine.context.stream import RunStream
 from framework.engine.runtime import todo_list
+from framework.engine.runtime.conversation import load_conversation
+from framework.engine.runtime.fork import ForkPoint, fork_conversation
 from framework.engine.runtime.keep_open import keep_open
 from framework.engine.runtime.model_only import ask_model_only
 from framework.engine.runtime.parts import build_parts
@@ -29,12 +31,12 @@ from framework.engine.work.source import WorkSource
 from framework.evals.gate import case_gate
 from framework.llm.client import ModelClient
 from framework.store.memory import MemoryStore
-from framework.store.protocol import RunInfo, Store
+from framework.store.protocol import Conversation, RunInfo, Store
 from framework.store.url import MEMORY_URL, open_store
 from framework.tools.plugins.loader import PluginLifecycle
 from framework.tools.tool import Tool
 from framework.types.budget import BudgetStatus, budget_statuses
-from framework.types.errors import ConfigError, RequestError
+from framework.types.errors import ConfigError, ConversationNotFound, RequestError
 from framework.types.events import Event
 from framework.types.file import File
 from framework.types.media import MediaPart
@@ -402,6 +404,37 @@ class Runtime:
             ends as `cancelled`, unless it fails; or the status of a run that had ended before.
         """
         return await self._resumer.cancel(run_id, self._caller(user, tenant))
+
+    async def fork(
+        self,
+        conversation: str,
+        *,
+        before: str | None = None,
+        after: str | None = None,
+        messages: int | None = None,
+        new_id: str | None = None,
+        user: str | None = None,
+        tenant: str | None = None,
+    ) -> Conversation:
+        """Begin a new conversation with the history of another up to a place, and return it. Nothing is executed.
+
+        Args:
+            conversation: id of the conversation to copy.
+            before: id of the run whose message and answer are left out, with those after it.
+            after: id of the last run that is kept.
+            messages: number of messages that are kept; the last one must be an answer.
+            new_id: id of the new conversation. Default: a new one.
+            user: user of both.
+            tenant: tenant of both.
+
+        Raises:
+            RequestError: the conversation does not exist, or has no such place.
+            ConversationBusy: a conversation with the new id exists.
+        """
+        origin = await load_conversation(self.store, conversation, self._caller(user, tenant))
+        if not origin.is_stored:
+            raise ConversationNotFound(f"this user has no conversation {conversation!r}", param="conversation")
+        return await fork_conversation(self.store, origin, ForkPoint(before, after, messages), new_id)
 
     async def budgets(self) -> tuple[BudgetStatus, ...]:
         """Return how much of the budgets of all users is used in their current periods, the fullest first."""

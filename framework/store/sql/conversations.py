@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from framework.store.conversation_lists import SEARCHED_CONVERSATIONS, ConversationInfo, ConversationQuery
 from framework.store.paging import ConversationCursor
 from framework.store.protocol import OPEN_STATUSES, Conversation, Pruned
-from framework.store.queue_rules import overtaken
+from framework.store.queue_rules import exists_already, overtaken
 from framework.store.sql import runs as sql_runs
 from framework.store.sql.budgets import delete_counters
 from framework.store.sql.database import Database
@@ -39,6 +39,7 @@ from framework.store.sql.texts import (
     id_in_key,
     to_sql_text,
 )
+from framework.store.sql.upserts import insert_into
 from framework.types.errors import ConversationBusy, RequestError
 from framework.types.messages import Message, Summary
 
@@ -83,6 +84,7 @@ def select_conversation(
         tenant=tenant,
         waiting=row.waiting,
         summary=Summary.model_validate_json(row.summary) if row.summary else None,
+        forked_from=row.forked_from,
     )
 
 
@@ -115,6 +117,7 @@ def list_conversations(connection: sa.Connection, query: ConversationQuery) -> l
             tenant=row.tenant,
             title=row.title or "",
             status=row.status,
+            forked_from=row.forked_from,
         )
         for row in rows
     ]
@@ -154,6 +157,31 @@ def _after(query: ConversationQuery) -> Iterator[sa.ColumnElement[bool]]:
         key = conversation_key(last.id, last.tenant, last.user)
         is_tie = sa.and_(conversations.c.updated_at == last.updated_at, conversations.c.id > key)
         yield sa.or_(conversations.c.updated_at < last.updated_at, is_tie)
+
+
+def insert_fork(connection: sa.Connection, fork: Conversation, now: float, ttl: float | None) -> str:
+    """Insert a conversation whose turns are inserted next, and return its key; raises ConversationBusy if it exists."""
+    key = conversation_key(fork.id, fork.tenant, fork.user)
+    delete_expired(connection, now, key)
+    row = {
+        "id": key,
+        "user_id": to_sql_text(fork.user),
+        "tenant": to_sql_text(fork.tenant),
+        "agent": to_sql_text(fork.agent),
+        "turns": fork.turns,
+        "session": json.dumps(fork.session),
+        "summary": fork.summary.model_dump_json() if fork.summary else None,
+        "summary_upto": fork.summary.upto if fork.summary else 0,
+        "created_at": now,
+        "updated_at": now,
+        "expires_at": None if ttl is None else now + ttl,
+        "forked_from": to_sql_text(fork.forked_from),
+    }
+    insert = insert_into(conversations, connection.dialect).values(row)
+    added = insert.on_conflict_do_nothing(index_elements=["id"]).returning(conversations.c.id)
+    if connection.execute(added).one_or_none() is None:
+        raise exists_already(fork)
+    return key
 
 
 def replace_session(connection: sa.Connection, conversation: Conversation) -> None:

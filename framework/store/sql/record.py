@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from pydantic_core import PydanticSerializationError
 
-from framework.store.protocol import ANSWERED_STATUSES
+from framework.store.protocol import ANSWERED_STATUSES, CopiedTurn
 from framework.store.run_record import CancelAccepted, ImmediateRecord
 from framework.store.signals import Signal
 from framework.store.span_rows import encode_spans
@@ -30,6 +30,7 @@ from framework.store.sql.schema import spans as spans_table
 from framework.store.sql.signals import notification, payload
 from framework.store.sql.slots import free_slots
 from framework.store.sql.state_rows import StateDiff, StateRow, is_progress
+from framework.store.sql.texts import to_sql_text
 from framework.store.sql.upserts import insert_into
 from framework.types.budget import BudgetUse
 from framework.types.errors import RunTaken, StoreError
@@ -104,6 +105,14 @@ class RowBatch:
     state: str = ""
     progress: bool = False
 
+    @classmethod
+    def of_copy(cls, turn: CopiedTurn, now: float) -> RowBatch:
+        """Return all rows of a run that has ended."""
+        batch = cls()
+        batch.add(turn.state.run_id, StateDiff().changes(turn.state))
+        batch.events = [(turn.state.run_id, event.seq, now, wire_json(event)) for event in turn.events]
+        return batch
+
     @property
     def size(self) -> int:
         """Number of characters of the rows."""
@@ -136,6 +145,11 @@ class RowBatch:
         cursor = driver_cursor(connection)
         statements.event.execute(cursor, self.events)
         statements.spans.execute(cursor, [(run_id, version, self.spans)] if self.spans else ())
+
+    def insert_packed(self, connection: sa.Connection, statements: Statements, run_id: str) -> None:
+        """Insert the events, packed with the rows that were inserted, unless these are too large."""
+        if not statements.packer.pack(connection, run_id, [(seq, body) for _, seq, _, body in self.events]):
+            self.insert_events(connection, statements, run_id, 1)
 
 
 class SqlRecord(ImmediateRecord):
@@ -369,6 +383,12 @@ class SqlRecord(ImmediateRecord):
         else:
             self._statements.close_turn.execute(cursor, row)
         self._statements.offers.make_next_ready(connection, conversation)
+
+
+def copied_columns(state: RunState, now: float) -> dict[str, Any]:
+    """Return the columns of a copy of a run that has ended, besides those of every run that begins."""
+    figures = {"steps": state.steps, "tokens": state.usage.total_tokens, "trace_id": state.trace_id}
+    return {**figures, **_end_columns(state, now), "copied_from": to_sql_text(state.copied_from)}
 
 
 def _end_columns(state: RunState, now: float) -> dict[str, Any]:

@@ -121,6 +121,8 @@ def owner_conditions(query: RunQuery) -> Iterator[sa.ColumnElement[bool]]:
 
 
 def _conditions(query: RunQuery, dialect: str) -> Iterator[sa.ColumnElement[bool]]:
+    if query.run_id is None and query.conversation_id is None:
+        yield runs.c.copied_from.is_(None)
     if query.statuses:
         yield sa.or_(*(has_status(status) for status in sorted(query.statuses)))
     if query.expired_at is not None:
@@ -197,6 +199,7 @@ def _run_info(row: Any, *, held: bool) -> RunInfo:
         waits_for=None if held else _waits_for(row),
         refusals=None if row.refusals is None else json.loads(row.refusals),
         rating=None if row.rating is None else _rating(row),
+        copied_from=row.copied_from,
     )
 
 

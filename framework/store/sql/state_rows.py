@@ -30,6 +30,7 @@ _HEAD = frozenset(
         "blueprint",
         "conversation_id",
         "conversation_ttl",
+        "copied_from",
         "user",
         "tenant",
         "locale",

@@ -16,7 +16,15 @@ from pydantic_core import PydanticSerializationError
 
 from framework.store.clock import StoreClock
 from framework.store.database_files import database_paths
-from framework.store.protocol import NOBODY, Blueprint, Conversation, Deciders, Pruned
+from framework.store.protocol import (
+    EMPTY_FORK_SECONDS,
+    NOBODY,
+    Blueprint,
+    Conversation,
+    CopiedTurn,
+    Deciders,
+    Pruned,
+)
 from framework.store.run_record import RunRecord
 from framework.store.signals import Signal
 from framework.store.sql import budgets as sql_budgets
@@ -33,8 +41,8 @@ from framework.store.sql.owners import find_owner
 from framework.store.sql.processes import ProcessLease, held_runs, is_held_under, set_clock
 from framework.store.sql.pruning import ClockCheck, check_clock, prune
 from framework.store.sql.reader import SqlReader
-from framework.store.sql.record import MAX_IMMEDIATE_CHARS, RowBatch, SqlRecord, Statements
-from framework.store.sql.schema import has_status, runs
+from framework.store.sql.record import MAX_IMMEDIATE_CHARS, RowBatch, SqlRecord, Statements, copied_columns
+from framework.store.sql.schema import conversations, has_status, runs
 from framework.store.sql.signals import SqlSignals
 from framework.store.sql.slots import take_slots
 from framework.store.sql.state_rows import StateDiff, history_rows
@@ -322,6 +330,31 @@ class SqlStore(SqlReader, SqlSignals):
             if conversation is not None:
                 return conversation
             await self._database.write(lambda c: sql_conversations.delete_expired(c, self.now(), key), is_request=True)
+
+    async def fork(self, conversation: Conversation, turns: Sequence[CopiedTurn]) -> None:
+        """Insert the conversation and its turns, each packed, in one transaction."""
+        with _serializing():
+            batches = [RowBatch.of_copy(turn, self.now()) for turn in turns]
+        ttl = turns[-1].state.conversation_ttl if turns else EMPTY_FORK_SECONDS
+        key = conversation_key(conversation.id, conversation.tenant, conversation.user)
+
+        def work(connection: sa.Connection) -> bool:
+            sql_conversations.insert_fork(connection, conversation, self.now(), ttl)
+            for number, (turn, batch) in enumerate(zip(turns, batches, strict=True), 1):
+                row = {**copied_columns(turn.state, self.now()), "head": batch.head, "state": batch.state}
+                sql_runs.insert_run(connection, turn.state, {**row, "conversation_id": key, "turn": number}, self.now())
+                batch.insert(connection, self._statements)
+                batch.insert_packed(connection, self._statements, turn.state.run_id)
+            return True
+
+        def committed(connection: sa.Connection) -> bool | None:
+            is_fork = (conversations.c.id == key, conversations.c.forked_from == conversation.forked_from)
+            ids = [turn.state.run_id for turn in turns[:1]]
+            copied = sa.select(runs.c.no).where(runs.c.id.in_(ids))
+            select = sa.select(conversations.c.turns).where(*is_fork, sa.exists(copied) if ids else sa.true())
+            return connection.execute(select).one_or_none() is not None or None
+
+        await self._database.write(work, committed, is_request=True)
 
     async def replace_session(self, conversation: Conversation) -> None:
         """Save session values, compare-and-set on the number of turns."""
