@@ -57,7 +57,6 @@ HEAVY |= {"framework.llm.openai.client", "framework.llm.openai.responses", "fram
 HEAVY |= {"framework.llm.anthropic.client", "framework.llm.bedrock"}  # as the next
 HEAVY |= {"framework.llm.gemini.client", "framework.llm.vertex"}  # clients, of which a process uses one or two
 HEAVY |= {"framework.llm.message_formats"}  # with the formats of all providers, for runs with earlier messages
-HEAVY |= {"framework.config.env_settings"}  # with pydantic-settings, for settings in environment variables
 HEAVY |= {"framework.evals.runner"}  # for `reload.gate: tests`
 OWNERS = {"run", "context", "services", "spans", "journal", "launcher", "budget", "policy"}
 """Names of objects whose attributes only their own methods change, unlike the state of a run."""

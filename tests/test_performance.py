@@ -41,7 +41,6 @@ UNUSED = (
         "sqlalchemy",
         "rich",
         "click",
-        "pydantic_settings",
         "opentelemetry.sdk",
     ),
 )

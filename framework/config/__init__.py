@@ -11,7 +11,6 @@ In reading order; each module imports only from those below it:
     files          Reads the project's folders into snapshots, debounces changes, and writes files.
     schema         Generates JSON Schemas of the project's files for editors.
     settings       Process settings from `agentsd.yaml` and `AGENTSD_*` environment variables.
-    env_settings   Reads those variables with pydantic-settings.
     overlay        The files of settings: `agentsd.yaml`, and the one of an environment that is laid over it.
     run_limits     Limits on the number of runs that are in progress at a time: `work.max_running`.
     api_keys       Keys of the HTTP server: the entries of `server.api_keys`, with what each may do.

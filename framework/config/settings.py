@@ -13,9 +13,7 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     SecretStr,
     ValidationError,
@@ -24,6 +22,7 @@ from pydantic import (
     field_validator,
 )
 from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from framework.config.api_keys import ApiKey, ApiKeyEntry, check_unique
 from framework.config.key_files import key_path, read_key
@@ -366,10 +365,17 @@ class WorkSettings(Frozen):
     """Numbers of runs in progress from which further ones wait, in all processes of the store together."""
 
 
-class Settings(BaseModel):
+class Settings(BaseSettings):
     """All settings of a process. Invalid files and variables raise ConfigError."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, validate_default=True)
+    model_config = SettingsConfigDict(
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+        validate_default=True,
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter="__",
+    )
 
     version: Annotated[int, Field(ge=1, le=1), BeforeValidator(check_version)] = 1
     """Version of this file format."""
@@ -394,11 +400,22 @@ class Settings(BaseModel):
 
     def __init__(self, /, **values: Any) -> None:
         """Validate values, in which environment variables have precedence; raise ValidationError or ConfigError."""
-        if any(name.upper().startswith(ENV_PREFIX) for name in os.environ if name not in _NO_SETTINGS):
-            from framework.config.env_settings import override_from_environment
+        try:
+            super().__init__(**values)
+        except SettingsError as error:
+            raise ConfigError(f"invalid environment variable: {error}") from None
 
-            values = override_from_environment(type(self), ENV_PREFIX, values)
-        super().__init__(**values)
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - the signature is pydantic-settings'
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Return where values come from, in order of precedence: the environment, then the file or the program."""
+        return env_settings, init_settings
 
     @classmethod
     def load(cls, root: Path) -> Settings:
@@ -417,8 +434,12 @@ class Settings(BaseModel):
         data, unset = expand(document, os.environ)
         document = replace(document, data=_without_unset_keys(data, unset))
         problems = [problem for path, problem in unset if path[:2] != _API_KEYS]
+        keys = {key: value for key, value in document.data.items() if not key.startswith("_")}
+        for key in document.data.keys() - keys.keys():  # pydantic-settings would take it for one of its options
+            detail = ErrorDetails(type="extra_forbidden", loc=(key,), msg="unknown key", input=None)
+            problems += validation_problems([detail], document, cls)
         try:
-            settings = cls(**document.data)
+            settings = cls(**keys)
         except ValidationError as error:
             details = error.errors(include_url=False)
             own = [detail for detail in details if not is_affected(data_path(detail["loc"], data), unset)]
