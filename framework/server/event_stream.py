@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 from starlette.requests import Request
@@ -61,6 +61,7 @@ class EventStreamResponse(Response):
         encode_error: Callable[[Mapping[str, Any]], bytes] = encode_error,
         on_leave: Callable[[], Awaitable[object]] | None = None,
         streams: OpenStreams | None = None,
+        ends_itself: bool = False,
         during: AbstractContextManager[object] | None = None,
         heartbeat: float = HEARTBEAT_SECONDS,
         idle: float = IDLE_READER_SECONDS,
@@ -75,7 +76,9 @@ class EventStreamResponse(Response):
             headers: headers in addition to those of every stream.
             encode_error: encodes the body of an error response as an event.
             on_leave: called if the client leaves before the end.
-            streams: streams that this one belongs to while it is open.
+            streams: streams that this one belongs to while it is open. They end it when the server stops, and if all
+                of them together hold too much for clients that do not read.
+            ends_itself: the events end when the server stops.
             during: a context that is closed with the stream.
             heartbeat: interval of comments, in seconds.
             idle: how long a client may read nothing while something is sent, in seconds.
@@ -85,8 +88,8 @@ class EventStreamResponse(Response):
         super().__init__(None, 200, {**_HEADERS, **(headers or {})})
         del self.headers["content-length"]
         self._request, self._events, self._encode_error = request, events, encode_error
-        self._on_leave, self._streams, self._during, self._heartbeat = on_leave, streams, during, heartbeat
-        self._idle, self._is_midway = idle, False
+        self._on_leave, self._streams, self._during = on_leave, streams or OpenStreams(), during
+        self._heartbeat, self._idle, self._ends_itself, self._is_midway = heartbeat, idle, ends_itself, False
         self._first, self._farewell = _RETRY_FIELD if retry else b"", farewell
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's signature
@@ -94,7 +97,7 @@ class EventStreamResponse(Response):
         tasks = asyncio.ensure_future(self._send(send)), asyncio.ensure_future(until_client_leaves(receive))
         sending, leaving = tasks
         with ExitStack() as stack:
-            if self._streams:
+            if not self._ends_itself:
                 stack.enter_context(self._streams.add(leaving.cancel))
             if self._during:
                 stack.enter_context(self._during)
@@ -139,17 +142,44 @@ class EventStreamResponse(Response):
 
     async def _send_pieces(self, send: Send, chunk: bytes) -> None:
         """Send an event; raise CancelledError in the middle of it if the client does not read."""
-        task = asyncio.current_task()
-        assert task is not None
-        with self._streams.sending(chunk, task.cancel) if self._streams else nullcontext():
-            for start in range(0, len(chunk), _PIECE_BYTES):
-                self._is_midway = True
-                try:
-                    async with asyncio.timeout(self._idle):
-                        await send(_body(chunk[start : start + _PIECE_BYTES]))
-                except TimeoutError:
-                    raise asyncio.CancelledError from None
+        self._is_midway = True
+        try:
+            await send_pieces(send, chunk, self._streams, self._idle)
+        except TimeoutError:
+            raise asyncio.CancelledError from None
         self._is_midway = False
+
+
+async def send_pieces(
+    send: Send, chunk: bytes, streams: OpenStreams, idle: float = IDLE_READER_SECONDS, *, more: bool = True
+) -> None:
+    """Send a part of a response in pieces, which `streams` counts until the client has read them.
+
+    Args:
+        send: sends an ASGI message.
+        chunk: the part.
+        streams: the open streams.
+        idle: how long the client may read nothing, in seconds.
+        more: whether another part follows.
+
+    Raises:
+        TimeoutError: the client has read nothing for too long, or all streams together hold too much.
+    """
+    loop, is_evicted, patience = asyncio.get_running_loop(), False, asyncio.timeout(idle)
+
+    def evict() -> None:
+        nonlocal is_evicted
+        is_evicted = True
+        if not patience.expired():
+            patience.reschedule(loop.time())
+
+    with streams.sending(chunk, evict):
+        for start in range(0, len(chunk) or 1, _PIECE_BYTES):
+            if is_evicted:
+                raise TimeoutError
+            end = start + _PIECE_BYTES
+            async with asyncio.timeout(idle) as patience:
+                await send(_body(chunk[start:end], more=more or end < len(chunk)))
 
 
 def _body(chunk: bytes, *, more: bool = True) -> Message:

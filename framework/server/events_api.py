@@ -12,11 +12,12 @@ from framework.server.event_feed import ConfigFeed
 from framework.server.event_stream import EventStreamResponse, encode_event
 from framework.server.identity import identity_of
 from framework.server.key_limits import KeyLimits
+from framework.server.open_streams import OpenStreams
 from framework.server.openapi import STREAM_RESPONSE, error_responses
 from framework.server.roles import requires
 
 
-def add_event_routes(routes: APIRouter, feed: ConfigFeed, limits: KeyLimits) -> None:
+def add_event_routes(routes: APIRouter, feed: ConfigFeed, limits: KeyLimits, streams: OpenStreams) -> None:
     """Add `/events` for a feed."""
 
     @routes.get(
@@ -34,7 +35,7 @@ def add_event_routes(routes: APIRouter, feed: ConfigFeed, limits: KeyLimits) -> 
         """Stream `config_reloaded` and `config_rejected`, from now on or after the id in `Last-Event-ID`."""
         admitted = limits.admit_stream(identity_of(request))
         stream = _stream(feed, feed.number_of(last_event_id))
-        return EventStreamResponse(request, stream, during=admitted)
+        return EventStreamResponse(request, stream, streams=streams, ends_itself=True, during=admitted)
 
 
 async def _stream(feed: ConfigFeed, number: int) -> AsyncGenerator[bytes]:

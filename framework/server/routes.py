@@ -91,7 +91,7 @@ def build_routes(
     add_fleet_routes(config, runtime)
     files = routes_of("configuration", CHAT_BODY_BYTES)
     add_file_routes(files, runtime)
-    add_event_routes(config, feed, limits)
+    add_event_routes(config, feed, limits, service.streams)
     protocols = routes_of("protocols", CHAT_BODY_BYTES, "")
     add_agui_routes(protocols, service)
     add_mcp_routes(protocols, service)

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+import json
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from starlette.requests import Request
 
+from framework import Runtime
+from framework.server.event_feed import ConfigFeed
 from framework.server.event_stream import EventStreamResponse, encode_event
 from framework.server.identity import LOCAL, Identity, check_access
 from framework.server.open_streams import OpenStreams
+from framework.server.routes import build_routes, runtime_access_check
 from framework.server.run_stream import encode_run
+from framework.testing import ScriptedModel
 from framework.types.errors import ModelError, StoreError
 from framework.types.events import ContentReceived, Event
+from tests.support.projects import agent, write
 
 NOBODY = Identity("nobody")
 SCOPE = {"type": "http", "method": "GET", "path": "/stream", "headers": []}
@@ -287,4 +295,102 @@ def test_readers_of_a_run_share_what_is_sent() -> None:
             await reader.aclose()
         assert not streams.encoded
 
+    asyncio.run(main())
+
+
+# --- every protocol
+
+
+class Unread(Client):
+    """A client that reads the headers and then nothing."""
+
+    def __init__(self, path: str, body: Any, headers: Mapping[str, str]) -> None:
+        super().__init__()
+        self.path, self.body = path, json.dumps(body).encode()
+        given = {"host": "localhost", "content-type": "application/json", **headers}
+        self.headers = [(name.encode(), value.encode()) for name, value in given.items()]
+        self.blocked, self.bodies = asyncio.Event(), [self.body]
+
+    async def receive(self) -> dict[str, Any]:
+        if self.bodies:
+            return {"type": "http.request", "body": self.bodies.pop(), "more_body": False}
+        return await super().receive()
+
+    async def send(self, message: Any) -> None:
+        if len(message.get("body", b"")) > 1000:
+            self.blocked.set()
+            await asyncio.Event().wait()
+
+    def request(self, app: FastAPI) -> asyncio.Task[None]:
+        scope = {
+            "type": "http",
+            "http_version": "1.1",
+            "method": "POST",
+            "path": self.path,
+            "raw_path": self.path.encode(),
+            "query_string": b"",
+            "headers": self.headers,
+            "client": ("127.0.0.1", 1),
+            "server": ("127.0.0.1", 80),
+            "scheme": "http",
+        }
+        return asyncio.create_task(app(scope, self.receive, self.send))
+
+
+MODERN_MCP = {
+    "accept": "application/json, text/event-stream",
+    "mcp-protocol-version": "2026-07-28",
+    "mcp-method": "tools/call",
+    "mcp-name": "one",
+}
+MCP_CALL = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "tools/call",
+    "params": {
+        "name": "one",
+        "arguments": {"message": "hi"},
+        "_meta": {
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+            "io.modelcontextprotocol/clientCapabilities": {},
+        },
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers"),
+    [
+        ("/agent/chat", {"message": "hi", "stream": True}, {}),
+        ("/v1/chat/completions", {"model": "one", "messages": [{"role": "user", "content": "hi"}], "stream": True}, {}),
+        ("/v1/responses", {"model": "one", "input": "hi", "stream": True}, {}),
+        ("/mcp", MCP_CALL, MODERN_MCP),
+    ],
+    ids=["agent", "chat completions", "responses", "mcp"],
+)
+def test_clients_of_every_protocol_that_read_nothing_share_one_limit(
+    tmp_path: Path, path: str, body: Any, headers: dict[str, str]
+) -> None:
+    async def main() -> None:
+        streams = OpenStreams(max_held_bytes=150_000)
+        model = ScriptedModel(script=lambda _: "x" * 100_000)
+        async with Runtime.open(tmp_path, models={"scripted": model}, watch=False, single_user=True) as runtime:
+            app = FastAPI(openapi_url=None)
+            app.include_router(build_routes(runtime, ConfigFeed(), runtime_access_check(runtime), streams))
+            clients = [Unread(path, body, headers) for _ in range(3)]
+            requests = []
+            for client in clients:
+                requests.append(client.request(app))
+                await asyncio.wait_for(client.blocked.wait(), 30)
+                assert 100_000 < streams.held_bytes < 150_000
+            await asyncio.wait(requests[:2])
+            assert not requests[2].done()
+            clients[2].left.set()
+            streams.close()
+            requests[2].cancel()
+            await asyncio.wait(requests)
+            assert streams.held_bytes == 0
+
+    write(tmp_path, {"agents.d/one.yaml": agent("one")})
     asyncio.run(main())

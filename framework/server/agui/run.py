@@ -55,7 +55,7 @@ async def respond(request: Request, service: RunService, agent: str) -> EventStr
             else:
                 run = await _start(service, request, asked, forwarded, chosen)
         except (InvalidResume, DecisionRefused, ConversationBusy) as error:
-            return EventStreamResponse(request, _error(error), during=admitted.pop_all())
+            return EventStreamResponse(request, _error(error), streams=service.streams, during=admitted.pop_all())
         return EventStreamResponse(
             request,
             _stream(

@@ -17,6 +17,7 @@ from framework.server.errors import client_message
 from framework.server.event_stream import EventStreamResponse
 from framework.server.identity import Identity
 from framework.server.key_limits import KeyLimits
+from framework.server.open_streams import OpenStreams
 from framework.server.openai.answer import AnswerText, Ending
 from framework.server.openai.client_request import ClientRequest
 from framework.server.openai.repeated_requests import RepeatedRequests
@@ -65,8 +66,8 @@ NewWriter = Callable[[str, int], AnswerWriter]
 class Exchange:
     """Answers the requests of both APIs."""
 
-    def __init__(self, answers: RunAnswers, limits: KeyLimits) -> None:
-        self._answers, self._limits, self._repeated = answers, limits, RepeatedRequests()
+    def __init__(self, answers: RunAnswers, limits: KeyLimits, streams: OpenStreams) -> None:
+        self._answers, self._limits, self._streams, self._repeated = answers, limits, streams, RepeatedRequests()
 
     async def answer(
         self, asked: ClientRequest, identity: Identity, request: Request, new_writer: NewWriter
@@ -80,8 +81,15 @@ class Exchange:
         if asked.stream:
             with self._limits.admit_stream(identity) as admitted:
                 started = await self._start(asked, identity, request)
-                stream, headers = self._stream(asked, started, request, new_writer, own=own), _headers(asked, started)
-                return EventStreamResponse(request, stream, headers=headers, retry=False, during=admitted.pop_all())
+                return EventStreamResponse(
+                    request,
+                    self._stream(asked, started, request, new_writer, own=own),
+                    headers=_headers(asked, started),
+                    retry=False,
+                    streams=self._streams,
+                    ends_itself=True,
+                    during=admitted.pop_all(),
+                )
         started = await self._start(asked, identity, request)
         headers = _headers(asked, started)
         try:

@@ -29,7 +29,7 @@ def v1_routes(service: RunService, identify: Identify) -> APIRouter:
     )
     routes = APIRouter(prefix="/v1", route_class=with_request_ids(guarded), tags=["openai"])
     answers = RunAnswers(service)
-    exchange = Exchange(answers, service.limits)
+    exchange = Exchange(answers, service.limits, service.streams)
     add_models_routes(routes, runtime)
     add_chat_completions_route(routes, exchange, BackgroundTasks(runtime, answers, service.limits))
     add_responses_route(routes, exchange)
