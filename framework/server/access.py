@@ -26,12 +26,14 @@ _KEY_PARAMETERS = ("key", "api_key", "apikey", "api-key", "token", "access_token
 """Names under which clients put keys into URLs."""
 
 
-def access_check(keys: Callable[[], tuple[SecretStr | ApiKey, ...]], origins: Collection[str] = ()) -> Identify:
-    """Return a check that calls `keys` for each request, so that edits of the keys apply immediately.
+def access_check(
+    keys: Callable[[], tuple[SecretStr | ApiKey, ...]], origins: Callable[[], Collection[str]] = tuple
+) -> Identify:
+    """Return a check that calls `keys` and `origins` for each request, so that edits of them apply immediately.
 
     Args:
         keys: returns `server.api_keys`.
-        origins: `server.cors_origins`, whose pages have access like programs of this machine.
+        origins: returns `server.cors_origins`, whose pages have access like programs of this machine.
     """
     ring = _KeyRing(())
 
@@ -39,7 +41,7 @@ def access_check(keys: Callable[[], tuple[SecretStr | ApiKey, ...]], origins: Co
         nonlocal ring
         current = keys()
         if not current:
-            _check_local(connection.headers, connection.client.host if connection.client else None, origins)
+            _check_local(connection.headers, connection.client.host if connection.client else None, origins())
             return LOCAL
         if ring.keys is not current:
             ring = _KeyRing(current)

@@ -9,6 +9,7 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import Response
 from fastapi.routing import iter_route_contexts
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from framework.engine.runtime.runtime import Runtime
 from framework.server.console import console_routes
@@ -46,14 +47,7 @@ def create_app(
         # Tracing would add a span to any trace that a client names, even for health checks. Logs would quote requests.
         telemetry={"tracing": False, "logs": False},
     )
-    if origins := runtime.settings.server.cors_origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=origins,
-            allow_methods=("GET", "POST", "PUT", "DELETE"),
-            allow_headers=("*",),
-            expose_headers=_READABLE,
-        )
+    app.add_middleware(_LiveOrigins, runtime)
     app.add_middleware(RequestObserver, metrics)
     if runtime.settings.server.console:  # first, because a visit requests many files
         app.include_router(console_routes())
@@ -68,6 +62,22 @@ def create_app(
         return with_security_headers(error_response(error, request))
 
     return app
+
+
+class _LiveOrigins(CORSMiddleware):
+    """Lets scripts of pages of the origins in the live settings read responses."""
+
+    def __init__(self, app: ASGIApp, runtime: Runtime) -> None:
+        methods = ("GET", "POST", "PUT", "DELETE")
+        super().__init__(app, allow_methods=methods, allow_headers=("*",), expose_headers=_READABLE)
+        self._runtime = runtime
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        serve = super().__call__ if self._runtime.settings.server.cors_origins else self.app
+        await serve(scope, receive, send)
+
+    def is_allowed_origin(self, origin: str) -> bool:
+        return origin in self._runtime.settings.server.cors_origins
 
 
 def _methods_of_path(request: Request) -> list[str]:

@@ -114,7 +114,7 @@ def runtime_access_check(runtime: Runtime) -> Identify:
     current = runtime.catalog.current
     if problems := unset_key_problems(current.settings, settings_source(current.files)):
         raise ConfigError(f"{problems[0].path} is invalid", problems)
-    return access_check(lambda: runtime.settings.server.api_keys, runtime.settings.server.cors_origins)
+    return access_check(lambda: runtime.settings.server.api_keys, lambda: runtime.settings.server.cors_origins)
 
 
 def _allow_all(connection: HTTPConnection) -> Identity:  # noqa: ARG001 - all access checks share a signature

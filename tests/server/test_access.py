@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,7 +103,7 @@ def test_without_keys_other_clients_are_refused(client: str | None, headers: dic
 
 
 def test_pages_of_origins_in_the_settings_count_as_programs_of_this_machine() -> None:
-    check = access_check(no_keys, (PAGE,))
+    check = access_check(no_keys, lambda: (PAGE,))
     page = {"host": "localhost:8321", "origin": PAGE, "sec-fetch-site": "cross-site"}
     assert check(request_with(page)) == LOCAL
     for wrong in ({**page, "origin": f"{PAGE}:8443"}, {**page, "host": "evil.example.com"}):
@@ -113,7 +114,7 @@ def test_pages_of_origins_in_the_settings_count_as_programs_of_this_machine() ->
     with pytest.raises(AccessDenied):
         check(request_with([*page.items(), ("origin", "http://evil.example.com")]))
     with pytest.raises(Unauthenticated):
-        access_check(lambda: (SecretStr(KEY),), (PAGE,))(request_with(page))
+        access_check(lambda: (SecretStr(KEY),), lambda: (PAGE,))(request_with(page))
 
 
 @pytest.mark.parametrize(
@@ -156,6 +157,34 @@ def test_scripts_of_origins_in_the_settings_may_call_the_server(tmp_path: Path) 
     assert (keyless.status_code, keyless.headers["access-control-allow-origin"]) == (401, PAGE)
     assert "access-control-allow-origin" not in plain.headers
     assert "access-control-allow-credentials" not in listed.headers
+
+
+def test_an_edit_of_the_origins_takes_effect_without_a_restart(tmp_path: Path) -> None:
+    other, preflight = "https://b.example.com", {"access-control-request-method": "POST"}
+
+    def allowed(server: Served, origin: str) -> str | None:
+        response = server.request("OPTIONS", "/agent/chat", headers={"origin": origin, **preflight})
+        return response.headers.get("access-control-allow-origin")
+
+    def edit(origins: list[str]) -> None:
+        generation = server.get("/agent/config")["generation"]
+        text = f"server: {{cors_origins: {json.dumps(origins)}}}\nlocale: {'en' if origins else 'zh'}\n"
+        with server.event_stream() as events:
+            write(tmp_path, {"agentsd.yaml": text})
+            event = next(events)
+        assert (event["generation"], event["problems"]) == (generation + 1, [])
+
+    with served(write(tmp_path, {**ONE, "agentsd.yaml": "locale: en\n"})) as server:
+        assert (allowed(server, PAGE), allowed(server, other)) == (None, None)
+        edit([PAGE, other])
+        assert (allowed(server, PAGE), allowed(server, other)) == (PAGE, other)
+        page = {"origin": PAGE, "sec-fetch-site": "cross-site"}
+        assert server.request("GET", "/agent/config", headers=page).status_code == 200
+        edit([other])
+        assert (allowed(server, PAGE), allowed(server, other)) == (None, other)
+        assert server.request("GET", "/agent/config", headers=page).status_code == 403
+        edit([])
+        assert allowed(server, other) is None
 
 
 @pytest.mark.parametrize("authorization", [f"Bearer {KEY}", f"bearer {OTHER}", f"Bearer  {KEY} "])

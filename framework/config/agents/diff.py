@@ -212,7 +212,13 @@ LIST_EFFECTS: Mapping[str, tuple[ChangeEffect, ChangeEffect]] = {
 """Keys of lists: the effect of adding an item, and of removing one."""
 _RULES = frozenset(("skill_policy.deny", "skill_policy.ask"))
 _SETTINGS_SETS: Mapping[str, tuple[ChangeEffect, ChangeEffect]] = dict.fromkeys(
-    ("tools.unprotected", "tools.http.domains", "tools.http.methods", "tools.http.private_networks"),
+    (
+        "tools.unprotected",
+        "tools.http.domains",
+        "tools.http.methods",
+        "tools.http.private_networks",
+        "server.cors_origins",
+    ),
     ("widens", "tightens"),
 )
 _SETTINGS_EFFECTS: Mapping[str, Callable[[Any, Any], ChangeEffect]] = {

@@ -47,6 +47,7 @@ RELOAD_EFFECTS: Mapping[str, ReloadEffect] = {
     "tools.http.timeout": "hot",
     "server.api_keys": "hot",
     "server.allow_edit": "hot",
+    "server.cors_origins": "hot",
     "work.max_waiting": "next-run",
     "work.max_running.agents": "next-run",
     "work.max_running.models": "next-run",

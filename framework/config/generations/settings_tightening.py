@@ -31,6 +31,7 @@ TIGHTENABLE_KEYS = (
     "telemetry.inbound",
     "server.api_keys",
     "server.allow_edit",
+    "server.cors_origins",
     "budgets",
 )
 """The settings whose restrictions take effect without a restart."""
@@ -49,6 +50,7 @@ def tighten_settings(live: Settings, saved: Settings) -> Settings:
     server = {
         "api_keys": _keys(live.server.api_keys, saved.server.api_keys),
         "allow_edit": live.server.allow_edit and saved.server.allow_edit,
+        "cors_origins": tuple(origin for origin in live.server.cors_origins if origin in saved.server.cors_origins),
     }
     sections = {
         "tools": live.tools.narrowed_by(saved.tools),

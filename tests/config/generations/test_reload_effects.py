@@ -52,7 +52,6 @@ def test_every_setting_has_a_reload_effect() -> None:
         "telemetry.otlp_headers",
         "telemetry.service_name",
         "server.console",
-        "server.cors_origins",
         "server.host",
         "server.max_connections",
         "server.max_streams",
@@ -67,6 +66,7 @@ def test_every_setting_has_a_reload_effect() -> None:
         "budgets",
         "server.api_keys",
         "server.allow_edit",
+        "server.cors_origins",
         "telemetry.inbound",
     }
     assert reload_effect("something.new") == "restart"

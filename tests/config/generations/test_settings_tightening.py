@@ -36,6 +36,7 @@ STRICTER: dict[str, tuple[Any, Any]] = {
     "telemetry.inbound": ("parent", "ignore"),
     "server.api_keys": ([ONE, TWO], [TWO]),
     "server.allow_edit": (True, False),
+    "server.cors_origins": (["https://a.example.com", "https://b.example.com"], ["https://b.example.com"]),
 }
 """For each setting a value, and a stricter one."""
 BROKEN = {
