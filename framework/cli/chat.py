@@ -31,6 +31,8 @@ from framework.cli.options import (
     parse_inputs,
     parse_pairs,
     project_path,
+    tenant_option,
+    user_option,
 )
 from framework.cli.records import new_conversation, runs_of
 from framework.cli.screen import prints_on_stderr, raw_stderr, say
@@ -61,6 +63,8 @@ HISTORY = ".agentsd/chat_history"
     "-a", "--agent", metavar="AGENT", help="Which agent; otherwise the router chooses with the first message."
 )
 @click.option("-c", "--conversation", metavar="ID", help="Continue this conversation; an unknown id starts one.")
+@user_option("The user of the conversation.")
+@tenant_option("The tenant of the conversation.")
 @MODEL_OPTION
 @INPUT_OPTION
 @LIMIT_OPTION
@@ -113,7 +117,9 @@ async def _converse(runtime: Runtime, location: Location, given: Mapping[str, An
         if preparing is not None:
             await preparing
         if (await chat.stored()).turns:
-            click.secho(f"continue it: agentsd chat --conversation {quote(chat.conversation)}", dim=True, err=True)
+            named = {"conversation": chat.conversation, "user": chat.user, "tenant": chat.tenant}
+            words = [f"--{name} {quote(value)}" for name, value in named.items() if value is not None]
+            click.secho(f"continue it: agentsd chat {' '.join(words)}", dim=True, err=True)
 
 
 async def _prepare(chat: ChatState) -> None:

@@ -189,11 +189,14 @@ class ChatCommands:
         state = RunState(
             agent=found.agent or "",
             conversation_id=self._chat.conversation,
+            user=found.user,
+            tenant=found.tenant,
             messages=[*messages],
             session=dict(found.session),
             metadata={"imported": True},
         )
-        await store_as_turn(store, await self._chat.stored(), state, await load_files(store, messages))
+        copy = await store.conversation(self._chat.conversation, found.tenant, found.user)
+        await store_as_turn(store, copy, state, await load_files(store, messages))
 
     async def _new(self, _: str) -> None:
         self._chat.conversation, self._chat.last = new_conversation(), None

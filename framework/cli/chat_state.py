@@ -8,7 +8,7 @@ from typing import Any
 from framework.config.agents.compile import Agent
 from framework.engine.routing.rules import known_route
 from framework.engine.runtime.conversation import load_conversation
-from framework.engine.runtime.request import RUNTIME_CALLER, RunOptions
+from framework.engine.runtime.request import Caller, RunOptions
 from framework.engine.runtime.runtime import Runtime
 from framework.store.protocol import Conversation
 from framework.types.errors import AgentBroken
@@ -22,6 +22,9 @@ class ChatState:
     runtime: Runtime
     conversation: str
     """Id of the conversation."""
+    user: str | None = None
+    """User of the conversation; None: of any."""
+    tenant: str | None = None
     agent: str | None = None
     """Agent that answers; None: the router chooses."""
     model: str | None = None
@@ -43,6 +46,8 @@ class ChatState:
         return RunOptions(
             agent=self.agent,
             conversation=self.conversation,
+            user=self.user,
+            tenant=self.tenant,
             model=self.model,
             locale=self.locale,
             inputs=known,
@@ -60,7 +65,9 @@ class ChatState:
 
     async def stored(self) -> Conversation:
         """Load the conversation."""
-        return await load_conversation(self.runtime.store, self.conversation, RUNTIME_CALLER)
+        return await load_conversation(
+            self.runtime.store, self.conversation, Caller(self.user, self.tenant, single_user=True)
+        )
 
     async def current_agent(self) -> Agent | None:
         """Return the agent that answers, as far as it is known: the selected one, the last one, or the only one."""

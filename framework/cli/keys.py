@@ -11,6 +11,7 @@ import click
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from framework.cli.options import tenant_option, user_option
 from framework.config.api_keys import KEY_PREFIX, ROLES, ApiKey, text_digest
 from framework.config.yaml.document import Document
 from framework.config.yaml.parse import validation_problems
@@ -28,8 +29,8 @@ def command() -> None:
 
 @command.command("new")
 @click.option("--name", required=True, metavar="NAME", help="Name of the key in logs.")
-@click.option("--tenant", metavar="TENANT", help="Tenant of its runs and conversations. Default: none.")
-@click.option("--user", metavar="USER", help="User of its runs and conversations. Default: requests name the user.")
+@tenant_option("Tenant of its runs and conversations. Default: none.")
+@user_option("User of its runs and conversations. Default: requests name the user.")
 @click.option("--agents", metavar="A,B", help="Agents that it may use. Default: all.")
 @click.option("--roles", metavar="A,B", default="chat", show_default=True, help=f"Of {', '.join(ROLES)}.")
 @click.option(

@@ -65,6 +65,19 @@ INPUT_OPTION = click.option(
 LIMIT_OPTION = click.option(
     "-l", "--limit", "limits", multiple=True, metavar="NAME=VALUE", help="Override a limit, e.g. max_steps=3."
 )
+_OWNER = "The {0} it belongs to. Needed only if several {0}s have this id."
+
+
+def tenant_option(about: str = _OWNER.format("tenant")) -> Callable[[_C], _C]:
+    """Return the option `--tenant`."""
+    return click.option("-t", "--tenant", metavar="TENANT", help=about)
+
+
+def user_option(about: str = _OWNER.format("user")) -> Callable[[_C], _C]:
+    """Return the option `--user`."""
+    return click.option("-u", "--user", metavar="USER", help=about)
+
+
 LOCALE_OPTION = click.option("--locale", metavar="LANGUAGE", help="Language of the prompts, e.g. zh.")
 
 

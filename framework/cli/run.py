@@ -19,6 +19,8 @@ from framework.cli.options import (
     PROJECT_OPTION,
     parse_inputs,
     parse_pairs,
+    tenant_option,
+    user_option,
 )
 from framework.cli.schema import refresh_schemas
 from framework.cli.screen import prints_on_stderr
@@ -48,6 +50,8 @@ STDIN = "-"
     "-f", "--file", "files", multiple=True, metavar="FILE", help="Attach an image, a PDF or audio; repeatable."
 )
 @click.option("-c", "--conversation", metavar="ID", help="Continue this conversation, or start it.")
+@user_option("The user of the conversation.")
+@tenant_option("The tenant of the conversation.")
 @PROJECT_OPTION
 @MODEL_OPTION
 @INPUT_OPTION
@@ -114,6 +118,8 @@ async def _answer(
             options = RunOptions(
                 agent=agent,
                 conversation=given["conversation"],
+                user=given["user"],
+                tenant=given["tenant"],
                 model=given["model"],
                 inputs=parse_inputs(given["inputs"]),
                 limits=parse_pairs(given["limits"]),

@@ -21,9 +21,13 @@ SPELLINGS = {
     "model": ("-m", "--model"),
     "agent": ("-a", "--agent"),
     "tenant": ("-t", "--tenant"),
+    "user": ("-u", "--user"),
 }
 """Flags of an option by the name of its parameter."""
-WITHOUT_SHORT = {"keys new"}
+OTHERS = {("runs decide", "user")}
+"""Options with the name of a common one and another meaning: `--by` is who decides."""
+CONTINUING = ("run", "chat", "runs list", "conversations show", "conversations delete")
+"""Commands that need the owner of a conversation whose id several have."""
 OFFLINE_ECHO = {"model": "offline", "skill_policy": "{allow: [echo]}"}
 
 
@@ -47,8 +51,9 @@ def test_every_option_has_the_common_spelling_and_a_metavar(name: str) -> None:
     options = [param for param in found.params if isinstance(param, click.Option)]
     for option in options:
         assert option.is_flag or option.metavar or isinstance(option.type, click.Choice), f"{option.opts}: what value?"
-        if option.name in SPELLINGS and name not in WITHOUT_SHORT:
+        if option.name in SPELLINGS and (name, option.name) not in OTHERS:
             assert tuple(option.opts) == SPELLINGS[option.name]
+    assert name not in CONTINUING or {"user", "tenant"} <= {option.name for option in options}
     assert name in WITHOUT_PROJECT or any(option.name == "project" for option in options)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 
 from framework.store.protocol import Store
@@ -81,6 +82,27 @@ def test_an_id_of_several_users_needs_one(tmp_path: Path) -> None:
     assert "c3 of bob" in agentsd_in_process("conversations", "show", "c3", cwd=root).stdout
     unknown = agentsd_in_process("conversations", "show", "c3", "-u", "eve", cwd=root)
     assert "there is no conversation 'c3'" in unknown.stderr
+
+
+def test_a_conversation_of_one_of_several_users_is_continued_and_its_runs_are_listed(tmp_path: Path) -> None:
+    root = stored(tmp_path)
+    for command in (["run", "-c", "c3", "more"], ["chat", "-c", "c3"]):
+        asked = agentsd_in_process(*command, cwd=root)
+        assert "conversation 'c3' exists for 2 users (ann, bob): name one with user= or --user" in asked.stderr
+    assert agentsd_in_process("run", "-c", "c3", "-u", "bob", "in a run", cwd=root).returncode == 0
+    chat = agentsd_in_process("chat", "-c", "c3", "--user", "bob", cwd=root, stdin="in a chat\n/undo\nanew\n")
+    assert "c3 of bob" in chat.stderr
+    assert "c3 of ann" not in chat.stderr
+    (copy,) = re.findall("continue it: agentsd chat --conversation (.+) --user bob", chat.stderr)
+    runs = json.loads(agentsd_in_process("runs", "list", "--user", "bob", "--json", cwd=root).stdout)
+    assert [(run["message"], run["conversation_id"]) for run in runs if run["conversation_id"] == "c3"] == [
+        ("in a chat", "c3"),
+        ("in a run", "c3"),
+        ("c3 of bob", "c3"),
+    ]
+    assert {run["user"] for run in runs} == {"bob"}
+    assert next(run["message"] for run in runs if run["conversation_id"] == copy) == "anew"
+    assert agentsd_in_process("runs", "list", "--user", "eve", cwd=root).stdout == "no such runs are stored\n"
 
 
 def test_a_queued_run_is_listed_shown_and_cancelled(tmp_path: Path) -> None:

@@ -9,17 +9,15 @@ import click
 
 from framework.cli.conversations.find import find_conversation
 from framework.cli.location import locate
-from framework.cli.options import PROJECT_OPTION
+from framework.cli.options import PROJECT_OPTION, tenant_option, user_option
 from framework.cli.records import open_project_store
 from framework.cli.show import counted
 
 
 @click.command("delete")
 @click.argument("conversation")
-@click.option(
-    "-t", "--tenant", metavar="TENANT", help="The tenant it belongs to. Needed only if several tenants have this id."
-)
-@click.option("-u", "--user", metavar="USER", help="The user it belongs to. Needed only if several users have this id.")
+@tenant_option()
+@user_option()
 @PROJECT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print what was deleted as JSON.")
 def command(conversation: str, tenant: str | None, user: str | None, project: str, as_json: bool) -> int:

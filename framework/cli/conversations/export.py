@@ -9,7 +9,7 @@ import click
 
 from framework.cli.conversations.find import find_conversation
 from framework.cli.location import locate
-from framework.cli.options import PROJECT_OPTION
+from framework.cli.options import PROJECT_OPTION, tenant_option, user_option
 from framework.cli.records import load_files, open_project_store
 from framework.cli.writing import as_json_text, write_out
 from framework.llm.message_formats import FORMS, Form, exported
@@ -20,10 +20,8 @@ from framework.store.protocol import Conversation
 @click.argument("conversation")
 @click.option("-f", "--format", "form", type=click.Choice(FORMS), default="messages", show_default=True, help="Format.")
 @click.option("-o", "--output", metavar="FILE", help="Write to this file instead of standard output.")
-@click.option(
-    "-t", "--tenant", metavar="TENANT", help="The tenant it belongs to. Needed only if several tenants have this id."
-)
-@click.option("-u", "--user", metavar="USER", help="The user it belongs to. Needed only if several users have this id.")
+@tenant_option()
+@user_option()
 @PROJECT_OPTION
 def command(
     conversation: str, form: Form, output: str | None, tenant: str | None, user: str | None, project: str

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from framework.cli.location import Location, locate
-from framework.cli.options import PROJECT_OPTION
+from framework.cli.options import PROJECT_OPTION, tenant_option, user_option
 from framework.cli.project import read_project
 from framework.cli.records import new_conversation, open_project_store, store_as_turn
 from framework.engine.runtime.request import Caller
@@ -25,8 +25,8 @@ MAX_BYTES = 128 * 1024 * 1024
 @click.argument("file")
 @click.option("-c", "--conversation", metavar="ID", help="Its id. Default: a new one, which is printed.")
 @click.option("-a", "--agent", required=True, metavar="AGENT", help="The agent that continues it.")
-@click.option("-u", "--user", metavar="USER", help="The user it belongs to.")
-@click.option("-t", "--tenant", metavar="TENANT", help="The tenant it belongs to.")
+@user_option("The user it belongs to.")
+@tenant_option("The tenant it belongs to.")
 @click.option("-f", "--format", "form", type=click.Choice(FORMS), default="messages", show_default=True, help="Format.")
 @PROJECT_OPTION
 def command(

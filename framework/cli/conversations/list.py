@@ -10,7 +10,7 @@ from dataclasses import asdict
 import click
 
 from framework.cli.location import locate
-from framework.cli.options import PROJECT_OPTION
+from framework.cli.options import PROJECT_OPTION, tenant_option, user_option
 from framework.cli.records import ago, open_project_store, times_as_text
 from framework.cli.table import show_table
 from framework.store.conversation_lists import ConversationInfo, ConversationQuery
@@ -20,8 +20,8 @@ _COLUMNS = ("conversation", "turns", "agent", "last turn", "user", "waits with",
 
 @click.command("list")
 @click.option("-a", "--agent", metavar="AGENT", help="Only those whose last turn this agent answered.")
-@click.option("-u", "--user", metavar="USER", help="Only those of this user.")
-@click.option("-t", "--tenant", metavar="TENANT", help="Only those of this tenant.")
+@user_option("Only those of this user.")
+@tenant_option("Only those of this tenant.")
 @click.option(
     "-n", "--limit", type=click.IntRange(min=1), metavar="N", default=20, show_default=True, help="Maximum number."
 )

@@ -11,7 +11,7 @@ import click
 
 from framework.cli.conversations.find import find_conversation
 from framework.cli.location import locate
-from framework.cli.options import PROJECT_OPTION
+from framework.cli.options import PROJECT_OPTION, tenant_option, user_option
 from framework.cli.records import ago, open_project_store, runs_of
 from framework.cli.runs.list import as_data
 from framework.llm.message_formats import exported
@@ -25,10 +25,8 @@ _SEEN_STATUSES = ("completed", "stopped")
 
 @click.command("show")
 @click.argument("conversation")
-@click.option(
-    "-t", "--tenant", metavar="TENANT", help="The tenant it belongs to. Needed only if several tenants have this id."
-)
-@click.option("-u", "--user", metavar="USER", help="The user it belongs to. Needed only if several users have this id.")
+@tenant_option()
+@user_option()
 @PROJECT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def command(conversation: str, tenant: str | None, user: str | None, project: str, as_json: bool) -> int:

@@ -12,7 +12,7 @@ from typing import Any, get_args
 import click
 
 from framework.cli.location import locate
-from framework.cli.options import PROJECT_OPTION
+from framework.cli.options import PROJECT_OPTION, tenant_option, user_option
 from framework.cli.records import ago, open_project_store, status_of, times_as_text
 from framework.cli.table import show_table
 from framework.store.protocol import RunInfo, RunQuery
@@ -31,7 +31,8 @@ STATUSES = (*get_args(Status), "orphaned")
 )
 @click.option("-a", "--agent", metavar="AGENT", help="Only runs of this agent.")
 @click.option("-c", "--conversation", metavar="ID", help="Only runs of this conversation.")
-@click.option("-t", "--tenant", metavar="TENANT", help="Only runs of this tenant.")
+@user_option("Only runs of this user.")
+@tenant_option("Only runs of this tenant.")
 @click.option("--rated", type=click.Choice(get_args(RatingValue)), help="Only runs whose answer was rated so.")
 @click.option(
     "-n", "--limit", type=click.IntRange(min=1), metavar="N", default=20, show_default=True, help="Maximum number."
@@ -42,6 +43,7 @@ def command(
     statuses: tuple[str, ...],
     agent: str | None,
     conversation: str | None,
+    user: str | None,
     tenant: str | None,
     rated: RatingValue | None,
     limit: int,
@@ -60,6 +62,7 @@ def command(
         statuses=wanted,
         agent=agent,
         conversation_id=conversation,
+        user=user,
         tenant=tenant,
         rating=rated,
         orphaned=set(statuses) == {"orphaned"},
@@ -70,9 +73,8 @@ def command(
     if as_json:
         click.echo(json.dumps([as_data(info) for info in found], ensure_ascii=False, indent=2))
     elif not found:
-        click.echo(
-            "no such runs are stored" if statuses or agent or conversation or tenant or rated else "no runs are stored"
-        )
+        is_filtered = statuses or agent or conversation or user or tenant or rated
+        click.echo("no such runs are stored" if is_filtered else "no runs are stored")
     else:
         show_table(_COLUMNS, [_row(info) for info in found])
     return 0
