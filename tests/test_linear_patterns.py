@@ -26,8 +26,8 @@ MOST_WORDS = 30
 TEXTS = 12 * FACTOR
 """Generated texts for each pattern."""
 ANCHORED = {"match", "fullmatch"}
-BOUNDED = {"framework.conversation": 80, "framework.llm.offline.arguments: (?:[\\s:": 40}
-BOUNDED |= {"framework.llm.offline.arguments: (\\S+)[\\s:=]*$": 40, "framework.tools.conditions: (?P<sign>": 100}
+BOUNDED = {"framework.conversation": 80, "framework.llm.offline: (?:[\\s:": 40}
+BOUNDED |= {"framework.llm.offline: (\\S+)[\\s:=]*$": 40, "framework.tools.conditions: (?P<sign>": 100}
 """Length limits of the inputs of some patterns, by prefix of their names below."""
 
 

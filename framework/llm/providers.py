@@ -48,7 +48,7 @@ def create_client(
             is missing, or `base_url` is invalid.
     """
     if name == OFFLINE:
-        from framework.llm.offline.model import OfflineModel
+        from framework.llm.offline import OfflineModel
 
         return OfflineModel()
     prefix, slash, model = name.partition("/")

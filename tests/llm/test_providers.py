@@ -11,7 +11,7 @@ from framework.llm.anthropic.client import AnthropicModel
 from framework.llm.capabilities import Capabilities, Prices
 from framework.llm.client import ModelRequest
 from framework.llm.gemini.client import GeminiModel
-from framework.llm.offline.model import OfflineModel
+from framework.llm.offline import OfflineModel
 from framework.llm.openai.client import OpenAIModel
 from framework.llm.openai.responses import ResponsesModel
 from framework.llm.provider_table import PROVIDERS, Provider
