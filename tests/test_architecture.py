@@ -52,10 +52,13 @@ HEAVY |= {"framework.engine.work.procrastinate"}  # with Procrastinate, an extra
 HEAVY |= {"framework.server.process"}  # with FastAPI and uvicorn, an extra
 HEAVY |= {"framework.server.agui.run"}  # with the types of AG-UI, 0.1 s
 HEAVY |= {"framework.server.mcp.http", "framework.server.mcp.stdio"}  # with the MCP SDK, an extra
-HEAVY |= {"framework.llm.openai.sdk_connection"}  # with the openai SDK
+HEAVY |= {"framework.llm.openai.connection"}  # with the openai SDK
 HEAVY |= {"framework.llm.openai.client", "framework.llm.openai.responses", "framework.llm.offline"}  # as the next
-HEAVY |= {"framework.llm.anthropic.client", "framework.llm.bedrock"}  # as the next
-HEAVY |= {"framework.llm.gemini.client", "framework.llm.vertex"}  # clients, of which a process uses one or two
+HEAVY |= {
+    "framework.llm.anthropic",
+    "framework.llm.cloud",
+    "framework.llm.gemini",
+}  # clients, of which a process uses one or two
 HEAVY |= {"framework.llm.message_formats"}  # with the formats of all providers, for runs with earlier messages
 HEAVY |= {"framework.evals.runner"}  # for `reload.gate: tests`
 OWNERS = {"run", "context", "services", "spans", "journal", "launcher", "budget", "policy"}

@@ -28,7 +28,7 @@ async def main():
 asyncio.run(main())
 print(*sorted(sys.modules))
 """
-OTHER_CLIENTS = ("framework.llm.anthropic", "framework.llm.gemini", "framework.llm.bedrock", "framework.llm.vertex")
+OTHER_CLIENTS = ("framework.llm.anthropic", "framework.llm.gemini", "framework.llm.cloud")
 UNUSED = (
     *("framework.llm.message_formats", "framework.evals.runner", "framework.evals.suite", "framework.types.case"),
     *("framework.replay", "framework.store.sql", "framework.server", "framework.cli", "framework.tools.mcp.client"),

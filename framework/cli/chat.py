@@ -43,7 +43,7 @@ from framework.config.files.snapshot import AGENTS
 from framework.engine.routing.rules import NO_AGENTS
 from framework.engine.runtime.request import checked_inputs
 from framework.engine.runtime.runtime import Runtime
-from framework.llm.provider_table import import_sdks
+from framework.llm.providers import import_sdks
 from framework.server.opening import model_names
 from framework.store.protocol import RunInfo
 from framework.types.errors import EXIT_APPROVAL, AgentBroken, AgentsdError, ConfigError, RequestError

@@ -23,7 +23,7 @@ from framework.engine.context.policy import VerdictKind
 from framework.engine.runtime.agent_policy import RenderedPrompt, ToolPolicy, agent_policy, render_prompt
 from framework.engine.runtime.request import checked_inputs
 from framework.engine.tool_call.explain import ToolExplanation, explain_call, explain_tool, explain_tools
-from framework.llm.provider_table import api_format
+from framework.llm.providers import api_format
 from framework.llm.tool_schemas import schema_changes, wire_schema
 from framework.tools.tool import Tool
 from framework.types.errors import EXIT_APPROVAL, EXIT_NEGATIVE, RequestError

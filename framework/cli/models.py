@@ -20,8 +20,7 @@ from framework.config.settings import ModelAlias, Settings
 from framework.engine.context.model_clients import ModelClients
 from framework.llm.capabilities import Capabilities, Prices, known_rows, known_server
 from framework.llm.client import ModelClient, ModelReply, ModelRequest, ProbingClient
-from framework.llm.provider_table import OFFLINE, chosen_api
-from framework.llm.providers import create_client
+from framework.llm.providers import OFFLINE, chosen_api, create_client
 from framework.types.errors import EXIT_NEGATIVE, ModelError, RequestError
 from framework.types.messages import Message, ToolCall, ToolDefinition
 from framework.types.spec import ModelSettings

@@ -17,7 +17,7 @@ from framework.config.schema import (
     settings_schema,
     sources_schema,
 )
-from framework.llm.provider_table import OFFLINE, PROVIDERS
+from framework.llm.providers import OFFLINE, PROVIDERS
 
 SchemaKind = Literal["agent", "cases", "settings", "sources"]
 """The kinds of YAML files of a project."""

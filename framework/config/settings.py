@@ -37,9 +37,9 @@ from framework.config.run_limits import MaxRunning
 from framework.config.yaml.document import Document, DocumentError, KeyPath, read_keys
 from framework.config.yaml.environment import Unset, expand, is_affected
 from framework.config.yaml.parse import data_path, mask_problems, sort_problems, validation_problems
-from framework.llm.base_url import normalize_base_url
 from framework.llm.capabilities import Capabilities, OpenAIApi
-from framework.llm.provider_table import OFFLINE, RESERVED_FIELDS, RESERVED_HEADERS, api_format
+from framework.llm.http_client import normalize_base_url
+from framework.llm.providers import OFFLINE, RESERVED_FIELDS, RESERVED_HEADERS, api_format
 from framework.store.work import DEFAULT_LEASE_SECONDS
 from framework.tools.base_folder import is_inside, split_path
 from framework.types.budget import BudgetName, SharedBudget

@@ -19,7 +19,7 @@ from framework.config.settings import Settings
 from framework.evals.expectations import MAX_LINE_CHARS, Check, Evidence, checks
 from framework.evals.suite import PlacedCase, read_suite
 from framework.llm.client import ModelClient, ModelRequest
-from framework.llm.provider_table import OFFLINE
+from framework.llm.providers import OFFLINE
 from framework.llm.scripted import ScriptedModel, Turn
 from framework.tools.tool import Tool, ToolContext
 from framework.types.case import Case, Failure, ScriptedAnswer, to_decision

@@ -2,33 +2,26 @@
 
 In reading order; each module imports only from those below it:
 
-    providers          Creates the client for a model name.
-    provider_table     Known providers: their API formats, base URLs and environment variables.
+    providers          Creates the client for a model name: known providers, their APIs, URLs and variables.
     json_protocol      Tools and typed answers for models without function calls, as JSON text.
-    bedrock            Client for Claude in Amazon Bedrock.
-    vertex             Clients for Claude and Gemini in Google Cloud's Vertex AI.
+    cloud              Claude in Amazon Bedrock, and Claude and Gemini in Google Cloud's Vertex AI.
     instructor_client  Typed answers from models without support for them, through Instructor.
     message_formats    Exports and imports conversations as JSON, neutral or in a provider's format.
-    imported_files     Files in conversations of provider APIs.
     openai             Clients for every server with OpenAI's chat completions or Responses API.
     anthropic          Client for Claude.
     gemini             Client for Gemini.
     offline            The rule-based model behind `model: offline`.
     scripted           A model that replies from a script, for tests of agents.
-    provider_client    What the clients of all providers share: their options, and the translation of errors.
     stream_assembler   Assembles a streamed chat completion from its chunks.
-    reply_check        Checks a provider's complete response and turns it into a reply.
-    text_calls         Finds function calls that a model wrote into its text.
-    thoughts           Separates a model's thoughts from its answer in one text.
+    provider_client    What the clients of all providers share: options, and the check of a complete response.
     provider_errors    Translates every failure of a provider to a ModelError.
+    answer_text        Thoughts and function calls that a model wrote into its text.
     client             The interface of every model client: request, deltas and reply.
     openai_format      Converts messages to and from the format of OpenAI's chat completions.
     tool_schemas       Puts the JSON Schema of a tool's arguments into the form that a provider accepts.
-    tokens             Estimates the number of tokens of texts, messages and tools.
-    request_cache      Requests as JSON bytes, each part encoded once.
+    request_cache      Requests as JSON bytes, each part encoded once, and estimates of their tokens.
     message_shape      Puts a conversation into the form that the receiver's chat template accepts.
     capabilities       Known capabilities of models: features, token limits and prices.
-    http_client        The HTTP client passed to provider SDKs, with limits on the size of responses.
+    http_client        The HTTP client passed to provider SDKs, with limits on responses; base URLs of servers.
     reconnection       An HTTP client that replaces a connection that the server closed before it answered.
-    base_url           Validates and normalizes the base URL of a model server.
 """

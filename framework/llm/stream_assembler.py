@@ -8,7 +8,7 @@ from typing import Any
 
 from framework.llm.client import Delta
 from framework.llm.openai_format import OPAQUE_FIELDS, REASONING_FIELDS, content_text
-from framework.llm.reply_check import FinishReasons, merge_finish_reason
+from framework.llm.provider_client import FinishReasons, merge_finish_reason
 from framework.types.text import fix_surrogates
 
 _TEXTS = frozenset(("content", "refusal", *REASONING_FIELDS))

@@ -17,7 +17,7 @@ from framework.engine.runtime.presence import Presence, ProcessKind
 from framework.engine.runtime.project import project_folder
 from framework.engine.runtime.runtime import Runtime
 from framework.engine.work.choice import open_work
-from framework.llm.provider_table import import_sdks
+from framework.llm.providers import import_sdks
 from framework.store.protocol import Store
 from framework.store.url import open_store
 from framework.store.work import EVERYTHING, WorkScope

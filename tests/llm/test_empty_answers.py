@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from framework import RunResult, Runtime, tool
 from framework.llm.client import ModelInfo, ModelReply
-from framework.llm.reply_check import require_content
+from framework.llm.provider_client import require_content
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.errors import ModelError
 from framework.types.events import Warned

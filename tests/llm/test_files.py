@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from framework.llm.client import ModelRequest
-from framework.llm.json_protocol.client import JsonProtocol
+from framework.llm.json_protocol import JsonProtocol
 from framework.llm.request_cache import RequestCache
 from framework.types.errors import ModelError
 from framework.types.file import File

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import Runtime
-from framework.llm.base_url import normalize_base_url
 from framework.llm.client import ModelReply, ModelRequest
+from framework.llm.http_client import normalize_base_url
 from framework.llm.openai_format import MAX_TOKEN_COUNT
 from framework.llm.providers import create_client
 from framework.types.errors import ConfigError, ModelError, ModelRefused
@@ -243,7 +243,7 @@ def test_an_announced_call_that_is_missing_is_one_error(form: Format, stream: bo
 
 @each_format
 def test_a_reply_above_the_length_limit_is_an_error(form: Format, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("framework.llm.reply_check.MAX_ANSWER_CHARS", 100)
+    monkeypatch.setattr("framework.llm.provider_client.MAX_ANSWER_CHARS", 100)
     assert isinstance(served(form, says(form, "x" * 100), stream=False), ModelReply)
     error = error_of(form, says(form, "x" * 101))
     assert "the answer exceeds 100 characters" in error.message
@@ -271,7 +271,7 @@ def test_an_endless_response_is_aborted(
 
 @each_format
 def test_a_stream_of_blanks_is_aborted(form: Format, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("framework.llm.reply_check.MAX_ANSWER_CHARS", 500)
+    monkeypatch.setattr("framework.llm.provider_client.MAX_ANSWER_CHARS", 500)
     error = error_of(form, says(form, " \n" * 300), stream=True)
     assert "the answer exceeds 500 characters" in error.message or "is empty" in error.message
 

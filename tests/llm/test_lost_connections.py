@@ -10,7 +10,7 @@ import pytest
 
 from framework import Runtime
 from framework.llm.client import ModelReply, ModelRequest
-from framework.llm.openai.sdk_connection import LARGE_BODY
+from framework.llm.openai.connection import LARGE_BODY
 from framework.types.errors import ModelError
 from framework.types.messages import Message
 from tests.support.closing import Action, ClosingServer, closing_server

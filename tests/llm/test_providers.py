@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from framework.llm.anthropic.client import AnthropicModel
+from framework.llm.anthropic import AnthropicModel
 from framework.llm.capabilities import Capabilities, Prices
 from framework.llm.client import ModelRequest
-from framework.llm.gemini.client import GeminiModel
+from framework.llm.gemini import GeminiModel
 from framework.llm.offline import OfflineModel
 from framework.llm.openai.client import OpenAIModel
 from framework.llm.openai.responses import ResponsesModel
-from framework.llm.provider_table import PROVIDERS, Provider
-from framework.llm.providers import create_client
+from framework.llm.providers import PROVIDERS, Provider, create_client
 from framework.types.errors import ConfigError
 from framework.types.extras import install_command
 from framework.types.messages import Message

@@ -13,11 +13,10 @@ from pydantic import BaseModel
 
 from framework import RunResult, Runtime, events, tool
 from framework.config.yaml.parse import ParseError, parse_agent
-from framework.llm.anthropic.client import AnthropicModel
-from framework.llm.anthropic.format import ANSWER_TOOL
+from framework.llm.anthropic import ANSWER_TOOL, AnthropicModel
 from framework.llm.capabilities import Capabilities, known_capabilities
 from framework.llm.client import ModelClient
-from framework.llm.gemini.client import GeminiModel
+from framework.llm.gemini import GeminiModel
 from framework.llm.openai.client import OpenAIModel
 from framework.testing import JsonStore
 from framework.types.events import Event

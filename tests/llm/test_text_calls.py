@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import RunResult, Runtime, tool
-from framework.llm.text_calls import find_text_call
+from framework.llm.answer_text import find_text_call
 from framework.types.events import ContentReceived, Event, Warned
 from framework.types.messages import ToolDefinition
 from tests.support.cases import FACTOR, cases

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import Runtime, events
-from framework.llm.thoughts import ThoughtSplitter, split_thoughts
+from framework.llm.answer_text import ThoughtSplitter, split_thoughts
 from tests.support.cases import cases
 from tests.support.formats import OPENAI
 from tests.support.projects import agent, write

@@ -16,8 +16,8 @@ from openai.types.responses.response import IncompleteDetails
 from openai.types.responses.response_reasoning_item import Summary
 from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails, ResponseUsage
 
-from framework.llm.anthropic.client import AnthropicModel
-from framework.llm.gemini.client import GeminiModel
+from framework.llm.anthropic import AnthropicModel
+from framework.llm.gemini import GeminiModel
 from framework.llm.openai.client import OpenAIModel
 from framework.llm.openai.responses import ResponsesModel
 from tests.support import wire

@@ -17,7 +17,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from framework import RunResult, Runtime, ToolError, tool
 from framework.llm.client import served_model
-from framework.llm.provider_table import PROVIDERS
+from framework.llm.providers import PROVIDERS
 from framework.telemetry import names
 from framework.testing import ScriptedModel, calls
 from framework.tools.tool import HostedOutput

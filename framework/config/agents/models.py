@@ -10,7 +10,7 @@ from framework.config.settings import Settings, variable_name
 from framework.config.yaml.document import Document, KeyPath
 from framework.config.yaml.environment import expand, variable_hint
 from framework.config.yaml.parse import mask_problems
-from framework.llm.provider_table import missing_sdk, other_name
+from framework.llm.providers import missing_sdk, other_name
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec
 from framework.types.text import did_you_mean

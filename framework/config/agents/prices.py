@@ -11,7 +11,7 @@ from framework.config.overlay import SETTINGS_FILE, SettingsSource
 from framework.config.settings import ModelAlias, Settings
 from framework.config.yaml.document import Document, KeyPath
 from framework.llm.capabilities import Capabilities, known_capabilities
-from framework.llm.provider_table import chosen_api
+from framework.llm.providers import chosen_api
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec
 

@@ -15,11 +15,9 @@ from framework.engine.context.budget import Budget
 from framework.engine.context.circuit_breaker import CircuitBreakers
 from framework.engine.context.event_hub import TextKind
 from framework.llm.client import ModelClient, ModelInfo, ModelRequest, ProbingClient
-from framework.llm.json_protocol.client import with_protocol
-from framework.llm.provider_table import OFFLINE, PROVIDERS, environment_of
-from framework.llm.providers import create_client
-from framework.llm.request_cache import ToolsetCache
-from framework.llm.tokens import message_tokens, tool_tokens
+from framework.llm.json_protocol import with_protocol
+from framework.llm.providers import OFFLINE, PROVIDERS, create_client, environment_of
+from framework.llm.request_cache import ToolsetCache, message_tokens, tool_tokens
 from framework.telemetry.content import Content
 from framework.telemetry.metrics import RunMetrics
 from framework.telemetry.spans import Spans

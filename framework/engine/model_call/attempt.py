@@ -10,12 +10,11 @@ from time import perf_counter
 from framework.engine.context.model_clients import ModelCaller
 from framework.engine.context.policy import defined_at
 from framework.engine.model_call.trace import ModelTrace
+from framework.llm.answer_text import Separated, ThoughtSplitter, reject_text_calls, without_thoughts
 from framework.llm.capabilities import with_cost
 from framework.llm.client import Delta, ModelClient, ModelInfo, ModelReply, ModelRequest
-from framework.llm.reply_check import require_content
-from framework.llm.text_calls import reject_text_calls
-from framework.llm.thoughts import Separated, ThoughtSplitter, without_thoughts
-from framework.llm.tokens import estimate_tokens, message_tokens
+from framework.llm.provider_client import require_content
+from framework.llm.request_cache import estimate_tokens, message_tokens
 from framework.llm.tool_schemas import blamed_tool
 from framework.tools.tool_source import source_of
 from framework.types.errors import ModelError

@@ -12,8 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from framework.engine.context.run_context import RunContext
 from framework.llm.client import ModelInfo, ModelRequest, SendRequest
 from framework.llm.instructor_client import request_typed_output
-from framework.llm.json_protocol.client import request_valid_reply
-from framework.llm.json_protocol.reply import strip_fence
+from framework.llm.json_protocol import request_valid_reply, strip_fence
 from framework.tools.schema.arguments import ArgumentsError, SchemaArguments, bounded_model
 from framework.types.errors import ConfigError, ModelError
 from framework.types.flat_schema import ANY_OBJECT

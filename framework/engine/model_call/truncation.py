@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from framework.engine.context.run_context import RunContext
 from framework.llm.client import ModelReply, ModelRequest
-from framework.llm.tokens import estimate_tokens
+from framework.llm.request_cache import estimate_tokens
 from framework.types.errors import AgentsdError, LimitExceeded, ModelError
 from framework.types.events import ContentReceived
 from framework.types.messages import Message

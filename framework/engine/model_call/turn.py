@@ -17,7 +17,7 @@ from framework.engine.model_call.retry import complete_with_retries
 from framework.engine.model_call.structured_output import answer_instruction, response_schema
 from framework.engine.tool_call.results import record_final_answer
 from framework.llm.client import ModelInfo, ModelReply, ModelRequest
-from framework.llm.tokens import message_tokens
+from framework.llm.request_cache import message_tokens
 from framework.tools.builtin.notes import TODO, TODO_MARKS
 from framework.types.errors import ConfigError, LimitExceeded, ModelError
 from framework.types.events import ContentReceived, Thought

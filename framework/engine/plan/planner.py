@@ -15,7 +15,7 @@ from framework.engine.run import Run
 from framework.engine.tool_call.argument_repair import repair_plan
 from framework.engine.tool_call.results import describe_output, describe_unfinished, observation, tool_message
 from framework.llm.openai_format import revalidate_call
-from framework.llm.tokens import estimate_tokens
+from framework.llm.request_cache import estimate_tokens
 from framework.tools.schema.arguments import ArgumentsError
 from framework.tools.tool import Tool
 from framework.types.errors import LimitExceeded

@@ -12,7 +12,7 @@ from framework.config.generations.admission import Gate
 from framework.config.generations.catalog import Catalog
 from framework.config.settings import Settings
 from framework.engine.runtime.type_check import require_type
-from framework.llm.provider_table import OFFLINE, PROVIDERS
+from framework.llm.providers import OFFLINE, PROVIDERS
 from framework.tools.builtin import BUILTIN_TOOLS
 from framework.tools.declaration import short_repr
 from framework.tools.plugins.loader import PluginLifecycle

@@ -14,8 +14,8 @@ from framework.config.templates.variables import HTTP_TOOL, RunVariables
 from framework.engine.context.policy import Policy, Verdict, VerdictKind, agent_verdict
 from framework.engine.tool_call.argument_repair import bind_arguments, normalize_arguments
 from framework.llm.capabilities import Capabilities
-from framework.llm.json_protocol.client import needs_json_protocol
-from framework.llm.tokens import estimate_tokens
+from framework.llm.json_protocol import needs_json_protocol
+from framework.llm.request_cache import estimate_tokens
 from framework.tools.base_folder import BaseFolder
 from framework.tools.conditions import policy_views
 from framework.tools.tool import Tool

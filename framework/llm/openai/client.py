@@ -1,13 +1,23 @@
-"""Client for every server with OpenAI's chat completions API. Every failure is raised as a ModelError."""
+"""Client for every server with OpenAI's chat completions API, and the exchange that both of OpenAI's APIs share.
+
+Every failure is raised as a ModelError.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import asyncio
+import re
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from framework.llm.capabilities import Capabilities
-from framework.llm.client import ModelReply, ModelRequest
-from framework.llm.openai.exchange import OpenAIExchange
+from framework.llm.capabilities import Capabilities, OpenAIApi
+from framework.llm.client import Delta, ModelReply, ModelRequest, merged_deltas, whole_reply
+from framework.llm.http_client import SDK_TIMEOUT, read_unstreamed
+from framework.llm.openai.local_server import ask_server, is_local
 from framework.llm.openai_format import (
     CHAT_MEDIA_TYPES,
     chat_to_message,
@@ -17,13 +27,229 @@ from framework.llm.openai_format import (
     settings_to_chat,
     sign_calls,
     tool_choice_to_chat,
+    tool_names,
     tool_to_chat,
+    wire_names,
 )
-from framework.llm.reply_check import FinishReasons, ProviderResponse, to_reply
-from framework.llm.request_cache import encode_json, json_object
+from framework.llm.provider_client import FinishReasons, ProviderClient, ProviderResponse, to_reply
+from framework.llm.provider_errors import ServerError, message_in, parse_retry_after
+from framework.llm.request_cache import ToolsetCache, encode_json, json_object, merged_fields
 from framework.llm.stream_assembler import StreamAssembler, as_dict
+from framework.types.errors import ModelError
 from framework.types.messages import Message, ToolDefinition
 from framework.types.spec import ReasoningLevel
+
+if TYPE_CHECKING:
+    from framework.llm.openai.connection import EventStream, SdkConnection
+
+_PATHS: Mapping[OpenAIApi, str] = {"chat": "chat/completions", "responses": "responses"}
+"""Path of each API below the base URL."""
+_USAGE_OPTION = re.compile("stream_options|include_usage")
+_PROBE_TIMEOUT = 2.0
+"""Seconds for all requests of a probe."""
+_PROBE_INTERVAL = 60.0
+"""Seconds after which a server is asked again for what it did not report: it may load its model later."""
+
+
+class ChunkAssembler(Protocol):
+    """Accumulates a streamed response."""
+
+    def add_chunk(self, chunk: Any) -> Delta | None:
+        """Add a chunk; return its delta, or None if it has no content."""
+        ...
+
+
+A = TypeVar("A", bound=ChunkAssembler)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedTools:
+    """A tool list as JSON, with its name mappings."""
+
+    json: bytes
+    wire_names: dict[str, str]
+    """Tool name -> name in the API."""
+    tool_names: dict[str, str]
+    """Name in the API -> tool name."""
+
+
+class OpenAIExchange(ProviderClient, ABC, Generic[A]):
+    """The client of a model, except for the format of requests and responses.
+
+    Args:
+        provider: the first part of the model name.
+        model: the model's name on the server.
+        base_url: the URL up to and including `/v1`; None for the SDK's default. The resource's URL for Azure.
+        capabilities: override the known ones.
+        azure_version: version of Azure's API; None for all other servers.
+        options: the other options of `ProviderClient`.
+    """
+
+    api: OpenAIApi
+
+    def __init__(
+        self,
+        provider: str,
+        model: str,
+        *,
+        base_url: str | None = None,
+        capabilities: Capabilities | None = None,
+        azure_version: str | None = None,
+        **options: Any,
+    ) -> None:
+        self.provider = provider
+        configured = (capabilities or Capabilities()).model_copy(update={"api": self.api})
+        usual_path = "" if azure_version else "/v1"
+        super().__init__(model, base_url=base_url, capabilities=configured, usual_path=usual_path, **options)
+        is_declared = base_url is not None and configured.json_schema is True
+        self._info = replace(self._info, any_schema=is_declared)
+        self._azure_version = azure_version
+        self._connection: SdkConnection | None = None
+        self._requests_usage = True
+        """Whether streams request usage; False once the server has rejected the option."""
+        self._toolsets = ToolsetCache(self._encoded_tools)
+        self._probing = asyncio.Lock()
+        self._next_probe = 0.0
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta, None]:
+        """Send the request and yield the reply's deltas; raise ModelError if it fails."""
+        if request.media:
+            await request.scratch.files.add(request.media)
+        settings = merged_fields(self._settings(request), self._extra_body)
+        if not (self._info.is_streamed(request) or self._must_stream(settings)):
+            body = self._body(request, settings, streamed=False)
+            reply = self._parse_body(await self._guard(self._connected().post(body)), request)
+            for piece in whole_reply(reply, request):
+                yield piece
+            return
+        events = await self._open_stream(request, settings)
+        assembler = self._assembler()
+        try:
+            if (unstreamed := await self._guard(read_unstreamed(events.response))) is not None:
+                for piece in whole_reply(self._parse_body(unstreamed, request), request):
+                    yield piece
+                return
+            while (chunks := await self._guard(events.read())) is not None:
+                deltas = [delta for chunk in chunks if (delta := assembler.add_chunk(chunk)) is not None]
+                for piece in deltas if request.stream else merged_deltas(deltas):
+                    yield piece
+        finally:
+            await events.close()
+        yield Delta(reply=self._reply(assembler, request))
+
+    @property
+    def needs_probe(self) -> bool:
+        """Whether the server is local, and capabilities are unknown that it may report."""
+        if self._azure_version or self._next_probe == inf:
+            return False
+        known = self._info.capabilities
+        return (known.context_window is None or known.json_schema is None) and is_local(self._base_url)
+
+    async def probe(self) -> None:
+        """Ask a local server for its context window and abilities, and add them to `info`; failures change nothing."""
+        async with self._probing:
+            if monotonic() < self._next_probe or not self.needs_probe:
+                return
+            self._next_probe = monotonic() + _PROBE_INTERVAL
+            try:
+                connection = self._connected()  # before the timeout begins, because it loads the SDK
+                async with asyncio.timeout(_PROBE_TIMEOUT):
+                    found = await self._guard(ask_server(connection.fetch, self._base_url or "", self._info.model))
+            except (ModelError, TimeoutError):
+                return  # the model call reports a server that cannot be reached
+            if found is None:
+                self._next_probe = inf
+                return
+            capabilities = self._info.capabilities.over(found)
+            any_schema = self._info.any_schema or bool(found.json_schema and capabilities.json_schema)
+            self._info = replace(self._info, capabilities=capabilities, any_schema=any_schema)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._connection is not None:
+            await self._connection.close()
+            self._connection = None
+
+    # --- what differs between the APIs
+
+    @abstractmethod
+    def _tool(self, definition: ToolDefinition) -> dict[str, Any]:
+        """Return a tool in the format of the API."""
+
+    @abstractmethod
+    def _settings(self, request: ModelRequest) -> dict[str, Any]:
+        """Return the fields of the request except its messages and tools."""
+
+    @abstractmethod
+    def _body(self, request: ModelRequest, settings: dict[str, Any], *, streamed: bool) -> bytes:
+        """Return the request as JSON."""
+
+    @abstractmethod
+    def _parse_body(self, body: Any, request: ModelRequest) -> ModelReply:
+        """Return the reply in a response that was not streamed; raise ModelError if there is none."""
+
+    @abstractmethod
+    def _assembler(self) -> A:
+        """Return the assembler of one streamed response."""
+
+    @abstractmethod
+    def _reply(self, assembler: A, request: ModelRequest) -> ModelReply:
+        """Return the reply of a complete response; raise ModelError if it is incomplete or failed."""
+
+    def _must_stream(self, settings: Mapping[str, Any]) -> bool:  # noqa: ARG002 - chat completions depend on them
+        """Return whether the server supports these settings in streamed responses only."""
+        return False
+
+    def _tool_choice(self, request: ModelRequest, names: Mapping[str, str]) -> str:
+        """Return `auto`, `none`, `required` or the tool that the model must call."""
+        choice = self._info.capabilities.tool_choice(request.settings.tool_choice)
+        # Equivalent for the only tool; llama.cpp and others ignore a choice that names a tool.
+        return "required" if len(names) == 1 and choice in names else choice
+
+    def _encoded_tools(self, tools: tuple[ToolDefinition, ...]) -> EncodedTools:
+        return EncodedTools(encode_json([self._tool(tool) for tool in tools]), wire_names(tools), tool_names(tools))
+
+    # --- the server
+
+    async def _open_stream(self, request: ModelRequest, settings: dict[str, Any]) -> EventStream:
+        """Send a request for a stream; if the server rejects the option for usage, once more without it."""
+        body = self._body(request, settings, streamed=True)
+        try:
+            return await self._guard(self._connected().stream(body))
+        except ModelError as error:
+            if not (self._requests_usage and _USAGE_OPTION.search(error.message)):
+                raise
+        self._requests_usage = False
+        body = self._body(request, settings, streamed=True)
+        return await self._guard(self._connected().stream(body))
+
+    def _connected(self) -> SdkConnection:
+        if self._connection is None:
+            self._connection = self._errors.create_client(self._connect)
+        return self._connection
+
+    def _connect(self) -> SdkConnection:
+        from framework.llm.openai.connection import AzureConnection, SdkConnection
+
+        path = _PATHS[self.api]
+        if self._base_url and self._azure_version:
+            deployment, version = self._info.model, self._azure_version
+            return AzureConnection(self._api_key, self._base_url, SDK_TIMEOUT, path, deployment, version, self._headers)
+        return SdkConnection(self._api_key, self._base_url, SDK_TIMEOUT, path, self._headers)
+
+    def _sdk_errors(self) -> tuple[type[Exception], ...]:
+        return (ServerError,)
+
+    def _explain(self, error: ServerError) -> ModelError:
+        if error.status is None:
+            return self._body_error(error.body, error.message)
+        wait = parse_retry_after(error.headers)
+        return self._errors.from_status(error.status, message_in(error.body), code=error.code, wait=wait)
+
+    def _body_error(self, body: object, message: str = "") -> ModelError:
+        code = body.get("code") if isinstance(body, Mapping) else None
+        return self._errors.from_body(message_in(body) or message, code=code)
+
 
 _FINISH_REASONS: FinishReasons = {
     "stop": "stop",

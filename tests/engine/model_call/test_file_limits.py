@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from framework import File, RequestError, RunResult, Runtime
-from framework.llm.anthropic.client import AnthropicModel
+from framework.llm.anthropic import AnthropicModel
 from framework.llm.client import ModelInfo
-from framework.llm.gemini.client import GeminiModel
+from framework.llm.gemini import GeminiModel
 from framework.testing import ScriptedModel
 from tests.support.media import png
 from tests.support.projects import agent, write

@@ -19,9 +19,9 @@ from framework.config.settings import ModelCallSettings
 from framework.config.yaml.parse import parse_agent
 from framework.engine.model_call.retry import backoff_seconds
 from framework.evals.runner import sandboxed
-from framework.llm.anthropic.client import MessageAssembler
+from framework.llm.anthropic import MessageAssembler
 from framework.llm.client import Delta, ModelClient, ModelInfo, ModelReply, ModelRequest
-from framework.llm.gemini.format import ResponseAssembler
+from framework.llm.gemini import ResponseAssembler
 from framework.testing import ScriptedModel, calls
 from framework.types.events import Event, Warned
 from framework.types.messages import Message, Usage

@@ -95,7 +95,7 @@ def test_a_lack_of_open_files_is_found_behind_other_errors() -> None:
 LOADS = """
 import ast, pathlib, sys
 import framework.llm
-from framework.llm.provider_table import PROVIDERS, import_sdks
+from framework.llm.providers import PROVIDERS, import_sdks
 from framework.llm.providers import create_client
 import_sdks(f"{provider.name}/m" for provider in PROVIDERS)
 for provider in PROVIDERS:

@@ -593,7 +593,7 @@ def test_a_failure_during_a_stream_is_one_error(answer: Answer, says_what: str, 
 
 @BOTH_WAYS
 def test_a_stalled_server_is_one_error(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("framework.llm.openai.exchange.SDK_TIMEOUT", 0.05)
+    monkeypatch.setattr("framework.llm.openai.client.SDK_TIMEOUT", 0.05)
 
     error = failure(stalled(), stream=stream)
 

@@ -14,8 +14,8 @@ import pytest
 
 from framework.llm.client import Delta
 from framework.llm.openai.client import OpenAIModel
+from framework.llm.openai.connection import LARGE_BODY
 from framework.llm.openai.responses import ResponsesModel
-from framework.llm.openai.sdk_connection import LARGE_BODY
 from framework.types.errors import ModelError
 from framework.types.messages import Message, Usage
 from tests.support.formats import RESPONSES

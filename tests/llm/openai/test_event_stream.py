@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.llm.openai.event_stream import EventStream
-from framework.llm.openai.server_error import ServerError
+from framework.llm.openai.connection import EventStream
+from framework.llm.provider_errors import ServerError
 from framework.llm.stream_assembler import STREAM_END
 from tests.support.cases import cases
 

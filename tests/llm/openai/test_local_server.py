@@ -16,7 +16,7 @@ from framework import RunResult, Runtime
 from framework.llm.capabilities import Capabilities
 from framework.llm.openai.client import OpenAIModel
 from framework.llm.openai.local_server import ask_server, is_local
-from framework.llm.provider_table import PROVIDERS
+from framework.llm.providers import PROVIDERS
 from tests.support.cases import cases
 from tests.support.projects import agent, write
 from tests.support.wire import Answer, WireServer, says, wire_server

@@ -14,8 +14,7 @@ from openai.types.responses.response_error import ResponseError
 from framework.llm.capabilities import Capabilities
 from framework.llm.client import Delta, ModelReply, ModelRequest
 from framework.llm.openai.client import OpenAIModel
-from framework.llm.openai.responses import ResponsesModel
-from framework.llm.openai.responses_format import items_to_message, message_to_items
+from framework.llm.openai.responses import ResponsesModel, items_to_message, message_to_items
 from framework.types.errors import ModelError, ModelRefused
 from framework.types.messages import Message, Reasoning, ToolCall
 from framework.types.spec import ModelSettings

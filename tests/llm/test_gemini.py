@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from framework.llm.capabilities import known_capabilities
 from framework.llm.client import ModelInfo, ModelRequest
-from framework.llm.gemini.format import request_to_arguments
+from framework.llm.gemini import request_to_arguments
 from framework.llm.message_shape import marked_notice
 from framework.llm.openai_format import FOREIGN_SIGNATURE
 from framework.llm.tool_schemas import SchemaForm, gemini_parameters, wire_schema

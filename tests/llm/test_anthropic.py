@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from framework.llm.anthropic.client import MessageAssembler
-from framework.llm.anthropic.format import content_to_message, request_to_body, thinking_stamp
+from framework.llm.anthropic import MessageAssembler, content_to_message, request_to_body, thinking_stamp
 from framework.llm.capabilities import known_capabilities
 from framework.llm.client import ModelInfo, ModelReply, ModelRequest
 from framework.llm.message_shape import marked_notice

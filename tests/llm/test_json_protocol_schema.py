@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.llm.json_protocol.schema import reply_schema
+from framework.llm.json_protocol import reply_schema
 from framework.types.messages import ToolDefinition
 from tests.support.cases import cases
 

@@ -15,10 +15,17 @@ from hypothesis import strategies as st
 from framework import RunResult, Runtime, events
 from framework.llm.capabilities import Capabilities
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, Unusable
-from framework.llm.json_protocol.client import JsonProtocol, request_valid_reply, with_protocol
-from framework.llm.json_protocol.prompt import MAX_QUOTED_CHARS
-from framework.llm.json_protocol.reply import MAX_TEXT_CHARS, FinalAnswer, ToolAction, parse_answer
-from framework.llm.json_protocol.schema import reply_schema
+from framework.llm.json_protocol import (
+    MAX_QUOTED_CHARS,
+    MAX_TEXT_CHARS,
+    FinalAnswer,
+    JsonProtocol,
+    ToolAction,
+    parse_answer,
+    reply_schema,
+    request_valid_reply,
+    with_protocol,
+)
 from framework.llm.scripted import ScriptedModel
 from framework.testing import calls as scripted_calls
 from framework.types.errors import LimitExceeded, ModelError

@@ -1,7 +1,7 @@
-"""Client for Claude in Amazon Bedrock: another address, signed requests, and event streams of AWS.
+"""Claude in Amazon Bedrock, and Claude and Gemini in Google Cloud's Vertex AI, with their credentials.
 
-botocore finds and renews credentials, for which it reads files and may send requests, and signs requests, always in a
-thread. The SDK would do the same through boto3, which keeps rejected credentials until the process ends.
+For Bedrock, botocore finds and renews credentials, for which it reads files and may send requests, and signs requests,
+always in a thread. The SDK would do the same through boto3, which keeps rejected credentials until the process ends.
 """
 
 from __future__ import annotations
@@ -13,13 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 
-from framework.llm.anthropic.client import AnthropicModel
-from framework.llm.base_url import is_region
-from framework.llm.provider_errors import message_in
+from framework.llm.anthropic import AnthropicModel
+from framework.llm.gemini import GeminiModel
+from framework.llm.http_client import is_region
+from framework.llm.provider_client import ProviderClient
+from framework.llm.provider_errors import ProviderErrors, message_in
 from framework.types.errors import ModelError
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
+    from google.genai import Client
+    from google.genai.types import HttpOptions
 
 _SET_CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or run: aws sso login"
 _SET_REGION = "set AWS_REGION, such as eu-central-1"
@@ -181,3 +185,69 @@ def _rejected_credentials(error: Any) -> str:
     if "signature" in message_in(error.body).lower():
         return name if _ERROR_TYPE.fullmatch(name) else "invalid signature"
     return name if _ERROR_TYPE.fullmatch(name) and name != "AccessDeniedException" else ""
+
+
+_ADVICE = "set GOOGLE_APPLICATION_CREDENTIALS to a file of credentials, or run: gcloud auth application-default login"
+
+
+class _VertexModel(ProviderClient):
+    """A model in Vertex AI; the options are those of `ProviderClient`.
+
+    Args:
+        model: the model's name in Vertex AI, such as `claude-sonnet-4-5@20250929`.
+        project: the id of the Google Cloud project.
+        location: a region, or `global`.
+    """
+
+    provider = "vertex"
+    credential = "Google Cloud account"
+
+    def __init__(self, model: str, *, project: str, location: str, **options: Any) -> None:
+        super().__init__(model, api_key="", **options)
+        self._project, self._location = project, location
+
+    def _sdk_errors(self) -> tuple[type[Exception], ...]:
+        from google.auth.exceptions import GoogleAuthError
+
+        return (*super()._sdk_errors(), GoogleAuthError)
+
+    def _explain(self, error: Any) -> ModelError | None:
+        return _credentials_error(self._errors, error) or super()._explain(error)
+
+
+class VertexClaudeModel(_VertexModel, AnthropicModel):
+    """A Claude model in Vertex AI."""
+
+    sampling_version = "vertex-2023-10-16"
+
+    def _create_sdk(self, **options: Any) -> AsyncAnthropic:
+        from anthropic import AsyncAnthropicVertex
+
+        url = f"{self._base_url}/v1" if self._base_url else None
+        sdk: Any = AsyncAnthropicVertex(region=self._location, project_id=self._project, base_url=url, **options)
+        return sdk  # type: ignore[no-any-return]  # has the same methods, but no common base class
+
+
+class VertexGeminiModel(_VertexModel, GeminiModel):
+    """A Gemini model in Vertex AI."""
+
+    def _create_sdk(self, options: HttpOptions) -> Client:
+        from google.genai import Client
+
+        return Client(enterprise=True, project=self._project, location=self._location, http_options=options)
+
+
+def _credentials_error(errors: ProviderErrors, error: Exception) -> ModelError | None:
+    """Return the error for credentials that are missing or rejected; None for any other error.
+
+    Messages of Google's library are not quoted: they may contain the response of a server that issues tokens.
+    """
+    from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, TransportError
+
+    if not isinstance(error, GoogleAuthError):
+        return None
+    if isinstance(error, DefaultCredentialsError):
+        return errors.error(f"the credentials of Google Cloud are missing or unreadable: {_ADVICE}", permanent=True)
+    if isinstance(error, TransportError) or error.retryable:
+        return errors.error("the server that issues Google Cloud's tokens did not answer", retryable=True)
+    return errors.error(f"the credentials of Google Cloud were rejected: {_ADVICE}", permanent=True)
