@@ -558,7 +558,9 @@ def _sentence(call: ToolCall | None, content: str, language: int, alone: bool) -
     """Return one result as a sentence."""
     expression = call.arguments.get("expression") if call else None
     label = (
-        expression or f"{call.tool}({', '.join(_text(v)[:60] for v in call.arguments.values())})" if call else "tool"
+        expression or f"{call.tool}({', '.join(_shorten(_text(v), 60) for v in call.arguments.values())})"
+        if call
+        else "tool"
     )
     if failed := re.match(r"(Error|Denied|Cancelled|错误)\b[:：]?\s*", content):
         return _TEXTS[failed[1] if failed[1] in _TEXTS else "Error"][language].format(
@@ -594,9 +596,9 @@ def _parsed(content: str) -> Any:
         return None
 
 
-def _shorten(text: str) -> str:
+def _shorten(text: str, length: int = 600) -> str:
     text = text.strip()
-    return text if len(text) <= 600 else text[:599].rstrip() + "…"
+    return text if len(text) <= length else text[: length - 1].rstrip() + "…"
 
 
 def _joined(names: Sequence[str], language: int) -> str:
