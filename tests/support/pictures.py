@@ -1,4 +1,4 @@
-"""Pictures of traces in Phoenix and MLflow, for docs/design/025-readable-traces.md.
+"""Pictures of traces in Phoenix and MLflow, for docs/design/018-traces.md.
 
     PHOENIX_VENV=.venv/phoenix MLFLOW_VENV=.venv/mlflow python -m tests.support.pictures FOLDER LABEL [CHECKOUT]
 
