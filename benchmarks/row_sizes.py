@@ -34,7 +34,7 @@ skill_policy: {allow: [look_up]}
 """
 DAY_SECONDS = 86_400
 GOAL = 100_000_000
-"""Runs a day of the plan in docs/scaling.md."""
+"""Runs a day for which totals are computed."""
 _SERVER = ("fsync=off", "shared_buffers=128MB", "max_connections=50", "autovacuum=off")
 """Full pages are written to the log, as in production; without fsync, the log has the same bytes."""
 

@@ -11,9 +11,8 @@ from tests.support.page_steps import follow
 from tests.support.paths import ROOT
 
 FOLDER = ROOT / "docs/how-to"
-NOT_RUN = {"index", "run-in-kubernetes", "scale-to-many-workers", "use-in-jupyter", "use-with-celery"}
-"""Pages without commands that can run here; each says why. `tests/server/test_deploy.py` and tests of the fleet run
-what the first two describe."""
+NOT_RUN = {"index", "run-in-kubernetes", "use-in-jupyter", "use-with-celery"}
+"""Pages without commands that can run here; each says why. `tests/server/test_deploy.py` runs what the first describes."""
 RUN = sorted(page for page in FOLDER.glob("*.md") if page.stem not in NOT_RUN)
 
 
