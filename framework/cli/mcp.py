@@ -18,7 +18,7 @@ from framework.tools.child_processes import forbid_inspection
 from framework.types.errors import ConfigError
 from framework.types.extras import install_command
 
-_HINT = "it speaks MCP with a program, not with people: add `agentsd mcp` to a client, see docs/serving.md"
+_HINT = "it speaks MCP with a program, not with people: add `agentsd mcp` to a client, see docs/serving-protocols.md"
 
 
 @click.command("mcp")
