@@ -12,7 +12,7 @@ from tests.support.paths import ROOT
 
 FOLDER = ROOT / "docs/how-to"
 NOT_RUN = {"index", "run-in-kubernetes", "use-in-jupyter", "use-with-celery"}
-"""Pages without commands that can run here; each says why. `tests/server/test_deploy.py` runs what the first describes."""
+"""Pages without commands that can run here; each says why."""
 RUN = sorted(page for page in FOLDER.glob("*.md") if page.stem not in NOT_RUN)
 
 
