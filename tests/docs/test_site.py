@@ -112,6 +112,18 @@ QUESTIONS = {
     "retention": "Conversations",
     "compare models": "Test agents",
     "prompt injection": "Security",
+    "workers": "Operate a server",
+    "scaling": "Operate a server",
+    "prometheus": "Operate a server",
+    "upgrades": "Operate a server",
+    "edit over http": "Operate a server",
+    "idempotency": "HTTP server",
+    "ratings": "HTTP server",
+    "cors origins": "HTTP server",
+    "last-event-id": "HTTP server",
+    "openai clients": "OpenAI, AG-UI and MCP",
+    "copilotkit": "OpenAI, AG-UI and MCP",
+    "claude code": "OpenAI, AG-UI and MCP",
 }
 """What a newcomer types into the search, and the heading of the page that answers it."""
 FIRST = 3
