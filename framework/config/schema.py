@@ -16,6 +16,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core.core_schema import ModelSchema
 
 from framework.config.settings import Settings
+from framework.config.yaml.agent_keys import INPUT_TYPES, LIMITS, PLAN_APPROVALS, SECTION_KEYS, TOP_LEVEL, WRITTEN
 from framework.types.case import CaseFile
 from framework.types.frozen import Duration
 from framework.types.spec import AgentSpec, ToolPattern
@@ -79,7 +80,73 @@ def agent_schema(names: ProjectNames) -> EditorSchema:
     agent["budgets"] = _offer(agent["budgets"], names.budgets)
     if names.executors:
         agent["executor"]["enum"] = sorted(names.executors)
+    _add_keys(schema)
     return schema
+
+
+def _add_keys(schema: EditorSchema) -> None:
+    """Add the keys that the parser moves to other fields. The older spellings stay valid, but are not suggested."""
+    agent, definitions = schema["properties"], schema["$defs"]
+    policy, runtime = definitions["SkillPolicy"]["properties"], definitions["RuntimePolicy"]["properties"]
+    confirm, plan = definitions["ConfirmPolicy"]["properties"], definitions["PlanSettings"]["properties"]
+    rules = _section("Tools that the agent can use.", {key: policy[key] for key in SECTION_KEYS["tools",]})
+    rules["anyOf"] = [{"required": ["allow"]}, {"required": ["ask"]}]
+    definitions["Tools"], definitions["Approval"] = (
+        rules,
+        _section(
+            str(definitions["ConfirmPolicy"]["description"]), {"risk": confirm["from"], **_without(confirm, "from")}
+        ),
+    )
+    limits = {key: runtime[str(path[-1])] for key, path in LIMITS.items() if key != "budgets"}
+    names = agent["budgets"]
+    limits["budgets"] = {"description": names["description"], "anyOf": [names["items"], _without(names, "description")]}
+    definitions["RunLimits"] = _section("Limits of a run.", limits)
+    other = {"max_risk": "risk_level", "strict_arguments": "strict_arguments"}
+    keys = {key: runtime[name] for key, name in other.items()}
+    keys |= {key: agent[str(path[0])] for key, path in TOP_LEVEL.items() if key in ("agents", "mode", "mcp")}
+    keys["tools"] = {
+        "description": "Tools that the agent can use: a list of those that it may call, or a mapping with rules.",
+        "anyOf": [_without(policy["allow"], "description"), {"$ref": "#/$defs/Tools"}],
+    }
+    keys["approve_from"] = {
+        "description": "Risk from which a person must approve each call. `never`: only where a rule or the tool asks.",
+        "default": "high",
+        "anyOf": [{"enum": [*confirm["from"]["enum"]]}, {"$ref": "#/$defs/Approval"}],
+    }
+    keys["limits"] = {"$ref": "#/$defs/RunLimits"}
+    plan["approve"] = {
+        "description": "Risk of a step from which a person must approve the plan, or `always` or `never`.",
+        "default": "high",
+        "enum": [*PLAN_APPROVALS],
+    }
+    template = definitions["TemplateRef"]
+    template["properties"]["file"] = template["properties"]["template"]
+    template["anyOf"] = [{"required": ["file"]}, {"required": template.pop("required")}]
+    types = [word for kind in INPUT_TYPES for word in (kind, f"{kind}!")]
+    default = {"type": ["string", "number", "boolean"], "pattern": "(^|[^!])$"}
+    inputs = agent["inputs"]
+    inputs["additionalProperties"] = {"anyOf": [{"enum": types}, default, inputs["additionalProperties"]]}
+    schema["required"] = [key for key in schema["required"] if key not in ("version", "name")]
+    order = ("model", "instructions", "inputs", "tools", "max_risk", "approve_from", "limits", "agents", "mode")
+    schema["properties"] = {key: {**agent, **keys}[key] for key in dict.fromkeys((*order, *agent, *keys))}
+    for path, written in WRITTEN.items():
+        owner = {1: schema, 2: definitions["PlanSettings"] if path[0] == "plan" else template}.get(len(path))
+        if owner and (found := owner["properties"].get(path[-1])) and path[:-1] != ("runtime_policy",):
+            note = {"description": f"Older spelling of `{'.'.join(map(str, written))}`.", "doNotSuggest": True}
+            owner["properties"][path[-1]] = {**found, **note}
+
+
+def _section(description: str, properties: EditorSchema) -> EditorSchema:
+    return {
+        "type": "object",
+        "description": description,
+        "properties": properties,
+        "additionalProperties": False,
+    }
+
+
+def _without(node: EditorSchema, key: str) -> EditorSchema:
+    return {name: value for name, value in node.items() if name != key}
 
 
 def settings_schema(names: ProjectNames) -> EditorSchema:

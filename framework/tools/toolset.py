@@ -119,7 +119,7 @@ class Toolset:
         Args:
             tools: all tools, by name.
             policy: the rules of the agent.
-            risk_level: highest risk of tools to offer.
+            risk_level: highest risk of tools to offer, except for those that the policy offers at any risk.
             source: file that contains the policy.
             blocked: names of tools that are not offered, regardless of the rules.
         """
@@ -127,13 +127,13 @@ class Toolset:
         names.update([name for name, tool in tools.items() if tool.source == "agent"])
         names -= Globs(rule.tool for rule in policy.deny if not rule.when).matching(names)
         names.difference_update(blocked)
-        risks = RISKS[: RISKS.index(risk_level) + 1]
+        risks, lifted = RISKS[: RISKS.index(risk_level) + 1], {*policy.any_risk, *policy.any_risk_if_asked}
         self._policy, self._source = policy, source
         self._rules: dict[str, ToolRules] = {}
         """Cache of `rules_for`."""
         self.tools, self.blocked = tools, frozenset(blocked) if blocked else _NO_NAMES
         self.offered: Mapping[str, Tool] = {
-            name: tool for name, tool in tools.items() if name in names and tool.risk in risks
+            name: tool for name, tool in tools.items() if name in names and (tool.risk in risks or name in lifted)
         }
         self._definitions: tuple[ToolDefinition, ...] | None = None
         self.scope = ""

@@ -41,6 +41,8 @@ AGENT_NAME = "[a-z][a-z0-9_-]{0,63}"
 AgentName = Annotated[str, StringConstraints(pattern=f"^{AGENT_NAME}$")]
 SourceName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
 ToolPattern = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+GLOB_SIGNS = frozenset("*?[")
+"""Characters of tool patterns that may match several tools."""
 Risk = Literal["low", "medium", "high", "critical"]
 RISKS: tuple[Risk, ...] = ("low", "medium", "high", "critical")
 """Risks in ascending order. `risk_level` and `confirm.from` compare by this order."""
@@ -53,6 +55,11 @@ OnExpiry = Literal["reject", "cancel"]
 Protocol = Literal["auto", "native", "json"]
 OnTruncation = Literal["continue", "warn", "stop"]
 PositiveInt = Annotated[int, Field(gt=0, strict=True)]
+
+
+def is_glob(pattern: str) -> bool:
+    """Return whether a tool pattern may match several tools."""
+    return not GLOB_SIGNS.isdisjoint(pattern)
 
 
 def _is_regex(pattern: str) -> str:
@@ -88,10 +95,13 @@ class TemplateRef(Frozen):
     """Fixed values for the template's variables."""
 
 
+InputType = Literal["string", "integer", "number", "boolean", "array", "object"]
+
+
 class InputSpec(Frozen):
     """A typed variable that a request provides."""
 
-    type: Literal["string", "integer", "number", "boolean", "array", "object"] = "string"
+    type: InputType = "string"
     """Type of the value."""
     required: bool = False
     """Reject requests without this variable."""
@@ -210,6 +220,11 @@ class SkillPolicy(Frozen):
     """Tools that the agent may call, as names or globs; `["*"]` allows all."""
     files: FilePolicy = FilePolicy()
     """Files that no tool can access."""
+    any_risk: tuple[ToolPattern, ...] = ()
+    """Names of allowed tools to which `max_risk` does not apply: those that `tools` allows without a wildcard."""
+    any_risk_if_asked: tuple[ToolPattern, ...] = ()
+    """Names of tools to which `max_risk` does not apply in calls that an ask rule matches: those that `tools.ask` names
+    without a wildcard."""
 
 
 class ConfirmPolicy(Frozen):

@@ -28,6 +28,7 @@ from framework.config.schema import (
     sources_schema,
 )
 from framework.config.settings import ReloadSettings, Settings
+from framework.config.yaml.agent_keys import read_agent_keys
 from framework.config.yaml.document import read_document
 from framework.config.yaml.parse import ParseError, parse_agent
 from framework.types.errors import ConfigError
@@ -131,7 +132,9 @@ def test_inherited_field_docstrings_are_found() -> None:
 )
 def test_schema_defaults_equal_the_models_defaults(model: type[BaseModel]) -> None:
     properties = {**AGENT["$defs"], **SETTINGS["$defs"]}[model.__name__]["properties"]
-    shown = {key: node["default"] for key, node in properties.items()}
+    own = {info.alias or name for name, info in model.model_fields.items()}
+    assert all("default" in node for node in properties.values())
+    shown = {key: node["default"] for key, node in properties.items() if key in own}
     assert model.model_validate(shown) == model()
 
 
@@ -205,7 +208,16 @@ MISTAKES = [
     "model_settings: {seed: true}\n",
     "inputs: {a: {type: text}}\n",
     "inputs: {a: {required: 3}}\n",
-    "inputs: {a: string}\n",
+    "inputs: {a: sting!}\n",
+    "inputs: {a: [x]}\n",
+    "tools: {deny: [x]}\n",
+    "tools: {allow: [], dney: [x]}\n",
+    "limits: {max_steps: 3}\n",
+    "limits: {steps: 0}\n",
+    "max_risk: never\n",
+    "approve_from: hihg\n",
+    "approve_from: {from: high}\n",
+    "plan: {approve: {from: high}}\n",
     "inputs: [a]\n",
     "examples: [{user: hi}]\n",
     "examples: [{user: hi, assistant: ho, asistant: x}]\n",
@@ -270,7 +282,6 @@ def test_the_schema_rejects_what_the_loader_rejects(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        GOOD.replace("version: 1\n", ""),
         GOOD.replace("version: 1", "version: 2"),
         GOOD.replace("version: 1", "version: true"),
         GOOD.replace("version: 1", "version: '1'"),
@@ -293,6 +304,14 @@ def test_schema_and_loader_reject_invalid_required_keys(text: str) -> None:
 
 
 WHOLE = data_of(
+    "description: Does a.\ninstructions: {file: a/system.j2, vars: {tone: short}}\n"
+    "inputs: {who: string!, how: short, size: 3, why: {type: string, default: x}}\n"
+    "tools: {allow: ['*', echo], ask: [{tool: y}], deny: [x, {tool: y, when: {a: 1}}], files: {deny: ['*.env']}}\n"
+    "limits: {steps: 3, tokens: null, cost_usd: 0.5, timeout: 90s, prices: known, budgets: [team]}\n"
+    "max_risk: low\napprove_from: {risk: never, expires: 15m}\nmode: plan\nagents: [helper]\n"
+    "plan: {approve: low, max_plan_steps: 3}\n"
+)
+OLDER = data_of(
     GOOD.replace("Do a.", "{template: a/system.j2, vars: {tone: short}}") + "model: fast\n"
     "model_settings: {temperature: 0.2, top_p: 1, max_tokens: 10, stop: [x], seed: 1, tool_choice: x, reasoning: low}\n"
     "inputs: {who: {type: string, required: true, default: x, description: y}}\n"
@@ -328,7 +347,7 @@ VALUES = st.one_of(
 @cases(400)
 @given(st.data())
 def test_schema_and_loader_accept_the_same_files(draw: st.DataObject) -> None:
-    data = deepcopy(WHOLE)
+    data = deepcopy(draw.draw(st.sampled_from([WHOLE, OLDER])))
     for _ in range(draw.draw(st.integers(1, 2))):
         *above, key = draw.draw(st.sampled_from(sorted(places(data), key=str)))
         holder: Any = data
@@ -348,13 +367,14 @@ def assert_agreement(data: dict[str, Any]) -> None:
     """Check that schema and loader agree, except that the loader also accepts words for true and false."""
     refused = refuses(NAMELESS, data)
     try:
-        AgentSpec.model_validate(data)
-    except ValidationError:
+        document = read_document("agents.d/a.yaml", json.dumps(data).encode())
+        parse_agent(document.path, document.source)
+    except ParseError:
         assert refused, data
         return
     if refused:
         with pytest.raises(ValidationError, match="boolean"):
-            AgentSpec.model_validate_json(json.dumps(data), strict=True)
+            AgentSpec.model_validate_json(json.dumps(read_agent_keys(document).document.data), strict=True)
 
 
 @pytest.mark.parametrize(

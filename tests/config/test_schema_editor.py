@@ -78,7 +78,8 @@ def desk(root: Path) -> Iterator[Desk]:
 
 def test_missing_keys_are_suggested_with_descriptions(desk: Desk) -> None:
     keys = desk.offered(START + "|")
-    assert {"model", "routing", "executor", "skill_policy", "runtime_policy", "plan", "sub_agents"} <= keys.keys()
+    assert {"model", "routing", "mode", "tools", "limits", "plan", "agents"} <= keys.keys()
+    assert {"executor", "skill_policy", "runtime_policy", "sub_agents"}.isdisjoint(keys), "older spellings"
     assert "version" not in keys, "an existing key is not suggested"
     assert keys["examples"] == "Few-shot examples, inserted before the conversation."
 
@@ -89,6 +90,10 @@ def test_missing_keys_are_suggested_with_descriptions(desk: Desk) -> None:
         ("runtime_policy:\n  risk_level: |\n", {"low", "medium", "high", "critical"}),
         ("runtime_policy: {confirm: {from: |}}\n", {"low", "medium", "high", "critical", "never"}),
         ("runtime_policy:\n  |\n", {"max_steps", "max_tool_calls", "timeout", "risk_level", "confirm"}),
+        ("max_risk: |\n", {"low", "medium", "high", "critical"}),
+        ("limits:\n  |\n", {"steps", "tool_calls", "timeout", "prices", "budgets"}),
+        ("approve_from: |\n", {"low", "medium", "high", "critical", "never"}),
+        ("mode: |\n", {"react", "plan", "auto"}),
         ("runtime_policy:\n  timeout: |\n", {"120s", "null"}),
         ("executor: |\n", {"react", "plan", "auto"}),
         ("model: |\n", {"fast", "offline", "openai/", "qwen/"}),

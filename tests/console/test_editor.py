@@ -130,7 +130,7 @@ async def _create(page: Page) -> None:
     await expect(dialog).to_be_visible()
     await dialog.get_by_label("Name").fill("billing")
     await page.keyboard.press("Enter")
-    await expect(field(page, "agents.d/billing.yaml")).to_have_value(re.compile("^version: 1\nname: billing\n"))
+    await expect(field(page, "agents.d/billing.yaml")).to_have_value(re.compile("^description: Answers questions.\n"))
     await page.get_by_role("button", name="New file").click()
     await dialog.get_by_label("Kind").select_option("template")
     await dialog.get_by_label("Name").fill("bye")

@@ -113,7 +113,11 @@ def completions(text: str) -> list[str]:
 
 
 def test_completions_follow_the_schema() -> None:
-    assert completions("exec")[0] == "executor"
+    assert completions("mod")[0] == "model"
+    assert "mode" in completions("mod")
+    assert "executor" not in completions("exec"), "an older spelling"
+    assert "steps" in completions("limits:\n  st")
+    assert completions("tools: [ord") == completions("tools: {allow: [ord") == ["orders.find"]
     assert "name" not in completions("name: a\nversion: 1\n")
     assert "max_steps" in completions("runtime_policy:\n  max")
     assert completions("model: off") == ["offline"]
@@ -121,8 +125,23 @@ def test_completions_follow_the_schema() -> None:
     assert {"tool", "when", "reason"} <= {*completions("skill_policy:\n  deny:\n    - ")}
     assert completions("runtime_policy: {risk_level: hi") == ["high"]
     assert completions("nothing: ") == []
-    (option, *_) = call("editor/complete.js", "completeYaml", "exec", 4, SCHEMA)["options"]
-    assert (option["insert"], bool(option["about"])) == ("executor: ", True)
+    (option, *_) = call("editor/complete.js", "completeYaml", "inst", 4, SCHEMA)["options"]
+    assert (option["insert"], bool(option["about"])) == ("instructions: ", True)
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("name: a\n", ["tools"]),
+        ("tools: [a]\n", ["tools"]),
+        ("tools:\n  - a\n", ["tools"]),
+        ("tools: {allow: [a]}\n", ["tools", "allow"]),
+        ("tools:\n  deny: [a]\n", ["tools", "allow"]),
+        ("skill_policy: {deny: [a]}\n", ["skill_policy", "allow"]),
+    ],
+)
+def test_a_tool_is_allowed_where_the_file_lists_them(text: str, path: list[str]) -> None:
+    assert call("editor/edits.js", "allowPath", text) == path
 
 
 def test_completions_of_templates_are_its_variables_and_filters() -> None:

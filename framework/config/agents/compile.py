@@ -14,7 +14,7 @@ from framework.config.agents.extensions import extension_problems, hooks_by_plac
 from framework.config.agents.inputs import input_fields, input_problems, inputs_model, output_problems
 from framework.config.agents.lint import lint
 from framework.config.agents.models import model_problems
-from framework.config.agents.rules import is_glob, rule_problems
+from framework.config.agents.rules import rule_problems
 from framework.config.agents.toolbox import Toolbox
 from framework.config.templates.prompt_check import prompt_problems, runtime_templates
 from framework.config.templates.prompts import Prompts
@@ -31,7 +31,7 @@ from framework.types.errors import ToolError
 from framework.types.http import HttpLimits
 from framework.types.messages import ToolDefinition
 from framework.types.problem import Problem
-from framework.types.spec import AgentSpec, HookPlace, Limits, TemplateRef
+from framework.types.spec import AgentSpec, HookPlace, Limits, TemplateRef, is_glob
 from framework.types.text import did_you_mean
 
 _MAX_GUIDANCE_TEXTS = 32

@@ -205,6 +205,8 @@ LIST_EFFECTS: Mapping[str, tuple[ChangeEffect, ChangeEffect]] = {
     "skill_policy.ask": ("tightens", "widens"),
     "skill_policy.allow": ("widens", "tightens"),
     "skill_policy.files.deny": ("tightens", "widens"),
+    "skill_policy.any_risk": ("widens", "tightens"),
+    "skill_policy.any_risk_if_asked": ("widens", "tightens"),
     "sub_agents": ("widens", "tightens"),
     "budgets": ("tightens", "widens"),
     **{f"hooks.{place}": ("tightens", "widens") for place in get_args(HookPlace)},

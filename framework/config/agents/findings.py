@@ -23,6 +23,7 @@ from framework.config.agents.model_settings import model_setting_problems
 from framework.config.agents.models import unknown_model_message
 from framework.config.agents.prices import PriceList, budget_price_problems, price_problems
 from framework.config.templates.prompt_check import prompt_problems
+from framework.config.yaml.agent_keys import read_agent_keys
 from framework.config.yaml.document import Document, read_keys, read_unique_keys
 from framework.config.yaml.partial import merge_valid
 from framework.types.errors import AgentBroken
@@ -43,9 +44,10 @@ class RejectedAgent:
 
 def read_valid_parts(path: str, source: bytes) -> RejectedAgent | None:
     """Return the valid parts of a file with an invalid shape; None if it is not valid YAML."""
-    document = read_unique_keys(path, source)
-    if document is None:
+    read = read_unique_keys(path, source)
+    if read is None:
         return None
+    document = read_agent_keys(read).document
     fields = {key: value for key, value in document.data.items() if key in AgentSpec.model_fields}
     minimal = {"version": 1, "name": "x", "description": "x", "instructions": "x", **_outline(fields)}
     base = AgentSpec.model_validate(minimal).model_dump(mode="json", by_alias=True)
@@ -80,7 +82,8 @@ def broken_agent(
     if source is None and valid is not None:
         spec = valid.spec
         return BrokenAgent(path, spec.name, spec.description, spec.routing, tuple(problems))
-    document = read_unique_keys(path, source) if source else None
+    read = read_unique_keys(path, source) if source else None
+    document = read_agent_keys(read).document if read else None
     keys = document.data if document else read_keys(path, source or b"", ("name", "description", "routing"))
     unknown = [*(keys.keys() - AgentSpec.model_fields.keys())]
     known = not get_close_matches("routing", unknown) if document else b"routing" not in (source or b"routing")

@@ -13,16 +13,10 @@ from framework.config.yaml.document import Document, KeyPath
 from framework.tools.conditions import CONDITION_FORMS, condition_fault, has_argument, takes_text, yaml_text
 from framework.tools.tool import Tool
 from framework.types.problem import Problem
-from framework.types.spec import AgentSpec, Rule
+from framework.types.spec import GLOB_SIGNS, AgentSpec, Rule, is_glob
 from framework.types.text import did_you_mean
 
-_GLOB_SIGNS = frozenset("*?[")
 _OPTIONAL_HINT = "if a server may offer the tool later, write {{tool: {}, optional: true}}"
-
-
-def is_glob(pattern: str) -> bool:
-    """Return whether a tool pattern may match several tools."""
-    return not _GLOB_SIGNS.isdisjoint(pattern)
 
 
 def rule_problems(
@@ -55,7 +49,7 @@ def _matching(pattern: str, tools: Mapping[str, Tool | None]) -> list[Tool | Non
 
 def _may_appear(pattern: str, unavailable: Collection[str]) -> bool:
     """Return whether a source whose tools are not known may have a tool that the pattern matches."""
-    start = pattern[: next((at for at, sign in enumerate(pattern) if sign in _GLOB_SIGNS), len(pattern))]
+    start = pattern[: next((at for at, sign in enumerate(pattern) if sign in GLOB_SIGNS), len(pattern))]
     names = (f"{source}." for source in unavailable)
     return any(start.startswith(name) or (is_glob(pattern) and name.startswith(start)) for name in names)
 

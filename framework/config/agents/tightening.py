@@ -19,6 +19,7 @@ from framework.config.agents.compile import Agent, build_agent
 from framework.config.agents.diff import LIST_EFFECTS, VALUE_EFFECTS
 from framework.config.agents.link_context import ParsedAgent
 from framework.config.files.snapshot import source_digest
+from framework.config.yaml.agent_keys import TOP_LEVEL, path_in_file, read_agent_keys
 from framework.config.yaml.document import Document, DocumentError, KeyPath, PackedMarks, read_document
 from framework.config.yaml.parse import ParseError
 from framework.config.yaml.partial import JsonObject, get_dotted, merge_valid
@@ -27,7 +28,9 @@ from framework.types.spec import AgentSpec, SkillPolicy
 
 _PERMISSION_SECTIONS = tuple(dict.fromkeys(key.partition(".")[0] for key in (*LIST_EFFECTS, *VALUE_EFFECTS)))
 """The top-level keys of an agent file that control what the agent may do and consume."""
+_PERMISSION_KEYS = (*_PERMISSION_SECTIONS, *TOP_LEVEL)
 _ALLOW, _MCP_POLICY, _BUDGETS = "skill_policy.allow", "mcp_policy", "budgets"
+_ANY_RISK = ("skill_policy.any_risk", "skill_policy.any_risk_if_asked")
 _ADDING = frozenset(key for key, (adding, _) in LIST_EFFECTS.items() if adding == "tightens")
 _ONE_SIDED = "it is not offered by both the last good version and the saved file"
 
@@ -52,15 +55,16 @@ class SavedPermissions:
 def read_permissions(path: str, source: bytes, last_good: AgentSpec) -> SavedPermissions | None:
     """Read the permissions in an invalid file. Return None if it is not YAML."""
     try:
-        document = read_document(path, source)
+        keys = read_agent_keys(read_document(path, source))
     except DocumentError:
         return None
+    document = keys.document
     if document.data.get("name", last_good.name) != last_good.name:
         return SavedPermissions(last_good, document)  # the file now defines another agent
     permissions = {key: value for key, value in document.data.items() if key in _PERMISSION_SECTIONS}
     data, unread = merge_valid(AgentSpec, last_good.model_dump(mode="json", by_alias=True), permissions, _ADDING)
     unknown = (key for key in document.data.keys() - AgentSpec.model_fields.keys())
-    unread += [(key,) for key in unknown if get_close_matches(key, _PERMISSION_SECTIONS, n=1)]
+    unread += [*keys.unread, *((key,) for key in unknown if get_close_matches(key, _PERMISSION_KEYS, n=1))]
     return SavedPermissions(AgentSpec.model_validate(data), document, tuple(unread))
 
 
@@ -72,7 +76,7 @@ def tighten_agent(last_good: Agent, saved: SavedPermissions) -> Agent:
     for key in LIST_EFFECTS:
         if key in _ADDING:
             _add_restrictions(data, key, get_dotted(after, key), origins, saved)
-        elif key != _ALLOW:
+        elif key not in (_ALLOW, *_ANY_RISK):
             _set_at_key(data, key, [item for item in get_dotted(before, key) if item in get_dotted(after, key)])
     for key, effect in VALUE_EFFECTS.items():
         old, new = get_dotted(before, key), get_dotted(after, key)
@@ -81,6 +85,7 @@ def tighten_agent(last_good: Agent, saved: SavedPermissions) -> Agent:
             origins[tuple(key.split("."))] = tuple(key.split("."))
     for name, policy in data[_MCP_POLICY].items():
         policy["pin"] = "block" if after[_MCP_POLICY].get(name, {}).get("pin") != "warn" else policy["pin"]
+    data["skill_policy"] |= _lifted(before["skill_policy"], after["skill_policy"])
     _drop_missing_hooks(data, last_good)
     data[_BUDGETS] = [name for name in data[_BUDGETS] if name in (*before[_BUDGETS], *last_good.context.budgets)]
     _intersect_tools(data, last_good, saved.spec.skill_policy, origins)
@@ -106,7 +111,9 @@ def permission_warnings(agent: Agent, saved: SavedPermissions | None, path: str)
         yield Problem(path=path, message=message, severity="warning")
         return
     for where in saved.unread:
-        message = f"{'.'.join(map(str, where))} is NOT in effect: it is invalid; {fallback}"
+        message = (
+            f"{'.'.join(map(str, path_in_file(saved.document, where)))} is NOT in effect: it is invalid; {fallback}"
+        )
         yield saved.document.problem(where, message, at_key=True).model_copy(update={"severity": "warning"})
     if agent.original is not None:
         message = f"only the restrictions in this file are in effect; otherwise {fallback}"
@@ -127,6 +134,18 @@ def _add_restrictions(
         if json.dumps(item, sort_keys=True) not in existing:
             origins[(*path, len(own))] = (*path, index)
             own.append(item)
+
+
+def _lifted(before: JsonObject, after: JsonObject) -> JsonObject:
+    """Return the tools of any risk that both versions have: only in calls that an ask rule matches, if one says so."""
+    always, both = (
+        [name for name in dict.fromkeys(all_of(before)) if name in all_of(after)]
+        for all_of in (
+            lambda policy: policy["any_risk"],
+            lambda policy: [*policy["any_risk"], *policy["any_risk_if_asked"]],
+        )
+    )
+    return {"any_risk": always, "any_risk_if_asked": [name for name in both if name not in always]}
 
 
 def _drop_missing_hooks(data: JsonObject, last_good: Agent) -> None:

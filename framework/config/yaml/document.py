@@ -114,6 +114,8 @@ class Document:
     """The file of each key that was merged from another version of the document, if that file was renamed."""
     layers: tuple[Document, ...] = ()
     """The documents of which this one is made, the upper first; none if it is the document of one file."""
+    moved: Mapping[KeyPath, KeyPath] = field(default_factory=dict)
+    """The paths in the file of values that `data` has at another path."""
 
     @property
     def lines(self) -> tuple[str, ...]:

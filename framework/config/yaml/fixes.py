@@ -5,7 +5,7 @@ These are names one edit away from exactly one unused known name, and YAML 1.1 b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from framework.config.yaml.document import Document, DocumentError, KeyPath, line_starts, read_document
@@ -22,10 +22,11 @@ YAML_1_1_BOOLEANS: Mapping[str, str] = {
 """Words that are booleans in YAML 1.1 but strings in YAML 1.2, with their YAML 1.2 spelling."""
 
 
-def key_fix(document: Document, path: KeyPath, known: Iterable[str]) -> Fix | None:
+def key_fix(document: Document, path: KeyPath, known: Collection[str]) -> Fix | None:
     """Return the fix for an unknown key, if a known key is one edit away."""
-    siblings = _value_at(document.data, path[:-1])
-    unused = [name for name in known if not isinstance(siblings, dict) or name not in siblings]
+    siblings, letters = _value_at(document.data, path[:-1]), sorted(str(path[-1]))
+    transposed = [name for name in known if sorted(name) == letters]  # `modle` is `model` rather than `mode`
+    unused = [name for name in transposed or known if not isinstance(siblings, dict) or name not in siblings]
     return text_fix(document, path, str(path[-1]), _only_match(str(path[-1]), unused), at_key=True) if path else None
 
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from framework.config.yaml.agent_keys import SECTION_KEYS, TOP_LEVEL, WRITTEN, path_in_file, read_agent_keys
 from framework.config.yaml.document import MAX_SHOWN_CHARS, Document, DocumentError, KeyPath, read_document
 from framework.config.yaml.environment import variable_hint
 from framework.config.yaml.fixes import boolean_fix, key_fix, text_fix, value_fix
@@ -36,6 +37,7 @@ _EXPECTED: Mapping[str, str] = {
 }
 """The expected kind of value, by pydantic's error type."""
 _MISSING = {
+    "name": "the name of the file cannot be the name of the agent: a-z, 0-9, _ and -, starting with a letter",
     "allow": 'list the allowed tools, or write `allow: ["*"]` to allow all',
     "per": "write what has a limit of its own, such as `per: day` or `per: [tenant, day]`",
 }
@@ -43,13 +45,13 @@ _MISSING = {
 
 
 _INSTEAD: Mapping[str, KeyPath] = {
-    **dict.fromkeys(("tools", "allowed_tools"), ("skill_policy", "allow")),
+    "allowed_tools": ("tools",),
     **dict.fromkeys(("system", "prompt", "system_prompt"), ("instructions",)),
-    **dict.fromkeys(("agents", "subagents"), ("sub_agents",)),
+    "subagents": ("agents",),
 }
 """Keys of agent files by names that other frameworks use for them."""
 SETTINGS_KEYS = frozenset({
-    "models", "model_calls", "locale", "log", "tools", "reload", "store", "server", "work"
+    "models", "model_calls", "locale", "log", "reload", "store", "server", "work"
 })  # fmt: skip
 """The keys of `agentsd.yaml` that agent files do not have."""
 _OTHER_FILES: Mapping[str, str] = {
@@ -96,20 +98,24 @@ def parse(path: str, source: bytes, model: type[_ModelT]) -> tuple[_ModelT, Docu
 
     Returns the model, and the document with its positions but without its data.
     """
-    duplicates: Sequence[Problem] = ()
+    found: list[Problem] = []
     try:
         document = read_document(path, source)
     except DocumentError as error:
         if error.document is None:
             raise ParseError(error.problems) from None
-        document, duplicates = error.document, error.problems
+        document, found = error.document, [*error.problems]
+    keys = read_agent_keys(document) if model is AgentSpec else None
+    if keys:
+        document = keys.document
+        found += keys.problems
     try:
         parsed = model.model_validate(document.data)
     except ValidationError as error:
-        found = validation_problems(error.errors(include_url=False), document, model)
-        raise ParseError(sort_problems([*duplicates, *found])) from None
-    if duplicates:
-        raise ParseError(duplicates)
+        found += validation_problems(error.errors(include_url=False), document, model)
+        raise ParseError(sort_problems(found)) from None
+    if found:
+        raise ParseError(sort_problems(found))
     return parsed, document.without_data()
 
 
@@ -200,14 +206,15 @@ def _problem(path: KeyPath, detail: ErrorDetails, document: Document, model: typ
     last = str(detail["loc"][-1]) if detail["loc"] else ""
     match detail["type"]:
         case "extra_forbidden":
-            known, elsewhere = _fields_at(model, path[:-1]), _place_of_key(last, path, model)
-            fix = None if elsewhere else key_fix(document, path, known)
-            hint = elsewhere or _suggest(last, [fix.instead] if fix else known)
+            known, older = _keys_at(model, path, document)
+            elsewhere = _place_of_key(last, path, model, document)
+            fix = None if elsewhere else key_fix(document, path, [*known, *older])
+            hint = elsewhere or _suggest(last, [fix.instead] if fix else known, older)
             return document.problem(
                 path, f"unknown key {shorten(last, MAX_SHOWN_CHARS)!r}", hint=hint, at_key=True, fix=fix
             )
         case "missing":
-            hint = _MISSING.get(last)
+            hint, last = _MISSING.get(last), str(path_in_file(document, path)[-1]) if model is AgentSpec else last
             return document.problem(path, f"the key {last!r} is missing", hint=hint, at_key=True)
         case "literal_error" | "enum":
             expected = str(detail["ctx"].get("expected", ""))
@@ -261,6 +268,18 @@ def _readings(loc: KeyPath, value: Any) -> Iterator[KeyPath]:
     yield from _readings(rest, value)
 
 
+def _keys_at(model: type[BaseModel], path: KeyPath, document: Document) -> tuple[list[str], list[str]]:
+    """Return the keys that are valid in place of an unknown one, and their older spellings."""
+    fields = _fields_at(model, path[:-1])
+    if model is not AgentSpec:
+        return fields, []
+    if section := SECTION_KEYS.get(path_in_file(document, path)[:-1]):
+        return [*section], []
+    older = [name for name in fields if (*path[:-1], name) in WRITTEN]
+    newer = dict.fromkeys(str(keys[-1]) for keys in WRITTEN.values() if keys[:-1] == path[:-1])
+    return [*dict.fromkeys([*(name for name in fields if name not in older), *newer])], older
+
+
 def _fields_at(model: type[BaseModel], path: KeyPath) -> list[str]:
     """Return the keys that a model allows at a path."""
     models: list[type[BaseModel]] = [model]
@@ -281,9 +300,15 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _models_in(argument)
 
 
-def _place_of_key(key: str, path: KeyPath, model: type[BaseModel]) -> str | None:
+def _place_of_key(key: str, path: KeyPath, model: type[BaseModel], document: Document) -> str | None:
     """Return the hint on a key that exists elsewhere in the file, or in another file; None if there is none."""
     places = sorted(_paths_to(key, model), key=len)
+    if model is AgentSpec:
+        path = path_in_file(document, path)
+        newer = (keys for keys in WRITTEN.values() if keys[-1] == key)
+        places = [*dict.fromkeys([*(path_in_file(document, place) for place in places), *newer])]
+        if places and len(places[0]) == 1 and places[0] != (key,):
+            return f"write it as {_written(places[0])}"
     if not places and model is AgentSpec and key in _INSTEAD:
         return f"write it as {_written(_INSTEAD[key])}"
     if places:
@@ -295,7 +320,8 @@ def _place_of_key(key: str, path: KeyPath, model: type[BaseModel]) -> str | None
         return f"it belongs {', or '.join(moves)}"
     if model is AgentSpec:
         return f"it belongs in {_OTHER_FILES[key]}" if key in _OTHER_FILES else None
-    return "it belongs in a file agents.d/NAME.yaml" if key in AgentSpec.model_fields else None
+    of_agents = key in AgentSpec.model_fields or key in TOP_LEVEL
+    return "it belongs in a file agents.d/NAME.yaml" if of_agents else None
 
 
 def _written(path: KeyPath) -> str:
@@ -315,8 +341,8 @@ def _paths_to(key: str, model: type[BaseModel], above: KeyPath = ()) -> Iterator
                 yield from _paths_to(key, inner, path)
 
 
-def _suggest(word: str, known: Sequence[str]) -> str | None:
-    if close := _closest(word, known):
+def _suggest(word: str, known: Sequence[str], older: Sequence[str]) -> str | None:
+    if close := _closest(word, [*known, *older]):
         return f"did you mean {close!r}?"
     return f"valid keys: {', '.join(known)}" if known and len(known) <= 40 else None
 

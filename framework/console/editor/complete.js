@@ -88,7 +88,8 @@ function alternatives(root, node) {
 
 /** @param {Schema} root @param {Schema} node */
 function keysOf(root, node) {
-  return Object.entries(node.properties ?? {}).map(([name, value]) => {
+  const shown = Object.entries(node.properties ?? {}).filter(([, value]) => !value.doNotSuggest);
+  return shown.map(([name, value]) => {
     const all = alternatives(root, /** @type {Schema} */ (value));
     const types = [...new Set(all.flatMap(({ type }) => type ?? []))].filter((type) => type !== "null");
     const [first] = all.filter(({ description }) => description);

@@ -9,14 +9,12 @@ import { createFile } from "./state.js";
 /** @typedef {import("../types.d.ts").ProjectFile} ProjectFile */
 
 const NAME = "[a-z][a-z0-9_\\-]*";
-/** @type {Record<string, {folder: string, suffix: string, text: (name: string) => string}>} */
+/** @type {Record<string, {folder: string, suffix: string, text: () => string}>} */
 const KINDS = {
-  agent: { folder: "agents.d", suffix: ".yaml", text: (name) => `\
-version: 1
-name: ${name}
+  agent: { folder: "agents.d", suffix: ".yaml", text: () => `\
 description: Answers questions.
 instructions: Answer the question.
-skill_policy: {allow: []}
+tools: []
 ` },
   template: { folder: "prompts", suffix: ".j2", text: () => "Answer the question.\n" },
 };
@@ -34,7 +32,7 @@ export function newFile(files) {
     const path = [place, name.value + suffix].filter(Boolean).join("/");
     create.disabled = true;
     try {
-      await createFile(path, text(name.value));
+      await createFile(path, text());
       close();
       go(link("config", "files", ...path.split("/")));
     } catch (error) {

@@ -5,6 +5,18 @@ import { childrenOf, find, unquote } from "./yaml.js";
 /** @typedef {{from: number, to: number, text: string}} Edit */
 
 /**
+ * Return the path of the list of allowed tools in an agent file.
+ * @param {string} text
+ * @returns {string[]}
+ */
+export function allowPath(text) {
+  if (find(text, ["skill_policy"])) return ["skill_policy", "allow"];
+  const tools = find(text, ["tools"]);
+  const hasKeys = tools && (text[tools.value] === "{" || childrenOf(text, ["tools"]).some(({ path }) => path[1] !== "*"));
+  return hasKeys ? ["tools", "allow"] : ["tools"];
+}
+
+/**
  * Return the items of a list of texts; null if there is none.
  * @param {string} text
  * @param {readonly string[]} path

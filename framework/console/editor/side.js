@@ -5,14 +5,17 @@ import { t, tn } from "../core/i18n.js";
 import { icon } from "../core/icons.js";
 import { changeList, effectTags } from "../widgets/changes.js";
 import { resolve } from "./complete.js";
-import { listItems, setItem, setValue } from "./edits.js";
+import { allowPath, listItems, setItem, setValue } from "./edits.js";
 import { find, unquote } from "./yaml.js";
 
 /** @typedef {import("../types.d.ts").CheckedConfig} CheckedConfig */
 /** @typedef {import("../types.d.ts").Problem} Problem */
 
-const LIMITS = ["max_steps", "max_tool_calls", "max_total_tokens", "max_cost_usd", "timeout"];
-const ALLOW = ["skill_policy", "allow"];
+/** Limits by their key, with their older spelling. */
+const LIMITS = {
+  steps: "max_steps", tool_calls: "max_tool_calls", tokens: "max_total_tokens", cost_usd: "max_cost_usd",
+  timeout: "timeout",
+};
 
 /**
  * Show what the checked text would do.
@@ -43,7 +46,10 @@ export function drawOutcome(node, check, problems, row) {
 export function drawForm(node, text, schema, onEdit) {
   if (node.contains(document.activeElement) && document.activeElement?.matches("input")) return;
   const focused = node.contains(document.activeElement) ? document.activeElement?.textContent : null;
-  const policy = LIMITS.map((name) => field(name, ["runtime_policy", name], text, onEdit));
+  const policy = Object.entries(LIMITS).map(([key, older]) => {
+    const path = find(text, ["runtime_policy"]) ? ["runtime_policy", older] : ["limits", key];
+    return field(path[1], path, text, onEdit);
+  });
   fill(node,
     h("div.sec-b", h("h2", t("Model and limits")),
       h("div.lims", field("model", ["model"], text, onEdit, namesOf(schema, ["model"])), policy)),
@@ -84,13 +90,14 @@ function field(name, path, text, onEdit, suggestions = []) {
  * @param {((edit: import("./edits.js").Edit) => void) | null} onEdit
  */
 function chips(text, schema, onEdit) {
-  const chosen = listItems(text, ALLOW) ?? [];
-  const names = [...new Set([...chosen, ...namesOf(schema, [...ALLOW, "*"])])].sort();
+  const path = allowPath(text);
+  const chosen = listItems(text, path) ?? [];
+  const names = [...new Set([...chosen, ...namesOf(schema, ["tools", "*"])])].sort();
   return h("div.chips", { role: "group", "aria-label": t("Allowed tools") }, names.map((name) => {
     const on = chosen.includes(name);
     const covered = !on && chosen.some((one) => one.includes("*") && globs(one, name));
     const toggle = () => {
-      const edit = setItem(text, ALLOW, name, !on);
+      const edit = setItem(text, path, name, !on);
       if (edit) onEdit?.(edit);
     };
     const props = { "aria-pressed": String(on), disabled: !onEdit, onclick: toggle };

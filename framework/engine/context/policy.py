@@ -137,10 +137,18 @@ def _denial(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFo
         if rule_matches(rule.rule, arguments, tool, base):
             return Verdict("deny", f"deny {rule.rule.tool}", rule.place, rule.rule.reason)
     ceiling = agent.spec.runtime_policy.risk_level
-    if RISKS.index(tool.risk) > RISKS.index(ceiling):
+    if RISKS.index(tool.risk) > RISKS.index(ceiling) and not _is_lifted(agent, tool, arguments, base):
         place = agent.place("runtime_policy", "risk_level")
         return Verdict("deny", f"risk_level {ceiling}", place, f"its risk is {tool.risk}")
     return _file_denial(agent, tool, arguments, base)
+
+
+def _is_lifted(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFolder) -> bool:
+    """Return whether the agent's file names a tool without a wildcard, so that its risk does not deny this call."""
+    policy = agent.spec.skill_policy
+    if tool.name in policy.any_risk:
+        return True
+    return tool.name in policy.any_risk_if_asked and _asked_by_rule(agent, tool, arguments, base) is not None
 
 
 def _file_denial(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFolder) -> Verdict | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from framework.config.settings import Settings
+from framework.config.yaml.agent_keys import TOP_LEVEL
 from framework.config.yaml.fixes import apply_fixes
 from framework.config.yaml.parse import MAX_FILE_PROBLEMS, SETTINGS_KEYS, ParseError, parse_agent
 from framework.types.problem import Problem
@@ -99,9 +100,8 @@ def test_an_unknown_key_inside_a_union_is_reported() -> None:
 def test_a_missing_key_is_reported_at_its_parent() -> None:
     assert found("examples:\n  - user: x\n") == [(6, 5, "the key 'assistant' is missing", None)]
     assert found("", "name: a\ninstructions: {vars: {}}\n") == [
-        (1, 1, "the key 'version' is missing", None),
         (1, 1, "the key 'description' is missing", None),
-        (2, 1, "the key 'template' is missing", None),
+        (2, 1, "the key 'file' is missing", None),
     ]
 
 
@@ -192,16 +192,26 @@ def test_a_file_that_is_not_yaml_is_one_problem() -> None:
 @pytest.mark.parametrize(
     ("more", "column", "hint"),
     [
-        ("runtime_policy: {budgets: [x]}\n", 18, "it belongs at the top level of the file, not in runtime_policy"),
+        ("runtime_policy: {budgets: [x]}\n", 18, "it belongs in limits: {budgets: …}"),
         ("runtime_policy: {max_tokens: 30}\n", 18, "it belongs in model_settings: {max_tokens: …}"),
-        ("max_steps: 3\n", 1, "it belongs in runtime_policy: {max_steps: …}"),
-        ("confirm: high\n", 1, "it belongs in runtime_policy: {confirm: …}"),
+        ("max_steps: 3\n", 1, "it belongs in limits: {steps: …}"),
+        ("confirm: high\n", 1, "write it as approve_from: …"),
         ("temperature: 0.3\n", 1, "it belongs in model_settings: {temperature: …}"),
-        ("tools: [calculator]\n", 1, "write it as skill_policy: {allow: …}"),
+        ("allowed_tools: [calculator]\n", 1, "write it as tools: …"),
+        ("risk_level: low\n", 1, "write it as max_risk: …"),
+        ("tool: [calculator]\n", 1, "did you mean 'tools'?"),
+        ("limit: {steps: 3}\n", 1, "did you mean 'limits'?"),
+        ("aproval_from: high\n", 1, "did you mean 'approve_from'?"),
+        ("limits: {stepz: 3}\n", 10, "did you mean 'steps'?"),
+        ("limits: {max_steps: 3}\n", 10, "write it as steps"),
+        ("limits: {max_risk: low}\n", 10, "it belongs at the top level of the file, not in limits"),
+        ("limits: {risk_level: low}\n", 10, "write it as max_risk, at the top level of the file"),
+        ("tools: {allow: [], dney: [x]}\n", 20, "did you mean 'deny'?"),
+        ("approve_from: {from: high}\n", 16, "write it as risk"),
         ("mcp_servers: {}\n", 1, "it belongs in a file plugins/NAME.yaml"),
         ("server: {port: 1}\n", 1, "it belongs in agentsd.yaml"),
-        ("model_settings: {max_steps: 3}\n", 18, "it belongs in runtime_policy: {max_steps: …}"),
-        ("plan: {max_steps: 3}\n", 8, "it belongs in runtime_policy: {max_steps: …}"),
+        ("model_settings: {max_steps: 3}\n", 18, "it belongs in limits: {steps: …}"),
+        ("plan: {max_steps: 3}\n", 8, "it belongs in limits: {steps: …}"),
         ("runtime_polcy: {}\n", 1, "did you mean 'runtime_policy'?"),
     ],
 )
@@ -212,7 +222,7 @@ def test_a_key_at_the_wrong_level_says_where_it_belongs(more: str, column: int, 
 
 
 def test_the_keys_of_the_settings_are_known_to_agent_files() -> None:
-    assert Settings.model_fields.keys() - AgentSpec.model_fields.keys() == SETTINGS_KEYS
+    assert Settings.model_fields.keys() - AgentSpec.model_fields.keys() - TOP_LEVEL.keys() == SETTINGS_KEYS
 
 
 @pytest.mark.parametrize(
@@ -251,9 +261,6 @@ runtime_policy: {timeout: 2 parsecs, max_steps: -1}
 colour: red
 """
 PRINTED = """\
-agents.d/bad.yaml:1:1: the key 'name' is missing
-    1 | version: 2
-      | ^
 agents.d/bad.yaml:1:10: unsupported version 2 of this file format; supported: 1
     1 | version: 2
       |          ^
@@ -302,8 +309,8 @@ agents.d/bad.yaml:15:1: unknown key 'colour'
    15 | colour: red
       | ^
       = valid keys: version, name, description, model, fallback_models, model_settings, on_truncation, protocol, \
-instructions, guidance, inputs, examples, routing, executor, skill_policy, mcp_policy, runtime_policy, budgets, \
-plan, sub_agents, conversation, output_schema, hooks, telemetry"""
+instructions, guidance, inputs, examples, routing, plan, conversation, output_schema, hooks, telemetry, tools, \
+max_risk, approve_from, strict_arguments, limits, agents, mode, mcp"""
 
 
 def test_all_errors_of_a_file_are_printed_in_order() -> None:
