@@ -11,7 +11,7 @@ from examples.reference.markdown import code, prose, table
 from framework.cli.main import agentsd
 
 _OPENING = """\
-After this page you know {what}, with their arguments and options.
+This page lists {what}, with their arguments and options.
 [Commands](../commands.md) and [in the terminal](../terminal.md) show how they are used.
 """
 

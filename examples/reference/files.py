@@ -12,11 +12,11 @@ from framework.config.schema import ProjectNames, agent_schema, settings_schema
 Schema = Mapping[str, Any]
 
 _AGENT = """\
-After this page you know every key of an agent file, `agents.d/**/*.yaml`.
+Every key of an agent file, `agents.d/**/*.yaml`.
 [Agent files](../agents.md) explains them with examples.
 """
 _SETTINGS = """\
-After this page you know every key of `agentsd.yaml`, and of the environment variables that replace
+Every key of `agentsd.yaml`, and of the environment variables that replace
 them. [Settings](../settings.md) explains them with examples.
 
 ## Environment variables

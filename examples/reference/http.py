@@ -18,7 +18,7 @@ from framework.server import router
 Document = Mapping[str, Any]
 
 _OPENING = """\
-After this page you know the routes below `/agent`, with their parameters and bodies. A running
+The routes below `/agent`, with their parameters and bodies. A running
 server describes itself at `/agent/openapi.json`, from which this page is written; it has the
 schemas of all bodies and an example of each. [HTTP server](../serving.md) explains how the routes
 are used, and describes `/v1`, `/agui`, `/mcp`, `/health`, `/ready` and `/metrics`. Errors are on
@@ -59,7 +59,7 @@ def http_page() -> Iterator[str]:
 def configuration_page() -> Iterator[str]:
     """Yield the lines of the page on the other routes."""
     yield "# HTTP API: agents, files and configuration\n"
-    yield "After this page you know the routes that are not on [the page on runs](http.md).\n"
+    yield "The routes that are not on [the page on runs](http.md).\n"
     yield from _routes(lambda tags: "runs" not in tags)
 
 

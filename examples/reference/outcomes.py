@@ -23,7 +23,7 @@ MODULES = (
 )
 """Where errors are defined: those of runs and tools first, then those of the server and of commands."""
 _OPENING = """\
-After this page you know what every error code means and what to do about it, and what a run's end
+What every error code means and what to do about it, and what a run's end
 means for HTTP clients, scripts and traces. The message of an error names the cause and the fix in
 each case.
 """

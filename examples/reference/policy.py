@@ -14,7 +14,7 @@ from framework import Runtime, tool
 from framework.engine.context.policy import agent_verdict
 
 _OPENING = """\
-After this page you know which verdict a tool call gets. [Tools and policies](../tools.md) explains
+Which verdict a tool call gets. [Tools and policies](../tools.md) explains
 how rules are written.
 """
 _BELOW = """

@@ -22,7 +22,7 @@ MODULES = Path(framework.__file__).parent.parent / "docs/embedding.md"
 RESULTS_PAGE = MODULES.with_name("results.md")
 """The page whose tables explain the fields of results."""
 _OPENING = """\
-After this page you know the public names of {what}, with signatures.
+The public names of {what}, with signatures.
 [Python API](../embedding.md) shows how they are used, and lists the public modules.
 """
 _OWN = "framework"

@@ -11,7 +11,7 @@ from framework.config.schema import field_docs
 from framework.types.events import WIRE_NAMES, RunEvent
 
 _OPENING = """\
-After this page you know every event with its fields. Streams of runs (`runtime.stream`,
+Every event with its fields. Streams of runs (`runtime.stream`,
 `agentsd run --events`, the HTTP API) and of the configuration carry them as JSON, each with its
 name in `event`. [Events](../embedding.md#events) shows how to read them.
 """

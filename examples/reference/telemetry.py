@@ -11,7 +11,7 @@ from examples.reference.markdown import code, table
 from framework.telemetry import names
 
 _OPENING = """\
-After this page you know every metric with its unit, and every attribute of spans. [Traces, metrics,
+Every metric with its unit, and every attribute of spans. [Traces, metrics,
 logs](../tracing.md) says which spans and metrics have which attributes.
 """
 _FACTORIES = {

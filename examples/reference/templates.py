@@ -8,7 +8,7 @@ from examples.reference.markdown import code, table
 from framework.config.templates.variables import OWN_VARIABLE_TEXTS, RUN_VARIABLE_TEXTS
 
 _OPENING = """\
-After this page you know what a prompt template can use. [Prompts](../agents.md#prompts) explains
+What a prompt template can use. [Prompts](../agents.md#prompts) explains
 how templates are found, checked and limited.
 """
 _OWN = """
