@@ -17,13 +17,14 @@ const NOTICE = "/*! Licenses of the libraries in these scripts: licenses.txt */"
 
 const pages = readdirSync(CONSOLE, { recursive: true }).filter((name) => /^[^/]+\/page\.js$/.test(name));
 const screens = ["main.js", ...pages].map((name) => join(CONSOLE, name));
-const later = ["zh/index.js", "libraries/colours.js", "libraries/code-field.js"].map((name) => join(CONSOLE, name));
+const entryPoints = [...screens, ...["zh/index.js", "libraries/colours.js"].map((name) => join(CONSOLE, name))];
 
 const options = {
   bundle: true,
   format: "esm",
   legalComments: "eof",
   logLevel: "warning",
+  logOverride: { "import-is-undefined": "error" },
   metafile: true,
   minify: true,
   nodePaths: [modules],
@@ -31,14 +32,26 @@ const options = {
   outdir: out,
   splitting: true,
   target: "es2023",
-  plugins: [{
-    name: "libraries",
-    setup: ({ onResolve }) =>
-      onResolve({ filter: /\/libraries\.js$/ }, () => ({ path: join(CONSOLE, "libraries/npm.js") })),
-  }],
+  tsconfigRaw: "{}", // the paths of jsconfig.json lead to other files of a package than its exports
 };
 
-/** The modules that more than one page needs. As each file imports them, esbuild makes one script of them. */
+/**
+ * @param {string[]} [first] modules that each script imports: as all share them, they become one script
+ * @param {string[]} [scripts] the first module of each script
+ */
+const plugins = (first = [], scripts = []) => [{
+  name: "console",
+  setup: ({ onLoad, onResolve }) => {
+    onResolve({ filter: /\/libraries\.js$/ }, () => ({ path: join(CONSOLE, "libraries/npm.js") }));
+    onLoad({ filter: /\.js$/ }, ({ path }) => {
+      if (!scripts.includes(path)) return null;
+      const imports = first.map((name) => `import ${JSON.stringify(name)};`);
+      return { contents: `${imports.join("")}${readFileSync(path, "utf8")}` };
+    });
+  },
+}];
+
+/** @returns {string[]} the modules that more than one page needs */
 function shared({ inputs }) {
   const uses = new Map();
   for (const screen of screens) {
@@ -70,11 +83,15 @@ function licenses(names) {
 mkdirSync(out, { recursive: true });
 const html = readFileSync(join(CONSOLE, "index.html"), "utf8");
 const sheets = [...html.matchAll(/<link rel="stylesheet" href="\{\{base\}\}\/([^"]+)">\n?/g)];
-const entries = [...screens, ...later];
-const { metafile } = await build({ ...options, entryPoints: entries, write: false });
-const first = join(out, "../shared.js");
-writeFileSync(first, shared(metafile).map((path) => `import ${JSON.stringify(path)};\n`).join(""));
-const scripts = await build({ ...options, entryPoints: entries, inject: [first], banner: { js: NOTICE } });
+const { metafile } = await build({ ...options, entryPoints, plugins: plugins(), write: false });
+const imports = Object.values(metafile.inputs).flatMap((input) => input.imports);
+const later = imports.filter(({ kind }) => kind === "dynamic-import").map(({ path }) => resolve(path));
+const scripts = await build({
+  ...options,
+  banner: { js: NOTICE },
+  entryPoints,
+  plugins: plugins(shared(metafile), [...entryPoints, ...later]),
+});
 await build({
   bundle: true,
   logLevel: "warning",

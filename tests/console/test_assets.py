@@ -15,15 +15,15 @@ from framework.server.console import ConsoleFiles
 from tests.support.built_console import built_console, packages
 from tests.support.node_modules import CONSOLE
 
-PAGE_LIMIT = 180 * 1000
+PAGE_LIMIT = 204 * 1000
 """Bytes that the first visit of a page may load, uncompressed."""
-COMPRESSED_PAGE_LIMIT = 58 * 1000
+COMPRESSED_PAGE_LIMIT = 68 * 1000
 """The same as it is sent to browsers."""
-LIMIT = 330 * 1000
+LIMIT = 460 * 1000
 """Bytes of all files that browsers may load, uncompressed."""
-COMPRESSED_LIMIT = 124 * 1000
+COMPRESSED_LIMIT = 166 * 1000
 """The same, compressed."""
-KNOWN = {"__init__.py", "build.mjs", "jsconfig.json", "package.json", "types.d.ts"}
+KNOWN = {"__init__.py", "build.mjs", "jsconfig.json", "libraries.d.ts", "package.json", "types.d.ts"}
 OF_A_BUILD = CONSOLE / "built"
 SERVED = sorted(
     path
@@ -36,7 +36,7 @@ IMPORTS = re.compile(r"""(?:^(?:import|export)\b[^"'();]*|\bimport\()\s*["'](\.\
 """Relative imports, static and dynamic."""
 BUILT_IMPORTS = re.compile(r"""\b(?:from|import)"(\.\.?/[^"]+)\"""")
 """Static imports of a built script."""
-LIBRARIES: tuple[str, ...] = ()
+LIBRARIES = ("highlight.js", "lowlight", "marked")
 """Some of those in the built console."""
 STATIC_IMPORTS = re.compile(r"""^import\b[^"'();]*["'](\.\.?/[^"']+)["']""", re.MULTILINE)
 PAGES = sorted(name for name in NAMES if name.endswith("/page.js"))
@@ -157,7 +157,7 @@ def test_each_package_from_npm_has_an_exact_version() -> None:
 
 def test_a_bare_checkout_has_a_module_with_the_names_of_the_libraries() -> None:
     plain, real = (
-        set(re.findall(r"^export (?:const|function|async function) (\w+)", text_of(name), re.MULTILINE))
+        set(re.findall(r"^export (?:const|\{) (\w+)", text_of(name), re.MULTILINE))
         for name in ("core/libraries.js", "libraries/npm.js")
     )
     assert plain == real

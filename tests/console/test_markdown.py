@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.support.cases import cases
 from tests.support.node_modules import call
+from tests.support.paths import ROOT
 
 BLOCKS = {"p", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "pre", "blockquote", "ul", "ol", "table"}
 INLINE = {"em", "strong", "s", "code", "a", "img", "br"}
@@ -38,7 +39,7 @@ def inline(text: str) -> Any:
     [
         ("plain", ["plain"]),
         ("a *b* **c** _d_ ~~e~~", ["a ", ("em", "b"), " ", ("strong", "c"), " ", ("em", "d"), " ", ("s", "e")]),
-        ("***both***", [("strong", "both")]),
+        ("***both***", [("em", {"type": "strong", "children": ["both"]})]),
         ("snake_case_name and 2 * 3 * 4", ["snake_case_name and 2 * 3 * 4"]),
         ("`a*b*` ``c`d``", [("code", "a*b*"), " ", ("code", "c`d")]),
         (r"\*no\* 5 \[x\]", ["*no* 5 [x]"]),
@@ -99,7 +100,7 @@ def test_other_addresses_stay_text(target: str) -> None:
     ],
 )
 def test_the_place_beside_a_link_is_the_one_that_the_browser_opens(label: str, href: str, place: str) -> None:
-    [link] = inline(f"[{label}]({href})" if label else href)
+    [link] = inline(f"[{label}]({href})" if label else f"<{href}>")
     assert (link["type"], link["href"], link["children"]) == ("a", href, [label or href])
     assert call("widgets/markdown-inline.js", "placeOf", link) == place
 
@@ -124,7 +125,30 @@ def test_blocks() -> None:
     assert quote["blocks"] == [{"type": "p", "text": ["q"]}]
     assert table["rows"] == [[["h"], ["i"]], [["1"], ["2|3"]]]
     assert rule == {"type": "hr"}
-    assert code == {"type": "pre", "text": ["py"], "code": "x = 1\n"}
+    assert code == {"type": "pre", "text": ["py"], "code": "x = 1\n", "isOpen": True}
+    assert parse("a title\n---\n\n    indented\n\n~~~ sh -x\nls\n~~~")[1:] == [
+        {"type": "pre", "text": [""], "code": "indented"},
+        {"type": "pre", "text": ["sh -x"], "code": "ls"},
+    ]
+
+
+def test_footnotes_stay_where_they_are() -> None:
+    mark, note = parse("A fact.[^1] [^no](https://x.example)\n\n[^1]: Said **twice**.")
+    link = {"type": "a", "href": "https://x.example", "children": ["^no"]}
+    assert mark["text"] == ["A fact.", {"type": "sup", "children": ["1"]}, " ", link]
+    assert note["text"][0] == {"type": "sup", "children": ["1"]}
+    assert note["text"][2] == {"type": "strong", "children": ["twice"]}
+
+
+def test_what_a_row_has_too_many_is_shown_and_definitions_of_addresses_too() -> None:
+    [table] = parse("| a |\n|---|\n| 1 | hidden | too |\n")
+    assert table["rows"][1] == [["1"], ["hidden"], ["too"]]
+    assert inline("[bank]: https://evil.example")[0] == "[bank]: "
+
+
+def test_an_address_ends_before_chinese_punctuation() -> None:
+    address, rest, bold = inline("https://x.example/a。再**见**")
+    assert (address["href"], rest, bold["type"]) == ("https://x.example/a", "。再", "strong")
 
 
 def words(block: Any) -> Iterator[str]:
@@ -163,18 +187,64 @@ def test_any_text_is_parsed(text: str) -> None:
     list(words(parse(text)))
 
 
-@pytest.mark.parametrize("piece", ["*", "**a", "[", "`", "> ", "- ", "|a", "[a](", "_ ", "~~", "a\n", "- a\n", "1. "])
-def test_the_time_grows_with_the_length_only(piece: str) -> None:
-    def seconds(count: int) -> float:
-        text = piece * count
-        begin = time.perf_counter()
-        parse(text)
-        return time.perf_counter() - begin
+HOSTILE = (
+    "*", "**a", "*a ", "[", "![", "`", "> ", "- ", "|a", "[a](", "_ ", "a_b_", "~~", "a\n", "- a\n", "1. ", "1. a\n",
+    "<a", "<!--", "!", "[^1]", "a@b.", "http://", "> a\nb\n", "> > > > > > > a\nb\n", ">- a\nb\n", "  - a\n", "\\",
+    "|-|\n", "| a | b |\n|---|---|\n", "~~~\n", "# a\n", "**a*b", "a" * 50 + "\n",
+)  # fmt: skip
 
-    seconds(1000)
-    short = min(seconds(20_000) for _ in range(3))
-    # Quadratic time would be 64 times as long in each attempt; a pause of the machine is not in all of them.
-    assert any(seconds(160_000) < 40 * max(short, 0.01) for _ in range(5)), "8 times the text"
+
+@pytest.mark.parametrize("piece", HOSTILE)
+def test_the_work_grows_with_the_length_only(piece: str) -> None:
+    """Counts the characters that the lexer reads, those of nested texts again."""
+
+    def work(count: int) -> float:
+        text = piece * (count // len(piece))
+        return float(call("widgets/markdown.js", "read", text)["work"]) / len(text)
+
+    small, large = work(16_000), work(128_000)
+    assert large <= 1.1 * small + 1
+    assert large <= 12.5, "times each character is read; a text that costs more is shown as it is"
+
+
+def test_pages_of_documentation_cost_far_less_than_what_is_allowed() -> None:
+    for path in [*sorted((ROOT / "docs").glob("*.md")), ROOT / "AGENTS.md"]:
+        text = path.read_text("utf-8")
+        assert call("widgets/markdown.js", "read", text)["work"] <= 6 * len(text), path
+
+
+def stream(texts: list[str]) -> list[dict[str, Any]]:
+    """Return how a growing text is read, in pieces as they arrive."""
+    reading, found, text = None, [], ""
+    for piece in texts:
+        text += piece
+        reading = call("widgets/markdown.js", "read", text, reading)
+        found.append(reading)
+    return found
+
+
+@given(st.lists(st.sampled_from((*PIECES, "a", "=", "1", "|-")), max_size=24))
+@cases(60)
+def test_a_text_that_grows_is_read_as_the_whole(texts: list[str]) -> None:
+    whole = "".join(texts)
+    readings = stream(texts)
+    if readings:
+        assert readings[-1]["blocks"] == parse(whole)
+    for before, after in pairwise(readings):
+        assert before["blocks"][: after["same"]] == after["blocks"][: after["same"]]
+
+
+@pytest.mark.parametrize(
+    "piece", ["A paragraph of *some* words.\n\n", "- item\n\nend\n\n", "```py\nx = 1\n```\n", "x = [1]\n"]
+)
+def test_reading_a_text_that_grows_reads_each_part_a_few_times(piece: str) -> None:
+    begin = "```py\n" if piece.startswith("x") else ""
+    texts = [begin, *(piece[at : at + 4] for _ in range(60) for at in range(0, len(piece), 4))]
+    readings = stream(texts)
+    assert readings[-1]["blocks"] == parse("".join(texts))
+    assert max(reading["work"] for reading in readings) <= 600, "of one piece that arrives"
+    late = sum(reading["work"] for reading in readings[len(readings) // 2 :])
+    assert late <= 1.2 * sum(reading["work"] for reading in readings[: len(readings) // 2]) + 600
 
 
 @pytest.mark.parametrize(

@@ -1,29 +1,26 @@
 /** Markdown of models as elements. No text of it becomes markup or a request, and every link is an address to open. */
 
 import { h } from "../core/dom.js";
+import { loadColours, readMarkdown } from "../core/libraries.js";
 import { copyButton } from "./copy.js";
-import { inline, renderInline } from "./markdown-inline.js";
+import { renderInline } from "./markdown-inline.js";
 import { visible } from "./text.js";
 
-/** Lists and quotes within each other; deeper ones stay text. */
-const DEEPEST = 8;
-const FENCE = /^ {0,3}(`{3,}|~{3,})[ \t]*([^`]*)$/;
-const HEADING = /^ {0,3}(#{1,6})(?=[ \t]|$)(.*)$/;
-const RULE = /^ {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})$/;
-const ITEM = /^( {0,3})([-*+]|(\d{1,9})[.)])(?:[ \t]+|$)/;
-const INSIDE = /^(?: {2}|\t)\s*\S/;
-const QUOTE = /^ {0,3}> ?/;
-const DELIMITERS = /^[ \t]*\|?(?:[ \t]*:?-+:?[ \t]*\|)*[ \t]*:?-+:?[ \t]*\|?[ \t]*$/;
+/** Blocks at the end that a growing text may still change: an unfinished line may continue the block before it. */
+const UNSETTLED = 2;
 
 /** @typedef {import("./markdown-inline.js").Inline} Inline */
 /**
- * @typedef {{type: string, text?: Inline[], code?: string, start?: number, blocks?: Block[], items?: Block[][],
- *   rows?: Inline[][][], sides?: string[]}} Block a p, h1 to h6, hr, pre (`text` is its language), blockquote, ul,
- *   ol or table, whose columns are aligned to `sides`
+ * @typedef {{type: string, text?: Inline[], code?: string, isOpen?: boolean, start?: number, blocks?: Block[],
+ *   items?: Block[][], rows?: Inline[][][], sides?: string[]}} Block a p, h1 to h6, hr, pre (`text` is its language;
+ *   open: its end is missing), blockquote, ul, ol or table, whose columns are aligned to `sides`
  */
-/** @typedef {[Block, number]} Found a block, and the number of the line after it */
+/**
+ * @typedef {{text: string, blocks: Block[], ends: number[], same: number, work: number}} Reading a text as blocks, the
+ *   index after each, the number of blocks that are as in the reading before, and characters that were read for it
+ */
 
-/** @type {WeakMap<Element, string[]>} the blocks that an element shows */
+/** @type {WeakMap<Element, Reading>} what an element shows */
 const SHOWN = new WeakMap();
 
 /**
@@ -42,133 +39,61 @@ export function markdown(text) {
  * @param {string} text
  */
 export function showMarkdown(element, text) {
-  const blocks = parse(text);
-  const texts = blocks.map((block) => JSON.stringify(block));
-  const before = SHOWN.get(element) ?? [];
-  let same = 0;
-  while (same < texts.length && texts[same] === before[same]) same += 1;
-  while (element.children.length > same) element.lastElementChild?.remove();
-  element.append(...blocks.slice(same).map(renderBlock));
-  SHOWN.set(element, texts);
+  const before = SHOWN.get(element);
+  const reading = read(text, before);
+  while (element.children.length > reading.same) element.lastElementChild?.remove();
+  element.append(...reading.blocks.slice(reading.same).map(renderBlock));
+  SHOWN.set(element, reading);
 }
 
 /**
- * Split Markdown into blocks.
+ * Split Markdown into blocks. In a console that is not built, which has no library for it, a text stays as it is.
  * @param {string} text
  * @returns {Block[]}
  */
-export function parse(text) {
-  return blocksOf(text.replace(/\r\n?/g, "\n").split("\n"), 0);
+export const parse = (text) => read(text).blocks;
+
+/**
+ * Read a text. Of one that continues another, only what is new and the last blocks before it are read.
+ * @param {string} whole
+ * @param {Reading} [before]
+ * @returns {Reading}
+ */
+export function read(whole, before) {
+  const text = whole.includes("\r") ? whole.replace(/\r\n?/g, "\n") : whole;
+  if (!readMarkdown) return { text, blocks: [{ type: "p", text: [text] }], ends: [text.length], same: 0, work: 0 };
+  if (!before || !text.startsWith(before.text)) return { text, ...readMarkdown(text), same: 0 };
+  const grown = withMoreCode(text, before);
+  if (grown) return grown;
+  const settled = Math.max(0, before.blocks.length - UNSETTLED);
+  const from = before.ends[settled - 1] ?? 0;
+  const rest = readMarkdown(text.slice(from));
+  const blocks = [...before.blocks.slice(0, settled), ...rest.blocks];
+  const ends = [...before.ends.slice(0, settled), ...rest.ends.map((end) => from + end)];
+  let same = settled;
+  while (same < before.blocks.length && isSame(blocks[same], before.blocks[same])) same += 1;
+  return { text, blocks, ends, same, work: rest.work };
 }
 
-/** @param {string[]} lines @param {number} depth */
-function blocksOf(lines, depth) {
-  /** @type {Block[]} */
-  const found = [];
-  for (let at = 0; at < lines.length; ) {
-    if (!lines[at].trim()) at += 1;
-    else {
-      const [block, next] = blockAt(lines, at, depth);
-      found.push(block);
-      at = next;
-    }
-  }
-  return found;
-}
+/** @param {Block | undefined} one @param {Block} other */
+const isSame = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 
-/** @param {string[]} lines @param {number} at @param {number} depth @returns {Found} */
-function blockAt(lines, at, depth) {
-  const line = lines[at];
-  if (FENCE.test(line)) return fenced(lines, at);
-  const [, marks, title = ""] = HEADING.exec(line) ?? [];
-  if (marks) return [{ type: `h${marks.length}`, text: inline(title.trim().replace(/\s#+$/, "")) }, at + 1];
-  if (RULE.test(line)) return [{ type: "hr" }, at + 1];
-  if (depth < DEEPEST && QUOTE.test(line)) return quote(lines, at, depth);
-  if (depth < DEEPEST && ITEM.test(line)) return list(lines, at, depth);
-  if (isTable(lines, at)) return table(lines, at);
-  let end = at + 1;
-  while (end < lines.length && lines[end].trim() && !interrupts(lines, end, depth)) end += 1;
-  return [{ type: "p", text: inline(lines.slice(at, end).map((each) => each.trimStart()).join("\n")) }, end];
-}
-
-/** @param {string[]} lines @param {number} at @param {number} depth whether a block begins that ends a paragraph */
-function interrupts(lines, at, depth) {
-  const line = lines[at];
-  if (FENCE.test(line) || HEADING.test(line) || RULE.test(line) || isTable(lines, at)) return true;
-  const item = ITEM.exec(line);
-  return depth < DEEPEST && (QUOTE.test(line) || (item !== null && (item[3] ?? "1") === "1"));
-}
-
-/** @param {string[]} lines @param {number} at @returns {Found} */
-function fenced(lines, at) {
-  const [, fence, language] = /** @type {RegExpExecArray} */ (FENCE.exec(lines[at]));
-  const close = new RegExp(`^ {0,3}${fence[0]}{${fence.length},}\\s*$`);
-  let end = at + 1;
-  while (end < lines.length && !close.test(lines[end])) end += 1;
-  return [{ type: "pre", text: [language.trim()], code: lines.slice(at + 1, end).join("\n") }, end + 1];
-}
-
-/** @param {string[]} lines @param {number} at @param {number} depth @returns {Found} */
-function quote(lines, at, depth) {
-  let end = at;
-  while (end < lines.length && QUOTE.test(lines[end])) end += 1;
-  const inside = lines.slice(at, end).map((line) => line.replace(QUOTE, ""));
-  return [{ type: "blockquote", blocks: blocksOf(inside, depth + 1) }, end];
-}
-
-/** @param {string[]} lines @param {number} at @param {number} depth @returns {Found} */
-function list(lines, at, depth) {
-  const [, , mark, number] = /** @type {RegExpExecArray} */ (ITEM.exec(lines[at]));
-  /** @type {Block[][]} */
-  const items = [];
-  while (at < lines.length) {
-    const begin = ITEM.exec(lines[at]);
-    if (!begin || begin[2].at(-1) !== mark.at(-1) || RULE.test(lines[at])) break;
-    const width = begin[0].length;
-    const inside = [lines[at].slice(width).replace(/^\[([ xX])\] /, (_, x) => (x === " " ? "☐ " : "☑ "))];
-    for (at += 1; at < lines.length && continues(lines, at, inside.at(-1) ?? ""); at += 1) {
-      const indent = Math.min(width, lines[at].search(/\S|$/));
-      inside.push(lines[at].slice(lines[at][0] === "\t" ? 1 : indent));
-    }
-    items.push(blocksOf(inside, depth + 1));
-  }
-  return [number ? { type: "ol", start: Number(number), items } : { type: "ul", items }, at];
-}
-
-/** @param {string[]} lines @param {number} at @param {string} before whether a line belongs to the list */
-function continues(lines, at, before) {
-  const next = lines[at + 1] ?? "";
-  if (!lines[at].trim()) return INSIDE.test(next) || ITEM.test(next);
-  return INSIDE.test(lines[at]) || (before.trim() !== "" && !ITEM.test(lines[at]) && !interrupts(lines, at, 0));
-}
-
-/** @param {string[]} lines @param {number} at */
-function isTable(lines, at) {
-  const next = lines[at + 1] ?? "";
-  if (!lines[at].includes("|") || !next.includes("-") || !DELIMITERS.test(next)) return false;
-  return cells(lines[at]).length === cells(next).length;
-}
-
-/** @param {string[]} lines @param {number} at @returns {Found} */
-function table(lines, at) {
-  let end = at + 2;
-  while (end < lines.length && lines[end].includes("|")) end += 1;
-  const rows = [lines[at], ...lines.slice(at + 2, end)].map((line) => cells(line).map((cell) => inline(cell)));
-  const sides = cells(lines[at + 1]).map((cell) => (cell.endsWith(":") ? (cell[0] === ":" ? "center" : "end") : ""));
-  return [{ type: "table", rows, sides }, end];
-}
-
-/** @param {string} line */
-function cells(line) {
-  const inside = line.trim().replace(/^\|/, "").replace(/(?<!\\)\|$/, "");
-  return inside.split(/(?<!\\)\|/).map((cell) => cell.trim().replace(/\\\|/g, "|"));
+/** @param {string} text @param {Reading} before @returns {Reading | null} if its last block is code that continues */
+function withMoreCode(text, before) {
+  const last = before.blocks.at(-1);
+  const more = text.slice(before.text.length);
+  if (!last?.isOpen || !last.code || /[`~]/.test(more)) return null;
+  const blocks = [...before.blocks.slice(0, -1), { ...last, code: last.code + more }];
+  return { text, blocks, ends: [...before.ends.slice(0, -1), text.length], same: blocks.length - 1, work: more.length };
 }
 
 /** @param {Block} block @returns {Element} */
-function renderBlock({ type, text = [], code = "", start, blocks = [], items = [], rows = [], sides = [] }) {
+function renderBlock({ type, text = [], code = "", isOpen, start, blocks = [], items = [], rows = [], sides = [] }) {
   if (type === "pre") {
     const head = h("figcaption.row", h("span.grow.cut", renderInline(text)), copyButton(code));
-    return h("figure.code-b", head, h("pre.code", { tabindex: 0 }, visible(code)));
+    const body = h("pre.code", { tabindex: 0 }, visible(code));
+    if (!isOpen && typeof text[0] === "string") void colour(body, code, text[0]);
+    return h("figure.code-b", head, body);
   }
   if (type === "table") {
     /** @param {Inline[][]} row @param {string} tag */
@@ -177,9 +102,17 @@ function renderBlock({ type, text = [], code = "", start, blocks = [], items = [
     const body = rows.slice(1).map((row) => cellsOf(row, "td"));
     return h("div.scrollx", { tabindex: 0 }, h("table", h("thead", cellsOf(rows[0], "th")), h("tbody", body)));
   }
+  if (!readMarkdown) return h("p.as-is", renderInline(text));
   const level = Number(/^h(\d)$/.exec(type)?.[1]);
   /** @param {Block} each @param {number} i */
   const inItem = (each, i) => (each.type === "p" && !i ? renderInline(each.text ?? []) : renderBlock(each));
   const inside = items.map((item) => h("li", item.map(inItem)));
   return h(level ? `h${Math.min(6, level + 2)}` : type, { start }, renderInline(text), blocks.map(renderBlock), inside);
+}
+
+/** @param {Element} body @param {string} code @param {string} language show the colours of a language that is known */
+async function colour(body, code, language) {
+  const name = /^[\w+#-]+/.exec(language)?.[0];
+  const shown = name && loadColours && (await loadColours()).coloured(code, name);
+  if (shown) body.replaceChildren(...shown);
 }
