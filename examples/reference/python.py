@@ -64,10 +64,15 @@ def results_page() -> Iterator[str]:
     """Yield the lines of the page on the data that a result contains: the fields of `RunResult` and their types."""
     yield "# Types of results\n"
     yield _OPENING.format(what="`agentsd` that results consist of")
-    yield "[Results as JSON](../results.md) explains the fields.\n"
+    explained = re.findall(r"^## (\w+)$", RESULTS_PAGE.read_text("utf-8"), re.M)
+    yield "[Results as JSON](../results.md) has the fields of what is part of every result.\n"
     for name in framework.__all__:
         if _is_of_results(found := getattr(framework, name)) and name not in PLUGIN_NAMES:
-            yield from _entry(f"agentsd.{name}", found)
+            if name in explained:
+                yield f"## agentsd.{name}\n"
+                yield f"{prose(first_paragraph(found.__doc__))} [Fields](../results.md#{name.lower()}).\n"
+            else:
+                yield from _entry(f"agentsd.{name}", found)
 
 
 def _is_of_results(found: object) -> bool:
@@ -139,7 +144,7 @@ def _entry(path: str, found: Any) -> Iterator[str]:
     if inspect.isclass(found) and issubclass(found, BaseModel):
         docs, types = field_docs(found), written_types(found)
         rows = [
-            (code(name), code(types[name]), docs.get(name) or _explained(found, name)) for name in found.model_fields
+            (code(name), code(types[name]), docs.get(name) or _constant(found, name)) for name in found.model_fields
         ]
         yield from table(("field", "type", "meaning"), rows)
         yield ""
@@ -147,14 +152,10 @@ def _entry(path: str, found: Any) -> Iterator[str]:
         yield from _methods(path, found, lambda _: True)
 
 
-def _explained(kind: type[BaseModel], name: str) -> str:
-    """Return what docs/results.md says about a field without a docstring; empty if it does not list it."""
-    if len(values := get_args(kind.model_fields[name].annotation)) == 1 and isinstance(values[0], str):
-        return f"Always `{values[0]}`."
-    section = re.search(rf"^## {kind.__name__}\n(.*?)(?=^## |\Z)", RESULTS_PAGE.read_text("utf-8"), re.M | re.S)
-    row = re.search(rf"^\| `{name}` \| .*? \| (.*) \|$", section[1], re.M) if section else None
-    text = row[1].replace("](", "](../") if row else ""
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
+def _constant(kind: type[BaseModel], name: str) -> str:
+    """Return the meaning of a field that has one value only."""
+    values = get_args(kind.model_fields[name].annotation)
+    return f"Always `{values[0]}`." if len(values) == 1 and isinstance(values[0], str) else ""
 
 
 def _methods(path: str, kind: type, is_shown: Callable[[str], bool]) -> Iterator[str]:
