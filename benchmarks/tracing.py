@@ -27,7 +27,7 @@ from framework.engine.model_call import retry
 from framework.engine.model_call.trace import ModelTrace
 from framework.engine.runtime import launcher
 from framework.engine.tool_call import call
-from framework.engine.tool_call.trace import ToolTrace
+from framework.engine.tool_call.results import ToolTrace
 from framework.store.memory import MemoryStore
 from framework.telemetry.setup import tracer_provider
 from framework.telemetry.span import NOOP_SPAN, TraceSpan

@@ -8,10 +8,12 @@ from tests.support.mutants import Mutant, try_all
 
 POLICY, BUDGET = "engine/context/policy", "engine/context/budget"
 POLICY_TEST, BUDGET_TEST = "engine/context/test_policy", "engine/context/test_budget"
-CALL, JOURNAL, JOURNAL_TEST = "engine/tool_call/call", "engine/context/journal", "engine/context/test_journal"
+CALL, GATE = "engine/tool_call/call", "engine/tool_call/gate"
+JOURNAL, JOURNAL_TEST = "engine/context/journal", "engine/context/test_journal"
 HUB, HUB_TEST = "engine/context/event_hub", "engine/context/test_event_hub"
 STREAM, STREAM_TEST = "engine/context/stream", "engine/context/test_stream"
 LEDGER, LEDGER_TEST = "engine/context/budget_ledger", "engine/context/test_budget_ledger"
+PINNING_TEST = "engine/context/test_pinning"
 FILES_TEST, LOST_TEST = "engine/test_files", "llm/test_lost_connections"
 TRANSACTIONS, NOW_TEST = "store/sql/transactions", "store/sql/test_immediate_writes"
 RECORD, STORE_TEST = "store/sql/record", "store/test_protocol"
@@ -45,27 +47,31 @@ MUTANTS = (
     Mutant(BUDGET, "used >= _WARNING_SHARE * limit", "used > limit", BUDGET_TEST),
     Mutant(
         CALL,
-        "    if record.result is not None:\n        return ()",
+        "    if run.state.calls[call.id].result is not None:\n        return ()",
         "    if False:\n        return ()",
         "engine/runtime/test_crash",
     ),
     Mutant(
-        CALL,
+        GATE,
         "if len(seen := policy_views(tool, call.arguments, bound)) > 1:",
         "if len(seen := ()) > 1:",
         "tools/test_canonical",
     ),
     Mutant(
-        CALL, "in_doubt = record.started > 0 and not tool.idempotent", "in_doubt = False", "engine/runtime/test_resume"
+        GATE,
+        "in_doubt = run.state.calls[call.id].started > 0 and not tool.idempotent",
+        "in_doubt = False",
+        "engine/runtime/test_resume",
     ),
-    Mutant(CALL, 'if verdict.kind != "ask" and not in_doubt:', "if not in_doubt:", POLICY_TEST),
+    Mutant(GATE, '(verdict.kind != "ask" and not in_doubt)', "not in_doubt", POLICY_TEST),
+    Mutant(CALL, "evaluate_call(run, call, tool, Approve())", "None", PINNING_TEST),
     Mutant(CALL, "if new and not fitting:", "if False:", BUDGET_TEST),
     Mutant(
         CALL, "if refused := await hooks.before_tool(run, call):", "if refused := None:", "engine/tool_call/test_hooks"
     ),
     Mutant(CALL, "while fresh in used:", "while False:", "engine/tool_call/test_call_names"),
     Mutant(
-        CALL,
+        GATE,
         "if record.asked and record.asked != content_digest(",
         "if False and record.asked != content_digest(",
         "hostile/test_tools",

@@ -20,7 +20,7 @@ from framework.cli.wrapping import wrapped_line
 from framework.cli.writing import as_json_text, write_out
 from framework.config.agents.compile import Agent
 from framework.engine.runtime.request import checked_inputs
-from framework.engine.tool_call.explain import explain_tools
+from framework.engine.tool_call.gate import explain_tools
 from framework.llm.message_formats import exported
 from framework.store.protocol import Conversation
 from framework.types.errors import RequestError

@@ -15,7 +15,7 @@ from framework.cli.screen import prints_on_stderr, say
 from framework.cli.table import show_table
 from framework.engine.runtime.project import Project
 from framework.engine.runtime.runtime import Runtime
-from framework.engine.tool_call.execution import RAISED_AT
+from framework.engine.tool_call.call import RAISED_AT
 from framework.tools.tool import Tool
 from framework.types.errors import EXIT_CANCELLED, EXIT_NEGATIVE
 from framework.types.messages import ToolResult

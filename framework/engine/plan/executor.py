@@ -28,8 +28,7 @@ from framework.engine.plan.planner import (
 from framework.engine.plan.step import run_step, set_status
 from framework.engine.plan.trace import approval_span, failure_span, record_summary, summary_span
 from framework.engine.run import Run
-from framework.engine.tool_call.results import partial_output
-from framework.engine.tool_call.trace import record_decision
+from framework.engine.tool_call.results import partial_output, record_decision
 from framework.tools.tool import Tool, idempotency_key
 from framework.types.errors import AgentsdError, Paused, StepFailed
 from framework.types.messages import late_guidance

@@ -24,7 +24,7 @@ from framework.engine.plan.references import referring_parameters, resolve_refer
 from framework.engine.plan.trace import plan_step_span, record_step_end
 from framework.engine.react import react
 from framework.engine.run import Run
-from framework.engine.tool_call.execution import RETRYABLE, retry_delay
+from framework.engine.tool_call.call import RETRYABLE, retry_delay
 from framework.engine.tool_call.results import observation, record_result
 from framework.types.errors import ToolError
 from framework.types.events import PlanStepChanged
@@ -106,7 +106,9 @@ async def _attempt_call(run: Run, step: PlanStep, call: ToolCall) -> Confirmatio
     is_idempotent = not record.started or run.agent.toolset.tools[call.tool].idempotent
     doubt = "" if is_idempotent else "; whether it took effect is unknown"
     message = f"timed out after plan.step_timeout ({limit:g}s){doubt}"
-    return await record_result(run, call, ToolResult(status="error", error=message, metadata={"error_type": "timeout"}))
+    result = ToolResult(status="error", error=message, metadata={"error_type": "timeout"})
+    await record_result(run, call, result)
+    return ()
 
 
 def _arguments(run: Run, step: PlanStep) -> dict[str, Any]:

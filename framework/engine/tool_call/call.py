@@ -6,41 +6,68 @@ that was in progress is repeated only if its tool is idempotent; otherwise a per
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Sequence
+from concurrent.futures import Executor
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
+from functools import partial
+from itertools import count
 from operator import is_
+from time import perf_counter
 from typing import Any
 
 from framework.engine.context.concurrency import Confirmations
-from framework.engine.context.policy import Verdict
 from framework.engine.context.run_context import RunContext
-from framework.engine.tool_call import argument_repair, hooks
-from framework.engine.tool_call.execution import execute, preview_call
-from framework.engine.tool_call.results import INVALID_CALL, record_result
-from framework.engine.tool_call.trace import raised_error_type, record_decision, trace_call
-from framework.llm.openai_format import revalidate_call, unique_calls
-from framework.tools.conditions import policy_views
-from framework.tools.locations import canonical_arguments
-from framework.tools.schema.arguments import ArgumentsError
-from framework.tools.tool import Tool, idempotency_key
-from framework.tools.toolset import Toolset
-from framework.types.errors import ToolError
-from framework.types.events import ToolRequested
-from framework.types.messages import Message, ToolCall, ToolResult
-from framework.types.redact import redact_data
-from framework.types.state import (
-    EXPIRED,
-    Approve,
-    CallRecord,
-    Confirmation,
-    Decision,
-    Edit,
-    Reject,
-    Respond,
-    RunState,
+from framework.engine.tool_call import hooks
+from framework.engine.tool_call.gate import (
+    AllowedCall,
+    Question,
+    RefusedCall,
+    Ruling,
+    edited_call,
+    evaluate_call,
+    invalid_call,
+    repair_call,
 )
-from framework.types.strict_json import canonical_call, content_digest, repetition_key
-from framework.types.text import did_you_mean, fix_surrogates
+from framework.engine.tool_call.hooks import build_tool_context, confirmations_in, is_plugin_failure
+from framework.engine.tool_call.results import (
+    describe_output,
+    describe_unfinished,
+    raised_error_type,
+    record_decision,
+    record_result,
+    split_output,
+    trace_call,
+)
+from framework.llm.openai_format import revalidate_call, unique_calls
+from framework.telemetry import names
+from framework.telemetry.redact import places
+from framework.telemetry.span import current_span
+from framework.tools.builtin.notes import TODO
+from framework.tools.plugins.modules import place_of_error
+from framework.tools.tool import HostedOutput, Tool
+from framework.tools.toolset import Toolset
+from framework.types.errors import Paused, ToolError
+from framework.types.events import TodoChanged, ToolRequested, ToolStarted
+from framework.types.file import File
+from framework.types.http import backoff
+from framework.types.media import MAX_REQUEST_MEDIA_BYTES, file_size
+from framework.types.messages import HOST, Message, ToolCall, ToolResult
+from framework.types.plan import read_items
+from framework.types.redact import redact_data
+from framework.types.state import EXPIRED, Approve, CallRecord, Edit, Reject, Respond, RunState
+from framework.types.strict_json import repetition_key
+from framework.types.text import did_you_mean, fix_surrogates, shorten
 
+log = logging.getLogger(__name__)
+
+RAISED_AT = "raised_at"
+"""Key in a result's metadata: `file:line` in the tool's code, for its author. It is not sent to the model."""
+_MAX_PREVIEW_CHARS = 20_000
+RETRYABLE = "retryable"
+"""Key in a result's metadata: the tool broke or timed out, so a retry may help."""
 _REJECTED = "The user rejected this call"
 """Error of a call that a person rejects."""
 _ESCAPED_MARKS = str.maketrans("/~?", "___")
@@ -115,192 +142,264 @@ def reserve_calls(run: RunContext, requested: Sequence[ToolCall], *, is_retry: b
 
 
 async def run_call(run: RunContext, call: ToolCall) -> Confirmations:
-    """Execute a reserved call, unless it already has a result.
+    """Execute a reserved call and record its result, unless it already has one.
 
     Returns:
         The confirmations that are needed first; empty once the call has a result.
     """
-    record = run.state.calls[call.id]
-    if record.result is not None:
+    if run.state.calls[call.id].result is not None:
         return ()
     tool = run.agent.toolset.tools.get(call.tool)
+    pending: Confirmations = ()
     with trace_call(run, call, tool) as trace:
-        pending = await _handle(run, call, tool, record)
+        if tool is None:
+            offered = sorted(run.agent.toolset.offered)
+            unknown = f"there is no tool {call.tool!r}{did_you_mean(call.tool, offered)}"
+            await record_result(run, call, invalid_call(unknown))
+        elif call.invalid:
+            await record_result(run, call, invalid_call(f"the arguments cannot be read: {call.invalid}"))
+        else:
+            call = await repair_call(run, call, tool)
+            match await _authorize(run, call, tool):
+                case RefusedCall(result):
+                    await record_result(run, call, result)
+                case Question(confirmation):
+                    pending = (confirmation,)
+                case AllowedCall(call, bound):
+                    pending = await _execute(run, call, tool, bound)
         trace.set_pending(pending)
     return pending
 
 
-async def _handle(run: RunContext, call: ToolCall, tool: Tool | None, record: CallRecord) -> Confirmations:
-    if tool is None:
-        offered = sorted(run.agent.toolset.offered)
-        return await record_result(
-            run, call, _invalid_call(f"there is no tool {call.tool!r}{did_you_mean(call.tool, offered)}")
-        )
-    if call.invalid:
-        return await record_result(run, call, _invalid_call(f"the arguments cannot be read: {call.invalid}"))
-    return await _authorize(run, await argument_repair.repair_call(run, call, tool), tool, record)
+async def _authorize(run: RunContext, call: ToolCall, tool: Tool) -> Ruling:
+    """Pass a call through the gate, the hooks, a person's decision and the tool's rate limit.
 
-
-async def _authorize(run: RunContext, call: ToolCall, tool: Tool, record: CallRecord) -> Confirmations:
-    verdict = run.policy.evaluate(tool, *policy_views(tool, call.arguments))
-    if verdict.kind == "deny":
-        return await record_result(run, call, _denied(verdict))
-    try:
-        bound = argument_repair.bind_arguments(tool, call.arguments, run.services.base_path)
-    except ArgumentsError as error:
-        return await record_result(
-            run, call, _invalid_call(error.message, findings=argument_repair.findings_as_data(error))
-        )
-    except ToolError as error:
-        return await record_result(run, call, _tool_error(error, tool))
-    if len(seen := policy_views(tool, call.arguments, bound)) > 1:
-        verdict = run.policy.evaluate(tool, *seen)
-    if verdict.kind == "deny":
-        return await record_result(run, call, _denied(verdict))
-    if refused := await hooks.before_tool(run, call):
-        return await record_result(run, call, refused)
-    question = _required_confirmation(run, call, tool, verdict, record)
-    if question is None:
-        return await _execute_rate_limited(run, call, tool, bound, is_approved=False)
-    return await _apply_decision(run, call, tool, bound, question)
-
-
-async def _execute_rate_limited(
-    run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, Any], *, is_approved: bool
-) -> Confirmations:
-    """Execute a call once its tool's rate limit allows it. After a wait, the policy is evaluated again.
-
-    Args:
-        run: the run that makes the call.
-        call: the call.
-        tool: its tool.
-        bound: its arguments, as passed to the tool.
-        is_approved: a person has approved the call, so no confirmation is requested after the wait.
+    Whatever may change the ruling leads back to the gate: an approval, an edit, a wait.
     """
-    if tool.rate:
-        run.keep_time()  # a timeout that was lowered must also end the wait
-    if tool.rate and await run.services.rate_limiter.wait(tool.name, tool.rate):
-        verdict = run.policy.evaluate(tool, *policy_views(tool, call.arguments, bound))
-        if verdict.kind == "deny":
-            return await record_result(run, call, _denied(verdict))
-        question = None if is_approved else _required_confirmation(run, call, tool, verdict, run.state.calls[call.id])
-        if question is not None:
-            return await _apply_decision(run, call, tool, bound, question)
-    return await execute(run, call, tool, bound)
+    decision: Approve | Edit | None = None
+    seen_by_hooks: ToolCall | None = None
+    has_waited = False
+    while True:
+        ruling = evaluate_call(run, call, tool, decision)
+        if isinstance(ruling, RefusedCall):
+            return ruling
+        if seen_by_hooks is not call:
+            if refused := await hooks.before_tool(run, call):
+                return RefusedCall(refused)
+            seen_by_hooks = call
+        if isinstance(ruling, AllowedCall):
+            if has_waited or not await _wait_for_rate(run, tool):
+                return ruling
+            has_waited = True
+            continue
+        answer = await _answer(run, call, tool, ruling)
+        if not isinstance(answer, Approve | Edit):
+            return answer
+        decision = answer
+        if isinstance(decision, Edit):
+            call = edited_call(run, call, tool, decision)
 
 
-def _required_confirmation(
-    run: RunContext, call: ToolCall, tool: Tool, verdict: Verdict, record: CallRecord
-) -> Confirmation | None:
-    """Return the confirmation that is required before the call is executed, or None."""
-    in_doubt = record.started > 0 and not tool.idempotent
-    if verdict.kind != "ask" and not in_doubt:
-        return None
-    reason, changed = verdict.reason, list[str]()
-    arguments = canonical_call(tool.name, call.arguments)
-    if record.contract and record.contract != tool.contract:
-        reason = "the tool's definition has changed since approval was requested"
-        changed.append(tool.definition.canonical_json)
-    if record.asked and record.asked != content_digest(arguments):
-        reason = "its arguments have changed since approval was requested"
-        changed.append(arguments)
-    doubt = f"~{record.started}" if in_doubt else ""
-    key = "/".join((*run.state.path, call.id))
-    told = idempotency_key(run.state.run_id, key)
-    if in_doubt:
-        reason = (
-            "the process ended during this call: whether it took effect is unknown "
-            f"(look it up by the call id {key} or the idempotency key {told})"
-        )
-    return Confirmation(
-        id=run.confirmation_id(key, changed, end=doubt),
-        kind="tool",
-        agent=run.agent.name,
-        tool=tool.name,
-        call_id=key,
-        idempotency_key=told,
-        description=tool.definition.summary,
-        arguments=call.arguments,
-        hash=content_digest(arguments),
-        reason=reason,
-        rule=f"{verdict.rule} ({verdict.place})",
-        risk=tool.risk,
-    )
+async def _wait_for_rate(run: RunContext, tool: Tool) -> bool:
+    """Wait until the tool's rate limit permits a call; return whether that took time."""
+    if not tool.rate:
+        return False
+    run.keep_time()  # a timeout that was lowered must also end the wait
+    return await run.services.rate_limiter.wait(tool.name, tool.rate)
 
 
-async def _apply_decision(
-    run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, Any], question: Confirmation
-) -> Confirmations:
-    decision: Decision | None = run.decision(question.id)
-    if decision is not None:
-        record_decision(run, question.id, decision)
+async def _answer(run: RunContext, call: ToolCall, tool: Tool, question: Question) -> Ruling | Approve | Edit:
+    """Return a person's decision to execute the call, or the ruling that follows from the lack of one."""
+    decision = run.decision(question.confirmation.id)
+    if decision is None:
+        return await _ask(run, call, tool, question)
+    record_decision(run, question.confirmation.id, decision)
     match decision:
-        case None:
-            record = run.state.calls[call.id]
-            if not record.started:  # a call in doubt may have taken effect, so that it could not succeed again
-                preview = await preview_call(run, call, tool, bound)
-                if isinstance(preview, ToolResult):
-                    return await record_result(run, call, preview)
-                question = question.model_copy(update={"preview": preview})
-            if not record.contract:  # the first question keeps the plain id; its approval covers these contents only
-                about = {"contract": tool.contract, "asked": question.hash}
-                run.state.calls[call.id] = record.model_copy(update=about)
-            await run.emit(ToolRequested, id=call.id, tool=call.tool, arguments=redact_data(call.arguments))
-            return (question,)
-        case Approve():
-            return await _execute_rate_limited(run, call, tool, bound, is_approved=True)
+        case Respond(text=text):
+            return RefusedCall(ToolResult(status="success", output=text, metadata={"decision": "respond"}))
         case Reject(reason=reason):
             what = "The approval expired" if decision == EXPIRED else _REJECTED
-            reason_text = f"{what}: {reason}" if reason else what
-            return await record_result(
-                run, call, ToolResult(status="cancelled", error=reason_text, metadata={"decision": "reject"})
-            )
-        case Respond(text=text):
-            return await record_result(
-                run, call, ToolResult(status="success", output=text, metadata={"decision": "respond"})
-            )
-        case Edit(arguments=arguments):
-            return await _execute_edited(run, call, tool, arguments)
+            error = f"{what}: {reason}" if reason else what
+            return RefusedCall(ToolResult(status="cancelled", error=error, metadata={"decision": "reject"}))
+    return decision
 
 
-async def _execute_edited(run: RunContext, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> Confirmations:
-    """Execute the call with arguments edited by a person. The policy can still deny it; no approval is requested."""
-    canonical = canonical_arguments(tool, arguments, run.services.base_path).arguments
-    edited = revalidate_call(call.model_copy(update={"arguments": canonical}))
-    seen = policy_views(tool, edited.arguments)
-    try:
-        bound = argument_repair.bind_arguments(tool, edited.arguments, run.services.base_path)
-        problem, seen = "", policy_views(tool, edited.arguments, bound)
-    except ToolError as error:
-        problem = edited.invalid or error.message
-    verdict = run.policy.evaluate(tool, *seen)
-    if verdict.kind == "deny":
-        return await record_result(run, call, _denied(verdict))
-    if problem:
-        return await record_result(run, call, ToolResult(status="error", error=f"invalid edit by a human: {problem}"))
-    if refused := await hooks.before_tool(run, edited):
-        return await record_result(run, call, refused)
-    return await _execute_rate_limited(run, edited, tool, bound, is_approved=True)
+async def _ask(run: RunContext, call: ToolCall, tool: Tool, question: Question) -> Ruling:
+    """Return the question with a preview of what the call would change, or the error of a call that cannot succeed."""
+    record, confirmation = run.state.calls[call.id], question.confirmation
+    if not record.started:  # a call in doubt may have taken effect, so that it could not succeed again
+        preview = await _preview(run, call, tool, question.bound)
+        if isinstance(preview, ToolResult):
+            return RefusedCall(preview)
+        confirmation = confirmation.model_copy(update={"preview": preview})
+    if not record.contract:  # the first question keeps the plain id; its approval covers these contents only
+        about = {"contract": tool.contract, "asked": confirmation.hash}
+        run.state.calls[call.id] = record.model_copy(update=about)
+    await run.emit(ToolRequested, id=call.id, tool=call.tool, arguments=redact_data(call.arguments))
+    return replace(question, confirmation=confirmation)
 
 
 def _limit_reached() -> ToolResult:
     return ToolResult(status="error", error="not called: max_tool_calls is reached; answer now with what you have")
 
 
-def _invalid_call(message: str, **more: Any) -> ToolResult:
-    return ToolResult(
-        status="error", error=message, metadata={INVALID_CALL: True, "error_type": "invalid_call", **more}
-    )
+async def _execute(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> Confirmations:
+    """Execute an allowed call and record its result; return the confirmations that the tool requests first, if any."""
+    run.keep_time()
+    run.services.journal.check()
+    record = run.state.calls[call.id]
+    run.state.calls[call.id] = record.model_copy(update={"started": record.started + 1, "call": call})
+    described = {"id": call.id, "tool": call.tool, "arguments": redact_data(call.arguments)}
+    if not (record.contract or record.started):  # else it was emitted with the first question, or start
+        await run.emit(ToolRequested, **described)
+    await run.emit(ToolStarted, **described)
+    await run.save()
+    started = perf_counter()
+    invoke_tool = _delegate if tool.source == "agent" else _call_with_retries
+    todo_before = run.services.root.session.get(TODO) if call.tool == TODO else None
+    pending, result = await invoke_tool(run, call, tool, bound)
+    if pending:
+        return pending
+    if call.tool == TODO:
+        await _report_todo_changes(run, todo_before)
+    elapsed = (perf_counter() - started) * 1000
+    timed = result.model_copy(update={"elapsed_ms": elapsed})
+    changed = await hooks.after_tool(run, call, timed)
+    await record_result(run, call, timed if changed is timed else changed.model_copy(update={"elapsed_ms": elapsed}))
+    return ()
 
 
-def _tool_error(error: ToolError, tool: Tool) -> ToolResult:
-    return ToolResult(status="error", error=error.message, metadata={"error_type": raised_error_type(error, tool)})
+async def _preview(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> str | ToolResult:
+    """Return what a call would change, for the person who approves it; or the error of a call that cannot succeed.
+
+    If the preview itself fails, the person decides without it.
+    """
+    if tool.preview is None:
+        return ""
+    limits = [limit for limit in (tool.timeout, run.budget.limits.tool_timeout) if limit is not None]
+    try:
+        async with (
+            run.services.threads.turn(run.services.root.run_id, tool.name) as thread,
+            asyncio.timeout(min(limits, default=None)),
+        ):
+            return shorten(
+                await tool.invoke_preview(bound, partial(build_tool_context, run, call), thread), _MAX_PREVIEW_CHARS
+            )
+    except ToolError as error:
+        return ToolResult(status="error", error=error.message, metadata={"error_type": error.code})
+    except BaseException as error:  # a plugin's preview may raise anything
+        if not is_plugin_failure(error) and not isinstance(error, TimeoutError):
+            raise
+        log.info("run %s: the preview of %s failed: %s", run.state.run_id, tool.name, places(error))
+        return ""
 
 
-def _denied(verdict: Verdict) -> ToolResult:
-    message = f"the policy forbids this call: {verdict}"
-    return ToolResult(
-        status="denied",
-        error=message,
-        metadata={"error_type": "policy_denied", "rule": verdict.rule, "place": verdict.place},
-    )
+async def _call_with_retries(
+    run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, Any]
+) -> tuple[Confirmations, ToolResult]:
+    """Call the tool, and retry it as often as it declares, for failures that may be temporary."""
+    for attempt in count(1):
+        try:
+            result = await _invoke(run, call, tool, bound)
+        except Paused as paused:  # a tool asks before it acts, so this attempt had no effect
+            record = run.state.calls[call.id]
+            run.state.calls[call.id] = record.model_copy(update={"started": record.started - 1})
+            return paused.confirmations, ToolResult(status="cancelled")
+        if attempt > tool.retries or RETRYABLE not in result.metadata:
+            break
+        await asyncio.sleep(retry_delay(attempt))
+        if tool.rate:
+            await run.services.rate_limiter.wait(tool.name, tool.rate)
+        if isinstance(evaluate_call(run, call, tool, Approve()), RefusedCall):
+            break
+    if tool.retries:
+        current_span().set_attribute(names.TOOL_ATTEMPTS, attempt)
+    return (), result
+
+
+def retry_delay(attempt: int) -> float:
+    """Return the wait before the call is repeated after `attempt` failures, in seconds."""
+    return backoff(attempt, base=0.1, cap=5.0, spread=0.5)
+
+
+async def _invoke(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> ToolResult:
+    limits = [limit for limit in (tool.timeout, run.budget.limits.tool_timeout) if limit is not None]
+    try:
+        async with (
+            _thread(run, tool) as thread,
+            asyncio.timeout(min(limits, default=None)) as deadline,
+        ):
+            context = partial(build_tool_context, run, call)
+            returned = await tool.invoke(bound, context, thread)
+            is_hosted = isinstance(returned, HostedOutput)
+            output, files = split_output(returned.output if is_hosted else returned)
+    except ToolError as error:
+        return ToolResult(status="error", error=error.message, metadata={"error_type": raised_error_type(error, tool)})
+    except TimeoutError as error:
+        if not deadline.expired():
+            return _failure_result(run, tool, error)
+        doubt = "" if tool.idempotent else "; whether it took effect is unknown"
+        message = f"timed out after {min(limits):g}s{doubt}"
+        return ToolResult(status="error", error=message, metadata={"error_type": "timeout", RETRYABLE: True})
+    except BaseException as error:  # a tool may raise anything; the model gets the error, and the run continues
+        if pending := [*confirmations_in(error)]:
+            raise Paused(pending) from None
+        if not is_plugin_failure(error):
+            raise
+        return _failure_result(run, tool, error)
+    if files:
+        return await _result_with_files(run, output, files)
+    about = {HOST: dict(returned.about)} if is_hosted and returned.about else {}
+    return ToolResult(status="success", output=output, metadata=about)
+
+
+async def _result_with_files(run: RunContext, output: Any, files: Sequence[File]) -> ToolResult:
+    """Save the files that a tool returned, and return its result; raises StoreError."""
+    if (size := sum(len(file.data) for file in files)) > MAX_REQUEST_MEDIA_BYTES:
+        limit = file_size(MAX_REQUEST_MEDIA_BYTES)
+        error = f"the tool returned {file_size(size)} of files; at most {limit} are allowed"
+        return ToolResult(status="error", error=error, metadata={"error_type": "files_too_large"})
+    return ToolResult(status="success", output=output, media=await run.services.media.save(files))
+
+
+def _thread(run: RunContext, tool: Tool) -> AbstractAsyncContextManager[Executor | None]:
+    """Return a thread from the run's quota for a blocking tool; None for a coroutine."""
+    return run.services.threads.turn(run.services.root.run_id, tool.name) if tool.needs_thread else nullcontext()
+
+
+async def _delegate(
+    run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, Any]
+) -> tuple[Confirmations, ToolResult]:
+    """Run a sub-agent: the call's arguments become its message and inputs, its output the result."""
+    name = tool.name.removeprefix("agent.")
+    agent = run.services.generation.agents.get(name)
+    if agent is None:
+        return (), ToolResult(status="error", error=f"agent {name!r} no longer exists")
+    inputs = {key: value for key, value in bound.items() if key != "message"}
+    pending, state = await run.delegate(call.id, agent, bound["message"], inputs)
+    if pending or state.status == "completed":
+        output = describe_output(state) if state.data is None else state.data
+        return pending, ToolResult(status="success", output=output)
+    metadata = {"error_type": state.finish_reason}
+    return (), ToolResult(status="error", error=describe_unfinished(state), metadata=metadata)
+
+
+def _failure_result(run: RunContext, tool: Tool, error: BaseException) -> ToolResult:
+    """Return the result of a tool that raised: the message for the model, the code location for the tool's author."""
+    kind = type(error).__name__
+    place = place_of_error(error, tool.function)
+    if log.isEnabledFor(logging.INFO):
+        log.info("run %s: tool %s raised %s", run.state.run_id, tool.name, places(error))
+    try:
+        text = f"{kind}: {error}"
+    except BaseException:  # noqa: BLE001 - __str__ of a tool's exception may raise anything
+        text = kind
+    metadata = {"error_type": kind, RETRYABLE: True, **({RAISED_AT: place} if place else {})}
+    return ToolResult(status="error", error=text, metadata=metadata)
+
+
+async def _report_todo_changes(run: RunContext, before: Any) -> None:
+    """Emit the to-do list if it differs from `before`, the session's value before the call."""
+    after = run.services.root.session.get(TODO)
+    if after != before:
+        await run.emit(TodoChanged, items=read_items(after))
