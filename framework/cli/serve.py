@@ -27,9 +27,11 @@ from framework.tools.child_processes import forbid_inspection
 from framework.types.errors import ConfigError
 from framework.types.extras import install_command
 
-MMAP_THRESHOLD = 128 * 1024
-"""glibc's initial default, in bytes, before it adapts the value."""
-_M_MMAP_THRESHOLD = -3  # in <malloc.h>
+_MALLOC_OPTIONS = (
+    ("MALLOC_MMAP_THRESHOLD_", -3, 128 * 1024),  # glibc's initial default, in bytes, before it adapts the value
+    ("MALLOC_ARENA_MAX", -8, 2),
+)
+"""Environment variable, parameter of `mallopt` in <malloc.h>, and value."""
 
 
 EMPTY_OPTION = click.option(
@@ -88,17 +90,20 @@ def _serve(root: Path, settings: Settings, log: ServerLog, **options: bool) -> N
 
 
 def tune_memory() -> None:
-    """Tune memory for a long-running process with many edits.
+    """Tune memory for a long-running process with many threads and edits.
 
     Objects of imported modules live as long as the process, so garbage collections, which stop everything, skip them.
     glibc's mmap threshold is fixed: otherwise freeing a large block raises it, and each edit leaves some kilobytes of
-    gaps in the heap. The operator's MALLOC_MMAP_THRESHOLD_ has precedence; other C libraries are not changed.
+    gaps in the heap. Two arenas are enough for threads of which one executes at a time: otherwise each thread reserves
+    64 MB of addresses, and a process whose addresses are limited has none left. The operator's MALLOC_MMAP_THRESHOLD_
+    and MALLOC_ARENA_MAX have precedence; other C libraries are not changed.
     """
     gc.collect()
     gc.freeze()
-    if "MALLOC_MMAP_THRESHOLD_" not in os.environ:
-        with suppress(AttributeError, OSError):
-            ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MMAP_THRESHOLD)
+    for variable, parameter, value in _MALLOC_OPTIONS:
+        if variable not in os.environ:
+            with suppress(AttributeError, OSError):
+                ctypes.CDLL(None).mallopt(parameter, value)
 
 
 def _announce(log: ServerLog, url: str, runtime: Runtime) -> None:

@@ -156,6 +156,8 @@ def _cause_of(error: Exception) -> Exception:
         return validation_error(error.errors())
     if isinstance(error, HTTPException) and isinstance(error.__cause__, RequestError):
         return error.__cause__
+    if isinstance(error, MemoryError) or isinstance(error.__cause__, MemoryError):
+        return ServerBusy("the server has no memory for this request: try again in a few seconds")
     return error
 
 

@@ -63,16 +63,18 @@ class Stopping:
             asyncio.get_running_loop().remove_signal_handler(number)
 
     def _on_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        if ESSENTIAL not in context:
+        error = context.get("exception")
+        if ESSENTIAL not in context and not isinstance(error, MemoryError):
             if self._handler is None:
                 loop.default_exception_handler(context)
             else:
                 self._handler(loop, context)
-        elif not self.requested:
-            error = context["exception"]
-            self._failure = f"{context['message']}: {error if isinstance(error, AgentsdError) else places(error)}"
-            log.error("%s", self._failure)
+        elif not self.requested and error is not None:
             loop.call_later(_END_SECONDS, os._exit, 1)
+            self._failure = "no memory is left"
+            if not isinstance(error, MemoryError):
+                self._failure = f"{context['message']}: {error if isinstance(error, AgentsdError) else places(error)}"
+            log.error("%s", self._failure)
             self._on_signal()
 
     def _on_signal(self) -> None:

@@ -366,7 +366,9 @@ def is_scarcity(error: BaseException | None) -> bool:
         if (one := pending.pop()) is None or id(one) in seen:
             continue
         seen.add(id(one))
-        if (isinstance(one, OSError) and one.errno in _SCARCITY) or (isinstance(one, ModelError) and one.scarce):
+        if isinstance(one, MemoryError) or (isinstance(one, OSError) and one.errno in _SCARCITY):
+            return True
+        if isinstance(one, ModelError) and one.scarce:
             return True
         pending += [one.__cause__, one.__context__, *(one.exceptions if isinstance(one, BaseExceptionGroup) else ())]
     return False

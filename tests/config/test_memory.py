@@ -45,6 +45,32 @@ asyncio.run(main())
 """
 
 
+THREADS = """
+import threading
+from pathlib import Path
+from framework.cli.serve import tune_memory
+
+def addresses():
+    return int(Path("/proc/self/statm").read_text().split()[0]) * 4096
+
+tune_memory()
+threading.stack_size(1024 * 1024)
+before, started, end = addresses(), threading.Barrier(13), threading.Event()
+
+def allocate():
+    kept = [bytearray(1000) for _ in range(100)]
+    started.wait()
+    end.wait()
+
+threads = [threading.Thread(target=allocate) for _ in range(12)]
+for thread in threads:
+    thread.start()
+started.wait()
+print(addresses() - before)
+end.set()
+"""
+
+
 def gaps(root: Path, **environment: str) -> int:
     """Return the growth of the gaps in a process's heap over the edits, in bytes."""
     write(root, {f"agents.d/a{number}.yaml": agent(f"a{number}", model="offline") for number in range(20)})
@@ -52,6 +78,13 @@ def gaps(root: Path, **environment: str) -> int:
     done = subprocess.run(command, capture_output=True, check=True, env={**os.environ, **environment})
     before, after = json.loads(done.stdout)
     return int(after - before)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc reserves addresses for each thread")
+def test_threads_of_a_server_do_not_use_up_its_addresses() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"}
+    done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, check=True, env=environment)
+    assert int(done.stdout) < 200 * 1024 * 1024
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc's heap that has the gaps")

@@ -6,6 +6,7 @@ import asyncio
 import signal
 import socket
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,24 @@ def test_a_process_whose_background_work_finds_no_memory_ends(
 
     assert asyncio.run(main()) == isinstance(error, MemoryError)
     assert f"the queue failed: {type(error).__name__}" in caplog.text
+
+
+def test_a_process_without_memory_for_its_connections_ends() -> None:
+    async def main() -> list[bool]:
+        stopped: list[bool] = []
+        with Stopping() as stopping:
+            stopping.call_on_stop(lambda: stopped.append(True))
+            for error in (ValueError("a bug"), MemoryError()):  # as asyncio's transports report them
+                context = {"message": "Fatal read error on socket transport", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
+                with suppress(ProcessFailed):
+                    stopping.check()
+                    assert not stopped
+            with pytest.raises(ProcessFailed, match="no memory is left; the process ends"):
+                stopping.check()
+        return stopped
+
+    assert asyncio.run(main()) == [True]
 
 
 def test_a_store_whose_threads_cannot_be_started_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:

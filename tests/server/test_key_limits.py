@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, FastAPI, HTTPException, Request
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +20,7 @@ from framework.config.settings import ServerSettings
 from framework.server.errors import RateLimited, ServerBusy, TooManyRuns, TooManyStreams
 from framework.server.identity import FULL_ACCESS, LOCAL, Identity
 from framework.server.key_limits import SMALL_BODY_BYTES, BodiesInFlight, KeyLimits, RateWindow
-from framework.server.request_handling import guarded_route
+from framework.server.request_handling import error_response, guarded_route
 from framework.store.memory import MemoryStore
 from framework.testing import ScriptedModel, calls
 from framework.types.errors import ConversationBusy, ModelError
@@ -299,3 +299,14 @@ def test_a_request_whose_body_finds_no_room_is_told_to_come_again() -> None:
     refused = asyncio.run(main())
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
     assert refused.json()["error"]["code"] == "server_busy"
+
+
+def test_a_request_for_which_no_memory_is_left_can_be_repeated() -> None:
+    """FastAPI reports it as a mistake in the body."""
+    request = Request({"type": "http", "method": "POST", "path": "/agent/runs", "headers": []})
+    parsing = HTTPException(400, "There was an error parsing the body")
+    parsing.__cause__ = MemoryError()
+    for error in (MemoryError(), parsing):
+        refused = error_response(error, request)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+        assert b"server_busy" in refused.body

@@ -21,6 +21,7 @@ SCARCE = [
     OSError(errno.EMFILE, "Too many open files"),
     OSError(errno.ENFILE, "Too many open files in system"),
     OSError(errno.ENOMEM, "Cannot allocate memory"),
+    MemoryError("no memory"),
     ModelError("no connection", scarce=True),
 ]
 AGENTS = {
