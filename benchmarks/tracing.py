@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import process_time
-from typing import Any
+from typing import Any, Self
 
 from openai import AsyncOpenAI
 from opentelemetry import trace
@@ -24,35 +24,42 @@ from benchmarks.wire import AGENT, by_hand, note
 from framework import Runtime
 from framework.engine import drive, run
 from framework.engine.model_call import retry
-from framework.engine.model_call.trace import ModelTrace
 from framework.engine.runtime import launcher
 from framework.engine.tool_call import call
-from framework.engine.tool_call.results import ToolTrace
 from framework.store.memory import MemoryStore
 from framework.telemetry.setup import tracer_provider
-from framework.telemetry.span import NOOP_SPAN, TraceSpan
+from framework.telemetry.spans import NOOP_SPAN
 
 STEPS = 10
 BY_HAND, UNTRACED = "hand-written loop on the openai SDK", "agentsd run without tracing code"
 EXPORTED = "exported"
 
 
-class _NoopTrace(TraceSpan):
-    """No-op replacement for the traces of a run and of its agent."""
+class _NoopTrace:
+    """No-op replacement for the traces of a run, of its agent, and of its calls."""
 
     span = NOOP_SPAN
 
-    def finish(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Do nothing."""
 
-    def set_pending(self, confirmations: object, step: object) -> None:
+    def attempt(self, *_: object, **__: object) -> Self:
+        """Return this trace, for the attempt of a model call."""
+        return self
+
+    def ignore(self, *_: object) -> None:
         """Do nothing."""
 
+    finish = set_pending = replied = failed = ignore
 
-NOOP_TRACE, NOOP_MODEL_TRACE, NOOP_TOOL_TRACE = _NoopTrace(), ModelTrace(), ToolTrace()
+
+NOOP_TRACE = _NoopTrace()
 STUBS: Mapping[tuple[Any, str], Any] = {
-    (retry, "model_trace"): lambda *_, **__: NOOP_MODEL_TRACE,
-    (call, "trace_call"): lambda *_: NOOP_TOOL_TRACE,
+    (retry, "ModelTrace"): lambda *_, **__: NOOP_TRACE,
+    (call, "ToolTrace"): lambda *_: NOOP_TRACE,
     (launcher, "RunTrace"): lambda *_: NOOP_TRACE,
     (drive, "AgentTrace"): lambda *_: NOOP_TRACE,
     (run, "open_step_span"): lambda *_: NOOP_SPAN,

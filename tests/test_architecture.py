@@ -123,7 +123,7 @@ TIME_OF_DAY = {
     "framework.store.sql.migrations": "shows when the tables were changed",
     "framework.store.sql.processes": "a jump only renews the lease early",
     "framework.telemetry.metrics": "when the last reload succeeded",
-    "framework.telemetry.span": "times of spans",
+    "framework.telemetry.spans": "times of spans",
     "framework.tools.builtin.notes": "shows when an item was changed",
     "framework.tools.mcp.content": "times of spans",
 }

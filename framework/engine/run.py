@@ -30,7 +30,7 @@ from framework.engine.tool_call import call as tool_calls
 from framework.engine.tool_call import results
 from framework.llm.client import ModelReply, ModelRequest
 from framework.llm.json_protocol import request_valid_reply
-from framework.telemetry.span import NOOP_SPAN, TraceSpan
+from framework.telemetry.spans import NOOP_SPAN, TraceSpan
 from framework.types.errors import LimitExceeded, ModelError
 from framework.types.messages import Message, ToolCall
 from framework.types.state import RunState

@@ -18,8 +18,7 @@ from framework.engine.context.trace import model_attributes, record_pending, usa
 from framework.engine.routing.rules import Route
 from framework.telemetry import inbound, names
 from framework.telemetry.content import Content, content_mode
-from framework.telemetry.span import NOOP_SPAN, OptionalAttributes, TraceSpan
-from framework.telemetry.spans import Spans
+from framework.telemetry.spans import NOOP_SPAN, OptionalAttributes, Spans, TraceSpan
 from framework.types.errors import AgentsdError, RunSuspended, outcome_for
 from framework.types.messages import Message
 from framework.types.spec import TemplateRef

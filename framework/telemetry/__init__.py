@@ -5,10 +5,9 @@ In reading order; each module imports only from those below it:
     prometheus      Collects the metrics of this process in Prometheus' text format.
     setup           Configures the OpenTelemetry SDK to export traces and metrics over OTLP.
     inbound         Applies the trace context of an incoming HTTP request to the runs it starts.
-    spans           Opens the spans of one run.
     plugin_span     The span that plugins use; its attributes are validated.
     json_log        Writes log records as JSON, with the ids of the run that they belong to.
-    span            One span: recorded by the host's provider, in the run's stored trace, in both, or a no-op.
+    spans           Spans of one run, recorded by the host, in the stored trace, or in both.
     content         Converts prompts, arguments and results to span attributes, as far as settings allow.
     metrics         Metrics of runs and reloads, reported to the host's MeterProvider.
     server_metrics  Metrics of the HTTP server and the store, reported like those of runs.

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from framework.telemetry.redact import places
-from framework.telemetry.span import current_span
+from framework.telemetry.spans import current_span
 from framework.types.redact import redact
 
 _run_id: ContextVar[str] = ContextVar("agentsd_run_id", default="")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from framework.telemetry.span import TraceSpan
+from framework.telemetry.spans import TraceSpan
 from framework.types.trace import AttributeValue
 
 _MAX_TEXT_CHARS = 4096

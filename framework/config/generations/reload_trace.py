@@ -8,8 +8,7 @@ from __future__ import annotations
 from framework.config.generations.candidate import Candidate, ReloadOutcome
 from framework.config.generations.history import Trigger
 from framework.telemetry import names
-from framework.telemetry.span import NOOP_SPAN, TraceSpan
-from framework.telemetry.spans import Spans
+from framework.telemetry.spans import NOOP_SPAN, Spans, TraceSpan
 
 _MAX_ERRORS = 32
 """Limit of errors that are recorded as span events."""

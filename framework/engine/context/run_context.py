@@ -26,8 +26,7 @@ from framework.engine.context.services import Services
 from framework.llm.request_cache import RequestCache
 from framework.telemetry import names
 from framework.telemetry.content import Content
-from framework.telemetry.span import NOOP_SPAN, TraceSpan
-from framework.telemetry.spans import OpenInferenceKind
+from framework.telemetry.spans import NOOP_SPAN, OpenInferenceKind, TraceSpan
 from framework.tools.base_folder import BaseFolder
 from framework.tools.declaration import Extension
 from framework.types.errors import AgentsdError, outcome_for

@@ -9,7 +9,7 @@ from typing import Any
 from framework.llm.client import ModelInfo
 from framework.telemetry import names
 from framework.telemetry.content import TEXT
-from framework.telemetry.span import TraceSpan
+from framework.telemetry.spans import TraceSpan
 from framework.types.messages import Usage
 from framework.types.state import CONFIRMATION_KINDS, Confirmation
 

@@ -31,7 +31,7 @@ from framework.engine.context.circuit_breaker import Permit
 from framework.engine.context.model_clients import ModelCaller, NamedClient
 from framework.engine.model_call.attempt import send_attempt
 from framework.engine.model_call.files import fallback_request
-from framework.engine.model_call.trace import model_trace
+from framework.engine.model_call.trace import ModelTrace
 from framework.llm.capabilities import unsupported_settings
 from framework.llm.client import ModelClient, ModelInfo, ModelReply, ModelRequest, other_seed
 from framework.types.errors import ConfigError, ModelError
@@ -85,7 +85,7 @@ class _ModelCall:
 
     async def complete(self) -> ModelReply:
         self._check_prices()
-        self._trace = model_trace(self._caller, self._request)
+        self._trace = ModelTrace(self._caller, self._request)
         failures: list[ModelError] = []
         failed, names = self._caller.failed_models, self._caller.names_from(self._primary.name)
         with self._trace:

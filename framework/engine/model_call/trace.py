@@ -16,43 +16,11 @@ from framework.engine.context.model_clients import ModelCaller
 from framework.engine.context.trace import model_attributes, usage_attributes
 from framework.llm.client import ModelInfo, ModelReply, ModelRequest
 from framework.telemetry import names
-from framework.telemetry.span import NOOP_SPAN, NullContext, TraceSpan
+from framework.telemetry.spans import NOOP_SPAN, TraceSpan
 from framework.types.messages import Usage
 
 
-class AttemptTrace(NullContext):
-    """No-op trace of an attempt."""
-
-    __slots__ = ()
-
-    def replied(self, reply: ModelReply, first_at: float | None) -> None:
-        """Record the reply; `first_at` is when the first piece arrived, by `perf_counter`."""
-
-    def failed(self, error_type: str, message: str, usage: Usage | None) -> None:
-        """Record that the attempt failed, why, and what it consumed nevertheless."""
-
-
-class ModelTrace(NullContext):
-    """No-op trace of a model call."""
-
-    __slots__ = ()
-
-    def attempt(self, info: ModelInfo, *, fallback: bool) -> AttemptTrace:  # noqa: ARG002 - a no-op
-        """Return the trace of the next attempt."""
-        return _NULL_ATTEMPT
-
-
-_NULL_ATTEMPT, _NULL_TRACE = AttemptTrace(), ModelTrace()
-
-
-def model_trace(caller: ModelCaller, request: ModelRequest) -> ModelTrace:
-    """Return the trace of a model call with all its attempts."""
-    if not caller.spans.recording and caller.meters is None:
-        return _NULL_TRACE
-    return _CallTrace(caller, request)
-
-
-class _CallTrace(ModelTrace):
+class ModelTrace:
     """The span opens with the first attempt, so that a model in cooldown leaves none."""
 
     __slots__ = (
@@ -90,14 +58,18 @@ class _CallTrace(ModelTrace):
             seconds = perf_counter() - self._began
             meters.record_model_call(self._info.provider, self._info.wire_name, seconds, self._first, self._error)
 
+    def __enter__(self) -> Self:
+        return self
+
     def attempt(self, info: ModelInfo, *, fallback: bool) -> AttemptTrace:
+        """Return the trace of the next attempt."""
         self._attempts += 1
         if self._info is None:
             self._open(info)
         elif self._held is not None:
             self._add_span(self._held)
             self._held = None
-        return _RecordedAttempt(self, info, self._attempts, fallback=fallback)
+        return AttemptTrace(self, info, self._attempts, fallback=fallback)
 
     def set_reply(self, info: ModelInfo, reply: ModelReply, first: float | None, *, fallback: bool) -> None:
         """Record the reply of a successful attempt; `first` is the time to the first piece, in seconds."""
@@ -192,10 +164,12 @@ class _EndedAttempt:
     message: str
 
 
-class _RecordedAttempt(AttemptTrace):
+class AttemptTrace:
+    """Times, usage and error of one attempt."""
+
     __slots__ = ("_began", "_began_ns", "_call", "_error", "_fallback", "_info", "_message", "_number", "_usage")
 
-    def __init__(self, call: _CallTrace, info: ModelInfo, number: int, *, fallback: bool) -> None:
+    def __init__(self, call: ModelTrace, info: ModelInfo, number: int, *, fallback: bool) -> None:
         self._call, self._info, self._number, self._fallback = call, info, number, fallback
         self._error: str | None = None
         self._message = ""
@@ -214,9 +188,11 @@ class _RecordedAttempt(AttemptTrace):
         self._call.add_attempt(ended, self._usage)
 
     def replied(self, reply: ModelReply, first_at: float | None) -> None:
+        """Record the reply; `first_at` is when the first piece arrived, by `perf_counter`."""
         self._usage = reply.usage
         first = None if first_at is None else first_at - self._began
         self._call.set_reply(self._info, reply, first, fallback=self._fallback)
 
     def failed(self, error_type: str, message: str, usage: Usage | None) -> None:
+        """Record that the attempt failed, why, and what it consumed nevertheless."""
         self._error, self._message, self._usage = error_type, message, usage

@@ -11,7 +11,7 @@ from typing import Any
 from framework.engine.context.run_context import RunContext
 from framework.engine.context.trace import record_pending
 from framework.telemetry import names
-from framework.telemetry.span import TraceSpan
+from framework.telemetry.spans import TraceSpan
 from framework.types.plan import PlanDraft, PlanStep, StepDraft, StepStatus
 from framework.types.state import Confirmation, Decision
 

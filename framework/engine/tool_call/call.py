@@ -33,18 +33,18 @@ from framework.engine.tool_call.gate import (
 )
 from framework.engine.tool_call.hooks import build_tool_context, confirmations_in, is_plugin_failure
 from framework.engine.tool_call.results import (
+    ToolTrace,
     describe_output,
     describe_unfinished,
     raised_error_type,
     record_decision,
     record_result,
     split_output,
-    trace_call,
 )
 from framework.llm.openai_format import revalidate_call, unique_calls
 from framework.telemetry import names
 from framework.telemetry.redact import places
-from framework.telemetry.span import current_span
+from framework.telemetry.spans import current_span
 from framework.tools.builtin.notes import TODO
 from framework.tools.plugins.modules import place_of_error
 from framework.tools.tool import HostedOutput, Tool
@@ -151,7 +151,7 @@ async def run_call(run: RunContext, call: ToolCall) -> Confirmations:
         return ()
     tool = run.agent.toolset.tools.get(call.tool)
     pending: Confirmations = ()
-    with trace_call(run, call, tool) as trace:
+    with ToolTrace(run, call, tool) as trace:
         if tool is None:
             offered = sorted(run.agent.toolset.offered)
             unknown = f"there is no tool {call.tool!r}{did_you_mean(call.tool, offered)}"
