@@ -17,10 +17,10 @@ from benchmarks.harness import LoopDelays, Row, Table
 from benchmarks.loop import LOOPER, STEPS, note, script
 from framework import Runtime, tool
 from framework.llm.client import ModelRequest
-from framework.store.sql.record import SqlRecord
+from framework.store.run_record import RunRecord
 from framework.store.sql.store import SqlStore
 from framework.testing import ScriptedModel, Turn, calls
-from framework.types.events import Event, ToolFinished, ToolStarted
+from framework.types.events import ToolFinished, ToolStarted
 from framework.types.messages import Message, ToolCall, ToolResult
 from framework.types.state import CallRecord, RunState
 
@@ -74,33 +74,26 @@ async def writes(root: Path, rounds: int) -> Table:
         state = RunState(agent="looper", messages=[Message(role="user", content="go")])
         state.messages += [Message(role="assistant", content="x" * 600) for _ in range(before)]
         record = await store.begin(state, None, None)
-        assert isinstance(record, SqlRecord)
         durations = [await _two_writes(record, state, n) for n in range(rounds)]
         await store.close()
         rows.append(Row.limited(f"{before} earlier messages", median(durations), LIMIT_MS))
     return Table("Both writes of a step on a SQLite file, median", "ms", rows)
 
 
-async def _write(record: SqlRecord, state: RunState, event: Event) -> None:
-    """Write as a run does: at once if nothing has to wait."""
-    if not record.write_now(state, [event]):
-        await record.write(state, [event])
-
-
-async def _two_writes(record: SqlRecord, state: RunState, n: int) -> float:
+async def _two_writes(record: RunRecord, state: RunState, n: int) -> float:
     call = ToolCall(id=f"c{n}", tool="note", arguments={"n": n})
     head = {"run_id": state.run_id, "generation": 1, "id": call.id, "tool": call.tool}
     started = perf_counter()
     state.messages.append(Message(role="assistant", tool_calls=(call,)))
     state.calls[call.id] = CallRecord(call=call, started=1)
     state.seq += 1
-    await _write(record, state, ToolStarted(**head, seq=state.seq, arguments=call.arguments))
+    await record.write(state, [ToolStarted(**head, seq=state.seq, arguments=call.arguments)])
     result = ToolResult(status="success", output="noted")
     state.calls[call.id] = CallRecord(call=call, started=1, result=result)
     state.messages.append(Message(role="tool", tool_call_id=call.id, content="noted"))
     state.seq += 1
     finished = ToolFinished(**head, seq=state.seq, status="success", result="noted", elapsed_ms=0.1)
-    await _write(record, state, finished)
+    await record.write(state, [finished])
     elapsed = (perf_counter() - started) * 1000
     del state.calls[call.id]  # keeps the state at the size of a short run
     return elapsed

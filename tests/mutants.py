@@ -15,7 +15,7 @@ STREAM, STREAM_TEST = "engine/context/stream", "engine/context/test_stream"
 LEDGER, LEDGER_TEST = "engine/context/budget_ledger", "engine/context/test_budget_ledger"
 PINNING_TEST = "engine/context/test_pinning"
 FILES_TEST, LOST_TEST = "engine/test_files", "llm/test_lost_connections"
-TRANSACTIONS, NOW_TEST = "store/sql/transactions", "store/sql/test_immediate_writes"
+WRITES_TEST, CANCEL_TEST = "store/sql/test_writes", "engine/runtime/test_cancelling"
 RECORD, STORE_TEST = "store/sql/record", "store/test_protocol"
 WAITING, WAITING_TEST = "store/sql/queue", "store/test_queue"
 CATALOG, CATALOG_TEST = "config/generations/catalog", "config/generations/test_catalog"
@@ -77,21 +77,10 @@ MUTANTS = (
         "hostile/test_tools",
     ),
     Mutant(JOURNAL, WRITE + WRITTEN + EMIT, EMIT + WRITE + WRITTEN, JOURNAL_TEST),
-    Mutant(JOURNAL, "self._outbox, self._spans, self._state.uncounted = events, spans, [*uses]", "pass", NOW_TEST),
-    Mutant(
-        JOURNAL,
-        "            if self._writing is None:\n                self._begin_write()\n            raise",
-        "            raise",
-        NOW_TEST,
-    ),
+    Mutant(JOURNAL, "self._outbox, self._spans, self._state.uncounted = events, spans, [*uses]", "pass", CANCEL_TEST),
     Mutant(JOURNAL, "if self._writing is not None or self._failure is not None:", "if False:", JOURNAL_TEST),
-    Mutant(JOURNAL, "elif self._written < self._requested:", "elif False:", NOW_TEST),
-    Mutant(JOURNAL, "            if self.cancel_requested:\n", "            if False:\n", NOW_TEST),
-    Mutant(RECORD, "(self._stored_chars if last else 0)", "0", NOW_TEST),
-    Mutant(RECORD, "batch.messages, batch.parts = earlier.messages, earlier.parts", "pass", NOW_TEST),
-    Mutant(TRANSACTIONS, "_CHECKPOINT_PAGES if waits else 0", "_CHECKPOINT_PAGES", NOW_TEST),
-    Mutant(TRANSACTIONS, "if self._file.checkpointed_at() != self._checkpointed_at:", "if False:", NOW_TEST),
-    Mutant(TRANSACTIONS, "self._busy_seconds * 1000) if waits else 0", "self._busy_seconds * 1000)", NOW_TEST),
+    Mutant(JOURNAL, "elif self._written < self._requested:", "elif False:", WRITES_TEST),
+    Mutant(RECORD, "batch.messages, batch.parts = earlier.messages, earlier.parts", "pass", CANCEL_TEST),
     Mutant(HUB, "self._position = item.begin", "self._position = 0", HUB_TEST),
     Mutant(HUB, "item.event.seq > self._after", "item.event.seq >= self._after", HUB_TEST),
     Mutant(HUB, "                del self._in_progress[event.path]", "                pass", HUB_TEST),

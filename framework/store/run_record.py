@@ -1,8 +1,7 @@
-"""The record of a run: the right to write it."""
+"""Exclusive write access to one run."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -54,27 +53,3 @@ class RunRecord(Protocol):
     async def release(self) -> None:
         """Release a run that has not ended, in its last saved state. Any process may take it over."""
         ...
-
-
-class ImmediateRecord(ABC):
-    """A record whose small writes can be done at once, which costs less than waiting for them."""
-
-    @abstractmethod
-    def write_now(
-        self,
-        state: RunState,
-        events: Sequence[Event] = (),
-        spans: Sequence[SpanRecord] = (),
-        *,
-        last: bool = False,
-        uses: Sequence[BudgetUse] = (),
-    ) -> bool:
-        """Save like `write`, unless that would have to wait.
-
-        Returns:
-            Whether the state was saved. If not, nothing was: call `write` with the same events, spans and uses.
-
-        Raises:
-            RunTaken: another process has taken over the run; nothing was written.
-            StoreError: the write failed.
-        """

@@ -2,8 +2,8 @@
 
 With a durable store, every step is one write that contains the changes of the state and the events since the last
 write. Concurrent requests share a write: requests of one turn of the event loop are written together, and a request
-made during a write waits for the next one, which includes it. A write that need not wait is done at once; otherwise a
-task does it, which the cancellation of a caller does not affect.
+made during a write waits for the next one, which includes it. A task writes, which the cancellation of a caller does
+not affect.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from framework.engine.context.event_hub import EventHub
-from framework.store.run_record import CancelAccepted, ImmediateRecord, RunRecord
+from framework.store.run_record import CancelAccepted, RunRecord
 from framework.types.budget import BudgetUse
 from framework.types.events import Event, RunEvent
 from framework.types.state import RunState
@@ -67,12 +67,11 @@ class Journal:
         self.is_scarce = False
         """Whether this process lacks open files or memory for the run: it stops, to be resumed later."""
         self._state, self._record, self._hub, self._durable = state, record, hub, durable
-        self._immediate = record if durable and isinstance(record, ImmediateRecord) else None
         self._take_spans = take_spans
         self._on_cancel: Callable[[], object] = lambda: None
         self._outbox: list[Event] = []
         self._spans: Sequence[SpanRecord] = ()
-        """Spans of an immediate write that was not possible."""
+        """Spans of a last write that was not done."""
         self._requested = self._written = 0
         self._writing: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -157,12 +156,7 @@ class Journal:
         """
         if self._durable:
             self._requested += 1
-            requested = self._requested
-            if self._immediate is not None and self._writing is None:
-                await self._let_others_request()
-            await self._wait_until_written(requested)
-            if self.cancel_requested:
-                await asyncio.sleep(0)  # no step follows: an immediate write has not waited for the cancellation
+            await self._wait_until_written(self._requested)
         elif self._state.uncounted:
             await self._record.write(self._state, uses=self._take_uses())
 
@@ -179,17 +173,18 @@ class Journal:
         """
         self._is_ending, self._end_is_refused = True, False
         if not self._durable:
-            kept = (*self._hub.kept, *events)
-            await self._record.write(self._state, kept, self._take_spans(), last=True, uses=self._take_uses())
+            _, _, spans, uses = self._take()
+            try:
+                await self._record.write(self._state, (*self._hub.kept, *events), spans, last=True, uses=uses)
+            except CancelAccepted:
+                self._refuse_end([], spans, uses)
+                return False
             for event in events:
                 self._hub.put(event)
             return True
         self._outbox.extend(events)
         self._requested += 1  # before any await: a write that begins now includes the end, and must be the last one
-        if self._writing is None and self._begin_write() is None:
-            self._raise_failure()
-        else:
-            await _wait_shielded(asyncio.ensure_future(self._wait_until_written(self._requested)))
+        await _wait_shielded(asyncio.ensure_future(self._wait_until_written(self._requested)))
         if self._end_is_refused:
             self._outbox = [event for event in self._outbox if event.seq < events[0].seq]
         return not self._end_is_refused
@@ -210,21 +205,11 @@ class Journal:
         uses, self._state.uncounted = self._state.uncounted, []
         return uses
 
-    async def _let_others_request(self) -> None:
-        """Let concurrent calls, which also request a write now, share it; if the caller is cancelled, begin it."""
-        try:
-            await asyncio.sleep(0)
-        except asyncio.CancelledError:
-            if self._writing is None:
-                self._begin_write()
-            raise
-
     async def _wait_until_written(self, target: int) -> None:
         """Wait until the write with this number is done."""
         while self._written < target and not self._end_is_refused:
             self._raise_failure()
-            if (writing := self._writing or self._begin_write()) is not None:
-                await asyncio.shield(writing)
+            await asyncio.shield(self._writing or self._begin_write())
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -245,40 +230,14 @@ class Journal:
         elif self._written < self._requested:
             self._write_soon()
 
-    def _begin_write(self) -> asyncio.Task[None] | None:
-        """Write at once if that is possible; otherwise return the task that writes."""
-        if self._immediate is not None and self._write_now(self._immediate):
-            return None
+    def _begin_write(self) -> asyncio.Task[None]:
+        """Return the task that writes."""
         self._writing = asyncio.ensure_future(self._write())
         return self._writing
 
-    def _write_now(self, record: ImmediateRecord) -> bool:
-        """Write, unless that would have to wait. A failure is raised by the next `save` or `check`."""
-        if self._failure is not None:
-            return True
-        covered, events, spans, uses = self._take()
-        try:
-            if not record.write_now(self._state, events, spans, last=self._is_ending, uses=uses):
-                self._keep(events, spans, uses)
-                return False
-            self._written = covered
-            for event in events:
-                self._hub.put(event)
-        except CancelAccepted:
-            self._refuse_end(events, spans, uses)
-            return True
-        except BaseException as failure:  # noqa: BLE001 - the next save raises it; no step runs unrecorded
-            self._failure = failure
-        self._pass_cancel_request_on()
-        return True
-
-    def _keep(self, events: list[Event], spans: Sequence[SpanRecord], uses: Sequence[BudgetUse]) -> None:
-        """Keep what a write contained for the next one."""
-        self._outbox, self._spans, self._state.uncounted = events, spans, [*uses]
-
     def _refuse_end(self, events: list[Event], spans: Sequence[SpanRecord], uses: Sequence[BudgetUse]) -> None:
         """Keep what the last write contained: the next one is that of a cancelled run."""
-        self._keep(events, spans, uses)
+        self._outbox, self._spans, self._state.uncounted = events, spans, [*uses]
         self._end_is_refused = self.cancel_requested = True
 
     def _take(self) -> tuple[int, list[Event], Sequence[SpanRecord], Sequence[BudgetUse]]:
@@ -287,10 +246,6 @@ class Journal:
         events, self._outbox = self._outbox, []
         left, self._spans = self._spans, ()
         return self._requested, events, (*left, *self._take_spans(least=least)), self._take_uses()
-
-    def _pass_cancel_request_on(self) -> None:
-        if self._record.cancel_requested:
-            self.request_cancel()
 
     async def _write(self) -> None:
         if self._failure is not None:  # the failure has been raised to the run: write nothing after it
@@ -309,7 +264,8 @@ class Journal:
             self._failure = failure
         finally:
             self._writing = None
-        self._pass_cancel_request_on()
+        if self._record.cancel_requested:
+            self.request_cancel()
         if self._failure is None:
             if self._outbox:
                 self._begin_write()

@@ -27,14 +27,12 @@ In reading order; each module imports only from those below it:
     signals             Signals through PostgreSQL: NOTIFY, and the one connection of a process that listens.
     shrinking           Returns free pages of a SQLite file to the file system.
     database            Connections, threads, transactions and retries for SQLite or PostgreSQL.
-    connections         Executes transactions: in threads that keep a connection each, or in the thread of the caller.
-    engines             Creates SQLAlchemy engines from a store's URL.
-    transactions        Begins transactions through the driver of a connection.
+    connections         Executes transactions in threads that keep a connection each.
+    engines             Creates SQLAlchemy engines from a store's URL, and begins their transactions.
     leases              Names the holder of a run, and detects whether it is still alive.
     migrations          The migrations between the versions of the tables.
     schema              The tables and indexes of a store.
     texts               Texts as columns contain them, and the ids of conversations with their tenant.
     upserts             INSERT statements with ON CONFLICT, for SQLite or PostgreSQL.
     state_rows          Splits a run's state into rows, so that a step writes only what has changed.
-    prepared_statement  SQL statements that are compiled once, for the queries of every step.
 """

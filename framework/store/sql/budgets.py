@@ -7,7 +7,6 @@ from collections.abc import Collection, Sequence
 import sqlalchemy as sa
 
 from framework.store.sql.database import Database
-from framework.store.sql.prepared_statement import PreparedInsert, PreparedStatement, driver_cursor
 from framework.store.sql.schema import budget_counters
 from framework.store.sql.texts import conversation_key
 from framework.store.sql.upserts import insert_into
@@ -18,26 +17,24 @@ _USE = [budget_counters.c[name] for name in (*_KEY, "tokens", "cost_usd")]
 
 
 class CounterStatements:
-    """The prepared statements of counters, compiled once per database."""
+    """The statements of counters, built once per database."""
 
     def __init__(self, database: Database) -> None:
         insert = insert_into(budget_counters, database.dialect)
         sums = {name: budget_counters.c[name] + insert.excluded[name] for name in ("tokens", "cost_usd")}
         upsert = insert.on_conflict_do_update(index_elements=_KEY, set_=sums)
         select = sa.select(*_USE).where(*(budget_counters.c[name] == sa.bindparam(name) for name in _KEY))
-        self._add = PreparedInsert(upsert, database.dialect)
-        self._load = PreparedStatement(select, database.dialect)
+        self._add, self._load = upsert, select
 
     def add(self, connection: sa.Connection, uses: Sequence[BudgetUse]) -> None:
         """Add each use to its counter, in the order of their keys: two transactions then never wait for each other."""
         if uses:
             rows = [_row(use) for use in sorted(uses, key=lambda use: use.key)]
-            self._add.execute(driver_cursor(connection), rows)
+            connection.execute(self._add, rows)
 
     def load(self, connection: sa.Connection, keys: Collection[CounterKey]) -> list[BudgetUse]:
         """Return the counters with these keys that exist."""
-        cursor = driver_cursor(connection)
-        rows = (self._load.execute(cursor, dict(zip(_KEY, key, strict=True))) for key in keys)
+        rows = (connection.execute(self._load, dict(zip(_KEY, key, strict=True))).one_or_none() for key in keys)
         return [_use(*row) for row in rows if row is not None]
 
 
@@ -57,10 +54,11 @@ def delete_counters(connection: sa.Connection, kind: str, ids: Collection[str]) 
     connection.execute(sa.delete(budget_counters).where(budget_counters.c.owner.in_(owners)))
 
 
-def _row(use: BudgetUse) -> tuple[object, ...]:
-    """Return the row of a counter, in the order of the table's columns."""
-    owner = use.owner and _owner(*use.owner)
-    return *use.key, owner, use.tokens, use.cost_usd, use.resets_at and use.resets_at.timestamp()
+def _row(use: BudgetUse) -> dict[str, object]:
+    """Return the row of a counter."""
+    row = dict[str, object](zip(_KEY, use.key, strict=True), tokens=use.tokens, cost_usd=use.cost_usd)
+    ends_at = use.resets_at and use.resets_at.timestamp()
+    return {**row, "owner": use.owner and _owner(*use.owner), "ends_at": ends_at}
 
 
 def _owner(kind: str, one: str, tenant: str | None, user: str | None) -> str:

@@ -117,7 +117,6 @@ class Database:
         work: Work[T],
         committed: Work[T | None] | None = None,
         *,
-        is_small: bool = False,
         is_request: bool = False,
     ) -> T:
         """Execute work in a transaction and return its result. Raises StoreError if it was rolled back.
@@ -129,29 +128,12 @@ class Database:
             work: the function to execute. It is repeated after a lost connection.
             committed: called before a repetition. Returns the result of the work if the first attempt was committed
                 after all, else None. Omit it for idempotent work.
-            is_small: do the work at once, as `write_now` does, if that is possible. Its result must not be None.
             is_request: a client waits for it, and can repeat it: a SQLite file is waited for no longer than
                 `REQUEST_SECONDS`.
         """
-        if is_small and (result := self.write_now(work)) is not None:
-            return result
         is_short = is_request and self.is_sqlite
         seconds = min(REQUEST_SECONDS, self._retry_seconds) if is_short else self._retry_seconds
         return await self._do(self._writer, work, _unless_committed(committed, work), seconds, is_short=is_short)
-
-    def write_now(self, work: Work[T]) -> T | None:
-        """Execute work in a transaction, without waiting for anything; for small writes of SQLite.
-
-        Returns:
-            The result of the work; None if it was not executed, because it would have to wait: call `write`.
-
-        Raises:
-            StoreError: it was rolled back.
-        """
-        try:
-            return self._writer.execute_now(work)
-        except (SQLAlchemyError, sqlite3.Error, OSError) as error:
-            raise self._error(error) from None
 
     async def write_once(self, work: Work[T]) -> T:
         """Execute work in a transaction, without waiting for a database that is unreachable."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +11,20 @@ import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError
 
 from framework.store.clock import StoreClock
-from framework.store.sql.transactions import (
-    PostgresTransactions,
-    SqliteFile,
-    SqliteTransactions,
-    begin_through_driver,
-    set_transactions,
-    set_up_sqlite,
-)
-from framework.types.errors import ConfigError
+from framework.types.errors import ConfigError, StoreError, StoreLost
 from framework.types.extras import install_command
+from framework.types.private_folder import make_private_folder
 
 _BUSY_SECONDS = 10
 """How long SQLite waits for another process to finish its write."""
+_CHECKPOINT_PAGES = 2000
+"""Size of the write-ahead log of SQLite from which on a commit checkpoints it."""
+_WAITS = "agentsd waits"
+"""Entry of a connection's `info`: for how many milliseconds they wait now."""
+_POOLED = "agentsd pooled"
+"""Entry of a connection's `info`: whether a pooler lies between this process and PostgreSQL."""
+_LOCKS = "agentsd locks"
+"""Entry of a connection's `info`: for how many milliseconds the transactions of a SQLite file wait for a lock."""
 _NETWORK = {
     "connect_timeout": 5,
     "keepalives_idle": 10,
@@ -87,15 +89,18 @@ def create_engine(
     def _set_up(connection: Any, record: Any) -> None:
         connection.autocommit = True  # in a transaction, the limit would also apply until its commit
         (session,) = connection.execute("SELECT pg_backend_pid()").fetchone()
-        is_pooled = session != connection.info.backend_pid
-        if is_pooled:  # a pooler may execute each transaction in another session of the server
+        record.info[_POOLED] = session != connection.info.backend_pid
+        if record.info[_POOLED]:  # a pooler may execute each transaction in another session of the server
             connection.prepare_threshold = None
         else:
             connection.execute(f"SET {limit}")
         connection.autocommit = False
-        set_transactions(record, PostgresTransactions(connection, f"SET LOCAL {limit}" if is_pooled else None))
 
-    begin_through_driver(engine)
+    @sa.event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        if connection.info[_POOLED]:
+            connection.exec_driver_sql(f"SET LOCAL {limit}")
+
     return engine
 
 
@@ -128,21 +133,84 @@ def lock_seconds(url: sa.URL) -> float:
     return float(str(url.query.get("timeout", _BUSY_SECONDS))) if url.get_backend_name() == "sqlite" else 0.0
 
 
+def wait_for_locks(connection: sa.Connection, seconds: float | None) -> None:
+    """Set how long the next transaction of a SQLite connection waits for locks: None, or more than configured: so long.
+
+    PostgreSQL has no lock of the whole database.
+    """
+    if (configured := connection.info.get(_LOCKS)) is None:
+        return
+    wanted = configured if seconds is None else min(configured, max(0, round(seconds * 1000)))
+    if wanted != connection.info.get(_WAITS, configured):
+        connection.connection.cursor().execute(f"PRAGMA busy_timeout={wanted}")
+        connection.info[_WAITS] = wanted
+
+
 def _sqlite(url: sa.URL, begin: str, clock: StoreClock) -> sa.Engine:
     file = SqliteFile(Path(url.database or ""))
-    options: dict[str, Any] = {"check_same_thread": False}  # a thread's connection is also used by others
+    options: dict[str, Any] = {"check_same_thread": False}  # the thread that closes the store closes its connections
     options |= {} if "timeout" in url.query else {"timeout": _BUSY_SECONDS}
     engine = sa.create_engine(url, poolclass=sa.NullPool, hide_parameters=True, connect_args=options)
 
     @sa.event.listens_for(engine, "do_connect")
     def _connect(*_: object) -> None:
-        file.checkpointed_at()  # raises StoreError if it was deleted: SQLite would create a new one
+        file.check()  # SQLite would create a new one
 
     @sa.event.listens_for(engine, "connect")
     def _set_up(connection: Any, record: Any) -> None:
-        set_up_sqlite(connection, file)
+        connection.isolation_level = None  # transactions begin as below
+        if file.is_empty:  # changing it later needs a VACUUM, see `shrinking`
+            connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
+        # Durable after a crash of the process, consistent after a power loss.
+        checkpoint = f"wal_autocheckpoint={_CHECKPOINT_PAGES}"
+        for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", checkpoint):
+            connection.execute(f"PRAGMA {pragma}")
         connection.create_function(NOW_FUNCTION, 0, clock)
-        set_transactions(record, SqliteTransactions(connection, file, begin, lock_seconds(url)))
+        record.info[_LOCKS] = round(lock_seconds(url) * 1000)
 
-    begin_through_driver(engine)
+    @sa.event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        file.check()
+        connection.exec_driver_sql(begin)
+
     return engine
+
+
+class SqliteFile:
+    """The file of a SQLite database."""
+
+    def __init__(self, path: Path) -> None:
+        """Create the file unless it exists; raises StoreError."""
+        self._path = path
+        try:
+            make_private_folder(path.parent)
+            path.touch(mode=0o600)  # it contains conversations
+            opened = path.stat()
+        except OSError as error:
+            raise StoreError(f"store {path}: {error.strerror}{_hint(error)}") from None
+        self._identity = opened.st_ino, opened.st_dev
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it contains no tables."""
+        return self._path.stat().st_size == 0
+
+    def check(self) -> None:
+        """Raise StoreError if the file was deleted or replaced: SQLite would continue to write to the deleted one."""
+        try:
+            now = self._path.stat()
+        except OSError:
+            now = None
+        if now is None or (now.st_ino, now.st_dev) != self._identity:
+            reason = "the file was deleted or replaced while in use; restart the process"
+            raise StoreLost(f"store {self._path}: {reason}")
+
+
+def _hint(error: OSError) -> str:
+    """Return what to do about a folder in which the store cannot be created; empty for other errors."""
+    if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return ""
+    return (
+        "; set store.url to a file in a folder that can be written (AGENTSD_STORE__URL=sqlite:////data/state.db), or "
+        "keep nothing after the process ends (AGENTSD_STORE__URL=memory:)"
+    )

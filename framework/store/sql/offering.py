@@ -10,7 +10,6 @@ import sqlalchemy as sa
 
 from framework.store.signals import Signal
 from framework.store.sql.database import Database
-from framework.store.sql.prepared_statement import PreparedStatement, driver_cursor
 from framework.store.sql.schema import conversations, has_status, is_claimed_or_running, is_next, runs
 from framework.store.sql.signals import notify
 from framework.store.work import OfferedRun, Offers
@@ -31,7 +30,7 @@ class RunOffers:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._offers: Offers | None = None
-        self._make_next_ready = PreparedStatement(_make_next_ready(database), database.dialect)
+        self._make_next_ready = _make_next_ready(database)
 
     def offer_through(self, offers: Offers) -> None:
         """Set what delivers the offers."""
@@ -96,7 +95,7 @@ class RunOffers:
     def make_next_ready(self, connection: sa.Connection, conversation: str) -> None:
         """Make the first queued run of a conversation ready, and offer it, if no run of that is open any more."""
         row = {"conversation": conversation, "offering": self._offers is not None}
-        if (offered := self._make_next_ready.execute(driver_cursor(connection), row)) is not None:
+        if (offered := connection.execute(self._make_next_ready, row).one_or_none()) is not None:
             self.offer(connection, [offered])
 
 

@@ -1,8 +1,7 @@
 """Compresses the parts, events and spans of an ended run into one row.
 
 The rows shrink to a tenth, because a tool's result occurs in a run's calls, trace and events, and every span repeats
-the run's attributes. Compression is lossless. Runs of older versions, and runs that are too large to compress within
-a transaction, stay as rows.
+the run's attributes. Compression is lossless. Runs that are too large to compress within a transaction stay as rows.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
-from framework.store.sql.database import Database
-from framework.store.sql.prepared_statement import PreparedInsert, PreparedStatement, driver_cursor
 from framework.store.sql.schema import events, packed, parts, spans
 from framework.store.sql.state_rows import RowKind
 
@@ -32,7 +29,8 @@ _ROWS = (
     sa.select(events.c.seq, events.c.body).where(events.c.run_id == sa.bindparam("run")).order_by(events.c.seq),
     sa.select(spans.c.body).where(spans.c.run_id == sa.bindparam("run")).order_by(spans.c.version),
 )
-_TABLES = (parts, events, spans)
+_DELETE = [sa.delete(table).where(table.c.run_id == sa.bindparam("run")) for table in (parts, events, spans)]
+_INSERT = sa.insert(packed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,50 +45,36 @@ class PackedRun:
     """JSON lists of spans."""
 
 
-class Packer:
-    """Packs the runs of one database."""
+def pack(
+    connection: sa.Connection,
+    run_id: str,
+    last_events: Sequence[tuple[int, str]] = (),
+    last_spans: Sequence[tuple[str]] = (),
+) -> bool:
+    """Replace the rows of an ended run by one packed row, in the connection's transaction.
 
-    def __init__(self, database: Database) -> None:
-        def prepared(statement: sa.Executable) -> PreparedStatement:
-            return PreparedStatement(statement, database.dialect)
+    Args:
+        connection: the connection.
+        run_id: the id of the run.
+        last_events: numbers and bodies of events that have no rows yet.
+        last_spans: bodies of spans that have no rows yet.
 
-        self._rows = [prepared(rows) for rows in _ROWS]
-        self._delete = [prepared(sa.delete(t).where(t.c.run_id == sa.bindparam("run"))) for t in _TABLES]
-        self._insert = PreparedInsert(sa.insert(packed), database.dialect)
-
-    def pack(
-        self,
-        connection: sa.Connection,
-        run_id: str,
-        last_events: Sequence[tuple[int, str]] = (),
-        last_spans: Sequence[tuple[str]] = (),
-    ) -> bool:
-        """Replace the rows of an ended run by one packed row, in the connection's transaction.
-
-        Args:
-            connection: the connection.
-            run_id: the id of the run.
-            last_events: numbers and bodies of events that have no rows yet.
-            last_spans: bodies of spans that have no rows yet.
-
-        Returns:
-            Whether the run was packed; otherwise, the last events and spans need rows.
-        """
-        row, cursor = {"run": run_id}, driver_cursor(connection)
-        tables = [[*rows.fetch_all(cursor, row)] for rows in self._rows]
-        tables[1] += last_events
-        tables[2] += last_spans
-        if not any(tables) or sum(len(found[-1]) for rows in tables for found in rows) > MAX_PACKED_CHARS:
-            return False
-        compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW, _MEMORY)
-        body = (
-            compressor.compress(orjson.dumps(dict(zip(("parts", "events", "spans"), tables, strict=True))))
-            + compressor.flush()
-        )
-        for delete in self._delete:
-            delete.execute(cursor, row)
-        self._insert.execute(cursor, [(run_id, body)])
-        return True
+    Returns:
+        Whether the run was packed; otherwise, the last events and spans need rows.
+    """
+    run = {"run": run_id}
+    tables: list[list[Any]] = [[tuple(row) for row in connection.execute(rows, run)] for rows in _ROWS]
+    tables[1] += last_events
+    tables[2] += last_spans
+    if not any(tables) or sum(len(found[-1]) for rows in tables for found in rows) > MAX_PACKED_CHARS:
+        return False
+    compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW, _MEMORY)
+    contents = orjson.dumps(dict(zip(("parts", "events", "spans"), tables, strict=True)))
+    body = compressor.compress(contents) + compressor.flush()
+    for delete in _DELETE:
+        connection.execute(delete, run)
+    connection.execute(_INSERT, {"run_id": run_id, "body": body})
+    return True
 
 
 def load_packed(connection: sa.Connection, run_id: str) -> PackedRun | None:

@@ -43,7 +43,6 @@ class ProcessLease:
         committed: Work[T | None] | None = None,
         *,
         renew: bool = False,
-        is_small: bool = False,
         is_request: bool = False,
     ) -> T:
         """Execute work that takes runs, in a transaction in which the lease is renewed if it is older than a third.
@@ -52,12 +51,11 @@ class ProcessLease:
             work: the function to execute, as for `Database.write`.
             committed: as for `Database.write`.
             renew: renew the lease in any case.
-            is_small: as for `Database.write`.
             is_request: as for `Database.write`.
         """
         now = time.monotonic(), time.time()
         if not renew and self._is_fresh(now):
-            return await self._database.write(work, committed, is_small=is_small, is_request=is_request)
+            return await self._database.write(work, committed, is_request=is_request)
 
         def renewing(connection: sa.Connection) -> T:
             self._renew(connection)  # first, so that processes lock rows in the same order

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from pydantic_core import PydanticSerializationError
 
 from framework.store.protocol import ANSWERED_STATUSES, CopiedTurn
-from framework.store.run_record import CancelAccepted, ImmediateRecord
+from framework.store.run_record import CancelAccepted
 from framework.store.signals import Signal
 from framework.store.span_rows import encode_spans
 from framework.store.sql.budgets import CounterStatements
@@ -21,10 +21,9 @@ from framework.store.sql.conversations import delete_without_turns
 from framework.store.sql.database import Database
 from framework.store.sql.leases import RunLease
 from framework.store.sql.offering import RELEASED, UNCOUNTED, RunOffers
-from framework.store.sql.packing import Packer
-from framework.store.sql.prepared_statement import PreparedInsert, PreparedStatement, driver_cursor
+from framework.store.sql.packing import pack
 from framework.store.sql.run_figures import UNMEASURED, figure_columns
-from framework.store.sql.runs import INSERT_HELD, HeldRow
+from framework.store.sql.runs import HeldRow
 from framework.store.sql.schema import conversations, events, messages, parts, runs
 from framework.store.sql.schema import spans as spans_table
 from framework.store.sql.signals import notification, payload
@@ -38,17 +37,16 @@ from framework.types.events import Event, wire_json
 from framework.types.state import RunState
 from framework.types.trace import SpanRecord
 
-MAX_IMMEDIATE_CHARS = 64_000
-"""Writes with more text, and the last one of a run with more, which compresses it, are done in a thread."""
 _HELD_BY_ME = (
     runs.c.id == sa.bindparam("run"),
     runs.c.version == sa.bindparam("was"),
     runs.c.owner == sa.bindparam("me"),
 )
+_INSERT_EVENTS, _INSERT_SPANS = sa.insert(events), sa.insert(spans_table)
 
 
 class Statements:
-    """The prepared statements of records, compiled once per database."""
+    """The statements of records, built once per database: SQLAlchemy finds what it compiled by the statement."""
 
     def __init__(self, database: Database, offers: RunOffers) -> None:
         self.offers = offers
@@ -62,28 +60,20 @@ class Statements:
         closed = {"open_run": None, **_named("updated_at", "expires_at")}
         save_summary = sa.update(conversations).where(conversations.c.id == sa.bindparam("conversation"))
 
-        def prepared(statement: sa.Executable) -> PreparedStatement:
-            return PreparedStatement(statement, database.dialect)
-
-        def upsert(table: sa.Table) -> PreparedInsert:
+        def upsert(table: sa.Table) -> sa.Insert:
             add, key = insert_into(table, database.dialect), [column.name for column in table.primary_key]
-            replace = add.on_conflict_do_update(index_elements=key, set_={"body": add.excluded.body})
-            return PreparedInsert(replace, database.dialect)
+            return add.on_conflict_do_update(index_elements=key, set_={"body": add.excluded.body})
 
-        self.begin = prepared(INSERT_HELD)
-        self.step = prepared(step.values(**progress))
-        self.progress = prepared(step.values(attempts=0, crashes=0, refusals=None, **progress))
+        self.step = step.values(**progress)
+        self.progress = step.values(attempts=0, crashes=0, refusals=None, **progress)
         unoffered = {"attempts": 0, "crashes": 0, "refusals": None, "offered_at": None, "request": None}
-        end = step.values(**RELEASED, **unoffered, **progress, **ended)
-        self.end = prepared(end)
-        self.packer, self.counters = Packer(database), CounterStatements(database)
+        self.end = step.values(**RELEASED, **unoffered, **progress, **ended)
+        self.counters = CounterStatements(database)
         self.message, self.part = upsert(messages), upsert(parts)
-        self.event = PreparedInsert(sa.insert(events), database.dialect)
-        self.spans = PreparedInsert(sa.insert(spans_table), database.dialect)
-        self.close_turn = prepared(close_turn.values(**closed))
-        self.close_answered_turn = prepared(close_turn.values(**closed, **_named("agent", "session")))
+        self.close_turn = close_turn.values(**closed)
+        self.close_answered_turn = close_turn.values(**closed, **_named("agent", "session"))
         summary: dict[str, Any] = {"summary": sa.bindparam("text"), "summary_upto": sa.bindparam("upto")}
-        self.save_summary = prepared(save_summary.values(**summary))
+        self.save_summary = save_summary.values(**summary)
 
 
 def _named(*columns: str) -> dict[str, Any]:
@@ -92,11 +82,11 @@ def _named(*columns: str) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class RowBatch:
-    """The rows that one write inserts, each with its values in the order of the table's columns; the last is `body`."""
+    """The rows that one write inserts, as values by column."""
 
-    messages: list[tuple[str, str, int, str]] = field(default_factory=list)
-    parts: list[tuple[str, str, str, int, str]] = field(default_factory=list)
-    events: list[tuple[str, int, float, str]] = field(default_factory=list)
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    parts: list[dict[str, Any]] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
     uses: Sequence[BudgetUse] = ()
     """Added to the counters of shared budgets."""
     spans: str | None = None
@@ -108,16 +98,10 @@ class RowBatch:
     @classmethod
     def of_copy(cls, turn: CopiedTurn, now: float) -> RowBatch:
         """Return all rows of a run that has ended."""
-        batch = cls()
-        batch.add(turn.state.run_id, StateDiff().changes(turn.state))
-        batch.events = [(turn.state.run_id, event.seq, now, wire_json(event)) for event in turn.events]
+        batch, run_id = cls(), turn.state.run_id
+        batch.add(run_id, StateDiff().changes(turn.state))
+        batch.add_events(run_id, turn.events, now)
         return batch
-
-    @property
-    def size(self) -> int:
-        """Number of characters of the rows."""
-        bodies = [row[-1] for rows in (self.messages, self.parts, self.events) for row in rows]
-        return len(self.head) + len(self.state) + len(self.spans or "") + sum(map(len, bodies))
 
     def add(self, run_id: str, changes: Sequence[StateRow]) -> None:
         """Add changed rows of the run's state, sorted by table."""
@@ -125,34 +109,40 @@ class RowBatch:
             path, kind, n, body = part
             self.progress = self.progress or is_progress(part)
             if kind == "message":
-                self.messages.append((run_id, path, n, body))
+                self.messages.append({"run_id": run_id, "path": path, "n": n, "body": body})
             elif kind == "state" and not path:
                 self.state = body
             elif kind == "head" and not path:
                 self.head = body
             else:
-                self.parts.append((run_id, path, kind, n, body))
+                self.parts.append({"run_id": run_id, "path": path, "kind": kind, "n": n, "body": body})
+
+    def add_events(self, run_id: str, events: Sequence[Event], now: float) -> None:
+        """Add events that were emitted until now."""
+        self.events = [{"run_id": run_id, "seq": event.seq, "at": now, "body": wire_json(event)} for event in events]
 
     def insert(self, connection: sa.Connection, statements: Statements) -> None:
         """Insert or update the rows of the state and of counters."""
-        cursor = driver_cursor(connection)
-        statements.message.execute(cursor, self.messages)
-        statements.part.execute(cursor, self.parts)
+        if self.messages:
+            connection.execute(statements.message, self.messages)
+        if self.parts:
+            connection.execute(statements.part, self.parts)
         statements.counters.add(connection, self.uses)
 
-    def insert_events(self, connection: sa.Connection, statements: Statements, run_id: str, version: int) -> None:
+    def insert_events(self, connection: sa.Connection, run_id: str, version: int) -> None:
         """Insert the events, and the spans with the version that the run has after this write."""
-        cursor = driver_cursor(connection)
-        statements.event.execute(cursor, self.events)
-        statements.spans.execute(cursor, [(run_id, version, self.spans)] if self.spans else ())
+        if self.events:
+            connection.execute(_INSERT_EVENTS, self.events)
+        if self.spans:
+            connection.execute(_INSERT_SPANS, {"run_id": run_id, "version": version, "body": self.spans})
 
-    def insert_packed(self, connection: sa.Connection, statements: Statements, run_id: str) -> None:
+    def insert_packed(self, connection: sa.Connection, run_id: str) -> None:
         """Insert the events, packed with the rows that were inserted, unless these are too large."""
-        if not statements.packer.pack(connection, run_id, [(seq, body) for _, seq, _, body in self.events]):
-            self.insert_events(connection, statements, run_id, 1)
+        if not pack(connection, run_id, [(row["seq"], row["body"]) for row in self.events]):
+            self.insert_events(connection, run_id, 1)
 
 
-class SqlRecord(ImmediateRecord):
+class SqlRecord:
     """A run that this process holds under a lease."""
 
     def __init__(
@@ -164,7 +154,6 @@ class SqlRecord(ImmediateRecord):
         lease: RunLease,
         held: HeldRow,
         is_followed: Callable[[str], bool],
-        stored_chars: float,
     ) -> None:
         self.cancel_requested = held.cancel_requested
         self._database, self._statements, self._lease = database, statements, lease
@@ -173,10 +162,8 @@ class SqlRecord(ImmediateRecord):
         self._slots = held.slots
         self._attempts_are_reset = False
         """Whether this record has set the run's failed attempts back to 0, so that later steps need not."""
-        self._stored_chars = stored_chars
-        """Number of characters of the run's rows; infinite if it is not known."""
         self._unsaved = RowBatch()
-        """Rows of an immediate write that was not possible, which the next write contains."""
+        """Rows of a last write that a cancel request prevented, which the next write contains."""
 
     async def write(
         self,
@@ -193,33 +180,12 @@ class SqlRecord(ImmediateRecord):
         """
         with self._failing():
             batch = self._batch(state, events, spans, uses)
-            with self._keeping(batch):
+            try:
                 cancelled = await self._database.write(self._work(state, batch, last=last), self._committed)
-                self._saved(state, batch, batch.size, cancelled=cancelled, last=last)
-
-    def write_now(
-        self,
-        state: RunState,
-        events: Sequence[Event] = (),
-        spans: Sequence[SpanRecord] = (),
-        *,
-        last: bool = False,
-        uses: Sequence[BudgetUse] = (),
-    ) -> bool:
-        """Write like `write`, unless that would have to wait, or there is much to write or to compress."""
-        if not self._database.is_sqlite:
-            return False
-        with self._failing():
-            batch = self._batch(state, events, spans, uses)
-            cancelled, chars = None, batch.size
-            if (self._stored_chars if last else 0) + chars <= MAX_IMMEDIATE_CHARS:
-                with self._keeping(batch):
-                    cancelled = self._database.write_now(self._work(state, batch, last=last))
-            if cancelled is None:
+            except CancelAccepted:
                 self._unsaved = batch
-                return False
-            self._saved(state, batch, chars, cancelled=cancelled, last=last)
-            return True
+                raise
+            self._saved(state, batch, cancelled=cancelled, last=last)
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
@@ -239,26 +205,17 @@ class SqlRecord(ImmediateRecord):
             if not is_held:
                 self._lease.end()
 
-    @contextmanager
-    def _keeping(self, batch: RowBatch) -> Iterator[None]:
-        """Keep the rows of a last write that a cancel request has prevented for the next write."""
-        try:
-            yield
-        except CancelAccepted:
-            self._unsaved = batch
-            raise
-
     def _batch(
         self, state: RunState, events: Sequence[Event], spans: Sequence[SpanRecord], uses: Sequence[BudgetUse]
     ) -> RowBatch:
-        """Return the rows to write: what has changed, and the rows of an immediate write that was not possible."""
+        """Return the rows to write: what has changed, and those of a last write that was prevented."""
         now, earlier = self._database.clock(), self._unsaved
         batch = RowBatch(uses=uses, spans=encode_spans(spans), progress=earlier.progress)
         batch.messages, batch.parts = earlier.messages, earlier.parts
         self._unsaved = RowBatch()
         try:
             batch.add(self._run_id, self._diff.changes(state))
-            batch.events = [(self._run_id, event.seq, now, wire_json(event)) for event in events]
+            batch.add_events(self._run_id, events, now)
         except (PydanticSerializationError, TypeError, ValueError) as error:
             raise StoreError(f"its state cannot be serialized as JSON: {type(error).__name__}") from None
         return batch
@@ -291,7 +248,7 @@ class SqlRecord(ImmediateRecord):
                 raise CancelAccepted
             batch.insert(connection, self._statements)
             if not (last and state.status != "paused" and self._pack(connection, batch)):
-                batch.insert_events(connection, self._statements, self._run_id, self._version + 1)
+                batch.insert_events(connection, self._run_id, self._version + 1)
             if last:
                 self._end(connection, state, now)
             return cancelled
@@ -300,9 +257,8 @@ class SqlRecord(ImmediateRecord):
 
     def _pack(self, connection: sa.Connection, batch: RowBatch) -> bool:
         """Pack a run that has ended, with its last events and spans; return False if it is too large."""
-        events = [(seq, body) for _, seq, _, body in batch.events]
-        spans = [(batch.spans,)] if batch.spans else []
-        return self._statements.packer.pack(connection, self._run_id, events, spans)
+        events = [(row["seq"], row["body"]) for row in batch.events]
+        return pack(connection, self._run_id, events, [(batch.spans,)] if batch.spans else [])
 
     def _end(self, connection: sa.Connection, state: RunState, now: float) -> None:
         """Free the slots of a run that has ended or pauses, and close its turn."""
@@ -310,10 +266,9 @@ class SqlRecord(ImmediateRecord):
         if self._conversation is not None and state.status != "paused":
             self._close_turn(connection, self._conversation, state, now)
 
-    def _saved(self, state: RunState, batch: RowBatch, chars: int, *, cancelled: bool, last: bool) -> None:
+    def _saved(self, state: RunState, batch: RowBatch, *, cancelled: bool, last: bool) -> None:
         self.cancel_requested = cancelled
         self._version += 1
-        self._stored_chars += chars
         self._attempts_are_reset = self._attempts_are_reset or batch.progress
         state.version = self._version
         if last:
@@ -323,7 +278,7 @@ class SqlRecord(ImmediateRecord):
         """Return the notification of new events; None if there are none, or nobody follows the run."""
         if not batch.events or not self._is_followed(self._run_id):
             return None
-        return payload(Signal("events", self._run_id, batch.events[-1][1]))
+        return payload(Signal("events", self._run_id, batch.events[-1]["seq"]))
 
     async def release(self) -> None:
         """Release the run in its last saved state, and offer it. Its slots are free for itself, so nobody is woken."""
@@ -337,13 +292,13 @@ class SqlRecord(ImmediateRecord):
         finally:
             self._lease.end()
 
-    def _compare_and_set(self, connection: sa.Connection, statement: PreparedStatement, row: dict[str, Any]) -> bool:
+    def _compare_and_set(self, connection: sa.Connection, statement: sa.Executable, row: dict[str, Any]) -> bool:
         """Update the row if its version and owner are unchanged. Return whether a cancel request exists.
 
         Raises:
             RunTaken: another process has taken over the run.
         """
-        returned = statement.execute(driver_cursor(connection), row)
+        returned = connection.execute(statement, row).one_or_none()
         if returned is None:
             raise RunTaken(f"another process has taken over run {self._run_id}; this process stops working on it")
         return bool(returned[0])
@@ -367,21 +322,20 @@ class SqlRecord(ImmediateRecord):
             delete_without_turns(connection, conversation)
             self._statements.offers.make_next_ready(connection, conversation)
             return
-        cursor = driver_cursor(connection)
         if (summary := state.summary) is not None:
             summary_row = {
                 "conversation": conversation,
                 "text": summary.model_dump_json(),
                 "upto": summary.upto,
             }
-            self._statements.save_summary.execute(cursor, summary_row)
+            connection.execute(self._statements.save_summary, summary_row)
         expires = None if state.conversation_ttl is None else now + state.conversation_ttl
         row = {"conversation": conversation, "run": self._run_id, "updated_at": now, "expires_at": expires}
         if state.status in ANSWERED_STATUSES:
             session = json.dumps(state.session)
-            self._statements.close_answered_turn.execute(cursor, row | {"agent": state.agent, "session": session})
+            connection.execute(self._statements.close_answered_turn, row | {"agent": state.agent, "session": session})
         else:
-            self._statements.close_turn.execute(cursor, row)
+            connection.execute(self._statements.close_turn, row)
         self._statements.offers.make_next_ready(connection, conversation)
 
 

@@ -17,7 +17,6 @@ from framework.store.protocol import ANSWERED_STATUSES, OPEN_STATUSES, PREVIEW_C
 from framework.store.queue_rules import overtaken
 from framework.store.sql.leases import RunLease
 from framework.store.sql.packing import PackedRun, load_packed
-from framework.store.sql.prepared_statement import PreparedStatement, driver_cursor
 from framework.store.sql.schema import (
     blueprints,
     conversations,
@@ -73,14 +72,7 @@ _CLAIM = (
 )
 _CLAIM_UNQUEUED = _CLAIM.where(~sa.exists().where(is_waiting(conversations.c.id)))
 """Built once, because every turn of a conversation executes one of them."""
-# fmt: off
-_HELD_RUN = (
-    "id", "version", "created_at", "updated_at", "user_id", "tenant", "agent", "generation", "digest", "blueprint",
-    "message", "head", "state", "status", "owner", "process", "conversation_id", "turn",
-)
-# fmt: on
-INSERT_HELD = sa.insert(runs).inline().values({name: sa.bindparam(name) for name in _HELD_RUN})
-"""The statement of `insert_held`."""
+_INSERT = sa.insert(runs).inline()
 
 
 def claim_conversation(
@@ -104,42 +96,35 @@ def claim_conversation(
 
 def insert_run(connection: sa.Connection, state: RunState, row: Mapping[str, Any], now: float) -> None:
     """Insert a run. `row` contains the columns that `run_columns` does not; raises RunTaken if the run is stored."""
-    try:
-        connection.execute(sa.insert(runs).values({**_new_run(state, now), **row}))
-    except IntegrityError:
-        raise _stored_already(state) from None
+    _insert(connection, state, sa.insert(runs).values({**_new_run(state, now), **row}))
 
 
 def insert_held(
     connection: sa.Connection,
-    insert: PreparedStatement,
     state: RunState,
     row: Mapping[str, Any],
     lease: RunLease,
     process: str,
     now: float,
 ) -> HeldRow:
-    """Insert a run that begins now, held by a process under `lease`; `insert` is `INSERT_HELD`. Raises as `insert_run`.
-
-    Every run without a queue begins with it, so it is passed to the driver directly.
-    """
-    conversation = row.get("conversation_id")
+    """Insert a run that begins now, held by a process under `lease`. Raises as `insert_run`."""
     held = {"status": "running", "owner": lease.name, "process": process}
-    values = {"conversation_id": None, "turn": None, **_new_run(state, now), **row, **held}
-    driver: Any = connection.dialect.loaded_dbapi
+    _insert(connection, state, _INSERT, {**_new_run(state, now), **row, **held})
+    return HeldRow(version=1, cancel_requested=False, conversation=row.get("conversation_id"))
+
+
+def _insert(
+    connection: sa.Connection, state: RunState, insert: sa.Insert, row: Mapping[str, Any] | None = None
+) -> None:
     try:
-        insert.execute(driver_cursor(connection), values)
-    except driver.IntegrityError:
-        raise _stored_already(state) from None
-    return HeldRow(version=1, cancel_requested=False, conversation=conversation)
+        connection.execute(insert, row)
+    except IntegrityError:
+        message = f"run {state.run_id} is stored already, and this process has not claimed it"
+        raise RunTaken(message) from None
 
 
 def _new_run(state: RunState, now: float) -> dict[str, Any]:
     return {"id": state.run_id, "version": 1, "created_at": now, **run_columns(state, now)}
-
-
-def _stored_already(state: RunState) -> RunTaken:
-    return RunTaken(f"run {state.run_id} is stored already, and this process has not claimed it")
 
 
 def run_columns(state: RunState, now: float) -> dict[str, Any]:

@@ -224,9 +224,8 @@ def payload(signal: Signal) -> str:
 
 
 def _send(connection: sa.Connection, payloads: Sequence[str]) -> None:
-    driver: Any = connection.connection.dbapi_connection
     if payloads:
-        driver.execute(_NOTIFY, (CHANNEL, payloads))
+        connection.exec_driver_sql(_NOTIFY, (CHANNEL, payloads))
 
 
 def _encoded(signals: Iterable[Signal]) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -41,7 +40,7 @@ from framework.store.sql.owners import find_owner
 from framework.store.sql.processes import ProcessLease, held_runs, is_held_under, set_clock
 from framework.store.sql.pruning import ClockCheck, check_clock, prune
 from framework.store.sql.reader import SqlReader
-from framework.store.sql.record import MAX_IMMEDIATE_CHARS, RowBatch, SqlRecord, Statements, copied_columns
+from framework.store.sql.record import RowBatch, SqlRecord, Statements, copied_columns
 from framework.store.sql.schema import conversations, has_status, runs
 from framework.store.sql.signals import SqlSignals
 from framework.store.sql.slots import take_slots
@@ -146,7 +145,6 @@ class SqlStore(SqlReader, SqlSignals):
         diff = StateDiff()
         batch, row = _first_rows(state, diff, keeps_history=conversation is None)
         is_new = blueprint is not None and self._needs_blueprint_write(blueprint)
-        chars = batch.size + (sum(map(len, blueprint.files.values())) if blueprint is not None and is_new else 0)
         claim = self._claims.lease(state.run_id)
         lease = claim or self._leases.new()
 
@@ -159,15 +157,14 @@ class SqlStore(SqlReader, SqlSignals):
             if blueprint is not None and is_new:
                 sql_runs.insert_blueprint(connection, blueprint, self.now())
             if claim is None:
-                insert = self._statements.begin
-                held = sql_runs.insert_held(connection, insert, state, row, lease, self._leases.name, self.now())
+                held = sql_runs.insert_held(connection, state, row, lease, self._leases.name, self.now())
             else:
                 held = sql_queue.begin_queued(connection, state, row, lease, self.now())
             batch.insert(connection, self._statements)
             return held
 
         try:
-            record = await self._hold(state, diff, lease, work, _IS_RUNNING, limits, chars)
+            record = await self._hold(state, diff, lease, work, _IS_RUNNING, limits)
         except RunBlocked:
             await self._claims.block(state.run_id, limits)
             raise
@@ -344,7 +341,7 @@ class SqlStore(SqlReader, SqlSignals):
                 row = {**copied_columns(turn.state, self.now()), "head": batch.head, "state": batch.state}
                 sql_runs.insert_run(connection, turn.state, {**row, "conversation_id": key, "turn": number}, self.now())
                 batch.insert(connection, self._statements)
-                batch.insert_packed(connection, self._statements, turn.state.run_id)
+                batch.insert_packed(connection, turn.state.run_id)
             return True
 
         def committed(connection: sa.Connection) -> bool | None:
@@ -416,14 +413,12 @@ class SqlStore(SqlReader, SqlSignals):
         work: Work[sql_runs.HeldRow],
         has_changed: sa.ColumnElement[bool],
         limits: RunLimits,
-        chars: float = math.inf,
         *,
         is_request: bool = False,
     ) -> SqlRecord:
         """Execute a transaction that makes this process the holder of a run, and return the run's record.
 
         After a lost connection, the transaction was committed if the run is held under the lease and `has_changed`.
-        `chars` is the number of characters that are written, if it is known.
         """
 
         def committed(connection: sa.Connection) -> sql_runs.HeldRow | None:
@@ -435,12 +430,11 @@ class SqlStore(SqlReader, SqlSignals):
             take_slots(connection, self._offers, limits, self._leases.name, state.run_id)
             return work(connection)
 
-        is_small = chars <= MAX_IMMEDIATE_CHARS
         whole = limited if limits else work
-        held = await self._process.write(whole, committed, is_small=is_small, is_request=is_request)
+        held = await self._process.write(whole, committed, is_request=is_request)
         held = replace(held, slots=frozenset(limits))
         state.version = held.version
-        return SqlRecord(self._database, self._statements, state, diff, lease, held, self.is_followed, chars)
+        return SqlRecord(self._database, self._statements, state, diff, lease, held, self.is_followed)
 
     def _takeover(self, state: RunState, made: Mapping[str, Decision], by: Deciders) -> Takeover:
         bodies = {key: decision.model_dump_json() for key, decision in made.items()}

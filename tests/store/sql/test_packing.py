@@ -16,7 +16,7 @@ from hypothesis import given
 from framework import Runtime
 from framework.store.protocol import Store
 from framework.store.sql import packing
-from framework.store.sql.packing import Packer
+from framework.store.sql.packing import pack
 from framework.store.sql.store import SqlStore
 from framework.types.state import RunState
 from framework.types.trace import SpanRecord
@@ -43,11 +43,6 @@ async def run_of(root: Path, world: World, url: str) -> str:
         return (await runtime.run("0", agent="root")).run_id
 
 
-async def pack(store: SqlStore, run_id: str) -> None:
-    packer = Packer(store._database)
-    await store._database.write(lambda connection: packer.pack(connection, run_id))
-
-
 def test_packing_is_lossless(trusting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     @cases(15)
     @given(turns=turns_of(2))
@@ -70,7 +65,7 @@ async def _same(root: Path, world: World, url: str, monkeypatch: pytest.MonkeyPa
         run_id = await run_of(root, world, url)
     store = await SqlStore.open(url, root)
     before = await read(store, run_id)
-    await pack(store, run_id)
+    await store._database.write(lambda connection: pack(connection, run_id))
     assert await read(store, run_id) == before
     assert before[1][-1]["event"] == "done"
     await store.close()
