@@ -18,8 +18,7 @@ import yaml
 
 from benchmarks.harness import LoopDelays, Row, Table, best
 from framework import Runtime
-from framework.config.files.reading import FINE_NS
-from framework.config.files.scanner import Scanner, take_snapshot
+from framework.config.files.scanner import FINE_NS, Scanner, take_snapshot
 from framework.config.files.snapshot import TEST_SUFFIXES
 from framework.config.settings import Settings
 from framework.config.yaml.parse import parse_agent

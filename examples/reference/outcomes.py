@@ -8,8 +8,8 @@ from examples.reference.markdown import code, table
 from framework.cli import remote
 from framework.server import errors as server_errors
 from framework.server import listen_socket, stopping
-from framework.server.agui import interrupts
-from framework.server.openai import run_answer
+from framework.server.agui import request as agui_request
+from framework.server.openai import exchange
 from framework.tools import http_hosts
 from framework.tools.http import client, urls
 from framework.tools.schema import arguments, json_schema
@@ -19,7 +19,7 @@ from framework.types.report import WARNINGS
 
 MODULES = (
     *(errors, arguments, json_schema, client, urls, http_hosts),
-    *(server_errors, interrupts, run_answer, listen_socket, stopping, remote),
+    *(server_errors, agui_request, exchange, listen_socket, stopping, remote),
 )
 """Where errors are defined: those of runs and tools first, then those of the server and of commands."""
 _OPENING = """\

@@ -1,34 +1,259 @@
-"""`/agents`: the agents that are available, what each of them may do, its prompt and its history."""
+"""The agents of a project: their list, and what each may do."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from datetime import datetime
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from framework.config.agents.compile import Agent
+from framework.config.agents.compile import Agent, template_names
 from framework.config.generations.catalog import Catalog
-from framework.config.generations.file_changes import agent_revisions
+from framework.config.generations.file_changes import AgentRevision, FileChange, agent_revisions
 from framework.config.generations.generation import Generation
-from framework.engine.runtime.agent_summary import summarize_agents
+from framework.config.generations.history import Trigger
+from framework.config.templates.prompt_check import NO_RUN
+from framework.config.templates.prompts import PROMPTS_FOLDER, PromptError
+from framework.config.yaml.document import DEFAULT_PLACE
+from framework.engine.routing.rules import default_route
+from framework.engine.runtime.agent_policy import AgentPolicy, agent_policy, render_prompt
+from framework.engine.runtime.agent_summary import AgentSummary, summarize_agents
 from framework.engine.runtime.request import checked_inputs
 from framework.engine.runtime.runtime import Runtime
-from framework.server.agent_schemas import (
-    AgentDetail,
-    AgentHistory,
-    AgentList,
-    AgentPrompt,
-    AgentVersion,
-    PromptSample,
-)
-from framework.server.identity import Identity, identity_of
+from framework.server.identity import Identity, identity_of, requires
 from framework.server.openapi import error_responses
 from framework.server.paging import Cursor, OptionalSize, page_of
 from framework.server.request_handling import json_response
-from framework.server.roles import requires
-from framework.types.errors import AgentNotFound
+from framework.server.schemas import ResponseModel, redact_changes, redact_problems
+from framework.types.errors import AgentBroken, AgentNotFound, RequestError
+from framework.types.problem import Change, Problem
+from framework.types.redact import redact_problem
+from framework.types.spec import InputSpec, ModelSettings, RuntimePolicy, TemplateRef
+
+_PLACED_KEYS = (
+    *("model", "fallback_models", "model_settings", "executor", "instructions", "inputs", "routing"),
+    *("skill_policy", "runtime_policy", "budgets", "plan", "sub_agents", "hooks"),
+)
+"""Keys of an agent file whose places a client gets, besides those of limits."""
+
+
+Origin = Literal["input", "vars", "runtime"]
+
+
+class AgentList(ResponseModel):
+    """The available agents."""
+
+    generation: int
+    agents: tuple[AgentSummary, ...]
+    next: str | None = None
+    """`cursor` of the next page; null at the end."""
+
+
+class PromptSample(BaseModel):
+    """Sample values to render a prompt with."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    inputs: dict[str, Any] = {}
+    """Values of the agent's inputs; the others are placeholders."""
+    locale: str | None = Field(default=None, max_length=35)
+    """Language of the prompt. Default: the setting `locale`."""
+
+
+class PromptVariable(ResponseModel):
+    """A variable that a template reads."""
+
+    name: str
+    origin: Origin
+    """Who provides it: the request, the agent's file, or the runtime."""
+
+
+class AgentPrompt(ResponseModel):
+    """The system prompt of an agent."""
+
+    template: str | None = None
+    """Path of its template below `prompts/`, unless the agent's file contains the text."""
+    path: str
+    """The file that contains the text: the template's variant for the locale, or the agent's file."""
+    locales: tuple[str, ...] = ()
+    """Locales that the template has a variant for."""
+    source: str
+    """The text in that file."""
+    variables: tuple[PromptVariable, ...] = ()
+    """The variables that the template reads, by name."""
+    rendered: str | None = None
+    """The first message of a conversation, with placeholders for inputs, unless the template fails."""
+    tokens: int | None = None
+    """Estimated tokens of the rendered text."""
+    problem: str | None = None
+    """Why the template fails."""
+    details: Problem | None = None
+    """The same as data, with the line of the template."""
+
+    @classmethod
+    def of(
+        cls, agent: Agent, generation: Generation, locale: str | None, inputs: dict[str, Any] | None = None
+    ) -> AgentPrompt:
+        """Return the prompt of an agent, rendered for a locale and with checked values of some inputs."""
+        known = _prompt_source(agent, locale or generation.settings.locale)
+        try:
+            found = render_prompt(agent, generation.settings, locale, inputs or {})
+        except PromptError as error:
+            return cls(**known, problem=str(error), details=redact_problem(error.problem))
+        return cls(**known, rendered=found.system_prompt, tokens=found.system_prompt_tokens)
+
+
+class AgentRouting(ResponseModel):
+    """Why an agent is chosen for a message that names none."""
+
+    priority: int
+    """If the rules of several agents match, the highest priority decides."""
+    keywords: tuple[str, ...]
+    patterns: tuple[str, ...]
+    examples: tuple[str, ...]
+    model: str | None = None
+    """Model that chooses an agent by its description if no rule matches."""
+    is_default: bool
+    """Whether it gets the messages for which neither a rule nor a model chose an agent."""
+
+    @classmethod
+    def of(cls, agent: Agent, generation: Generation) -> AgentRouting:
+        """Return the routing of an agent."""
+        rules, settings, is_default = agent.spec.routing, generation.settings.routing, False
+        with suppress(AgentBroken, RequestError):
+            is_default = (
+                default_route(generation.agents, settings.default_agent, generation.broken).agent.name == agent.name
+            )
+        return cls(**rules.model_dump(), model=settings.model, is_default=is_default)
+
+
+class AgentDetail(ResponseModel):
+    """An agent: what it may do, what it needs, and its prompt."""
+
+    generation: int
+    digest: str
+    """Digest of the configuration."""
+    name: str
+    description: str
+    policy: AgentPolicy
+    """Its tools, limits, budgets and hooks, as `agentsd explain` prints them."""
+    fallback_models: tuple[str, ...]
+    model_settings: ModelSettings
+    plan: dict[str, Any]
+    """The effective `plan`, used if the executor writes plans."""
+    routing: AgentRouting
+    sub_agents: tuple[str, ...]
+    inputs: dict[str, InputSpec]
+    """Variables that a request provides, by name."""
+    prompt: AgentPrompt
+    files: tuple[str, ...]
+    """Its file and the project's templates that it uses."""
+    places: dict[str, str]
+    """`file:line` of the keys that its file contains, such as `runtime_policy.max_steps`."""
+    problems: tuple[Problem, ...]
+    """Errors and warnings of its file and its templates."""
+
+    @classmethod
+    def of(cls, agent: Agent, generation: Generation, locale: str | None) -> AgentDetail:
+        """Return an agent, with its prompt rendered for a locale."""
+        templates = agent.prompts.project_names.intersection(agent.prompts.closure(template_names(agent.spec)))
+        files = (agent.path, *(f"{PROMPTS_FOLDER}/{name}" for name in sorted(templates)))
+        return cls(
+            generation=generation.number,
+            digest=generation.digest,
+            name=agent.name,
+            description=agent.spec.description,
+            policy=agent_policy(agent, generation),
+            fallback_models=agent.spec.fallback_models,
+            model_settings=agent.spec.model_settings,
+            plan=agent.spec.plan.model_dump(mode="json", by_alias=True),
+            routing=AgentRouting.of(agent, generation),
+            sub_agents=agent.spec.sub_agents,
+            inputs=agent.spec.inputs,
+            prompt=AgentPrompt.of(agent, generation, locale),
+            files=files,
+            places=_places(agent),
+            problems=redact_problems([problem for problem in generation.problems if problem.path in files]),
+        )
+
+
+class AgentVersion(ResponseModel):
+    """A generation that changed an agent."""
+
+    generation: int
+    at: datetime
+    trigger: Trigger
+    live: bool
+    """Whether this version of the agent is live."""
+    stale: bool
+    """Whether its file was invalid, so that its last good version was live."""
+    changes: tuple[Change, ...]
+    """Changed keys of the agent's file."""
+    files: tuple[FileChange, ...]
+    """Changed files: the agent's own, and templates. Empty if only its tools or its sub-agents changed."""
+
+    @classmethod
+    def of(cls, revision: AgentRevision, *, live: bool) -> AgentVersion:
+        """Return a revision."""
+        entry = revision.entry
+        return cls(
+            generation=entry.number,
+            at=entry.at,
+            trigger=entry.trigger,
+            live=live,
+            stale=revision.stale,
+            changes=redact_changes(revision.changes),
+            files=revision.files,
+        )
+
+
+class AgentHistory(ResponseModel):
+    """The generations in the history that changed an agent, the latest first."""
+
+    agent: str
+    versions: tuple[AgentVersion, ...]
+    next: str | None = None
+    """`cursor` of the next page; null at the end."""
+
+
+def _prompt_source(agent: Agent, locale: str) -> dict[str, Any]:
+    own = agent.spec.instructions
+    if not isinstance(own, TemplateRef):
+        return {"path": agent.path, "source": own}
+    variant = agent.prompts.variant_for(own.template, locale)
+    return {
+        "template": own.template,
+        "path": f"{PROMPTS_FOLDER}/{variant}",
+        "locales": tuple(agent.prompts.locales(own.template)),
+        "source": agent.prompts.closure([variant])[variant],
+        "variables": tuple(_variables(agent, own, locale)),
+    }
+
+
+def _variables(agent: Agent, source: TemplateRef, locale: str) -> Iterator[PromptVariable]:
+    """Yield the variables that a template reads. Inputs take precedence over `vars`."""
+    given: dict[Origin, Iterable[str]] = {
+        "runtime": [*agent.variables, *NO_RUN.data(), "locale", "user"],
+        "vars": source.vars,
+        "input": agent.spec.inputs,
+    }
+    origins = {name: origin for origin, names in given.items() for name in names}
+    for name in sorted(agent.prompts.variables_for(source.template, locale)):
+        if name in origins:  # not a function such as `range`
+            yield PromptVariable(name=name, origin=origins[name])
+
+
+def _places(agent: Agent) -> dict[str, str]:
+    limits = [("runtime_policy", key) for key in RuntimePolicy.model_fields if key != "confirm"]
+    confirm = [("runtime_policy", "confirm", key) for key in ("from", "expires", "on_expiry")]
+    paths: list[tuple[str, ...]] = [*((key,) for key in _PLACED_KEYS), *limits, *confirm]
+    places = {".".join(path): agent.place(*path) for path in paths}
+    return {key: place for key, place in places.items() if place != DEFAULT_PLACE}
 
 
 def add_agent_routes(routes: APIRouter, runtime: Runtime) -> None:

@@ -10,11 +10,10 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from framework.engine.runtime.runtime import Runtime
-from framework.server.identity import identity_of
+from framework.server.identity import identity_of, requires
 from framework.server.owned import count_runs_for, list_runs_for
 from framework.server.paging import Cursor, OldCursor, PageSize, either, page_of
 from framework.server.request_handling import verbatim_response
-from framework.server.roles import requires
 from framework.server.run_requests import Id
 from framework.server.run_schemas import ApprovalList, PendingRun
 from framework.server.schemas import ResponseModel

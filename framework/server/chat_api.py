@@ -9,11 +9,10 @@ from fastapi.responses import JSONResponse, Response
 
 from framework.server.errors import run_error_body
 from framework.server.event_stream import until_client_leaves
-from framework.server.identity import identity_of
+from framework.server.identity import identity_of, requires
 from framework.server.keyed_responses import IdempotencyHeader
 from framework.server.openapi import STREAM_RESPONSE, error_responses
 from framework.server.request_handling import accepted_locale, verbatim_response
-from framework.server.roles import requires
 from framework.server.run_requests import ChatBody, RunBody
 from framework.server.run_schemas import ChatResponse
 from framework.server.run_service import OwnedRun, RunService

@@ -9,13 +9,12 @@ from fastapi.responses import Response
 
 from framework.engine.runtime.fork import fork_conversation as copy_conversation
 from framework.engine.runtime.runtime import Runtime
-from framework.server.identity import identity_of
+from framework.server.identity import identity_of, requires
 from framework.server.keyed_responses import IdempotencyHeader, KeyedResponses
 from framework.server.openapi import error_responses
 from framework.server.owned import list_conversations_for, load_conversation_for
 from framework.server.paging import Cursor, PageSize
 from framework.server.request_handling import verbatim_response
-from framework.server.roles import requires
 from framework.server.run_requests import ForkBody, Id
 from framework.server.run_schemas import (
     ConversationDetail,

@@ -10,11 +10,10 @@ from fastapi.responses import StreamingResponse
 
 from framework.server.event_feed import ConfigFeed
 from framework.server.event_stream import EventStreamResponse, encode_event
-from framework.server.identity import identity_of
+from framework.server.identity import identity_of, requires
 from framework.server.key_limits import KeyLimits
 from framework.server.open_streams import OpenStreams
 from framework.server.openapi import STREAM_RESPONSE, error_responses
-from framework.server.roles import requires
 
 
 def add_event_routes(routes: APIRouter, feed: ConfigFeed, limits: KeyLimits, streams: OpenStreams) -> None:

@@ -6,10 +6,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from framework.engine.runtime.runtime import Runtime
-from framework.server.identity import identity_of
+from framework.server.identity import identity_of, requires
 from framework.server.owned import read_fleet_for
 from framework.server.request_handling import verbatim_response
-from framework.server.roles import requires
 from framework.types.fleet import Fleet
 
 

@@ -7,9 +7,8 @@ from fastapi.responses import Response
 
 from framework.config.api_keys import ROLES, Role
 from framework.engine.runtime.runtime import Runtime
-from framework.server.identity import Identity, identity_of
+from framework.server.identity import Identity, identity_of, requires
 from framework.server.request_handling import verbatim_response
-from framework.server.roles import requires
 from framework.server.schemas import ResponseModel
 from framework.types.version import installed_version
 

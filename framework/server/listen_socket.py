@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from ipaddress import ip_address
 
 from framework.config.settings import ServerSettings
-from framework.server.loopback import is_loopback
+from framework.server.identity import is_loopback
 from framework.types.errors import AgentsdError, ConfigError
 
 

@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute
 from framework.config.api_keys import ROLES
 from framework.config.schema import field_docs
 from framework.server.errors import ErrorResponse
-from framework.server.roles import requires
+from framework.server.identity import requires
 from framework.types.version import installed_version
 
 STREAM_RESPONSE: dict[str, Any] = {

@@ -9,9 +9,8 @@ from fastapi import APIRouter, Request, Response
 
 from framework.engine.runtime.runtime import Runtime
 from framework.server.errors import MetricsUnavailable
-from framework.server.identity import Identify, check_access
+from framework.server.identity import Identify, check_access, require, requires
 from framework.server.request_handling import guarded_route, json_response, with_security_headers
-from framework.server.roles import require, requires
 from framework.server.schemas import HealthResponse, ReadinessResponse, redact_problems
 from framework.server.store_check import StoreCheck
 from framework.telemetry.prometheus import Scrape

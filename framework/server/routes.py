@@ -8,7 +8,6 @@ from starlette.requests import HTTPConnection
 from framework.config.overlay import settings_source
 from framework.config.settings import unset_key_problems
 from framework.engine.runtime.runtime import Runtime
-from framework.server.access import access_check
 from framework.server.agents_api import add_agent_routes
 from framework.server.agui.endpoint import add_agui_routes
 from framework.server.approvals_api import add_approval_routes
@@ -19,7 +18,7 @@ from framework.server.event_feed import ConfigFeed
 from framework.server.events_api import add_event_routes
 from framework.server.files_api import add_file_routes
 from framework.server.fleet_api import add_fleet_routes
-from framework.server.identity import FULL_ACCESS, Identify, Identity
+from framework.server.identity import FULL_ACCESS, Identify, Identity, access_check
 from framework.server.identity_api import add_identity_routes
 from framework.server.key_limits import KeyLimits
 from framework.server.keyed_responses import KeyedResponses

@@ -12,13 +12,12 @@ from pydantic import Field
 
 from framework.engine.runtime.runtime import Runtime
 from framework.server.chat_api import submit_body
-from framework.server.identity import identity_of
+from framework.server.identity import identity_of, requires
 from framework.server.keyed_responses import IdempotencyHeader, KeyedResponses
 from framework.server.openapi import STREAM_RESPONSE, error_responses
 from framework.server.owned import list_runs_for, load_run_info_for
 from framework.server.paging import Cursor, OldCursor, OptionalSize, PageSize, either, page_of
 from framework.server.request_handling import compressed_response, verbatim_response
-from framework.server.roles import requires
 from framework.server.run_requests import DecisionsBody, RatingBody, RunBody, RunFilters
 from framework.server.run_schemas import RunDetail, RunList, RunRating, RunReference, RunSummary, StoredTrace
 from framework.server.run_service import OwnedRun, RunService

@@ -10,7 +10,7 @@ import pytest
 
 from framework.config.api_keys import ApiKey
 from framework.config.settings import Settings
-from framework.server.access import access_check
+from framework.server.identity import access_check
 from framework.types.redact import redact
 from tests.support.api_keys import request_with
 from tests.support.commands import agentsd_in_process

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from framework.config.templates.prompt_check import OWN_VARIABLE_TEXTS, RUN_VARIABLE_TEXTS, runtime_samples
 from framework.config.templates.prompts import shipped_templates
-from framework.config.templates.samples import runtime_samples
-from framework.config.templates.variables import OWN_VARIABLE_TEXTS, RUN_VARIABLE_TEXTS
 from tests.support.commands import agentsd_in_process
 from tests.support.projects import agent, write
 

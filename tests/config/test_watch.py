@@ -20,13 +20,12 @@ import watchfiles
 
 from framework import Runtime
 from framework.config import watch
-from framework.config.files.debounce import Debouncer
 from framework.config.files.scanner import Scanner
 from framework.config.files.snapshot import Snapshot
 from framework.config.generations.candidate import Candidate
 from framework.config.generations.catalog import Catalog
 from framework.config.settings import Settings
-from framework.config.watch import WatchedFolders
+from framework.config.watch import Debouncer, WatchedFolders
 from framework.types.events import ConfigRejected
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write

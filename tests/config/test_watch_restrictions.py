@@ -16,7 +16,7 @@ from uuid import uuid4
 import pytest
 
 from framework import Runtime
-from framework.config.files import debounce
+from framework.config import watch as watch_module
 from framework.config.generations.generation import Generation
 from tests.support.projects import agent, write
 
@@ -242,7 +242,7 @@ def test_a_trial_is_abandoned_when_its_plugin_changes(tmp_path: Path, slow: Slow
 def test_a_plugin_that_never_stops_changing_does_not_hold_back_other_files(
     tmp_path: Path, slow: SlowPackage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(debounce, "_MIN_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(watch_module, "_MIN_PATIENCE_SECONDS", 0.1)
 
     async def rewrite() -> None:
         for number in range(1000):

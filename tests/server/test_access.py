@@ -14,12 +14,10 @@ from pydantic import SecretStr
 
 from framework.config.overlay import SettingsSource
 from framework.config.settings import ServerSettings, Settings
-from framework.server.access import access_check
 from framework.server.errors import AccessDenied, Unauthenticated
 from framework.server.event_feed import MAX_EVENTS, ConfigFeed
-from framework.server.identity import FULL_ACCESS, LOCAL
+from framework.server.identity import FULL_ACCESS, LOCAL, access_check, is_loopback
 from framework.server.listen_socket import CannotListen, bind_socket, server_url
-from framework.server.loopback import is_loopback
 from framework.server.schemas import redact_changes
 from framework.types.errors import ConfigError
 from framework.types.events import ConfigReloaded

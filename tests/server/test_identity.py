@@ -19,19 +19,19 @@ from starlette.requests import HTTPConnection
 from framework import Runtime
 from framework.config.api_keys import ROLES, ApiKey, Rate
 from framework.server import router
-from framework.server.access import access_check
 from framework.server.app import create_app
 from framework.server.errors import AccessDenied, Unauthenticated, error_body
 from framework.server.event_feed import ConfigFeed
 from framework.server.identity import (
     FULL_ACCESS,
     Identity,
+    access_check,
     agent_for,
     check_access,
     identity_of,
     is_current,
+    require,
 )
-from framework.server.roles import require
 from framework.telemetry.server_metrics import ServerMetrics
 from framework.types.errors import AgentNotFound, RequestError
 from framework.types.redact import MASK
@@ -122,7 +122,7 @@ def test_every_key_is_compared_whichever_matches(monkeypatch: pytest.MonkeyPatch
         compared.append(one == other)
         return compared[-1]
 
-    monkeypatch.setattr("framework.server.access.compare_digest", counted)
+    monkeypatch.setattr("framework.server.identity.compare_digest", counted)
     names = [f"key-{number}-0123456789" for number in range(20)]
     check = key_check(*(key_entry(f"k{number}", name) for number, name in enumerate(names)))
     for name in (names[0], names[10], names[-1]):

@@ -18,7 +18,7 @@ from framework.llm.scripted import ScriptedModel, calls
 from framework.replay.player import StoredRun
 from framework.server import router
 from framework.server.errors import ReplayTimeout, TooManyReplays
-from framework.server.replays import MAX_REPLAYS, Replays
+from framework.server.replay_api import MAX_REPLAYS, Replays
 from framework.testing import Turn
 from framework.types.messages import Message
 from framework.types.state import RunState
@@ -208,7 +208,7 @@ class Replaying:
 @pytest.fixture
 def replaying(monkeypatch: pytest.MonkeyPatch) -> Replaying:
     found = Replaying()
-    monkeypatch.setattr("framework.server.replays.replay", found)
+    monkeypatch.setattr("framework.server.replay_api.replay", found)
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
-from framework.server.roles import RoleRequired
+from framework.server.identity import RoleRequired
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,14 @@ from framework.config.agents.lint import lint
 from framework.config.agents.models import model_problems
 from framework.config.agents.rules import rule_problems
 from framework.config.agents.toolbox import Toolbox
-from framework.config.templates.prompt_check import prompt_problems, runtime_templates
+from framework.config.templates.prompt_check import (
+    CONVERSATION_VARIABLES,
+    NO_RUN,
+    RunVariables,
+    prompt_problems,
+    runtime_templates,
+)
 from framework.config.templates.prompts import Prompts
-from framework.config.templates.variables import CONVERSATION_VARIABLES, NO_RUN, RunVariables
 from framework.config.yaml.document import Document, KeyPath
 from framework.config.yaml.environment import variable_hint
 from framework.config.yaml.parse import MAX_FILE_PROBLEMS, ParseError, sort_problems

@@ -6,9 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from framework.config.agents.compile import Agent, template_names
-from framework.config.templates.prompt_check import runtime_templates
+from framework.config.templates.prompt_check import (
+    OWN_VARIABLE_TEXTS,
+    PLAN_TEMPLATE,
+    RUN_VARIABLE_TEXTS,
+    runtime_templates,
+)
 from framework.config.templates.prompts import PROMPTS_FOLDER, base_name
-from framework.config.templates.variables import OWN_VARIABLE_TEXTS, PLAN_TEMPLATE, RUN_VARIABLE_TEXTS
 from framework.config.yaml.document import DocumentError, read_document
 from framework.tools.plugins.loader import plugins_of
 from framework.types.spec import TemplateRef

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Set
 
+from framework.config.templates.prompt_check import PLAN_TEMPLATE
 from framework.config.templates.prompts import Prompts
-from framework.config.templates.variables import PLAN_TEMPLATE
 from framework.config.yaml.document import Document, KeyPath
 from framework.tools.conditions import has_argument
 from framework.tools.locations import location_kind

@@ -2,9 +2,7 @@
 
 In reading order; each module imports only from those below it:
 
-    debounce  Decides when changed files take effect: after a quiet period that depends on the change.
     editing   Writes files atomically, on request only if they are still the version that was read.
     scanner   Scans the project's files repeatedly, and opens only those that may have changed.
     snapshot  Snapshots of the project's files, from which generations are built.
-    reading   Finds the relevant files below a folder and reads each one consistently.
 """

@@ -17,7 +17,7 @@ from pathlib import Path
 from secrets import token_hex
 from shutil import copymode
 
-from framework.config.files.reading import is_read_below
+from framework.config.files.scanner import is_read_below
 from framework.config.files.snapshot import AGENTS, PROJECT_FOLDERS, PROMPTS, source_digest
 from framework.config.overlay import is_settings_file
 from framework.config.yaml.document import MAX_DOCUMENT_BYTES

@@ -1,18 +1,178 @@
-"""Renders an agent's templates with sample values, to report unknown variables and broken includes at load."""
+"""Checks an agent's templates when its file is loaded: variables, and rendering with samples."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from jinja2 import TemplateSyntaxError
 
 from framework.config.templates.prompts import PromptError, Prompts
-from framework.config.templates.samples import input_samples, runtime_samples
-from framework.config.templates.variables import PLAN_TEMPLATE, run_samples
 from framework.config.yaml.document import Document, KeyPath
+from framework.types.http import HttpLimits
+from framework.types.messages import Message, Summary
+from framework.types.plan import Plan, PlanStep
 from framework.types.problem import Problem
-from framework.types.spec import AgentSpec, TemplateRef
+from framework.types.spec import AgentSpec, InputSpec, TemplateRef
+
+HTTP_TOOL = "http_request"
+_SHOWN_DOMAINS = 20
+CONVERSATION_VARIABLES = frozenset({"message", "history"})
+"""Variables whose values differ between runs."""
+RUN_VARIABLES = CONVERSATION_VARIABLES | {"http", "parallel_calls"}
+RUN_VARIABLE_TEXTS: Mapping[str, str] = {
+    "agent": "the agent: `name`, `description`",
+    "history": "the earlier messages that are sent to the model, oldest first, each with `role` and `content`",
+    "http": "limits of `http_request`: `domains`, `methods`, `timeout`; `none` if the agent does not have this tool",
+    "limits": "the current limits, such as `limits.timeout`, in seconds",
+    "locale": "the language",
+    "message": "the current user message",
+    "parallel_calls": "whether the model can call several tools in one turn",
+    "tools": "the offered tools, each with `name`, `description`, `parameters`",
+    "user": "the user; in instructions only",
+}
+"""Descriptions of the variables that every template of a run receives, for editors."""
+PLAN_TEMPLATE = "plan.j2"
+"""Template that asks for a plan, unless the agent names another."""
+OWN_VARIABLE_TEXTS: Mapping[str, Mapping[str, str]] = {
+    PLAN_TEMPLATE: {
+        "feedback": "what a person wants changed in the last plan; empty if nobody was asked",
+        "findings": "why the last plan is invalid, one text each; empty if it is not",
+        "max_plan_steps": "how many steps the plan may have",
+        "progress": "steps of the plan in progress that have begun, each with `id`, `status`, `description`",
+    },
+    "summary.j2": {
+        "plan": "the executed plan: `goal`, and `steps`, each with `id`, `status`, `description`, `replaced`"
+    },
+    "compress.j2": {"requests": "the beginning of each user message that is summarized"},
+    "earlier.j2": {"summary": "the summary of the beginning of the conversation: `text`, `events`, `facts`"},
+    "error.j2": {
+        "findings": "invalid arguments, each with `field`, `kind`, `problem`, `value`, `expected`, `fix`",
+        "hint": "what to do; may be empty",
+        "message": "why the call failed",
+        "tool": "the tool that was called",
+    },
+}
+"""Descriptions of the variables that only one of the runtime's own templates receives, by template."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunVariables:
+    """The values of one run. They are data: templates insert them without rendering them."""
+
+    message: str = ""
+    """The current user message."""
+    history: Sequence[Message] = ()
+    """Earlier messages of the conversation, as far as they are sent to the model."""
+    http: HttpLimits | None = None
+    """Limits of `http_request`; None if the agent does not have this tool."""
+    parallel_calls: bool = True
+    """Whether the model can call several tools in one turn."""
+
+    def data(self) -> dict[str, Any]:
+        """Return all variables by name, as plain data."""
+        history = [{"role": message.role, "content": message.content} for message in self.history]
+        return {"message": self.message, "history": history, **self.limits()}
+
+    def limits(self) -> dict[str, Any]:
+        """Return the variables that are equal for many runs."""
+        if self.http is None:
+            return {"http": None, "parallel_calls": self.parallel_calls}
+        domains = self.http.domains
+        more = len(domains) - _SHOWN_DOMAINS
+        shown = [*domains[:_SHOWN_DOMAINS], *([f"{more} more"] if more > 0 else [])]
+        http = {"domains": shown, "methods": list(self.http.methods), "timeout": self.http.timeout}
+        return {"http": http, "parallel_calls": self.parallel_calls}
+
+
+NO_RUN = RunVariables()
+"""The values outside a run: no message, no history, no HTTP access."""
+
+
+def run_samples(used: Collection[str]) -> Mapping[str, RunVariables]:
+    """Return sample values by description; more than one only if the template uses variables of the run."""
+    messages = (Message(role="user", content="text"), Message(role="assistant", content="text"))
+    samples = {"": RunVariables("text", messages, HttpLimits(domains=("example.com",)))}
+    if RUN_VARIABLES.isdisjoint(used):
+        return samples
+    return {**samples, ", in a new conversation": RunVariables("text")}
+
+
+class AnyValue(dict[str, Any]):
+    """A placeholder for an object of undeclared shape: it has every key and accepts every operator."""
+
+    def __missing__(self, key: str) -> AnyValue:
+        return self
+
+    def _self(self, *_: object) -> AnyValue:
+        return self
+
+    def _false(self, _: object) -> bool:
+        return False
+
+    def __format__(self, _: str) -> str:
+        return ""
+
+    def __float__(self) -> float:
+        return 0.0
+
+    def __index__(self) -> int:
+        return 0
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _self
+    __floordiv__ = __mod__ = __neg__ = __round__ = _self
+    __lt__ = __le__ = __gt__ = __ge__ = _false
+
+
+def input_samples(inputs: Mapping[str, InputSpec]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield sample requests with a description: one with all inputs, and one with the required inputs only."""
+    samples = {name: _sample(field) if field.default is None else field.default for name, field in inputs.items()}
+    yield "with all inputs", samples
+    if optional := {name: field.default for name, field in inputs.items() if not field.required}:
+        yield f"without {', '.join(optional)}", samples | optional
+
+
+def placeholders(inputs: Mapping[str, InputSpec]) -> dict[str, Any]:
+    """Return a value to display for each input: its default, or its name in angle brackets."""
+    return {
+        name: field.default if field.default is not None else f"<{name}>" if field.type == "string" else _sample(field)
+        for name, field in inputs.items()
+    }
+
+
+def runtime_samples(shared: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the runtime's own templates with sample variables; all but `error.j2` also receive `shared`."""
+    steps = tuple(PlanStep(id=f"s{n}", description="text", status=s) for n, s in enumerate(("done", "failed")))
+    yield "react.j2", shared
+    planning = {"findings": [], "feedback": "", "progress": [], "max_plan_steps": 1}
+    progress = [{"id": "s1", "status": "done", "description": "text"}]
+    yield "plan.j2", {**shared, **planning}
+    yield "plan.j2", {**shared, **planning, "findings": ["text"], "feedback": "text", "progress": progress}
+    yield "summary.j2", {**shared, "plan": Plan(goal="text", steps=steps).model_dump()}
+    yield "compress.j2", {**shared, "requests": ["text"]}
+    summary = Summary(upto=1, text="text", events=("text",), facts=("text",)).model_dump()
+    yield "earlier.j2", {**shared, "summary": summary}
+    yield "earlier.j2", {**shared, "summary": {**summary, "events": (), "facts": ()}}
+    finding = {"field": "text", "kind": "value", "problem": "text", "value": "text", "expected": "text", "fix": "text"}
+    yield "error.j2", {"tool": "text", "message": "text", "hint": None, "findings": []}
+    yield "error.j2", {"tool": "text", "message": "text", "hint": None, "findings": [finding]}
+
+
+def _sample(field: InputSpec) -> Any:
+    match field.type:
+        case "string":
+            return "text"
+        case "integer":
+            return 1
+        case "number":
+            return 1.5
+        case "boolean":
+            return True
+        case "array":
+            return [AnyValue()]
+        case "object":
+            return AnyValue()
 
 
 class Renderable(Protocol):

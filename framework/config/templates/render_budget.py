@@ -1,12 +1,9 @@
-"""Counts units of rendering work and measures values.
-
-A unit is about a third of a microsecond. The count depends only on the values, not on a clock, so that a template
-renders either on every machine or on none.
-"""
+"""Limits the work of rendering: counts units, and what each filter, method and operator costs."""
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, KeysView, ValuesView
+import re
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -101,3 +98,254 @@ def measure(value: Any) -> tuple[int, int]:
 def charge_deep(value: Any) -> None:
     """Count a pass over a value and all nested values."""
     charge(1 + len(value) // CHARS_PER_UNIT if type(value) is str else measure(value)[0])
+
+
+_MAX_PRECISION = 1_000
+_COPIED_BYTES_PER_UNIT = 4_096
+"""Bytes that can be copied in one unit."""
+_BASE_UNITS = 2
+"""Units of any filter, operator or test, in addition to its work."""
+_NUMBER = re.compile(r"\d+")
+
+
+def charge_operator(operator: str, left: Any, right: Any) -> None:
+    """Count the work of a binary operator; raise TemplateWorkError if it exceeds a limit."""
+    charge(_BASE_UNITS)
+    if operator == "%" and isinstance(left, TEXT_TYPES):
+        charge_format(left, right if isinstance(right, tuple) else (right,))
+    elif operator == "*":
+        for value, times in ((left, right), (right, left)):
+            if isinstance(value, (*TEXT_TYPES, list, tuple)) and isinstance(times, int):
+                require_size(len(value) * max(times, 0))
+    elif (
+        operator == "+"
+        and isinstance(left, (*TEXT_TYPES, list, tuple))
+        and isinstance(right, (*TEXT_TYPES, list, tuple))
+    ):
+        require_size(len(left) + len(right))
+    if isinstance(left, int) and isinstance(right, int):
+        _charge_integers(operator, left.bit_length(), right)
+
+
+def _charge_integers(operator: str, bits: int, right: int) -> None:
+    size = bits + right.bit_length()
+    if operator == "**":
+        size = bits * max(right, 0) if bits > 1 else 1
+    if size > MAX_INTEGER_BITS:
+        raise TemplateWorkError(f"creates a number of {size} bits; the limit is {MAX_INTEGER_BITS}: {LIMIT_HINT}")
+    charge((size // 512) ** 2)
+
+
+def charge_format(template: str | bytes, values: Sequence[Any]) -> None:
+    """Count the work of `template % values`; raise TemplateWorkError if it exceeds a limit."""
+    text = template if isinstance(template, str) else template.decode("latin-1")
+    fields = text.count("%")
+    widths = sum(_width(digits) for digits in _NUMBER.findall(text))
+    widths += sum(abs(value) for value in values if isinstance(value, int)) if "*" in text else 0
+    largest = max((measure(value)[0] for value in _format_values(values)), default=0)
+    require_size(len(text) + widths + fields * largest * CHARS_PER_UNIT)
+
+
+def _format_values(values: Sequence[Any]) -> list[Any]:
+    return [part for value in values for part in (value.values() if isinstance(value, Mapping) else (value,))]
+
+
+def _width(digits: str) -> int:
+    return int(digits) if len(digits) < 10 else MAX_VALUE_SIZE + 1
+
+
+def charge_field(text: str, specification: str) -> None:
+    """Count the work of one field of `str.format`."""
+    require_size(len(text) + sum(_width(digits) for digits in _NUMBER.findall(specification)))
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, TEXT_TYPES) else 4 * measure(value)[0]
+
+
+def _padded(value: Any, width: Any = 80, *_: Any) -> None:
+    require_size(_length(value) + _number(width))
+
+
+def _indented(value: Any, width: Any = 4, *_: Any, **__: Any) -> None:
+    lines = value.count("\n") + 1 if isinstance(value, str) else 1
+    require_size(_length(value) + lines * (len(width) if isinstance(width, str) else _number(width)))
+
+
+def _replaced(value: Any, old: Any, new: Any, count: Any = None, *_: Any) -> None:
+    if isinstance(value, TEXT_TYPES) and isinstance(old, type(value)):
+        occurrences = value.count(old)  # type: ignore[arg-type]  # both are of the same type
+        times = min(occurrences, count) if isinstance(count, int) and count >= 0 else occurrences
+        require_size(len(value) + times * _length(new))
+
+
+def _joined(items: Any, separator: Any = "", *_: Any, **__: Any) -> None:
+    if isinstance(items, (*COLLECTION_TYPES, *VIEW_TYPES, *TEXT_TYPES, dict)):
+        between = len(items) * _length(separator)
+        require_size(between + (4 * len(items) if isinstance(items, TEXT_TYPES) else sum(map(_length, items))))
+
+
+def _joined_by(separator: Any, items: Any = (), *_: Any) -> None:
+    _joined(items, separator)
+
+
+def _filled(_: Any, count: Any, *__: Any, **___: Any) -> None:
+    require_size(abs(_number(count)))
+    charge(abs(_number(count)))
+
+
+def _translated(value: Any, table: Any, *_: Any) -> None:
+    longest = max(map(_length, table.values()), default=1) if isinstance(table, Mapping) else 1
+    require_size(_length(value) * max(longest, 1))
+
+
+def _with_tabs(value: Any, width: Any = 8, *_: Any) -> None:
+    if isinstance(value, TEXT_TYPES):
+        tabs = value.count("\t" if isinstance(value, str) else b"\t")  # type: ignore[arg-type]  # chosen by its type
+        require_size(len(value) + tabs * _number(width))
+
+
+def _sized(_: Any, length: Any = 1, *__: Any, **___: Any) -> None:
+    require_size(_number(length))
+
+
+def _searched(value: Any, pattern: Any = "", *_: Any) -> None:
+    if isinstance(value, TEXT_TYPES) and isinstance(pattern, (*TEXT_TYPES, tuple)):
+        charge(len(value) * max(_length(pattern), 1) // 1024)
+
+
+def _rounded(_: Any, precision: Any = 0, *__: Any, **___: Any) -> None:
+    if abs(_number(precision)) > _MAX_PRECISION:
+        raise TemplateWorkError(f"rounds to {precision} digits; the limit is {_MAX_PRECISION}: {LIMIT_HINT}")
+
+
+def _formatted(value: Any, *args: Any, **kwargs: Any) -> None:
+    if isinstance(value, TEXT_TYPES):
+        charge_format(value, (*args, *kwargs.values()))
+
+
+def _summed(items: Any, attribute: Any = None, start: Any = 0) -> None:
+    del attribute
+    if isinstance(start, (*COLLECTION_TYPES, *TEXT_TYPES)) and isinstance(items, (*COLLECTION_TYPES, *VIEW_TYPES)):
+        require_size(len(items) * measure(items)[0])
+
+
+def _as_json(value: Any, indent: Any = None, *_: Any) -> None:
+    if indent is not None:
+        units, depth = measure(value)
+        require_size(units * depth * max(_number(indent), len(indent) if isinstance(indent, str) else 1))
+
+
+def _pretty(value: Any, *_: Any) -> None:
+    units, depth = measure(value)
+    charge(units * depth // 2)
+
+
+def _links(value: Any, *args: Any, **kwargs: Any) -> None:
+    text = value if isinstance(value, str) else ""
+    longest = max(map(len, text.split()), default=0)
+    charge(longest * longest // CHARS_PER_UNIT)
+    words = text.count(".") + text.count("@") + text.count(":")
+    require_size(_length(value) + words * sum(len(item) for item in (*args, *kwargs.values()) if isinstance(item, str)))
+
+
+def _without_tags(value: Any, *_: Any) -> None:
+    if isinstance(value, str):
+        charge(len(value) * value.count("<") // _COPIED_BYTES_PER_UNIT)
+
+
+def _wrapped(value: Any, width: Any = 79, break_long_words: Any = True, wrapstring: Any = None, *_: Any) -> None:
+    del break_long_words
+    if isinstance(value, str):
+        lines = len(value) // max(_number(width), 1) + value.count("\n") + 1
+        longest = max(map(len, value.split()), default=0)
+        charge(longest * longest // max(_number(width), 1) // _COPIED_BYTES_PER_UNIT)
+        require_size(len(value) + lines * _length(wrapstring or "\n"))
+
+
+_GROWING_FILTERS: Mapping[str, Callable[..., None]] = {
+    "batch": _filled,
+    "center": _padded,
+    "format": _formatted,
+    "indent": _indented,
+    "join": _joined,
+    "pprint": _pretty,
+    "replace": _replaced,
+    "round": _rounded,
+    "slice": _filled,
+    "striptags": _without_tags,
+    "sum": _summed,
+    "tojson": _as_json,
+    "trim": _searched,
+    "urlize": _links,
+    "wordwrap": _wrapped,
+}
+"""Filters whose result or work can be many times larger than their input."""
+_GROWING_METHODS: Mapping[str, Callable[..., None]] = {
+    **dict.fromkeys(("center", "ljust", "rjust", "zfill"), _padded),
+    **dict.fromkeys(("strip", "lstrip", "rstrip", "rfind", "rindex", "rsplit", "rpartition"), _searched),
+    "expandtabs": _with_tabs,
+    "join": _joined_by,
+    "replace": _replaced,
+    "to_bytes": _sized,
+    "translate": _translated,
+}
+"""Methods of built-in types whose result or work can be many times larger than their input."""
+_CONSTANT_FILTERS = frozenset(
+    {"abs", "attr", "count", "d", "default", "filesizeformat", "first", "float", "last", "length"}
+)
+_CONSTANT_FILTERS |= {"random"}
+"""Filters that do not read their whole input."""
+_PER_ITEM_FILTERS = frozenset({"items", "map", "reject", "rejectattr", "select", "selectattr"})
+"""Filters that evaluate an expression or test for each item."""
+_COPYING_FILTERS = frozenset({"batch", "list", "reverse", "slice"})
+"""Filters that copy references to the items."""
+_COMBINING_FILTERS = frozenset({"groupby", "join", "max", "min", "sort", "sum", "unique"})
+"""Filters that read a whole iterator before they return."""
+_FILTER_FACTORS: Mapping[str, int] = {
+    **dict.fromkeys(("dictsort", "groupby", "sort", "unique", "xmlattr"), 4),
+    **dict.fromkeys(("pprint", "striptags", "title", "urlencode", "urlize", "wordcount", "wordwrap"), 16),
+}
+"""Work of slow filters, as a multiple of a pass in C."""
+COMPARING_TESTS = frozenset({"in", "lower", "upper", "==", "eq", "equalto", "!=", "ne", ">", "gt", "greaterthan", "ge"})
+COMPARING_TESTS |= {">=", "<", "lt", "lessthan", "<=", "le"}
+"""Tests that read their whole operands."""
+
+
+def charge_filter(name: str, value: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Count the work of a filter; return its input, as a list if it is an iterator that is read whole."""
+    if name in _COMBINING_FILTERS and isinstance(value, Iterator):
+        value = list(value)
+    charge(_BASE_UNITS)
+    if (args or kwargs) and name not in _CONSTANT_FILTERS:
+        texts = sum(len(one) // CHARS_PER_UNIT for one in (*args, *kwargs.values()) if isinstance(one, TEXT_TYPES))
+        charge(texts * (1 if isinstance(value, TEXT_TYPES) and name in _GROWING_FILTERS else count_items(value)))
+    if name in _PER_ITEM_FILTERS:
+        charge(shallow_units(value))
+    elif name in _COPYING_FILTERS:
+        charge(1 + shallow_units(value) // 16)
+    elif name not in _CONSTANT_FILTERS:
+        charge(4 * count_items(value) if name in _COMBINING_FILTERS else 0)
+        charge(
+            (1 + len(value) // CHARS_PER_UNIT if type(value) is str else measure(value)[0])
+            * _FILTER_FACTORS.get(name, 1)
+        )
+    if grows := _GROWING_FILTERS.get(name):
+        grows(value, *args, **kwargs)
+    return value
+
+
+def charge_method(name: str, owner: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> None:
+    """Count the work of a method of a string, number or collection."""
+    charge(shallow_units(owner) if isinstance(owner, TEXT_TYPES) else 0)
+    if grows := _GROWING_METHODS.get(name):
+        grows(owner, *args, **kwargs)
+
+
+def charge_test(operands: Iterable[Any]) -> None:
+    """Count the work of a test."""
+    charge(_BASE_UNITS + sum(measure(operand)[0] for operand in operands))

@@ -20,7 +20,7 @@ from jinja2.tests import TESTS
 from jinja2.visitor import NodeTransformer
 from markupsafe import Markup
 
-from framework.config.templates import costs, render_budget
+from framework.config.templates import render_budget
 
 _CHARGE_UNITS, _CHARGE_SHALLOW, _CHARGE_DEEP = "(pass)", "(own)", "(whole)"
 """Names of internal filters that count work. Templates cannot use them, because they are not identifiers."""
@@ -43,14 +43,14 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self.tests.update(_tests())
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        costs.charge_operator(operator, left, right)
+        render_budget.charge_operator(operator, left, right)
         return super().call_binop(context, operator, left, right)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - as Jinja's
         render_budget.charge(_CALL_UNITS)
         owner = __obj.__self__ if isinstance(__obj, (BuiltinMethodType, MethodType)) else None
         if isinstance(owner, _BUILTIN_TYPES):
-            costs.charge_method(__obj.__name__, owner, args, kwargs)
+            render_budget.charge_method(__obj.__name__, owner, args, kwargs)
         return super().call(__context, __obj, *args, **kwargs)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
@@ -83,9 +83,9 @@ class _Formatter(SandboxedFormatter):
     def format_field(self, value: Any, format_spec: str) -> Any:
         render_budget.charge_deep(value)
         render_budget.charge(_CALL_UNITS)
-        costs.charge_field("", format_spec)
+        render_budget.charge_field("", format_spec)
         text = super().format_field(value, format_spec)
-        costs.charge_field(text, "")
+        render_budget.charge_field(text, "")
         return text
 
 
@@ -177,14 +177,14 @@ def _filters() -> dict[str, Any]:
 
 @cache
 def _tests() -> dict[str, Any]:
-    return {name: _bounded_test(function) for name, function in TESTS.items() if name in costs.COMPARING_TESTS}
+    return {name: _bounded_test(function) for name, function in TESTS.items() if name in render_budget.COMPARING_TESTS}
 
 
 def _bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     passed = getattr(getattr(function, "jinja_pass_arg", None), "name", "")
 
     def bounded(context: Context, value: Any = None, *args: Any, **kwargs: Any) -> Any:
-        value = costs.charge_filter(name, value, args, kwargs)
+        value = render_budget.charge_filter(name, value, args, kwargs)
         if not passed:
             return function(value, *args, **kwargs)
         own = {"context": context, "eval_context": context.eval_ctx, "environment": context.environment}[passed]
@@ -195,7 +195,7 @@ def _bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
 
 def _bounded_test(function: Any) -> Callable[..., Any]:
     def bounded(_: Context, *args: Any) -> Any:
-        costs.charge_test(args)
+        render_budget.charge_test(args)
         return function(*args)
 
     return pass_context(bounded)

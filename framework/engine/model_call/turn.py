@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Any
 
-from framework.config.templates.variables import HTTP_TOOL, RunVariables
+from framework.config.templates.prompt_check import HTTP_TOOL, RunVariables
 from framework.conversation import last_messages
 from framework.engine.context.budget_ledger import ExpectedUse
 from framework.engine.context.model_clients import ModelCaller, NamedClient

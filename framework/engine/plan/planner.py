@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from framework.config.templates.variables import PLAN_TEMPLATE
+from framework.config.templates.prompt_check import PLAN_TEMPLATE
 from framework.engine.context.run_context import RunContext
 from framework.engine.model_call.turn import preamble_messages, render
 from framework.engine.plan.references import expected_types, invalid_references, references, referring_parameters

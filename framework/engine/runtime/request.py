@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 
 from framework.config.agents.compile import Agent
 from framework.config.generations.generation import Generation
-from framework.config.templates.samples import placeholders
+from framework.config.templates.prompt_check import placeholders
 from framework.engine.runtime.history import GivenHistory, message_list
 from framework.engine.runtime.type_check import require_type
 from framework.engine.runtime.user_input import UserInput, input_of_message, read_input

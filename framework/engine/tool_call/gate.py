@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from framework.config.agents.compile import Agent
-from framework.config.templates.samples import placeholders
-from framework.config.templates.variables import HTTP_TOOL, RunVariables
+from framework.config.templates.prompt_check import HTTP_TOOL, RunVariables, placeholders
 from framework.engine.context.policy import Policy, Verdict, VerdictKind, agent_verdict
 from framework.engine.context.run_context import RunContext
 from framework.engine.tool_call.results import INVALID_CALL, raised_error_type

@@ -10,8 +10,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 
 from framework.server.errors import NotInstalled
+from framework.server.identity import requires
 from framework.server.openapi import STREAM_RESPONSE, error_responses
-from framework.server.roles import requires
 from framework.server.run_service import RunService
 
 _Respond = Callable[[Request, RunService, str], Awaitable[Response]]

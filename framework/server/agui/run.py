@@ -10,14 +10,21 @@ from ag_ui.core import BaseEvent, Interrupt, ResumeEntry, RunAgentInput, RunErro
 from starlette.requests import Request
 
 from framework.engine.runtime.request import RunOptions
-from framework.server.agui.interrupts import InvalidResume, decision_of, decisions_of, interrupt_of
-from framework.server.agui.request import ForwardedProps, instructions_of, message_of, read_agui_request
+from framework.server.agui.request import (
+    ForwardedProps,
+    InvalidResume,
+    decision_of,
+    decisions_of,
+    instructions_of,
+    interrupt_of,
+    message_of,
+    read_agui_request,
+)
 from framework.server.agui.translation import AguiTranslator
 from framework.server.errors import client_message
 from framework.server.event_stream import EventStreamResponse
-from framework.server.identity import Identity, agent_for, agent_named, identity_of
+from framework.server.identity import Identity, agent_for, agent_named, identity_of, require
 from framework.server.request_handling import accepted_locale
-from framework.server.roles import require
 from framework.server.run_service import OwnedRun, RunService
 from framework.server.wording import pages_of, run_url
 from framework.types.errors import AgentsdError, ConversationBusy, DecisionRefused, RequestError, RunNotFound

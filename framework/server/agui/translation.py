@@ -1,16 +1,28 @@
-"""Translates the events of a run into AG-UI events, in an order that AG-UI clients accept."""
+"""Translates events of runs to those of AG-UI: messages, progress, ids."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from ag_ui.core import (
     PROTOCOL_VERSION,
+    AssistantMessage,
     BaseEvent,
     CustomEvent,
+    FunctionCall,
     Interrupt,
+    Message,
+    MessagesSnapshotEvent,
+    ReasoningEndEvent,
+    ReasoningMessage,
+    ReasoningMessageContentEvent,
+    ReasoningMessageEndEvent,
+    ReasoningMessageStartEvent,
+    ReasoningStartEvent,
     RunAgentInput,
     RunErrorEvent,
     RunFinishedCancelledOutcome,
@@ -18,20 +30,294 @@ from ag_ui.core import (
     RunFinishedInterruptOutcome,
     RunFinishedSuccessOutcome,
     RunStartedEvent,
+    StateSnapshotEvent,
+    StepFinishedEvent,
+    StepStartedEvent,
+    SubagentErrorEvent,
+    SubagentFinishedEvent,
+    SubagentFinishedSuccessOutcome,
+    SubagentFinishedSuspendedOutcome,
+    SubagentStartedEvent,
+    TextMessageContentEvent,
+    TextMessageEndEvent,
+    TextMessageStartEvent,
     TokenUsage,
+    ToolCall,
     ToolCallArgsEvent,
     ToolCallEndEvent,
     ToolCallResultEvent,
     ToolCallStartEvent,
+    ToolMessage,
 )
 
-from framework.server.agui.ids import message_key, subagent_id, tool_call_id
-from framework.server.agui.messages import ThreadMessages
-from framework.server.agui.progress import RunProgress
 from framework.server.wording import reason_text
 from framework.types import events
 from framework.types.messages import Usage
-from framework.types.state import Confirmation, RunResult
+from framework.types.plan import TodoItem
+from framework.types.state import CONFIRMATION_KINDS, Confirmation, RunResult
+
+_MARK = re.compile(r"[~?]|$")
+"""What follows the call's id in the id of a confirmation about it."""
+
+
+def message_key(run_id: str, message_id: str) -> str:
+    """Return the AG-UI id of a message."""
+    return f"{run_id}/{message_id}"
+
+
+def tool_call_id(run_id: str, path: tuple[str, ...], call_id: str) -> str:
+    """Return the AG-UI id of a tool call."""
+    return "/".join((run_id, *path, call_id))
+
+
+def subagent_id(run_id: str, path: tuple[str, ...]) -> str | None:
+    """Return the AG-UI id of the sub-run with this path; None for the root run."""
+    return "/".join((run_id, *path)) if path else None
+
+
+def interrupt_id(run_id: str, confirmation_id: str) -> str:
+    """Return the AG-UI id of a confirmation."""
+    return f"{run_id}/{confirmation_id}"
+
+
+def call_id_of(run_id: str, asked: Confirmation, calls: Iterable[str]) -> str | None:
+    """Return the AG-UI id of the tool call that a confirmation is about; None if it is about a plan or a step.
+
+    Args:
+        run_id: the run that waits for the confirmation.
+        asked: the confirmation. Its id begins with the call's, and may continue with digests after `~` or `?`.
+        calls: AG-UI ids of the run's calls, which may contain `~` themselves.
+    """
+    if asked.kind != "tool" and not CONFIRMATION_KINDS[asked.kind].asked_by_tool:
+        return None
+    whole = interrupt_id(run_id, asked.id)
+    return max((call for call in calls if _MARK.match(whole.removeprefix(call))), key=len, default=None)
+
+
+TextRole = Literal["assistant", "reasoning"]
+
+
+@dataclass(slots=True)
+class _Text:
+    """A text message, or a piece of reasoning."""
+
+    role: TextRole
+    owner: str | None
+    """Sub-agent that it belongs to."""
+    pieces: list[str] = field(default_factory=list)
+    is_open: bool = True
+
+    @property
+    def sent(self) -> str:
+        return "".join(self.pieces)
+
+
+class ThreadMessages:
+    """The messages that a run adds to a thread, in the order in which the client has received them."""
+
+    def __init__(self, earlier: Sequence[Message]) -> None:
+        """Create the messages of a run; `earlier` are those that the client had before it."""
+        self._earlier = earlier
+        self._added: dict[str, _Text | AssistantMessage | ToolMessage] = {}
+
+    def add_text(self, key: str, role: TextRole, owner: str | None, text: str) -> Iterator[BaseEvent]:
+        """Append a piece to a text, which is opened with its first piece."""
+        entry = self._added.get(key)
+        if not isinstance(entry, _Text):
+            entry = self._added[key] = _Text(role, owner)
+            yield from _opening(key, role, owner)
+        if text:
+            entry.pieces.append(text)
+            of = ReasoningMessageContentEvent if role == "reasoning" else TextMessageContentEvent
+            yield of(message_id=key, delta=text, subagent_run_id=owner)
+
+    def sent(self, key: str) -> str:
+        """Return what has been sent of a text."""
+        entry = self._added.get(key)
+        return entry.sent if isinstance(entry, _Text) else ""
+
+    def close(self, key: str) -> Iterator[BaseEvent]:
+        """Close a text, if it is open."""
+        entry = self._added.get(key)
+        if isinstance(entry, _Text) and entry.is_open:
+            entry.is_open = False
+            if entry.role == "assistant":
+                yield TextMessageEndEvent(message_id=key, subagent_run_id=entry.owner)
+            else:
+                yield ReasoningMessageEndEvent(message_id=key, subagent_run_id=entry.owner)
+                yield ReasoningEndEvent(message_id=key, subagent_run_id=entry.owner)
+
+    def close_all(self) -> Iterator[BaseEvent]:
+        """Close all open texts."""
+        for key in [*self._added]:
+            yield from self.close(key)
+
+    def remove(self, *keys: str) -> Iterator[BaseEvent]:
+        """Remove texts that are void, by declaring which messages remain."""
+        for key in keys:
+            yield from self.close(key)
+        if [key for key in keys if self._added.pop(key, None)]:
+            yield MessagesSnapshotEvent(messages=[*self._earlier, *self._declared()])
+
+    def add_call(self, key: str, tool: str, arguments: str, owner: str | None) -> None:
+        """Record a tool call, for which clients create a message with the call's id."""
+        call = ToolCall(id=key, function=FunctionCall(name=tool, arguments=arguments))
+        self._added[key] = AssistantMessage(id=key, tool_calls=[call], subagent_run_id=owner)
+
+    def add_result(self, key: str, call: str, content: str, owner: str | None) -> None:
+        """Record the result of a tool call."""
+        self._added[key] = ToolMessage(id=key, tool_call_id=call, content=content, subagent_run_id=owner)
+
+    def _declared(self) -> Iterator[Message]:
+        for key, entry in self._added.items():
+            if not isinstance(entry, _Text):
+                yield entry
+            elif entry.role == "assistant":
+                yield AssistantMessage(id=key, content=entry.sent, subagent_run_id=entry.owner)
+            else:
+                yield ReasoningMessage(id=key, content=entry.sent, subagent_run_id=entry.owner)
+
+
+def _opening(key: str, role: TextRole, owner: str | None) -> Iterator[BaseEvent]:
+    if role == "assistant":
+        yield TextMessageStartEvent(message_id=key, role=role, subagent_run_id=owner)
+    else:
+        yield ReasoningStartEvent(message_id=key, subagent_run_id=owner)
+        yield ReasoningMessageStartEvent(message_id=key, role=role, subagent_run_id=owner)
+
+
+_AGENT_TOOL = "agent."
+"""Beginning of the names of tools that are agents."""
+_STEP_FIELDS = {"id", "description", "tool", "depends_on", "status", "result"}
+_Path = tuple[str, ...]
+
+
+class RunProgress:
+    """Sends the plan and the to-do list as state, and reports plan steps and sub-agents as they begin and end."""
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._plan: dict[str, Any] | None = None
+        self._todo: list[Any] | None = None
+        self._steps: dict[tuple[_Path, str], str] = {}
+        """Names of the steps in progress by path and id."""
+        self._names: dict[_Path, str] = {}
+        """Names of sub-agents by path, from the calls that run them."""
+        self._active: dict[_Path, str] = {}
+        """AG-UI ids of the sub-agents in progress."""
+        self._running: dict[tuple[_Path, str], str] = {}
+        """The steps that were in progress at the interrupt."""
+
+    def suspend(self) -> None:
+        """Note that the run was interrupted: its steps and sub-agents begin again when it continues."""
+        self._running, self._steps, self._active = self._steps, {}, {}
+
+    def resume(self) -> Iterator[BaseEvent]:
+        """Yield the state and the steps in progress of a run that continues; nothing for a new run."""
+        if self._plan or self._todo:
+            yield self._snapshot()
+        for (path, step_id), name in self._running.items():
+            yield from self.enter(path)
+            yield from self._begin(path, step_id, name)
+
+    def note_call(self, event: events.ToolRequested) -> None:
+        """Remember the agent that a call runs."""
+        if event.tool.startswith(_AGENT_TOOL):
+            self._names[*event.path, event.id] = event.tool.removeprefix(_AGENT_TOOL)
+
+    def update(self, event: events.PlanProposed | events.PlanStepChanged | events.TodoChanged) -> Iterator[BaseEvent]:
+        """Send the new state; report the beginning or end of a step."""
+        match event:
+            case events.TodoChanged():
+                self._todo = _todo(event.items)
+            case events.PlanProposed(path=()):
+                self._plan = _plan(event)
+            case events.PlanStepChanged():
+                yield from self._change(event)
+        if isinstance(event, events.TodoChanged) or not event.path:  # the plans of sub-agents are not part of the state
+            yield self._snapshot()
+
+    def _snapshot(self) -> BaseEvent:
+        return StateSnapshotEvent(snapshot={"plan": self._plan, "todo": self._todo or []})
+
+    def _change(self, event: events.PlanStepChanged) -> Iterator[BaseEvent]:
+        if self._plan is not None and not event.path:
+            changed = {"status": event.status, "result": event.result}
+            steps = [{**step, **changed} if step["id"] == event.id else step for step in self._plan["steps"]]
+            self._plan = {**self._plan, "steps": steps}
+        if event.status == "running":
+            yield from self._begin(event.path, event.id, f"{event.id}: {event.description}")
+        else:
+            for path in [path for path in self._active if path[:-1] == event.path and _is_of_step(path[-1], event.id)]:
+                yield from self.leave(path, event.result if event.status == "failed" else None)
+            yield from self._end(event.path, event.id)
+
+    def _begin(self, path: _Path, step_id: str, name: str) -> Iterator[BaseEvent]:
+        if (path, step_id) not in self._steps:
+            self._steps[path, step_id] = name
+            yield StepStartedEvent(step_name=name, subagent_run_id=subagent_id(self._run_id, path))
+
+    def _end(self, path: _Path, step_id: str) -> Iterator[BaseEvent]:
+        if name := self._steps.pop((path, step_id), None):
+            yield StepFinishedEvent(step_name=name, subagent_run_id=subagent_id(self._run_id, path))
+
+    # --- sub-agents
+
+    def enter(self, path: _Path) -> Iterator[BaseEvent]:
+        """Report the sub-agents that lead to an event, each once."""
+        for length in range(1, len(path) + 1):
+            one = path[:length]
+            if one not in self._active:
+                key = subagent_id(self._run_id, one) or ""
+                self._active[one] = key
+                name = self._names.get(one)
+                yield SubagentStartedEvent(
+                    subagent_run_id=key,
+                    name=name or one[-1],
+                    parent_subagent_run_id=subagent_id(self._run_id, one[:-1]),
+                    parent_tool_call_id=tool_call_id(self._run_id, one[:-1], one[-1]) if name else None,
+                )
+
+    def leave(self, path: _Path, error: str | None = None) -> Iterator[BaseEvent]:
+        """Report that a sub-agent has ended, after those that it called; nothing if none has this path."""
+        if path not in self._active:
+            return
+        for inner in [other for other in self._active if other != path and other[: len(path)] == path]:
+            yield from self.leave(inner)
+        for owner, step in [key for key in self._steps if key[0] == path]:
+            yield from self._end(owner, step)
+        key = self._active.pop(path)
+        if error is None:
+            yield SubagentFinishedEvent(subagent_run_id=key, outcome=SubagentFinishedSuccessOutcome())
+        else:
+            yield SubagentErrorEvent(subagent_run_id=key, message=error)
+
+    def close(self, interrupts: Sequence[Interrupt]) -> Iterator[BaseEvent]:
+        """Close the steps and sub-agents that are in progress when the run ends or pauses."""
+        for path, step_id in [*self._steps]:
+            yield from self._end(path, step_id)
+        for path, key in sorted(self._active.items(), key=lambda item: -len(item[0])):
+            own = [interrupt.id for interrupt in interrupts if interrupt.subagent_run_id == key]
+            suspended = SubagentFinishedSuspendedOutcome(interrupt_ids=own or None)
+            yield SubagentFinishedEvent(
+                subagent_run_id=key, outcome=suspended if interrupts else SubagentFinishedSuccessOutcome()
+            )
+            del self._active[path]
+
+
+def _plan(plan: events.PlanProposed) -> dict[str, Any]:
+    steps = [step.model_dump(mode="json", include=_STEP_FIELDS) for step in plan.steps]
+    return {"goal": plan.goal, "revision": plan.revision, "steps": steps}
+
+
+def _todo(items: Iterable[TodoItem]) -> list[Any]:
+    return [item.model_dump(mode="json", exclude_none=True) for item in items]
+
+
+def _is_of_step(key: str, step_id: str) -> bool:
+    """Return whether a sub-run executes a step; the key names the revision that added the step, too."""
+    return key.partition("~")[0] == f"step-{step_id}"
+
 
 AsInterrupt = Callable[[Confirmation, "frozenset[str]"], Interrupt]
 """Returns a confirmation as an interrupt, given the AG-UI ids of the run's tool calls."""

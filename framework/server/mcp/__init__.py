@@ -6,7 +6,4 @@ In reading order; each module imports only from those below it:
     http      The transport of `/mcp`, streamable HTTP, with the identity and the limits of each request.
     stdio     `agentsd mcp`: serves one client over standard input and output.
     agents    The server: one tool per agent of the live generation.
-    call      One call: runs the agent, reports its progress, and has a person decide where it pauses.
-    forms     Confirmations as forms for elicitation, and what a person entered as decisions.
-    results   Results of runs as results of tools, and events as progress messages.
 """

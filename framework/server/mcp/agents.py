@@ -1,17 +1,20 @@
-"""The MCP server of a runtime: one tool per agent."""
+"""Agents as MCP tools: their descriptions, calls, questions to people, results."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
+from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeGuard
 
 import anyio
 from mcp import MCPError
+from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
 from mcp.server.session import ServerSession
@@ -21,10 +24,14 @@ from mcp.types import (
     CallToolRequestParams,
     CallToolResult,
     CancelledNotificationParams,
+    ElicitRequest,
+    ElicitRequestFormParams,
+    ElicitResult,
     InputRequiredResult,
     ListToolsResult,
     NotificationParams,
     PaginatedRequestParams,
+    TextContent,
     Tool,
 )
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
@@ -34,13 +41,309 @@ from framework.config.agents.compile import Agent, agent_tool
 from framework.engine.runtime.request import RunOptions
 from framework.server.errors import client_message
 from framework.server.identity import Identity
-from framework.server.mcp.call import AgentCall, Context, McpCaller
-from framework.server.mcp.results import error_result
 from framework.server.run_service import OwnedRun, RunService
+from framework.server.wording import confirmation_text, confirmations_text, reason_text, where_to_decide
 from framework.telemetry.redact import places
-from framework.types.errors import AgentNotFound, AgentsdError
+from framework.types import events
+from framework.types.errors import AgentNotFound, AgentsdError, RunNotFound, RunSuspended
+from framework.types.events import StreamEnd
+from framework.types.report import incomplete_text
+from framework.types.state import CONFIRMATION_KINDS, Approve, Confirmation, Decision, Edit, Reject, Respond, RunResult
+from framework.types.text import one_line, visible
 
 log = logging.getLogger(__name__)
+
+
+_MAX_EDITABLE_CHARS = 1000
+"""Length of a text up to which a form has a field to edit it."""
+_ARGUMENT = "argument."
+"""Prefix of the fields for arguments, so that none has the name of another field."""
+_TYPES: Mapping[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string"}
+DECLINED = "declined by the user"
+
+
+def form_of(asked: Confirmation, parameters: Mapping[str, Any] | None = None) -> ElicitRequestFormParams:
+    """Return the form that asks a person for a decision.
+
+    Args:
+        asked: the confirmation.
+        parameters: JSON Schema of the tool's arguments, if known: describes the fields of arguments.
+    """
+    message = confirmation_text(asked)
+    if CONFIRMATION_KINDS[asked.kind].is_question:
+        answer = {"type": "string", "title": "Answer", **({"enum": [*asked.choices]} if asked.choices else {})}
+        return _form(message, {"answer": answer}, "answer")
+    decision = {"type": "string", "title": "Decision", "enum": ["approve", "reject"]}
+    reason = {"type": "string", "title": "Reason", "description": "Why it is rejected; the agent reads it."}
+    fields = {"decision": decision, **_argument_fields(asked, parameters or {}), "reason": reason}
+    return _form(message, fields, "decision")
+
+
+def _form(message: str, fields: dict[str, Any], required: str) -> ElicitRequestFormParams:
+    schema = {"type": "object", "properties": fields, "required": [required]}
+    return ElicitRequestFormParams(message=message, requested_schema=schema)
+
+
+def _argument_fields(asked: Confirmation, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields for the arguments that a form can contain: numbers, booleans and short texts."""
+    schemas = parameters.get("properties", {})
+    fields = {}
+    for name, value in asked.arguments.items():
+        kind = _TYPES.get(type(value))
+        if kind is None or (kind == "string" and len(value) > _MAX_EDITABLE_CHARS):
+            continue
+        schema = schemas.get(name, {})
+        field = {"type": kind, "title": name, "default": value}
+        if isinstance(description := schema.get("description"), str):
+            field["description"] = description
+        if kind == "string" and value in (choices := schema.get("enum") or ()) and all(map(_is_text, choices)):
+            field["enum"] = [*choices]
+        fields[_ARGUMENT + name] = field
+    return fields
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def decision_from(asked: Confirmation, result: ElicitResult) -> Decision | None:
+    """Return the decision that a person made in a form; None if they made none, so that the run stays paused."""
+    if result.action == "decline":
+        return Reject(reason=DECLINED)
+    if result.action == "cancel":
+        return None
+    match result.content or {}:
+        case {"answer": str(text)} if CONFIRMATION_KINDS[asked.kind].is_question:
+            return Respond(text=text)
+        case {"decision": "reject", **rest}:
+            return Reject(reason=str(rest.get("reason") or ""))
+        case {"decision": "approve", **rest} if not CONFIRMATION_KINDS[asked.kind].is_question:
+            return _approval(asked, rest)
+    return None
+
+
+def _approval(asked: Confirmation, entered: Mapping[str, Any]) -> Decision:
+    given = ((name, value, entered.get(_ARGUMENT + name)) for name, value in asked.arguments.items())
+    edited = {name: _like(value, new) for name, value, new in given if new is not None and new != value}
+    return Edit(arguments={**asked.arguments, **edited}) if edited else Approve()
+
+
+def _like(value: object, entered: Any) -> Any:
+    """Return an entered number as an integer if the argument was one: clients may send 2 as 2.0."""
+    return int(entered) if isinstance(value, int) and isinstance(entered, float) and entered.is_integer() else entered
+
+
+_PROGRESS_CHARS = 200
+_META = "agentsd/"
+"""Prefix of our keys in the metadata of results."""
+
+
+def tool_result(result: RunResult, how_to_decide: str) -> CallToolResult:
+    """Return the result of a run as a tool result.
+
+    Args:
+        result: the run's result. A run that failed, was stopped or is paused is an error with its reason in words.
+        how_to_decide: what to do if the run is paused.
+    """
+    if result.pending:
+        text = (
+            f"{confirmations_text(result.pending)}\n\nThe run {result.run_id} waits for this decision. {how_to_decide}"
+        )
+    else:
+        is_text = result.status == "completed" and result.data is None
+        notes = (reason_text(result), incomplete_text(result.incomplete) if is_text else "")
+        text = "\n\n".join(part for part in (result.output, *notes) if part)
+    is_error = result.status != "completed"
+    return CallToolResult(
+        content=[TextContent(type="text", text=text)],
+        structured_content=None if is_error else result.data,
+        is_error=is_error,
+        _meta=result_meta(result),
+    )
+
+
+def result_meta(result: RunResult) -> dict[str, Any]:
+    """Return the metadata of a result: ids with which other interfaces find the run."""
+    keys = ("run_id", "conversation_id", "status", "finish_reason", "agent", "digest", "trace_id")
+    meta = {f"{_META}{key}": value for key in keys if (value := getattr(result, key)) is not None}
+    if result.incomplete:
+        meta[f"{_META}incomplete"] = [step.model_dump() for step in result.incomplete]
+    return meta
+
+
+def error_result(message: str) -> CallToolResult:
+    """Return the result of a call that could not start a run."""
+    return CallToolResult(content=[TextContent(type="text", text=message)], is_error=True)
+
+
+def progress_text(event: events.Event) -> str | None:
+    """Return an event as one line that clients show during a call; None for events that are not shown."""
+    match event:
+        case events.Routed(agent=agent):
+            text = agent
+        case events.ToolStarted(tool=tool, progress=None):
+            text = f"{tool} …"
+        case events.ToolStarted(tool=tool, progress=float(progress), message=message):
+            text = f"{tool} {progress:.0%} {message or ''}"
+        case events.ToolFinished(tool=tool, status=status):
+            text = f"{tool}: {status}"
+        case events.PlanProposed(revision=revision, steps=steps):
+            text = f"plan {revision}: {'; '.join(step.description for step in steps)}"
+        case events.PlanStepChanged(id=step, status=status, description=description):
+            text = f"step {step} {status}: {description}"
+        case events.Warned(message=message):
+            text = f"warning: {message}"
+        case _:
+            return None
+    return visible(one_line(text, _PROGRESS_CHARS))
+
+
+_PROGRESS_SECONDS = 10.0
+"""Interval of progress notifications during which nothing else is reported: clients end calls that are silent."""
+
+Context = ServerRequestContext[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class McpCaller:
+    """The client of an MCP server."""
+
+    identity: Identity
+    how_to_decide: str
+    """What to do about a run that waits for a decision, with `{run_id}` for its id and `{where}` for the address."""
+    pages: str = ""
+    """Base address of the pages of runs, if a web server serves them."""
+
+    @property
+    def can_decide(self) -> bool:
+        """Whether it may answer confirmations. Otherwise, a paused run is reported as an error."""
+        return "decide" in self.identity.roles
+
+
+class AgentCall:
+    """A call in progress. Its run is stored: it survives the call, and can be decided elsewhere."""
+
+    def __init__(self, service: RunService, caller: McpCaller, context: Context) -> None:
+        self._service, self._caller, self._context = service, caller, context
+        self._seen = 0
+        """Number of the last event."""
+        self._reported = 0
+        """Number of progress notifications."""
+
+    async def follow(self, run: OwnedRun) -> CallToolResult | InputRequiredResult:
+        """Follow a run to its end; have the person at the client decide where it pauses.
+
+        Raises:
+            RequestError: a decision does not fit.
+            RunSuspended: the runtime was closed.
+        """
+        while True:
+            result = await self._read(run)
+            if not result.pending or not self._can_ask:
+                return self._result(result)
+            if self._is_modern:
+                requests = {asked.id: ElicitRequest(params=self._form(asked)) for asked in result.pending}
+                return InputRequiredResult(input_requests=requests, request_state=run.run_id)
+            decisions = await self._ask(result.pending)
+            if not decisions:
+                return self._result(result)
+            await self._service.decide(self._caller.identity, run, decisions)
+
+    async def resume(self, run: OwnedRun, params: CallToolRequestParams) -> CallToolResult | InputRequiredResult:
+        """Continue the run of an earlier call with the answers to its questions, as clients since 2026-07-28 do."""
+        result = await self._service.result(run)
+        if result.agent != params.name:
+            raise RunNotFound(f"there is no run {run.run_id!r} of {params.name!r}")
+        if result.pending and self._caller.can_decide:
+            answers = params.input_responses or {}
+            decisions = _decisions(result.pending, answers)
+            if not decisions:
+                return self._result(result)
+            self._seen = (await self._service.load(self._caller.identity, run.run_id))[1].seq
+            await self._service.decide(self._caller.identity, run, decisions)
+        return await self.follow(run)
+
+    async def _read(self, run: OwnedRun) -> RunResult:
+        """Report the progress of a run until it ends or pauses, and return its result."""
+        ticking = asyncio.ensure_future(self._tick())
+        finished = False
+        try:
+            async for event in self._service.follow(run, self._seen):
+                self._seen = max(self._seen, event.seq)
+                finished = isinstance(event, StreamEnd)
+                if event.seq and not event.path and (text := progress_text(event)):
+                    await self._report(text)
+        finally:
+            ticking.cancel()
+        if not finished:
+            raise RunSuspended(f"the server stopped; the run {run.run_id} continues elsewhere")
+        return await self._service.result(run)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_PROGRESS_SECONDS)
+            await self._report("working")
+
+    async def _report(self, text: str) -> None:
+        """Send a progress notification, if the client asked for them."""
+        self._reported += 1
+        await self._context.session.report_progress(self._reported, message=text)
+
+    # --- decisions
+
+    @property
+    def _is_modern(self) -> bool:
+        """Whether the client sends its answers with another call instead of answering a request."""
+        return self._context.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+    @property
+    def _can_ask(self) -> bool:
+        """Whether the client shows forms to a person who may decide."""
+        capabilities = self._context.session.client_capabilities
+        elicitation = capabilities.elicitation if capabilities else None
+        if elicitation is None or not self._caller.can_decide:
+            return False
+        has_forms = elicitation.form is not None or elicitation.url is None  # clients of 2025-06-18 declare {}
+        return has_forms and (self._is_modern or self._context.session.can_send_request)
+
+    async def _ask(self, pending: Sequence[Confirmation]) -> dict[str, Decision]:
+        """Ask for all decisions, one after the other; empty if the person closes a form without a decision."""
+        ticking = asyncio.ensure_future(self._tick())
+        decisions: dict[str, Decision] = {}
+        try:
+            for asked in pending:
+                form = self._form(asked)
+                with suppress(MCPError):  # the client has no person at hand, or is gone
+                    answer = await self._context.session.elicit_form(
+                        form.message, form.requested_schema, self._context.request_id
+                    )
+                    if decision := decision_from(asked, answer):
+                        decisions[asked.id] = decision
+                        continue
+                return {}
+        finally:
+            ticking.cancel()
+        return decisions
+
+    def _form(self, asked: Confirmation) -> Any:
+        agent = self._service.runtime.catalog.current.agents.get(asked.agent)
+        tool = agent.toolset.tools.get(asked.tool) if agent else None
+        return form_of(asked, tool.definition.parameters if tool else None)
+
+    def _result(self, result: RunResult) -> CallToolResult:
+        where = where_to_decide(self._caller.pages, result.run_id, result.pending)
+        return tool_result(result, self._caller.how_to_decide.format(run_id=result.run_id, where=where))
+
+
+def _decisions(pending: Sequence[Confirmation], answers: Mapping[str, object]) -> dict[str, Decision]:
+    """Return the decisions made in forms; the others remain pending."""
+    made = ((asked.id, decision_from(asked, found)) for asked in pending if _is_form(found := answers.get(asked.id)))
+    return {key: decision for key, decision in made if decision is not None}
+
+
+def _is_form(answer: object) -> TypeGuard[ElicitResult]:
+    return isinstance(answer, ElicitResult)
+
 
 MAX_MCP_SESSIONS = 500
 """Limit of concurrent sessions over HTTP. At the limit, new ones are refused."""

@@ -9,9 +9,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from framework.server.errors import NotInstalled
-from framework.server.identity import identity_of
+from framework.server.identity import identity_of, requires
 from framework.server.request_handling import counted_body
-from framework.server.roles import requires
 from framework.server.run_service import RunService
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from framework.server.event_stream import send_pieces, until_client_leaves
 from framework.server.identity import Identity, identity_of
-from framework.server.mcp.agents import MAX_MCP_SESSIONS, AgentServer
-from framework.server.mcp.call import Context, McpCaller
+from framework.server.mcp.agents import MAX_MCP_SESSIONS, AgentServer, Context, McpCaller
 from framework.server.open_streams import OpenStreams
 from framework.server.request_handling import CHAT_BODY_BYTES
 from framework.server.run_service import RunService

@@ -20,8 +20,7 @@ from framework.config.settings import Settings
 from framework.engine.runtime.runtime import Runtime
 from framework.server.identity import LOCAL
 from framework.server.key_limits import KeyLimits
-from framework.server.mcp.agents import AgentServer
-from framework.server.mcp.call import McpCaller
+from framework.server.mcp.agents import AgentServer, McpCaller
 from framework.server.open_streams import OpenStreams
 from framework.server.run_service import RunService
 

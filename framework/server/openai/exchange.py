@@ -1,4 +1,4 @@
-"""Answers a client's request: runs its agent, and sends the answer whole or as server-sent events."""
+"""One exchange with an OpenAI client: the run that answers, repeated requests, the stream."""
 
 from __future__ import annotations
 
@@ -7,26 +7,196 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from fastapi.responses import JSONResponse, Response
+from starlette.datastructures import Headers
 from starlette.requests import Request
 
+from framework.engine.runtime.request import RunOptions
+from framework.engine.runtime.start import select_agent
 from framework.server.errors import client_message
 from framework.server.event_stream import EventStreamResponse
-from framework.server.identity import Identity
+from framework.server.identity import Identity, agent_for, agent_named
 from framework.server.key_limits import KeyLimits
 from framework.server.open_streams import OpenStreams
-from framework.server.openai.answer import AnswerText, Ending
+from framework.server.openai.answer import AnswerReader, AnswerText, Ending, ending_of
 from framework.server.openai.client_request import ClientRequest
-from framework.server.openai.repeated_requests import RepeatedRequests
-from framework.server.openai.run_answer import RunAnswers, StartedRun
-from framework.server.request_handling import internal_error_body
-from framework.types.errors import AgentsdError, RunSuspended
-from framework.types.events import Event, Routed, wire
+from framework.server.request_handling import accepted_locale, internal_error_body
+from framework.server.run_service import OwnedRun, RunService
+from framework.server.wording import pages_of, run_url
+from framework.types.errors import AgentNotFound, AgentsdError, ConversationBusy, RequestError, RunSuspended
+from framework.types.events import Event, Routed, StreamEnd, wire
+from framework.types.strict_json import bytes_digest
 
 log = logging.getLogger(__name__)
+
+
+_FIELDS: dict[str, str] = {
+    "message": "messages",
+    "history": "messages",
+    "instructions": "messages",
+    "output_schema": "response_format",
+    "conversation": "X-Conversation-Id",
+}
+"""Fields of clients by the options of a run that they become."""
+_TOOL_FIELDS = {"output_schema": "tools"}
+"""The same, if the answer is a call."""
+
+
+class ModelNotFound(RequestError):
+    """The model that a client names is no agent. `GET /v1/models` lists them."""
+
+    code = "model_not_found"
+    http_status = 404
+
+
+@dataclass(frozen=True, slots=True)
+class StartedRun:
+    """The run that answers a request."""
+
+    run: OwnedRun
+    pages: str
+    """Base address of its pages, for people."""
+    is_waiting: bool = False
+    """Whether it is an earlier run of the conversation, which waits for a decision."""
+
+    @property
+    def url(self) -> str:
+        """URL of the run, for people."""
+        return run_url(self.pages, self.run.run_id)
+
+
+class RunAnswers:
+    """Starts runs for the requests of OpenAI's clients, and reads their answers."""
+
+    def __init__(self, service: RunService) -> None:
+        self._service, self._catalog = service, service.runtime.catalog
+
+    def agent_of(self, model: str, identity: Identity) -> str | None:
+        """Return the agent that a client names as its model, or None if the router chooses it.
+
+        Raises:
+            ModelNotFound: no such agent exists for the identity.
+            RequestError: the client names none, and its key may use several, but not all.
+        """
+        known = self._catalog.current.names
+        try:
+            chosen = agent_for(identity, agent_named(model, known), known)
+            if chosen is not None:
+                select_agent("", self._catalog.current, explicit=chosen)
+        except AgentNotFound as error:
+            raise ModelNotFound(error.message, param="model") from None
+        except RequestError as error:
+            raise RequestError(error.message, param="model") from None
+        return chosen
+
+    async def start(self, asked: ClientRequest, identity: Identity, request: Request) -> StartedRun:
+        """Submit the run of a request.
+
+        If the conversation has a run that waits for a decision, return that run: a message decides nothing.
+
+        Raises:
+            RequestError: the run cannot begin. `param` names the field.
+            ConfigError: no agent is valid.
+            StoreError: the store fails.
+        """
+        user = identity.user_of(asked.user or request.headers.get("x-openwebui-user-id") or None)
+        options: RunOptions = {**asked.options, "agent": self.agent_of(asked.model, identity), "user": user}
+        if conversation := request.headers.get("x-conversation-id"):
+            if asked.ends_with_result:
+                advice = "send the results of calls without X-Conversation-Id"
+                raise RequestError(f"messages: the server keeps only the last message: {advice}", param="messages")
+            options["conversation"] = conversation
+        else:
+            options["history"] = asked.history
+        if locale := accepted_locale(request.headers):
+            options["locale"] = locale
+        if metadata := _metadata(asked, request.headers):
+            options["metadata"] = metadata
+        try:
+            run = await self._service.submit(
+                identity, asked.message, options, fields=_FIELDS | _TOOL_FIELDS if asked.function else _FIELDS
+            )
+            return StartedRun(run, pages_of(request))
+        except ConversationBusy as busy:
+            run, state = await self._service.load(identity, busy.run_id or "")
+            if not state.pending:
+                raise busy from None
+            return StartedRun(run, pages_of(request), is_waiting=True)
+
+    async def read(self, started: StartedRun, asked: ClientRequest) -> AsyncGenerator[Event | AnswerText | Ending]:
+        """Yield the events of the run of a request, each followed by its texts, and last how the run ended.
+
+        Raises:
+            RunSuspended: the server is closing; the run continues elsewhere.
+            StoreError: the store fails.
+        """
+        as_data = asked.wants_data
+        reader, finished, run = AnswerReader(as_data=as_data), None, started.run
+        if not started.is_waiting:
+            events = self._service.follow(run)
+            try:
+                async for event in events:
+                    yield event
+                    for piece in reader.read(event):
+                        yield piece
+                    finished = event if isinstance(event, StreamEnd) else None
+            finally:
+                await events.aclose()
+            if finished is None:
+                raise RunSuspended(f"the server is closing; run {run.run_id} continues: {started.url}")
+        result = await self._service.result(run)
+        url = run_url(started.pages, run.run_id, result.pending)
+        ending = ending_of(result, url, as_data=as_data, function=asked.function)
+        for piece in reader.end(ending, finished.message_id if finished else None):
+            yield piece
+        yield ending
+
+
+def _metadata(asked: ClientRequest, headers: Headers) -> dict[str, Any]:
+    """Return the client's own data, under names that the data of a Python program does not have."""
+    given = {"openai_metadata": asked.metadata, "openwebui_chat_id": headers.get("x-openwebui-chat-id")}
+    return {name: value for name, value in given.items() if value}
+
+
+_MAX_REMEMBERED = 1000
+"""Number of the latest requests whose repetitions are recognized."""
+_ATTEMPT = "x-stainless-retry-count"
+"""Header of the SDK with the number of earlier attempts."""
+_THREAD_BYTES = 64 * 1024
+"""Size of a body from which its digest is computed in a thread, because the event loop would wait for it."""
+_IDENTIFYING = ("x-conversation-id", "x-openwebui-user-id")
+
+RequestKey = tuple[str | None, ...]
+"""What equal requests have in common: the owner, the route, headers and the digest of the body."""
+
+
+class RepeatedRequests:
+    """The runs of the latest requests."""
+
+    def __init__(self) -> None:
+        self._runs: dict[RequestKey, StartedRun] = {}
+
+    async def first_run(self, request: Request, identity: Identity) -> tuple[RequestKey, StartedRun | None]:
+        """Return the key of a request, and the run of the request that it repeats, if it is a repetition."""
+        body = await request.body()
+        digest = await asyncio.to_thread(bytes_digest, body) if len(body) > _THREAD_BYTES else bytes_digest(body)
+        headers = [request.headers.get(name, "") for name in _IDENTIFYING]
+        key = (*identity.owner, request.url.path, *headers, digest)
+        if request.headers.get(_ATTEMPT, "0") == "0":
+            self._runs.pop(key, None)  # the same words again: another run
+        return key, self._runs.get(key)
+
+    def remember(self, key: RequestKey, run: StartedRun) -> None:
+        """Remember the run of a request; the oldest request is forgotten."""
+        self._runs[key] = run
+        if len(self._runs) > _MAX_REMEMBERED:
+            del self._runs[next(iter(self._runs))]
+
+
 _NO_RETRY = {"x-should-retry": "false"}
 """Tells the openai SDK not to repeat a request. Others decide by the status: they repeat 409, 429 and 5xx."""
 

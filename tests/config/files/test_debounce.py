@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.config.files.debounce import Debouncer, GracePeriods
 from framework.config.files.snapshot import Snapshot, build_snapshot
+from framework.config.watch import Debouncer, GracePeriods
 from tests.support.cases import cases
 
 GRACES = GracePeriods()

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.config.files import reading, scanner
-from framework.config.files.reading import COARSE_NS, FINE_NS, read_consistent, was_stable
-from framework.config.files.scanner import Scanner, take_snapshot
+from framework.config.files import scanner as scanner_module
+from framework.config.files.scanner import COARSE_NS, FINE_NS, Scanner, read_consistent, take_snapshot, was_stable
 from framework.config.files.snapshot import build_snapshot
 from tests.support.cases import cases
 from tests.support.projects import write
@@ -27,11 +26,11 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files that were opened, by name."""
     names: list[str] = []
 
-    def noted(path: str) -> tuple[bytes, reading.Fingerprint]:
+    def noted(path: str) -> tuple[bytes, scanner_module.Fingerprint]:
         names.append(Path(path).name)
         return read_consistent(path)
 
-    monkeypatch.setattr(scanner, "read_consistent", noted)
+    monkeypatch.setattr(scanner_module, "read_consistent", noted)
     return names
 
 
@@ -60,7 +59,7 @@ def test_only_changed_files_are_opened_again(tmp_path: Path, opened: list[str]) 
 def test_a_recently_changed_file_is_read_again_despite_equal_times(
     tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "FINE_NS", 3600 * 10**9)  # recent, however long this process is not scheduled
+    monkeypatch.setattr(scanner_module, "FINE_NS", 3600 * 10**9)  # recent, however long this process is not scheduled
     write(tmp_path, {A: "a"})
     scanner = Scanner(tmp_path)
     first = scanner.scan()

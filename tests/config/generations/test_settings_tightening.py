@@ -16,8 +16,8 @@ from framework.config.generations.reload_effects import RELOAD_EFFECTS
 from framework.config.generations.settings_tightening import TIGHTENABLE_KEYS
 from framework.config.settings import Settings
 from framework.config.yaml.partial import get_dotted
-from framework.server.access import access_check
 from framework.server.errors import Unauthenticated
+from framework.server.identity import access_check
 from tests.support.api_keys import key_entry, request_with
 from tests.support.projects import agent, write
 

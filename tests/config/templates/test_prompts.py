@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import Runtime
+from framework.config.templates.prompt_check import AnyValue, runtime_samples
 from framework.config.templates.prompts import MAX_RENDERED_CHARS, PromptError, Prompts, shipped_templates
-from framework.config.templates.samples import AnyValue, runtime_samples
 from framework.types.problem import Problem
 from tests.support.cases import cases
 from tests.support.projects import agent, write

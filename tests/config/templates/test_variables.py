@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import Runtime
+from framework.config.templates.prompt_check import RunVariables
 from framework.config.templates.prompts import Prompts
-from framework.config.templates.variables import RunVariables
 from framework.llm.request_cache import estimate_tokens
 from framework.testing import ScriptedModel, Turn
 from framework.types.http import HttpLimits

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from framework import ModelError, Runtime, tool
 from framework.engine.context.stream import RunStream
 from framework.llm.client import Delta, ModelRequest
-from framework.server.agui.interrupts import interrupt_of
+from framework.server.agui.request import interrupt_of
 from framework.server.agui.translation import AguiTranslator
 from framework.testing import JsonStore, ScriptedModel, calls
 from framework.types.events import Event, read_event

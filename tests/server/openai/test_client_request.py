@@ -13,8 +13,13 @@ from pydantic import ValidationError
 from framework import File
 from framework.engine.runtime.history import read_history
 from framework.engine.runtime.request import check_request
-from framework.server.openai.bodies import ChatCompletionBody, ResponseBody
-from framework.server.openai.client_request import ClientRequest, read_chat, read_response
+from framework.server.openai.client_request import (
+    ChatCompletionBody,
+    ClientRequest,
+    ResponseBody,
+    read_chat,
+    read_response,
+)
 from framework.types.errors import RequestError
 from tests.support.cases import cases
 from tests.support.media import png

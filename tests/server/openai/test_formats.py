@@ -11,10 +11,8 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from framework.server.openai.answer import AnswerText, Ending
-from framework.server.openai.chat_format import ChatWriter
+from framework.server.openai.answer import AnswerText, ChatWriter, Ending, ResponseWriter
 from framework.server.openai.exchange import AnswerWriter
-from framework.server.openai.response_format import ResponseWriter
 from framework.types.messages import Usage
 
 USAGE = Usage(prompt_tokens=7, completion_tokens=3, total_tokens=10, cached_tokens=2)
