@@ -22,6 +22,7 @@ DAY = 86_400.0
 def runs(now: float) -> Iterator[UsedRun]:
     """Yield ten runs of the last minutes and five of last week, of two agents with three models."""
     big, small, local = used(2, 1000, 1.5, cached=400), used(1, 100, 0.25), used(1, 50, None)
+    now -= 60  # the store's clock was read before
     for n in range(8):
         yield UsedRun(now - n, agent="support", generation=2, elapsed_ms=1000 * (n + 1), uses={"openai/big": big})
     yield UsedRun(
