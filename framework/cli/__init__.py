@@ -29,7 +29,7 @@ In reading order; each module imports only from those below it:
     agents         `agentsd agents`: lists the agents, or shows one with all defaults.
     mcp            `agentsd mcp`: serves agents as tools to an MCP client.
     config         `agentsd config`: compares projects; shows and rolls back the generations of a server.
-    completion     `agentsd completion`: prints the script with which a shell completes words.
+    completion     `agentsd completion`, and the completions of a shell.
     new            `agentsd new`: adds an agent to a project.
     init           `agentsd init`: creates a working project.
     project_files  Texts of the files that `init` and `new` write.
@@ -63,7 +63,6 @@ In reading order; each module imports only from those below it:
     terminal       Reads input and editor text, and handles Ctrl-C.
     options        Options and arguments that several commands share.
     wrapping       Wraps lines for a terminal between words.
-    completion_words  Completes a word of a command line.
     project_words  Names of a project for completions.
     command_index  The generated index of all commands: help and options.
     screen         Escapes control sequences in terminal output.

@@ -1,7 +1,7 @@
 """The generated index of all commands: their help and options, read without importing their modules.
 
 `python -m tests.support.command_index` writes it from the commands, and a test compares the two. This module imports
-nothing of the command line, so that a completion costs little more than the start of Python.
+nothing, so that a completion costs little more than the start of Python and click.
 """
 
 from __future__ import annotations

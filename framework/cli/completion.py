@@ -1,13 +1,38 @@
-"""`agentsd completion`: prints the script with which a shell completes commands, options and names."""
+"""`agentsd completion`, and the completions themselves, by click: of commands that are made from the index.
+
+Importing a command to complete its words would take up to a second, because it imports the engine.
+"""
 
 from __future__ import annotations
 
-import click
-from click.shell_completion import get_completion_class
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from io import TextIOWrapper
+from typing import Any
 
-from framework.cli.command_index import COMPLETION_VARIABLE
+import click
+from click.shell_completion import CompletionItem, get_completion_class
+
+from framework.cli.command_index import COMPLETION_VARIABLE, CommandEntry, read_index
+from framework.cli.project_words import ProjectWords, Word
 
 SHELLS = ("bash", "zsh", "fish")
+_SAFE = re.compile(r"[\w./:@+=,~-]*")
+"""Words that mean the same in every shell. No others are completed."""
+_NAMES: Mapping[str, Callable[[ProjectWords], Iterator[Word]]] = {
+    "AGENT": ProjectWords.agents,
+    "MODEL": ProjectWords.models,
+    "RUN": ProjectWords.runs,
+    "TOOL": ProjectWords.tools,
+    "TOOLS": ProjectWords.tools,
+    "CONVERSATION": ProjectWords.conversations,
+}
+"""What completes a value, by its name in the help."""
+_FOLDERS = ("FOLDER", "OLD", "NEW")
+_PATHS = ("FILE", "PATH", *_FOLDERS)
+_CHOICES = re.compile(r"[\[{](\w+(?:\|\w+)+)[\]}]")
 
 
 @click.command("completion")
@@ -24,3 +49,56 @@ def command(shell: str) -> int:
     script = found(command, {}, "agentsd", COMPLETION_VARIABLE)
     click.echo(script.source_template % script.source_vars())  # `source()` would start a bash to check its version
     return 0
+
+
+def print_completions() -> None:
+    """Print the completions that the environment asks for."""
+    found = get_completion_class(os.environ[COMPLETION_VARIABLE].partition("_")[0])
+    if found is None:
+        return
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    print(found(command_of("agentsd", read_index()), {}, "agentsd", COMPLETION_VARIABLE).complete())
+
+
+def command_of(name: str, entry: CommandEntry) -> click.Command:
+    """Return a command that completes as the one of the index would; it cannot be called."""
+    options: list[click.Parameter] = [_option(text, help_text) for text, help_text in entry["options"]]
+    about: dict[str, Any] = {"short_help": entry["summary"], "add_help_option": False}
+    if entry["commands"]:
+        below = [command_of(one, inner) for one, inner in entry["commands"].items()]
+        return click.Group(name, below, params=options, **about)
+    pieces = [piece for piece in entry["usage"] if piece != "[OPTIONS]"]
+    arguments = [
+        click.Argument([f"word{number}"], required=False, nargs=-1 if piece is pieces[-1] else 1, **_kind("", piece))
+        for number, piece in enumerate(pieces)
+    ]
+    return click.Command(name, params=[*options, *arguments], **about)
+
+
+def _option(text: str, help_text: str) -> click.Option:
+    """Return the option that the help shows as `-a, --agent AGENT`."""
+    flags = re.findall(r"(?<!\S)--?[\w-]+", text)
+    value = text.partition(flags[-1])[2].strip()
+    return click.Option(flags, is_flag=not value, help=help_text, **_kind(flags[-1], value) if value else {})
+
+
+def _kind(flag: str, value: str) -> dict[str, Any]:
+    """Return the type of a value, or what completes it; the flag is empty for an argument."""
+    if choices := _CHOICES.fullmatch(value):
+        return {"type": click.Choice(choices[1].split("|"))}
+    if path := next((name for name in re.findall(r"\w+", value) if name in _PATHS), None):
+        return {"type": click.Path(file_okay=path not in _FOLDERS)}
+    names = _NAMES.get({"--conversation": "CONVERSATION", "--agents": "AGENT"}.get(flag) or value.strip("[]."))
+    if names is None:
+        return {}
+
+    def complete(ctx: click.Context, _: click.Parameter, current: str) -> list[CompletionItem]:
+        listed, comma, begun = current.rpartition(",") if flag == "--agents" else ("", "", current)
+        return [
+            CompletionItem(f"{listed}{comma}{word}", help="".join(char for char in text if char.isprintable()) or None)
+            for word, text in names(ProjectWords(ctx.params.get("project") or "."))
+            if word.startswith(begun) and _SAFE.fullmatch(word)
+        ]
+
+    return {"shell_complete": complete}

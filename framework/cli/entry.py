@@ -11,12 +11,12 @@ from framework.cli.command_index import COMPLETION_VARIABLE
 
 
 def main() -> None:
-    """Import the command line and run the command; for a shell, print completions without importing it."""
+    """Import the command line and run the command; for a shell, print completions instead."""
     gc.disable()  # modules live as long as the process; `LazyGroup` enables it once the command is imported
     completes = COMPLETION_VARIABLE in os.environ
     try:
         if completes:
-            act = import_module("framework.cli.completion_words").print_completions
+            act = import_module("framework.cli.completion").print_completions
         else:
             act = import_module("framework.cli.main").main
     except KeyboardInterrupt:
