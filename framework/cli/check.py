@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 
 import click
 
-from framework.cli.fixing import fix_files
+from framework.cli.fixing import fix_files, rewrite_agents
 from framework.cli.location import Location, locate, show_problem
 from framework.cli.options import project_path
 from framework.cli.project import read_project
@@ -31,7 +32,10 @@ ROUNDS = 3
 @click.command("check")
 @project_path
 @click.option(
-    "--fix", "fix", is_flag=True, help="Correct mistakes that have only one possible meaning, and show the changes."
+    "--fix",
+    "fix",
+    is_flag=True,
+    help="Correct mistakes that have only one possible meaning, rewrite older keys, and show the changes.",
 )
 @click.option("--connect", is_flag=True, help="Connect to the tool servers, and report those that fail.")
 @click.option("--strict", is_flag=True, help="Exit with 1 if there are warnings, for use in CI.")
@@ -72,6 +76,9 @@ def _fix(location: Location, *, quiet: bool) -> list[str]:
         if not (now := fix_files(root, problems, quiet=quiet)):
             break
         changed += now
+    with suppress(ConfigError):
+        generation = asyncio.run(_load(location))
+        changed += rewrite_agents(root, generation, location.file, quiet=quiet)
     return [*dict.fromkeys(changed)]
 
 

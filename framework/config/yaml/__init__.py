@@ -2,6 +2,7 @@
 
 In reading order; each module imports only from those below it:
 
+    rewriting    Rewrites the older spellings of agent files.
     parse        Validates a document against a pydantic model and converts errors to Problems.
     environment  Substitutes `${VARIABLE}` references in parsed documents.
     agent_keys   Reads the keys of agent files: each has one field in `AgentSpec`; older spellings remain valid.
