@@ -18,12 +18,12 @@ class ShopEdit:
 _SUPPORT = "agents.d/support.yaml"
 EDITS = (
     ShopEdit(_SUPPORT, 'when: {amount: "> 80"}', 'when: {amount: "> 50"}'),
-    ShopEdit("agents.d/planner.yaml", "max_steps: 12", "max_steps: 20"),
+    ShopEdit("agents.d/planner.yaml", "steps: 12", "steps: 20"),
     ShopEdit(_SUPPORT, "tone: friendly}", "tone: friendly and short}"),
     ShopEdit(_SUPPORT, '"docs.*", ask_user]', '"docs.*", stock.level, ask_user]'),
 )
 """In order. The files of the shop are those after all of them."""
-MISTAKE = ShopEdit("agents.d/stock.yaml", "max_steps: 6", "max_stesp: 6")
+MISTAKE = ShopEdit("agents.d/stock.yaml", "steps: 6", "stesp: 6")
 """The last edit, which breaks a file: its agent keeps the last good version."""
 
 

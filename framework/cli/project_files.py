@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import yaml
-
 GITIGNORE = """\
 # Stored runs, accepted tool definitions and schemas for editors.
 .agentsd/
@@ -33,7 +31,7 @@ version: 1
 # Hosts that tools may access; none by default.
 # tools: {http: {domains: [api.example.com]}}
 
-# Limits that runs share; an agent file names them in its key `budgets`, such as `budgets: [team]`.
+# Limits that runs share; an agent file names them in its limits, such as `limits: {budgets: team}`.
 # budgets: {team: {max_cost_usd: 5, per: day}}
 
 # How long ended runs are kept; by default 30 days. `agentsd runs prune` deletes them.
@@ -44,15 +42,12 @@ SETTINGS_FILES = {"agentsd.yaml": STARTER_SETTINGS, ".gitignore": GITIGNORE}
 
 _AGENT = """\
 # yaml-language-server: $schema=../.agentsd/agent.schema.json
-version: 1
-name: {name}
 description: {description}
 instructions: |
   You are a helpful assistant. Answer in a few sentences.
   Use your tools for numbers and files; never guess what a file says.
-skill_policy:
-  allow: [{tools}]   # `agentsd tools list` shows all tools
-runtime_policy: {{max_steps: 10, timeout: 60s}}
+tools: [{tools}]   # `agentsd tools list` shows all tools
+limits: {{steps: 10, timeout: 60s}}
 """
 
 _OWN_TOOL = '''\
@@ -90,7 +85,6 @@ cases:
 def agent_files(name: str) -> Mapping[str, str]:
     """Return a new agent with a test case: texts by path relative to the project."""
     text = _AGENT.format(
-        name=_as_yaml(name),
         description="Calculates, and finds and reads files.",
         tools="calculator, list_dir, read_file",
     )
@@ -103,7 +97,6 @@ def agent_files(name: str) -> Mapping[str, str]:
 def new_project() -> Mapping[str, str]:
     """Return a new project with one agent, one tool and one test case: texts by path relative to the project."""
     text = _AGENT.format(
-        name="assistant",
         description="Counts words, calculates, and reads files.",
         tools='calculator, list_dir, read_file, "text.*"',
     )
@@ -113,8 +106,3 @@ def new_project() -> Mapping[str, str]:
         "plugins/text.py": _OWN_TOOL,
         **SETTINGS_FILES,
     }
-
-
-def _as_yaml(name: str) -> str:
-    """Return a name as a YAML string: in quotation marks if it would be read as another type, such as `null`."""
-    return name if yaml.safe_load(name) == name else f'"{name}"'

@@ -52,9 +52,7 @@ def test_the_edit_that_a_new_project_suggests_passes_its_tests(tmp_path: Path, f
     assert agentsd_in_process("init", *flags, cwd=tmp_path).returncode == 0
     file = tmp_path / "agents.d/assistant.yaml"
     text = file.read_text("utf-8")
-    edited = text.replace("allow: [", "allow: [write_file, ").replace(
-        "max_steps: 10", "max_steps: 10, risk_level: high"
-    )
+    edited = text.replace("tools: [", "tools: [write_file, ")
     assert edited.count("write_file") == text.count("write_file") + 1
     file.write_text(edited, "utf-8")
     done = agentsd("test", "-a", "assistant", cwd=tmp_path)
