@@ -189,7 +189,7 @@ def test_the_default_is_the_projects_react_template(tmp_path: Path) -> None:
         ("off", "none", "agents.d/one.yaml"),
         ("{template: own/gone.j2}", "there is no template 'own/gone.j2'", "agents.d/one.yaml"),
         ("{template: own/bad.j2}", "'nothing' is undefined", "prompts/own/bad.j2"),
-        ("{vars: {a: 1}}", "template", "agents.d/one.yaml"),
+        ("{vars: {a: 1}}", "the key 'file' is missing", "agents.d/one.yaml"),
     ],
 )
 def test_bad_guidance_is_a_problem_of_its_file(tmp_path: Path, guidance: str, problem: str, file: str) -> None:
