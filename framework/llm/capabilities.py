@@ -237,6 +237,12 @@ def unsupported_settings(
         yield UnsupportedSetting("reasoning", problem, f"use one of its levels: {', '.join(levels)}")
 
 
+def accepted_settings(settings: ModelSettings, supported: Capabilities) -> ModelSettings:
+    """Return the settings without those that the server refuses."""
+    refused: dict[str, Any] = {name: () if name == "stop" else None for name in supported.refused_settings or ()}
+    return settings.model_copy(update=refused) if refused else settings
+
+
 class _Section(Frozen):
     """Rows of the table from one source, by the glob pattern of `provider/model`."""
 

@@ -11,7 +11,7 @@ import pytest
 
 from framework import Runtime
 from framework.config.settings import Settings
-from framework.llm.capabilities import known_capabilities
+from framework.llm.capabilities import known_capabilities, unsupported_settings
 from framework.llm.client import ModelRequest
 from framework.types.errors import ConfigError, ModelError
 from framework.types.messages import Message
@@ -26,6 +26,15 @@ ANY = Peer("a server with options of its own", "openai/m", (), error=str)
 ASK = (Message(role="user", content="hi"),)
 TOKEN = "-".join(("tk", "4711", "geheimer", "wert"))
 OPTIONS: dict[str, Any] = {"extra_body": {"own": {"a": [1]}}, "headers": {"X-Team": TOKEN}}
+VALUES = {
+    "verbosity": "low",
+    "temperature": 0.5,
+    "top_p": 0.5,
+    "top_k": 5,
+    "stop": ["END"],
+    "parallel_tool_calls": False,
+    "presence_penalty": 0.5,
+}
 EVERY_API = pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.id)
 
 
@@ -152,19 +161,48 @@ def test_rows_of_a_provider_apply_to_its_server_under_another_name() -> None:
     assert at_groq.prices == known_capabilities("groq/openai/gpt-oss-120b").prices
 
 
-def test_a_fallback_model_is_called_without_settings_that_its_server_refuses(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("model", "setting", "refused"),
+    [
+        ("openai/gpt-4o", "verbosity", True),
+        ("openai/gpt-5", "temperature", True),
+        ("openai/gpt-5-mini-2025-08-07", "stop", True),
+        ("openai/gpt-5", "verbosity", False),
+        ("openai/gpt-5-chat-latest", "temperature", False),
+        ("openai/gpt-5.4", "temperature", False),
+        ("openai/gpt-6.1-sol", "top_p", True),
+        ("openai/o3", "parallel_tool_calls", True),
+        ("anthropic/claude-sonnet-5-5", "temperature", True),
+        ("anthropic/claude-opus-4-8", "top_k", True),
+        ("anthropic/claude-opus-4-6", "top_k", False),
+        ("anthropic/claude-sonnet-4-6", "temperature", False),
+        ("gemini/gemini-3.1-pro-preview", "presence_penalty", True),
+        ("gemini/gemini-2.0-flash", "presence_penalty", False),
+        ("mistral/mistral-large-4", "presence_penalty", False),
+    ],
+)
+def test_settings_that_a_family_of_models_refuses_are_known(model: str, setting: str, refused: bool) -> None:
+    known = known_capabilities(model)
+    given = ModelSettings.model_validate({setting: VALUES[setting]})
+    unsupported = unsupported_settings(model.partition("/")[0], model, given, known)
+    assert [one.name for one in unsupported] == ([setting] if refused else [])
+
+
+@EVERY_API
+def test_a_fallback_model_is_called_without_settings_that_its_server_refuses(tmp_path: Path, form: Format) -> None:
     async def run() -> dict[str, Any]:
-        async with wire_server([OPENAI.failed(404, "gone"), says(OPENAI, "ok")], peer=ANY) as server:
-            refusing = ", capabilities: {refused_settings: [top_k]}"
-            models = f"models: {{a: {OPENAI.alias(server.url)}, b: {OPENAI.alias(server.url, refusing)}}}\n"
-            one = agent("one", model="a", fallback_models="[b]", model_settings="{top_k: 5, min_p: 0.1}")
+        async with wire_server([OPENAI.failed(404, "gone"), says(form, "ok")], peer=ANY) as server:
+            refusing = ", capabilities: {refused_settings: [temperature]}"
+            models = f"models: {{a: {OPENAI.alias(server.url)}, b: {form.alias(server.url, refusing)}}}\n"
+            one = agent("one", model="a", fallback_models="[b]", model_settings="{temperature: 0.5, top_p: 0.1}")
             root = write(tmp_path, {"agents.d/one.yaml": one, "agentsd.yaml": models})
             async with Runtime.open(root, watch=False) as runtime:
                 await runtime.run("hi", agent="one")
             return server.requests[-1]
 
     body = asyncio.run(run())
-    assert ("top_k" in body, body["min_p"]) == (False, 0.1)
+    body = body.get("generationConfig", body)
+    assert ("temperature" in body, body.get("topP", body.get("top_p"))) == (False, 0.1)
 
 
 # --- keys that change

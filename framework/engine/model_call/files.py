@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from framework.engine.context.model_clients import NamedClient
 from framework.engine.context.run_context import RunContext
+from framework.llm.capabilities import accepted_settings
 from framework.llm.client import ModelInfo, ModelRequest
 from framework.types.errors import ModelError, RequestError
 from framework.types.media import MAX_REQUEST_MEDIA_BYTES, MediaKind, MediaPart, file_size
@@ -69,12 +70,15 @@ def require_accepted(files: Sequence[MediaPart], model: str, info: ModelInfo) ->
 
 
 def fallback_request(request: ModelRequest, name: str, info: ModelInfo) -> ModelRequest:
-    """Return a request for a fallback, with descriptions of the files in tool results that it does not accept.
+    """Return a request for a fallback, without settings that it refuses: for an agent's own model, these are errors.
+
+    Files in tool results that it does not accept are replaced by their descriptions.
 
     Raises:
         ModelError: it does not accept a file of a user's message.
     """
-    refused = {part for part in _files(request.messages) if info.accepts(part) is False}
+    request = replace(request, settings=accepted_settings(request.settings, info.capabilities))
+    refused = {part for part in _files(request.messages) if info.accepts(part) is False} if request.media else ()
     for message in request.messages if refused else ():
         if message.role == "user" and (part := next((part for part in message.media if part in refused), None)):
             raise ModelError(f"{name} does not accept {part.description}", unavailable=True)

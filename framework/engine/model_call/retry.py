@@ -165,7 +165,7 @@ class _ModelCall:
     async def _call(self, name: str, client: ModelClient, *, is_fallback: bool, is_last: bool) -> ModelReply:
         """Call one model until it answers or a retry is pointless."""
         request = self._request
-        if is_fallback and request.media:
+        if is_fallback:
             request = fallback_request(request, name, client.info)
         begun = unusable = 0
         for retries in count():

@@ -317,8 +317,6 @@ class OpenAIModel(OpenAIExchange[StreamAssembler]):
         body = {"model": self._info.model, **settings_to_chat(request.settings)}
         if request.tools and request.settings.parallel_tool_calls is not None:
             body["parallel_tool_calls"] = request.settings.parallel_tool_calls
-        for refused in supported.refused_settings or ():  # of a fallback model; for others it is an error
-            body.pop(refused, None)
         body.update(_thinking(request.settings.reasoning, supported))
         if "max_tokens" in body and (self._azure_version or (self._info.provider == "openai" and not self._base_url)):
             # OpenAI's reasoning models reject the old name; most other servers know only that one.
