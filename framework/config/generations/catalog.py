@@ -548,10 +548,12 @@ class Catalog:
         self.history.add(candidate, trigger)
         published, self._published = self._published, asyncio.Event()
         published.set()
-        known = {*before.problems}
+        known, places = {*before.problems}, set[str]()
         for problem in self.current.problems if before.number else self.current.errors:
             if problem not in known:
-                log.log(logging.ERROR if problem.severity == "error" else logging.WARNING, "%s", problem)
+                shown = problem.model_copy(update={"excerpt": None}) if problem.place in places else problem
+                log.log(logging.ERROR if problem.severity == "error" else logging.WARNING, "%s", shown)
+                places.add(problem.place)
         log.info("%s", self.current.summary)
         self._notify(candidate.event())
 

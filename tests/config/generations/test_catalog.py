@@ -1006,3 +1006,12 @@ def test_after_a_rollback_the_same_files_are_not_loaded_again(tmp_path: Path) ->
 
     asyncio.run(main())
     assert catalog.current.agents["a"].spec.instructions == "First."
+
+
+def test_the_log_shows_a_line_of_a_file_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    project = Project(
+        tmp_path, {"agents.d/one.yaml": agent("one", model="offline", runtime_policy="{risk_level: low}")}
+    )
+    project.reload({"agents.d/one.yaml": agent("one", model="offline", runtime_policy="{risk_levle: low}")})
+    assert "risk_levle is NOT in effect" in caplog.text
+    assert caplog.text.count("| runtime_policy: {risk_levle: low}") == 1
