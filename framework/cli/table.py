@@ -1,4 +1,7 @@
-"""Prints rows: a table on a terminal, columns in a pipe."""
+"""Prints rows: a table on a terminal, columns in a pipe.
+
+On a narrow terminal, tables of rich cut texts without a mark, and shorten the description before the names.
+"""
 
 from __future__ import annotations
 
