@@ -18,6 +18,7 @@ const PAGES = {
   chat: () => import("./chat/page.js"),
   approvals: () => import("./approvals/page.js"),
   runs: () => import("./runs/page.js"),
+  compare: () => import("./compare/page.js"),
   agents: () => import("./agents/page.js"),
   config: () => import("./config/page.js"),
   fleet: () => import("./fleet/page.js"),

@@ -15,13 +15,13 @@ from framework.server.console import ConsoleFiles
 from tests.support.built_console import built_console, packages
 from tests.support.node_modules import CONSOLE
 
-PAGE_LIMIT = 204 * 1000
+PAGE_LIMIT = 208 * 1000
 """Bytes that the first visit of a page may load, uncompressed."""
-COMPRESSED_PAGE_LIMIT = 68 * 1000
+COMPRESSED_PAGE_LIMIT = 69 * 1000
 """The same as it is sent to browsers."""
-LIMIT = 460 * 1000
+LIMIT = 475 * 1000
 """Bytes of all files that browsers may load, uncompressed."""
-COMPRESSED_LIMIT = 166 * 1000
+COMPRESSED_LIMIT = 172 * 1000
 """The same, compressed."""
 KNOWN = {"__init__.py", "build.mjs", "jsconfig.json", "libraries.d.ts", "package.json", "types.d.ts"}
 OF_A_BUILD = CONSOLE / "built"

@@ -44,6 +44,11 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "run": ("#/runs/{done}", ".wf-r rect", (".run-head h2", ".figs", ".run-talk", ".tabs", ".wf", ".legend")),
     "run-failed": ("#/runs/{failed}", ".wf-r rect", (".run-head h2", ".figs", ".note", ".tabs", ".wf")),
     "run-missing": ("#/runs/run_none", ".empty h2", (".empty h2", ".empty .btn")),
+    "compare": (
+        "#/compare/{done}/{failed}",
+        ".cmp tbody tr",
+        (".two .card", ".table.cmp", "#cmp-answers", ".calls-c", ".calls-c .tag"),
+    ),
     "permissions": ("#/agents/support", ".pol tbody tr", (".top", ".tabs", ".pol-h .input", ".pol-h .seg", ".pol")),
     "prompt": ("#/agents/support?tab=prompt", ".prompt", (".tabs", ".prompt-size", ".prompt")),
     "config": ("#/config/files/agents.d/support.yaml", ".src .l", (".tree-f", ".edpane", ".edpane > header", ".src")),

@@ -10,7 +10,10 @@ import { menu } from "../widgets/menu.js";
 import { draft, saveDraft } from "./memory.js";
 
 /** @typedef {{name: string, description: string}} Agent */
-/** @typedef {{text: string, agent: string | null, inputs?: Record<string, unknown>, key: string}} Outgoing */
+/**
+ * @typedef {{text: string, agent: string | null, inputs?: Record<string, unknown>, key: string,
+ *   edited: string}} Outgoing edited: the run whose message it replaces, if any
+ */
 
 export class ChatComposer extends Component {
   /** @type {string | null} */
@@ -23,6 +26,9 @@ export class ChatComposer extends Component {
   #text = h("textarea", { id: "msg", rows: 1, placeholder: t("Write a message; @ names an agent") });
   #chosen = h("button.pick.dash", { "aria-label": t("Agent") });
   #send = h("button", { class: "btn primary sm", "aria-label": t("Send") }, icon("send"));
+  #edited = "";
+  #before = "";
+  #editing = h("div.row.small.editing", { hidden: true });
   #hint = h("span.small.dim.not-s");
   #inputs = h("div.inputs");
   #names = h("div.menu.names", { role: "listbox", "aria-label": t("Agents"), hidden: true });
@@ -34,7 +40,7 @@ export class ChatComposer extends Component {
   start() {
     const label = h("label.sr", { for: "msg" }, t("Message"));
     const row = h("div.row", this.#chosen, h("span.grow"), this.#hint, this.#send);
-    fill(this, h("div.box", label, this.#names, this.#inputs, this.#text, row));
+    fill(this, h("div.box", label, this.#names, this.#editing, this.#inputs, this.#text, row));
     menu(this.#chosen, () => this.#choices());
     this.on(this.#text, "input", () => this.#typed());
     this.on(this.#text, "keydown", (event) => this.#key(event));
@@ -53,6 +59,8 @@ export class ChatComposer extends Component {
   show(id, agent) {
     const { text, agent: before } = draft(id);
     this.#conversation = id;
+    this.#edited = "";
+    this.#editing.hidden = true;
     this.#text.value = text;
     this.choose(agent ?? before);
     fill(this.#names);
@@ -74,6 +82,27 @@ export class ChatComposer extends Component {
     this.#text.value = text;
     this.#typed();
     this.focus();
+  }
+
+  /**
+   * Edit a message that was sent. Its new text goes to a new conversation with the history before it.
+   * @param {string} text @param {string} run
+   */
+  edit(text, run) {
+    if (!this.#edited) this.#before = this.#text.value;
+    this.#edited = run;
+    const leave = h("button.btn.sm.ghost", { onclick: () => this.#leave() }, t("Cancel"));
+    const about = t("Editing a message: the new text begins a copy of the conversation before it.");
+    fill(this.#editing, icon("edit", { size: 14 }), h("span.grow", about), leave);
+    this.#editing.hidden = false;
+    this.write(text);
+  }
+
+  /** End the editing, with the text that was typed before it. */
+  #leave() {
+    this.#edited = "";
+    this.#editing.hidden = true;
+    this.write(this.#before);
   }
 
   /** @param {string | null} name the agent of the next message; null: the router's choice, or the conversation's */
@@ -147,6 +176,7 @@ export class ChatComposer extends Component {
   #key(event) {
     if (event.isComposing) return;
     if (!this.#names.hidden) return this.#keyInNames(event);
+    if (event.key === "Escape" && this.#edited) return event.stopPropagation(), this.#leave();
     if (event.key === "Escape") return this.#text.blur(); // then the keys of an approval act
     if (event.key !== "Enter" || event.shiftKey) return;
     event.preventDefault();
@@ -177,9 +207,13 @@ export class ChatComposer extends Component {
     const same = JSON.stringify([text, this.#agent, inputs]);
     // The same text after a reload is the same message: its key begins no second run.
     const own = key && sent === same ? key : crypto.randomUUID();
-    saveDraft(this.#conversation, { text, agent: this.#agent, key: own, sent: same });
-    this.#text.value = "";
-    this.onSend({ text, agent: this.#agent, inputs, key: own });
+    const edited = this.#edited;
+    if (edited) this.#leave();
+    else {
+      saveDraft(this.#conversation, { text, agent: this.#agent, key: own, sent: same });
+      this.#text.value = "";
+    }
+    this.onSend({ text, agent: this.#agent, inputs, key: own, edited });
     this.#update();
   }
 

@@ -52,11 +52,30 @@ export class Conversation {
     this.#stop.abort();
   }
 
-  /** Load the newest turns. */
-  async load() {
+  /** Load the newest turns, and those before as far as a run that is wanted. @param {string} [wanted] its id */
+  async load(wanted) {
     if (this.id) await this.#page();
+    await this.find(wanted);
     this.loaded = true;
     this.onChange();
+  }
+
+  /** Load earlier turns until one is that of a run. @param {string} [wanted] its id */
+  async find(wanted) {
+    while (wanted && this.more && !this.turns.some(({ model }) => model.runId === wanted)) await this.older();
+  }
+
+  /** Begin a new conversation with a part of this one. @param {{before?: string, after?: string}} place
+   * @param {string} key of the request @returns {Promise<{conversation_id: string}>} */
+  fork(place, key) {
+    const options = { query: { user: this.user }, headers: { "idempotency-key": key }, signal: this.#stop.signal };
+    return post(`/conversations/${encodeURIComponent(this.id ?? "")}/fork`, place, options);
+  }
+
+  /** @param {Turn} turn @param {import("../types.d.ts").Rating | null} rating */
+  rated(turn, rating) {
+    turn.model.rating = rating;
+    this.#touch(turn);
   }
 
   /** Load the turns before. */
@@ -151,9 +170,10 @@ export class Conversation {
 
   /** @param {Turn} turn @param {any} run */
   #figures(turn, run) {
-    const { steps, tokens } = turn.model;
+    const shown = ({ steps, tokens, rating } = turn.model) => JSON.stringify([steps, tokens, rating]);
+    const before = shown();
     turn.model.reset(run);
-    if (run.steps !== steps || turn.model.tokens !== tokens) this.#touch(turn);
+    if (shown() !== before) this.#touch(turn);
     const isNew = turn.model.open || !turn.model.seq; // it may have ended before it was followed
     if (isNew && !this.#followed.has(turn.key) && !this.#waiting.includes(turn)) this.#watch(turn);
   }

@@ -12,6 +12,7 @@ import { ask } from "../widgets/dialog.js";
 import { menu } from "../widgets/menu.js";
 import { statusLabel } from "../widgets/status.js";
 import { visible } from "../widgets/text.js";
+import { toast } from "../widgets/toast.js";
 import { ChatComposer } from "./composer.js";
 import { Conversation } from "./conversation.js";
 import { ChatInspector } from "./inspector.js";
@@ -31,14 +32,22 @@ class ChatPage extends Component {
   #shown = "";
   /** @type {Conversation | null} */
   #conversation = null;
+  /** The conversation's first pages. @type {Promise<void>} */
+  #loaded = Promise.resolve();
   /** @type {string | null} key of the selected item */
   #selected = null;
 
   start() {
     this.className = "split";
     this.#thread.onDrawn = () => this.#drawn();
-    this.#thread.onRetry = (turn) => void this.#retry(turn);
-    this.#thread.onDrop = (turn) => (this.#conversation?.drop(turn), this.#composer.write(turn.message));
+    this.#thread.acts = {
+      onRetry: (turn) => void this.#retry(turn),
+      onDrop: (turn) => (this.#conversation?.drop(turn), this.#composer.write(turn.message)),
+      onEdit: (turn) => this.#composer.edit(turn.model.message || turn.message, turn.model.runId),
+      onFork: (turn) => void this.#fork({ after: turn.model.runId }, crypto.randomUUID()),
+      onRated: (turn, rating) => this.#conversation?.rated(turn, rating),
+      address: ({ model }) => this.#address({ message: model.runId }),
+    };
     this.#composer.onAgents = (agents) => showWelcome(this.#thread.welcome, agents);
     this.#composer.onSend = (message) => void this.#send(message);
     const below = h("div.compose", this.#composer);
@@ -71,18 +80,51 @@ class ChatPage extends Component {
     const user = query.get("user");
     this.classList.toggle("detail", Boolean(id) || query.size > 0);
     this.#list.select(id === null ? "" : talkLink(id, user));
-    if (this.#conversation && this.#conversation.id === id && this.#conversation.user === user && id) return;
+    const wanted = query.get("message") ?? "";
+    if (this.#conversation && this.#conversation.id === id && this.#conversation.user === user && id) {
+      if (wanted) void this.load(this.#conversation.find(wanted), () => this.#thread.reveal(wanted), () => {});
+      return;
+    }
     this.#conversation?.close();
     this.#selected = null;
     const conversation = (this.#conversation = new Conversation(id, user, () => this.#thread.draw()));
     this.#thread.show(conversation);
     this.#composer.show(id, query.get("agent"));
-    void this.load(conversation.load(), () => {}, (error) => this.#thread.fail(error));
+    this.#thread.reveal(wanted);
+    this.#read(conversation, wanted);
     if (!id && matchMedia("(min-width: 761px)").matches) this.#composer.focus();
   }
 
+  /** @param {Conversation} conversation @param {string} wanted the run to scroll to */
+  #read(conversation, wanted) {
+    this.#loaded = conversation.load(wanted);
+    const again = () => (this.#thread.show(conversation), this.#read(conversation, wanted));
+    void this.load(this.#loaded, () => {}, (error) => this.#thread.fail(error, again));
+  }
+
+  /** @param {Record<string, string>} query @returns the address of a place in the conversation */
+  #address(query) {
+    const { id, user } = /** @type {Conversation} */ (this.#conversation);
+    return link("chat", id ?? "", { user, ...query });
+  }
+
+  /**
+   * Open a new conversation with a part of this one.
+   * @param {{before?: string, after?: string}} place @param {string} key @returns {Promise<boolean>} whether it worked
+   */
+  async #fork(place, key) {
+    const conversation = /** @type {Conversation} */ (this.#conversation);
+    const failed = (/** @type {Error} */ error) => void toast({ title: error.message, tone: "danger" });
+    const fork = await conversation.fork(place, key).catch(failed);
+    if (!fork || conversation !== this.#conversation) return false;
+    go(link("chat", fork.conversation_id, { user: conversation.user }));
+    await this.#loaded.catch(() => {});
+    return true;
+  }
+
   /** @param {import("./composer.js").Outgoing} message */
-  async #send({ text, agent, inputs, key }) {
+  async #send({ text, agent, inputs, key, edited }) {
+    if (edited && !(await this.#fork({ before: edited }, key))) return this.#composer.edit(text, edited);
     const conversation = /** @type {Conversation} */ (this.#conversation);
     const before = conversation.id;
     const queue = Boolean(conversation.open) || undefined;
@@ -168,7 +210,8 @@ class ChatPage extends Component {
     const body = t("Its runs, with their events and traces, are deleted too.");
     if (!id || !(await ask({ title: t("Delete this conversation?"), body, action: t("Delete"), danger: true }))) return;
     const done = () => (go(link("chat")), void this.#list.refresh());
-    await this.load(del(`/conversations/${id}`, { query: { user } }), done, (error) => this.#thread.fail(error));
+    const failed = (/** @type {Error} */ error) => toast({ title: error.message, tone: "danger" });
+    await this.load(del(`/conversations/${id}`, { query: { user } }), done, failed);
   }
 }
 

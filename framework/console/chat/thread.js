@@ -27,10 +27,9 @@ export class ChatThread extends Component {
   #spoken = "";
   /** Shown while there are no turns. */
   welcome = h("div.empty", { hidden: true });
-  /** @param {Turn} _turn */
-  onRetry = (_turn) => {};
-  /** @param {Turn} _turn */
-  onDrop = (_turn) => {};
+  #wanted = "";
+  /** What the buttons of a turn do; set before the first turn is drawn. @type {import("./turn.js").Acts} */
+  acts = /** @type {any} */ ({});
   onDrawn = () => {};
 
   start() {
@@ -56,9 +55,29 @@ export class ChatThread extends Component {
     this.draw();
   }
 
-  /** @param {Error} error */
-  fail(error) {
-    fill(this.#turns, failureNote(error));
+  /** Scroll to the turn of a run once it is drawn, and mark it. @param {string} runId */
+  reveal(runId) {
+    this.#wanted = runId;
+    this.#pinned = !runId;
+    if (runId) this.#seen = Number.MAX_SAFE_INTEGER; // what is loaded around it is not new
+    this.draw();
+  }
+
+  #reveal() {
+    const nodes = /** @type {HTMLElement[]} */ ([...this.#turns.children]);
+    const node = this.#wanted && nodes.find((each) => each.dataset.run === this.#wanted);
+    if (!node) return;
+    this.#wanted = "";
+    for (const each of nodes) each.classList.toggle("target", each === node);
+    node.tabIndex = -1;
+    node.focus({ preventScroll: true });
+    node.scrollIntoView({ block: "start" });
+  }
+
+  /** @param {Error} error @param {() => void} again */
+  fail(error, again) {
+    this.#turns.replaceChildren();
+    fill(this.#turns, failureNote(error, again));
   }
 
   /** Draw what changed, in the next frame, or later if the last time took long. */
@@ -77,15 +96,16 @@ export class ChatThread extends Component {
     const began = performance.now();
     const { turns, changed } = conversation;
     const last = turns.at(-1);
-    const options = { onRetry: this.onRetry, onDrop: this.onDrop };
+    const copied = turns.findLast(({ model }) => model.copiedFrom);
     this.welcome.hidden = !conversation.loaded || turns.length > 0;
     keyed(this.#turns, turns, (turn) => turn.key, turnElement, (node, turn) => {
-      const isLast = String(turn === last);
-      if (!changed.has(turn) && node.dataset.last === isLast) return;
-      node.dataset.last = isLast;
-      showTurn(node, turn, { ...options, last: turn === last });
+      const place = `${turn === last} ${turn === copied}`;
+      if (!changed.has(turn) && node.dataset.place === place) return;
+      node.dataset.place = place;
+      showTurn(node, turn, { ...this.acts, last: turn === last, forked: turn === copied });
     });
     changed.clear();
+    this.#reveal();
     if (this.#pinned) this.toEnd();
     else this.#count();
     this.#speak(last);

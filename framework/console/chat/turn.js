@@ -2,18 +2,27 @@
 
 import { fill, h, keyed } from "../core/dom.js";
 import { duration } from "../core/format.js";
-import { t } from "../core/i18n.js";
+import { t, tParts } from "../core/i18n.js";
 import { icon } from "../core/icons.js";
+import { may } from "../core/live.js";
+import { link } from "../core/route.js";
+import { copyButton, copyText, urlOf } from "../widgets/copy.js";
 import { showMarkdown } from "../widgets/markdown.js";
+import { menu } from "../widgets/menu.js";
 import { withPlaces } from "../widgets/place.js";
 import { planCard, showPlan } from "../widgets/plan-card.js";
+import { ratingButtons } from "../widgets/rating.js";
 import { visible } from "../widgets/text.js";
 import { ToolCard } from "../widgets/tool-card.js";
 
 /** @typedef {import("../types.d.ts").RunItem} RunItem */
 /** @typedef {import("./conversation.js").Turn} Turn */
 /** @typedef {{key: string, kind: string, items: RunItem[]}} Group calls that follow each other share a frame */
-/** @typedef {{onRetry: (turn: Turn) => void, onDrop: (turn: Turn) => void, last: boolean}} Options */
+/** What a reader does with a turn. @typedef {{onRetry: (turn: Turn) => void, onDrop: (turn: Turn) => void,
+ *   onEdit: (turn: Turn) => void, onFork: (turn: Turn) => void,
+ *   onRated: (turn: Turn, rating: import("../types.d.ts").Rating | null) => void,
+ *   address: (turn: Turn) => string}} Acts */
+/** @typedef {Acts & {last: boolean, forked: boolean}} Options forked: it is the last turn that was copied */
 
 /** Calls of a turn that are drawn until the reader asks for all. */
 const MOST_CALLS = 100;
@@ -22,7 +31,7 @@ const STEPS = { done: "success", failed: "error", skipped: "cancelled" };
 
 /** Return the element of a turn; `showTurn` fills it. */
 export function turnElement() {
-  return h("article.turn", h("p.me"), h("div.who"), h("div.items"), h("div.end"));
+  return h("article.turn", h("p.me"), h("div.who"), h("div.items"), h("div.end"), h("div.acts"));
 }
 
 /**
@@ -32,7 +41,7 @@ export function turnElement() {
  * @param {Options} options
  */
 export function showTurn(element, turn, options) {
-  const [me, who, items, end] = /** @type {HTMLElement[]} */ ([...element.children]);
+  const [me, who, items, end, acts] = /** @type {HTMLElement[]} */ ([...element.children]);
   const { model } = turn;
   const message = model.message || turn.message;
   element.dataset.run = model.runId;
@@ -46,8 +55,57 @@ export function showTurn(element, turn, options) {
   const create = (/** @type {Group} */ group) => groupElement(group.kind, group.items[0]);
   keyed(items, groups, ({ key }) => key, create, (node, group) => showGroup(node, group, turn));
   const errors = [turn.error?.message, model.error?.message];
-  const state = [turn.sending, ...errors, model.status, model.finishReason, options.last];
-  changed(end, state, () => endLine(turn, options));
+  const state = [turn.sending, ...errors, model.status, model.finishReason, options.last, options.forked];
+  changed(end, state, () => [endLine(turn, options), options.forked && forkLine(model.copiedFrom)]);
+  const { runId, rating, open } = model;
+  changed(acts, [turn.sending, runId, rating, open, answerOf(turn) !== ""], () => actions(turn, options));
+}
+
+/** @param {string | null} origin the run that the last copied turn is a copy of */
+function forkLine(origin) {
+  return remark("route", tParts("The conversation was forked here, after {run}.", {
+    run: h("a.lk", { href: link("runs", origin ?? "") }, t("this run")),
+  }));
+}
+
+/** @param {Turn} turn its answer as Markdown */
+function answerOf({ model }) {
+  const texts = model.items.filter(({ kind }) => kind === "text").map(({ text }) => text ?? "");
+  return texts.join("\n\n");
+}
+
+/** @param {Turn} turn @param {Options} options what can be done with a turn that is stored */
+function actions(turn, { onEdit, onFork, onRated, address }) {
+  const { model, sending } = turn;
+  if (!model.runId || sending) return null;
+  const answer = answerOf(turn);
+  const rated = { runId: model.runId, rating: model.rating, onChange: (/** @type {any} */ to) => onRated(turn, to) };
+  const button = (/** @type {string} */ mark, /** @type {string} */ label, /** @type {() => void} */ onclick) =>
+    h("button.ib", { title: label, "aria-label": label, onclick }, icon(mark));
+  const more = h("button.ib", { "aria-label": t("More about this answer") }, icon("more"));
+  const whole = () => `> ${(model.message || turn.message).replaceAll("\n", "\n> ")}\n\n${answerOf(turn)}`;
+  menu(more, () => [
+    { label: t("Copy the answer as text"), icon: "copy", run: () => void copyText(plain(turn)) },
+    { label: t("Copy question and answer"), icon: "copy", run: () => void copyText(whole()) },
+    { label: t("Open run"), icon: "runs", href: link("runs", model.runId) },
+    { label: t("Compare with another run"), icon: "compare", href: link("runs", { compare: model.runId }) },
+  ]);
+  const writes = may("chat") && may("read");
+  return [
+    answer && copyButton(() => answerOf(turn), t("Copy the answer as Markdown")),
+    copyButton(() => urlOf(address(turn)), t("Copy a link to this message"), "chain"),
+    (answer || model.rating) && !model.open && may("chat") && ratingButtons(rated),
+    writes && button("edit", t("Edit the message and send it again"), () => onEdit(turn)),
+    writes && ["completed", "stopped"].includes(model.status) &&
+      button("route", t("Continue from here in a new conversation"), () => onFork(turn)),
+    may("read") && more,
+  ];
+}
+
+/** @param {Turn} turn its answer as it is read, without the marks of Markdown */
+function plain({ model }) {
+  const shown = document.querySelectorAll(`.turn[data-run="${CSS.escape(model.runId)}"] .items > .prose`);
+  return [...shown].map((node) => /** @type {HTMLElement} */ (node).innerText.trim()).join("\n\n");
 }
 
 /** @param {HTMLElement} element @param {unknown[]} state @param {() => any} content fill it if its state changed */

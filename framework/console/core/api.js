@@ -90,6 +90,8 @@ export async function send(method, path, { query, body, headers, signal: stop } 
 export const get = async (path, query, options) => (await send("GET", path, { ...options, query })).data;
 /** @param {string} path @param {unknown} [body] @param {Omit<Options, "body">} [options] */
 export const post = async (path, body, options) => (await send("POST", path, { ...options, body })).data;
+/** @param {string} path @param {unknown} [body] @param {Omit<Options, "body">} [options] */
+export const put = async (path, body, options) => (await send("PUT", path, { ...options, body })).data;
 /** @param {string} path @param {Options} [options] */
 export const del = async (path, options) => (await send("DELETE", path, options)).data;
 

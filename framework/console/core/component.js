@@ -95,11 +95,13 @@ export class Component extends HTMLElement {
 /**
  * Return a note that says what failed.
  * @param {Error & {code?: string}} error
+ * @param {() => void} [again] what to do again, if that may help
  */
-export function failureNote(error) {
+export function failureNote(error, again) {
   const code = error.code ? h("code.dim", error.code) : null;
   const text = h("p", h("b", t("This could not be loaded.")), " ", error.message);
-  return h("div.note.k-danger", { role: "alert" }, text, code);
+  const retry = again && h("button.btn.sm", { onclick: again }, t("Try again"));
+  return h("div.note.k-danger", { role: "alert" }, text, code, retry);
 }
 
 /**

@@ -8,11 +8,12 @@ import { icon } from "../core/icons.js";
 import { go, link, route } from "../core/route.js";
 import { follow } from "../core/stream.js";
 import { argumentText } from "../widgets/json.js";
+import { isOpen } from "../widgets/status.js";
 import { tabs } from "../widgets/tabs.js";
 import { layout, spansOfCalls } from "../widgets/trace-layout.js";
 import "../widgets/waterfall.js";
 import "./events.js";
-import { banners, figures, header, isOpen, talk } from "./head.js";
+import { banners, figures, header, talk } from "./head.js";
 import { filesTab, messagesTab } from "./tabs.js";
 import { inspect, pausesOf, wantedRow } from "./inspector.js";
 
@@ -105,6 +106,7 @@ class RunPage extends Component {
       this.#draw();
     });
     this.every(1000, () => isOpen(this.#run) && draw());
+    this.addEventListener("toggle", draw, { capture: true, signal: this.stopped }); // a menu was open
   }
 
   /** Follow the events, once a tab shows them or they may change the run. */
@@ -165,7 +167,7 @@ class RunPage extends Component {
     refill(this.#head, header(run));
     refill(this.#figures, figures(run));
     refill(this.#notes, banners(run, this.#events));
-    refill(this.#talk, talk(run));
+    refill(this.#talk, talk(run, (rating) => ((run.rating = rating), this.#draw())));
     if (!TRACED.includes(this.#tab)) return;
     refill(this.#legend, legend(this.#stored, this.#parts.length > 0, run));
     this.#waterfall.hidden = !this.#parts.length;
@@ -187,8 +189,12 @@ class RunPage extends Component {
   }
 }
 
-/** @param {Element} box @param {any} content what is shown stays, with its focus, unless its words change */
+/**
+ * What is shown stays, with its focus, unless its words change, and as long as a menu in it is open.
+ * @param {Element} box @param {any} content
+ */
 function refill(box, content) {
+  if (box.querySelector(":popover-open")) return;
   const next = h("div", content);
   if (next.textContent !== box.textContent) fill(box, ...next.childNodes);
 }

@@ -1,32 +1,25 @@
 /** The head of a run: its status and title, its figures, and what went wrong with what to do. */
 
-import { post } from "../core/api.js";
+import { get, post } from "../core/api.js";
 import { now } from "../core/clock.js";
 import { h } from "../core/dom.js";
 import { cost, digest, duration, fullTime, runName, time, tokens } from "../core/format.js";
 import { t, tParts } from "../core/i18n.js";
 import { icon } from "../core/icons.js";
 import { identity, live, may, talkLink } from "../core/live.js";
-import { link } from "../core/route.js";
-import { copyButton } from "../widgets/copy.js";
+import { go, link } from "../core/route.js";
+import { copyButton, copyText, urlOf } from "../widgets/copy.js";
 import { ask } from "../widgets/dialog.js";
 import { markdown } from "../widgets/markdown.js";
+import { menu } from "../widgets/menu.js";
 import { place } from "../widgets/place.js";
-import { statusLabel } from "../widgets/status.js";
+import { ratingButtons } from "../widgets/rating.js";
+import { isOpen, runStatus } from "../widgets/status.js";
 import { visible } from "../widgets/text.js";
 import { toast } from "../widgets/toast.js";
 import { exportCase, replay } from "./tabs.js";
 
 /** @typedef {import("../types.d.ts").RunDetail} Run */
-
-/** @param {{status: string}} run whether it may still change */
-export const isOpen = ({ status }) => ["queued", "running", "paused"].includes(status);
-
-/** @param {{status: string, finish_reason: string, orphaned: boolean}} run */
-export const runStatus = (run) =>
-  run.orphaned
-    ? h("span.status.row.k-warn", icon("alert"), t("interrupted"))
-    : statusLabel(run.status, run.finish_reason);
 
 /** @param {Run} run */
 export function header(run) {
@@ -41,15 +34,57 @@ const questionOf = ({ messages, earlier_messages: n }) => messages[n]?.content.t
 /** @param {Run} run */
 const titleOf = (run) => questionOf(run).split("\n", 1)[0].slice(0, 200);
 
-/** @param {Run} run the question, unless the title is all of it, and the answer */
-export function talk(run) {
+/**
+ * Return the question, unless the title is all of it, the answer, and its rating.
+ * @param {Run} run @param {(rating: import("../types.d.ts").Rating | null) => void} onChange
+ */
+export function talk(run, onChange) {
   const [question, answer] = [questionOf(run), run.output];
   const row = (/** @type {string} */ name, /** @type {any} */ text) => [h("dt", name), h("dd", { tabindex: 0 }, text)];
   const rows = [
     question === titleOf(run) ? null : row(t("Question"), visible(question)),
     answer ? row(t("Answer"), h("div.prose", markdown(answer))) : null,
+    answer || run.rating ? row(t("Rating"), rating(run, onChange)) : null,
   ].filter((each) => each !== null);
   return rows.length ? h("dl.card.run-talk", rows) : null;
+}
+
+/** @param {Run} run @param {(rating: import("../types.d.ts").Rating | null) => void} onChange */
+function rating({ run_id: runId, rating: given }, onChange) {
+  const word = given && (given.value === "up" ? t("Good answer") : t("Bad answer"));
+  const by = given?.by && t("by {name}", { name: given.by });
+  const about = given ? [word, by, time(given.at)].filter(Boolean).join(" · ") : t("not rated");
+  const buttons = may("chat") ? ratingButtons({ runId, rating: given, onChange }) : null;
+  return h("div.row.wrap", buttons, h("span.dim", about), given?.comment && h("span", visible(given.comment)));
+}
+
+/** @param {Run} run what was asked and answered, and the calls between, as Markdown */
+function asMarkdown(run) {
+  const calls = run.trace.filter(({ action }) => action.type === "tool").map(({ action }) => action.tool);
+  const about = [run.agent, run.status, tokens(run.usage.total_tokens), cost(run.usage.cost_usd)].join(" · ");
+  const used = calls.length ? `${t("Calls")}: ${calls.join(", ")}` : "";
+  const question = `> ${questionOf(run).replaceAll("\n", "\n> ")}`;
+  return [question, run.output, used, `${about} · ${run.run_id}`].filter(Boolean).join("\n\n");
+}
+
+/** @param {Run} run @returns {(import("../widgets/menu.js").MenuItem)[]} */
+function moreItems(run) {
+  const { run_id: id, conversation_id: conversation } = run;
+  const items = [
+    { label: t("Copy question and answer"), icon: "copy", run: () => void copyText(asMarkdown(run)) },
+    conversation && { label: t("Compare with the turn before"), icon: "compare", run: () => void withBefore(run) },
+    { label: t("Compare with another run"), icon: "compare", href: link("runs", { compare: id }) },
+    !identity.value?.agents && { label: t("Compare with a replay"), icon: "refresh", run: () => replay(id) },
+  ];
+  return /** @type {any[]} */ (items.filter(Boolean));
+}
+
+/** @param {Run} run compare it with the run before it in its conversation */
+async function withBefore({ run_id: id, conversation_id, user }) {
+  const query = { conversation_id, user, before: id, limit: 1 };
+  const found = await get("/runs", query).catch((error) => (toast({ title: error.message, tone: "danger" }), null));
+  if (found?.runs.length) go(link("compare", found.runs[0].run_id, id));
+  else if (found) toast({ title: t("It is the first turn of its conversation.") });
 }
 
 /** @param {Run} run */
@@ -78,12 +113,16 @@ function actions(run) {
   const { run_id: id, status } = run;
   const begun = status !== "queued" && may("read");
   const generation = live.value?.generation ?? "";
+  const more = h("button.ib", { "aria-label": t("More") }, icon("more"));
+  menu(more, () => moreItems(run));
   /** @param {any} shown @param {string} mark @param {string} label @param {() => unknown} onclick */
   const button = (shown, mark, label, onclick) =>
     shown ? h("button.btn.sm", { onclick }, icon(mark, { size: 14 }), label) : null;
   return [
     button(begun && !identity.value?.agents, "refresh", t("Replay under g{n}", { n: generation }), () => replay(id)),
     button(begun, "flask", t("As a test case"), () => exportCase(id)),
+    copyButton(() => urlOf(link("runs", id)), t("Copy a link to this run"), "chain"),
+    may("read") && more,
     button(isOpen(run) && may("chat"), "stop", t("Cancel the run"), () => cancel(id)),
   ];
 }

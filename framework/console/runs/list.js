@@ -11,8 +11,9 @@ import { onKeys } from "../core/keys.js";
 import { live } from "../core/live.js";
 import { go, link, route } from "../core/route.js";
 import { menu } from "../widgets/menu.js";
+import { ratingIcon } from "../widgets/rating.js";
+import { isOpen, runStatus } from "../widgets/status.js";
 import { visible } from "../widgets/text.js";
-import { isOpen, runStatus } from "./head.js";
 
 /** @typedef {import("../types.d.ts").RunSummary} Run */
 
@@ -28,6 +29,7 @@ class RunsList extends Component {
   #asked = "";
   #bar = h("div.filters");
   #body = h("tbody");
+  #choice = h("div.runs-new", { role: "status" });
   #news = h("div.runs-new", { role: "status" });
   #foot = h("div.pager");
   #card = h("section.card");
@@ -37,11 +39,13 @@ class RunsList extends Component {
     const heads = [t("Status"), t("First message"), t("Agent"), t("For"), t("Began"), t("Took"), t("Steps")];
     const cells = [...heads, t("Tokens"), t("Cost"), t("Gen")].map((text, i) => h(i > 3 ? "th.r" : "th", text));
     fill(this.#table, h("caption.sr", t("Runs, the latest first")), h("thead", h("tr", cells)), this.#body);
-    fill(this, h("div.wrapper", this.#bar, this.#news, this.#card));
+    fill(this, h("div.wrapper", this.#bar, this.#choice, this.#news, this.#card));
     this.watch(route, ({ page, parts }) => page === "runs" && !parts[0] && this.#read());
     this.every(4000, () => void this.#refresh());
-    const keys = { j: () => this.#move(1), k: () => this.#move(-1), "/": () => this.querySelector("input")?.focus() };
-    onKeys(null, keys, this.stopped);
+    const find = () => /** @type {HTMLElement | null} */ (this.querySelector("input[type=search]"))?.focus();
+    const keys = { j: () => this.#move(1), k: () => this.#move(-1), "/": find, c: () => this.#compare() };
+    onKeys(null, { ...keys, x: () => this.#tick() }, this.stopped);
+    this.on(this.#body, "change", (event) => this.#chosen(event.target.value));
   }
 
   /** Read the page that the address names. */
@@ -52,12 +56,14 @@ class RunsList extends Component {
     fill(this.#bar, filterBar(filtersOf(at), this.#runs));
     /** @type {HTMLElement | undefined} */ (controls()[focused])?.focus();
     const query = { ...queryOf(filtersOf(at)), before: at.get("before"), limit: PAGE };
-    const asked = (this.#asked = JSON.stringify(query));
+    const asked = JSON.stringify(query);
+    if (asked === this.#asked && this.#runs.length) return this.#draw(); // only the choice of two runs has changed
+    this.#asked = asked;
     this.classList.add("loading");
     const done = (/** @type {any} */ found, /** @type {Error | null} */ error = null) => {
       if (asked !== this.#asked) return;
       this.classList.remove("loading");
-      if (error) return fill(this.#card, failureNote(error));
+      if (error) return fill(this.#card, failureNote(error, () => this.#read()));
       [this.#runs, this.#fresh, this.#next] = [found.runs, [], found.next];
       this.#draw();
     };
@@ -86,15 +92,14 @@ class RunsList extends Component {
       this.#draw();
     };
     const text = tn(n, "1 new run", "{n} new runs");
+    const first = comparing(route.value.query);
+    const what = first === "choose" ? t("Choose two runs.") : t("Choose the run to compare it with.");
+    const leave = h("button.btn.sm.ghost", { onclick: () => this.#compare() }, t("Cancel"));
+    const keys = h("span.row.not-s", h("kbd", "X"), t("choose"));
+    fill(this.#choice, first ? h("div.note.k-info", icon("compare"), h("div", what), h("div.do", keys, leave)) : null);
     fill(this.#news, n ? h("button.btn.sm", { onclick }, icon("send", { size: 14 }), text) : null);
     if (!this.#runs.length) return fill(this.#card, nothing());
-    keyed(
-      this.#body,
-      this.#runs,
-      (run) => run.run_id,
-      () => h("tr"),
-      drawRow,
-    );
+    keyed(this.#body, this.#runs, (run) => run.run_id, () => h("tr"), drawRow);
     this.#drawFoot();
     if (!this.#table.isConnected) fill(this.#card, this.#table, this.#foot);
   }
@@ -108,6 +113,29 @@ class RunsList extends Component {
     fill(this.#foot, tn(this.#runs.length, "1 run", "{n} runs"), h("span.grow"), keys, newest, older);
   }
 
+  /** Begin to choose two runs, or leave it. */
+  #compare() {
+    const at = Object.fromEntries(route.value.query);
+    go(link("runs", { ...at, compare: at.compare ? "" : "choose" }));
+  }
+
+  /** Choose the run whose row has the focus. */
+  #tick() {
+    const box = document.activeElement?.closest("tr")?.querySelector("input");
+    if (box && this.contains(box)) box.click();
+  }
+
+  /** @param {string} id of a run that was chosen, or no longer is */
+  #chosen(id) {
+    const first = comparing(route.value.query);
+    const at = Object.fromEntries(route.value.query);
+    if (first === "choose") return go(link("runs", { ...at, compare: id }), { replace: true });
+    if (first === id) return go(link("runs", { ...at, compare: "choose" }), { replace: true });
+    const place = (/** @type {string} */ run) => this.#runs.findIndex(({ run_id: each }) => each === run);
+    const older = place(first) < 0 || place(first) > place(id); // the list begins with the newest
+    go(older ? link("compare", first, id) : link("compare", id, first));
+  }
+
   /** @param {number} by */
   #move(by) {
     const links = [...this.#body.querySelectorAll("a")];
@@ -118,7 +146,8 @@ class RunsList extends Component {
 
 /** @param {HTMLElement} row @param {Run} run */
 function drawRow(row, run) {
-  const shown = JSON.stringify(run);
+  const first = comparing(route.value.query);
+  const shown = JSON.stringify([run, first]);
   if (row.dataset.shown === shown && !isOpen(run)) return;
   row.dataset.shown = shown;
   const focused = row.contains(document.activeElement);
@@ -126,7 +155,7 @@ function drawRow(row, run) {
   const began = h("time.sec", { datetime: run.created_at, title: fullTime(run.created_at) }, time(run.created_at));
   fill(
     row,
-    h("td.st", runStatus(run)),
+    h("td.st", h("span.row", first ? choice(run, first) : null, runStatus(run), rated(run))),
     h("td.w", name),
     h("td.sec", run.agent || "–"),
     h("td.dim", run.user ?? "–"),
@@ -138,6 +167,20 @@ function drawRow(row, run) {
     h("td.r", h("span.hash", { title: run.digest }, run.generation ? `g${run.generation}` : "–")),
   );
   if (focused) name.focus();
+}
+
+/** @param {Run} run @param {string} first the run that was chosen before */
+function choice({ run_id: id, message }, first) {
+  const label = t("Compare {run}", { run: message || id });
+  return h("input", { type: "checkbox", value: id, checked: first === id, "aria-label": label });
+}
+
+/** @param {Run} run */
+function rated({ rating }) {
+  if (!rating) return null;
+  const word = rating.value === "up" ? t("Good answer") : t("Bad answer");
+  const title = [word, rating.comment].filter(Boolean).join(": ");
+  return h("span", { title }, ratingIcon(rating.value), h("span.sr", title));
 }
 
 /** What is shown in place of an empty table. */
@@ -158,11 +201,14 @@ define("runs-list", RunsList);
 
 /** @typedef {Record<string, string>} Filters */
 
-const NAMES = ["status", "agent", "user", "generation", "digest", "text", "time"];
+const NAMES = ["status", "agent", "user", "generation", "digest", "text", "time", "rating"];
 const HOUR = 3_600_000;
 
 /** @param {URLSearchParams} query @returns {Filters} */
 export const filtersOf = (query) => Object.fromEntries(NAMES.map((name) => [name, query.get(name) ?? ""]));
+
+/** @param {URLSearchParams} query whether two runs are being chosen: the first one, `choose` before that, or "" */
+const comparing = (query) => query.get("compare") ?? "";
 
 /** @param {Filters} filters @returns the parameters of `GET /agent/runs` */
 export function queryOf({ status, time, text, ...same }) {
@@ -180,7 +226,7 @@ export function queryOf({ status, time, text, ...same }) {
  */
 export function filterBar(filters, seen) {
   /** @param {string} name @param {any} value */
-  const place = (name, value) => link("runs", { ...filters, [name]: value });
+  const place = (name, value) => link("runs", { ...filters, compare: comparing(route.value.query), [name]: value });
   const words = [t("running"), t("waits for you"), t("completed"), t("failed"), t("stopped"), t("cancelled")];
   const statuses = ["running", "paused", "completed", "failed", "stopped", "cancelled"].map((name, i) => [
     name,
@@ -220,10 +266,20 @@ export function filterBar(filters, seen) {
     pick("user", "human", t("User"), choices(seen.map((run) => run.user))),
     pick("generation", "layers", t("Generation"), choices(numbers, "g")),
     pick("time", "clock", t("Time"), times),
+    pick("rating", "up", t("Rating"), [["up", t("good")], ["down", t("bad")]]),
     filters.digest ? h("button.pick", { onclick, title: t("Remove this filter") }, files) : null,
     h("span.grow"),
     search(filters),
+    compareButton(filters),
   ];
+}
+
+/** @param {Filters} filters */
+function compareButton(filters) {
+  const on = comparing(route.value.query);
+  const onclick = () => go(link("runs", { ...filters, compare: on ? "" : "choose" }));
+  const props = { onclick, "aria-pressed": String(on !== ""), title: t("Choose two runs to compare") };
+  return h("button.pick.not-s", props, icon("compare", { size: 14 }), t("Compare"));
 }
 
 /** @param {Filters} filters */
@@ -233,12 +289,9 @@ function search(filters) {
     const text = /** @type {HTMLInputElement} */ (event.target).value.trim();
     if (/^run_[0-9a-f]{32}$/.test(text)) go(link("runs", text));
     else if (/^[0-9a-f]{8,16}$/.test(text)) go(link("runs", { ...filters, digest: text, text: "" }));
-    else go(link("runs", { ...filters, text }));
+    else go(link("runs", { ...filters, compare: comparing(route.value.query), text }));
   };
   const names = { type: "search", placeholder: label, "aria-label": label, maxlength: 200 };
-  return h(
-    "div.runs-find",
-    icon("search", { size: 14 }),
-    h("input.input", { ...names, value: filters.text, onchange }),
-  );
+  const field = h("input.input", { ...names, value: filters.text, onchange });
+  return h("div.runs-find", icon("search", { size: 14 }), field);
 }

@@ -71,6 +71,13 @@ function shortcuts() {
       ],
     ],
     [
+      t("Runs"),
+      [
+        ["C X", t("Compare: begin, choose the run with the focus")],
+        ["S", t("In a comparison: swap both runs")],
+      ],
+    ],
+    [
       t("Editor"),
       [
         ["Ctrl S", t("Apply")],

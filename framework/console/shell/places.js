@@ -49,6 +49,7 @@ export function closedPage({ page, parts }) {
  * @returns {{label: string, href: string}[]}
  */
 export function crumbs({ page, parts }) {
+  if (page === "compare") return [{ label: t("Runs"), href: link("runs") }, { label: t("Compare"), href: "" }];
   const label = places().find((place) => place.page === page)?.label ?? page;
   const first = { label, href: link(page) };
   const [part, ...rest] = parts;

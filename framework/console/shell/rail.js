@@ -45,7 +45,8 @@ export function rail() {
 function pageLink({ page, icon: name, label }) {
   const item = h("a", { href: link(page) }, icon(name), label);
   const mark = () => {
-    if (route.value.page === page) item.setAttribute("aria-current", "page");
+    const shown = route.value.page === "compare" ? "runs" : route.value.page;
+    if (shown === page) item.setAttribute("aria-current", "page");
     else item.removeAttribute("aria-current");
   };
   route.subscribe(mark);

@@ -22,6 +22,10 @@ export class RunModel {
   /** The user's message. Lists have only its beginning. */
   message = "";
   output = "";
+  /** @type {import("../types.d.ts").Rating | null} */
+  rating = null;
+  /** The run that this turn of a forked conversation is a copy of. @type {string | null} */
+  copiedFrom = null;
   steps = 0;
   tokens = 0;
   /** @type {number | null} */
@@ -61,6 +65,8 @@ export class RunModel {
     this.steps = run.steps ?? this.steps;
     this.tokens = run.usage?.total_tokens ?? run.tokens ?? this.tokens;
     this.cost = run.usage?.cost_usd ?? run.cost_usd ?? this.cost;
+    if (run.rating !== undefined) this.rating = run.rating;
+    this.copiedFrom = run.copied_from ?? this.copiedFrom;
     this.message ||= run.message ?? "";
     /** @param {any} said */
     const isIt = (said) => said.role === "user" && said.content.startsWith(this.message);

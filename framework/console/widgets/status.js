@@ -30,3 +30,12 @@ export function statusLabel(status, reason = "") {
   const mark = name === "spin" ? h("i.spin") : icon(name);
   return h(`span.status.k-${kind}`, mark, h("span", word()), why);
 }
+
+/** @param {{status: string}} run whether it may still change */
+export const isOpen = ({ status }) => ["queued", "running", "paused"].includes(status);
+
+/** @param {{status: string, finish_reason: string, orphaned: boolean}} run */
+export const runStatus = (run) =>
+  run.orphaned
+    ? h("span.status.row.k-warn", icon("alert"), t("interrupted"))
+    : statusLabel(run.status, run.finish_reason);

@@ -80,4 +80,13 @@ export default {
   denied: "被策略拒绝",
   Progress: "进度",
   "Not called.": "未调用。",
+  "Editing a message: the new text begins a copy of the conversation before it.": "正在编辑一条消息：新的内容会在此前对话的副本中发送。",
+  "The conversation was forked here, after {run}.": "对话从这里分叉，在{run}之后。",
+  "this run": "此运行",
+  "More about this answer": "此回答的更多操作",
+  "Copy the answer as text": "复制回答（纯文本）",
+  "Copy the answer as Markdown": "复制回答（Markdown）",
+  "Copy a link to this message": "复制此消息的链接",
+  "Edit the message and send it again": "编辑消息并重新发送",
+  "Continue from here in a new conversation": "从这里开始新的对话",
 };

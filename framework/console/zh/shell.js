@@ -69,4 +69,6 @@ export default {
   "Edit; again: undo the edits": "编辑；再按一次撤销编辑",
   Complete: "补全",
   "Take the fix": "采用修复",
+  "Compare: begin, choose the run with the focus": "比较：开始，选择获得焦点的运行",
+  "In a comparison: swap both runs": "比较页：交换两个运行",
 };
