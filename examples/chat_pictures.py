@@ -33,13 +33,10 @@ WIDTHS, ROWS = (80, 120), 26
 SECONDS = 30.0
 """How long a screen may take to show what is expected."""
 AGENT = """\
-version: 1
-name: shop
 description: Answers questions about orders.
 model: openai/shop
 instructions: You work for a shop.
-skill_policy: {allow: ["orders.*"]}
-runtime_policy: {risk_level: high, confirm: {from: high}}
+tools: [orders.lookup, orders.refund]
 """
 PLUGIN = '''\
 import asyncio
@@ -63,14 +60,11 @@ def refund(order: int) -> str:
     return f"order {order} is refunded"
 '''
 PLANNER = """\
-version: 1
-name: bookkeeper
 description: Reads files and writes reports.
 model: offline
-executor: plan
+mode: plan
 instructions: You keep the books of a small shop.
-skill_policy: {allow: [log_transform, write_file]}
-runtime_policy: {risk_level: high}
+tools: [log_transform, write_file]
 """
 SALES = """\
 2026-11-02 09:14 INFO sold blue mug 12.50
