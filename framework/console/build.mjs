@@ -17,7 +17,7 @@ const NOTICE = "/*! Licenses of the libraries in these scripts: licenses.txt */"
 
 const pages = readdirSync(CONSOLE, { recursive: true }).filter((name) => /^[^/]+\/page\.js$/.test(name));
 const screens = ["main.js", ...pages].map((name) => join(CONSOLE, name));
-const entryPoints = [...screens, ...["zh/index.js", "libraries/colours.js"].map((name) => join(CONSOLE, name))];
+const entryPoints = [...screens, ...["zh/index.js", "libraries/code-field.js", "libraries/colours.js"].map((name) => join(CONSOLE, name))];
 
 const options = {
   bundle: true,

@@ -45,3 +45,25 @@ def test_a_console_that_is_not_built_shows_texts_as_they_are(tmp_path: Path) -> 
                 await expect(page.locator(".run-talk")).to_contain_text("**marks**")
 
     run_in_browser(main())
+
+
+def test_its_editor_is_a_plain_field_that_checks_and_applies(tmp_path: Path) -> None:
+    path = "agents.d/support.yaml"
+
+    async def main() -> None:
+        files = {**FILES, path: agent("support", model="offline")}
+        async with (
+            serve_console(tmp_path / "project", files, console=modules(tmp_path), watch=True) as server,
+            open_page(server, f"#/config/files/{path}?line=3") as page,
+        ):
+            field = page.get_by_role("textbox", name=path)
+            await expect(field).to_have_value(files[path])
+            await expect(page.locator(".foot")).to_contain_text("line 3, column 1")
+            await field.fill(files[path].replace("The agent support.", "Mine."))
+            await expect(page.get_by_text("Would go live.")).to_be_visible()
+            await check_axe(page)
+            await page.keyboard.press("Control+s")
+            await expect(page.locator(".foot")).to_contain_text("Generation 2 is live")
+            assert "Mine." in (tmp_path / "project" / path).read_text()
+
+    run_in_browser(main())

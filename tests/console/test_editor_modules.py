@@ -1,4 +1,4 @@
-"""The editor's pure modules: tokens, places in YAML, edits of single values, completions."""
+"""The editor's pure modules: places in YAML, edits of single values, completions."""
 
 from __future__ import annotations
 
@@ -44,32 +44,6 @@ PIECES = [
     "{#",
 ]
 TEXTS = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=30).map("".join)
-
-
-@cases(150)
-@given(text=TEXTS, path=st.sampled_from(["agents.d/a.yaml", "prompts/a.j2"]))
-def test_tokens_are_the_text(text: str, path: str) -> None:
-    lines = call("editor/highlight.js", "highlight", text, path)
-    assert "\n".join("".join(token for _, token in line) for line in lines) == text
-
-
-def test_tokens_have_the_kinds_of_their_language() -> None:
-    text = 'name: support  # who\nlimit: 15m\nnote: |\n  key: text\nlist: [a, "b"]\n'
-    kinds = {
-        token.strip(): kind for line in call("editor/highlight.js", "highlight", text, "a.yaml") for kind, token in line
-    }
-    assert (kinds["name"], kinds["# who"], kinds["15m"], kinds["key: text"], kinds['"b"']) == (
-        "ck",
-        "cc",
-        "cn",
-        "cs",
-        "cs",
-    )
-    text = "Hi {{ who | default('x') }}{# no #}{% if a %}"
-    kinds = {
-        token.strip(): kind for line in call("editor/highlight.js", "highlight", text, "a.j2") for kind, token in line
-    }
-    assert (kinds["Hi"], kinds["'x'"], kinds["{# no #}"], kinds["if"]) == ("", "cs", "cc", "ck")
 
 
 @cases(150)

@@ -51,7 +51,11 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "permissions": ("#/agents/support", ".pol tbody tr", (".top", ".tabs", ".pol-h .input", ".pol-h .seg", ".pol")),
     "prompt": ("#/agents/support?tab=prompt", ".prompt", (".tabs", ".prompt-size", ".prompt")),
-    "config": ("#/config/files/agents.d/support.yaml", ".src .l", (".tree-f", ".edpane", ".edpane > header", ".src")),
+    "config": (
+        "#/config/files/agents.d/support.yaml",
+        ".src .cm-line",
+        (".tree-f", ".edpane", ".edpane > header", ".src"),
+    ),
     "usage": ("#/usage", ".groups tbody tr", (".filters", ".figs", ".charts > *", ".card:has(.groups)")),
 }
 """Address, what is there once the page has loaded, and what is measured. A page is named by what it shows."""

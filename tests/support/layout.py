@@ -42,7 +42,6 @@ _WRONG = """() => {
             found.push(`${nameOf(node)} is cut: ${node.scrollWidth} px in ${node.clientWidth}`);
         if (ownText(node) && (box.right > innerWidth + 1 || box.left < -1) && !isInScroller(node.parentElement))
             found.push(`${nameOf(node)} is outside of the window: ${Math.round(box.left)} to ${Math.round(box.right)}`);
-        if (node.matches(".layers")) continue;  // the text of the editor is below its field
         const flow = [...node.children].filter(isInFlow);
         flow.forEach((first, i) => flow.slice(i + 1, i + 4).forEach(second => {
             if (isOver(first, second)) found.push(`${nameOf(first)} overlaps ${nameOf(second)}`);

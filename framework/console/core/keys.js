@@ -33,7 +33,7 @@ function press(event) {
   const control = event.ctrlKey || event.metaKey;
   const name = `${control ? "Control+" : ""}${event.altKey ? "Alt+" : ""}${key}`;
   const target = /** @type {Element | null} */ (event.target instanceof Element ? event.target : null);
-  if (!control && !event.altKey && key !== "Escape" && isField(target)) return;
+  if (!control && !event.altKey && key !== "Escape" && event.composedPath().some(isField)) return;
   const sequence = event.timeStamp - beforeAt < SEQUENCE ? `${before} ${name}` : "";
   before = name;
   beforeAt = event.timeStamp;
@@ -51,7 +51,7 @@ function find(name, target) {
   return fitting.sort((a, b) => Number(b.scope !== null) - Number(a.scope !== null)).at(0)?.keys[name];
 }
 
-/** @param {Element | null} target */
+/** @param {EventTarget} target one of those on the way of the event, also within a shadow root */
 function isField(target) {
-  return target?.closest("input, textarea, select, [contenteditable]") != null;
+  return target instanceof Element && target.matches("input, textarea, select, [contenteditable]");
 }

@@ -5,3 +5,5 @@ export const isBuilt = false;
 export const readMarkdown = null;
 /** @type {(() => Promise<typeof import("../libraries/colours.js")>) | null} */
 export const loadColours = null;
+/** @type {(() => Promise<typeof import("../libraries/code-field.js")>) | null} */
+export const loadCodeField = null;

@@ -10,6 +10,17 @@ import { childrenOf, cursorAt, unquote } from "./yaml.js";
 const FILTERS = ["default", "join", "length", "lower", "replace", "title", "tojson", "trim", "truncate", "upper"];
 
 /**
+ * Return the completion of a file at an offset.
+ * @param {import("../types.d.ts").FileContent} file
+ * @param {string} text
+ * @param {number} offset
+ * @param {Schema} schema of agent files
+ */
+export const completeFile = ({ kind, variables }, text, offset, schema) =>
+  kind === "template" ? completeTemplate(text, offset, variables)
+    : completeYaml(text, offset, kind === "agent" ? schema : {});
+
+/**
  * Return the completion of an agent file at an offset.
  * @param {string} text
  * @param {number} offset

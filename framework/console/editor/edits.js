@@ -12,7 +12,8 @@ import { childrenOf, find, unquote } from "./yaml.js";
 export function allowPath(text) {
   if (find(text, ["skill_policy"])) return ["skill_policy", "allow"];
   const tools = find(text, ["tools"]);
-  const hasKeys = tools && (text[tools.value] === "{" || childrenOf(text, ["tools"]).some(({ path }) => path[1] !== "*"));
+  const isBelow = () => childrenOf(text, ["tools"]).some(({ path }) => path[1] !== "*");
+  const hasKeys = tools && (text[tools.value] === "{" || isBelow());
   return hasKeys ? ["tools", "allow"] : ["tools"];
 }
 

@@ -10,14 +10,13 @@ import { configEvents } from "../core/live.js";
 import { go, link, route } from "../core/route.js";
 import { changeList } from "../widgets/changes.js";
 import { ask } from "../widgets/dialog.js";
-import { completeTemplate, completeYaml } from "./complete.js";
+import { completeFile } from "./complete.js";
 import { conflictView } from "./conflict.js";
 import { fixEdit } from "./edits.js";
 import { changedNote, footOf, headOf, obstacleOf, outcomeText, problemRow } from "./frame.js";
-import { Completions } from "./popup.js";
 import { drawForm, drawOutcome } from "./side.js";
 import { applyText, checkText, concerning, draftOf, keepDraft, readFile } from "./state.js";
-import { TextField } from "./text.js";
+import { loadField } from "./text.js";
 import { drawTree } from "./tree.js";
 
 /** @typedef {import("../types.d.ts").FileContent} FileContent */
@@ -45,8 +44,9 @@ class EditorPage extends Component {
   said = "";
   checking = new AbortController();
   timer = 0;
-  /** @type {TextField | null} */
+  /** @type {import("./text.js").Field | null} */
   field = null;
+  fieldClass = loadField();
   tree = h("nav.tree-f", { "aria-label": t("Files") });
   head = h("header");
   body = h("div.edbody");
@@ -105,7 +105,7 @@ class EditorPage extends Component {
       return isOpen && go(link("config", "files", ...first.path.split("/")), { replace: true });
     }
     drawTree(this.tree, this.files, path);
-    await this.load(readFile(path), (file) => path === this.path && this.#show(file), (error) => {
+    await this.load(readFile(path), (file) => path === this.path && void this.#show(file), (error) => {
       this.file = null;
       for (const node of [this.head, this.foot, this.outcome, this.form, this.notes]) fill(node);
       fill(this.body, h("div.empty", icon("file"), h("h2", t("There is no such file.")), h("p", error.message)));
@@ -113,17 +113,17 @@ class EditorPage extends Component {
   }
 
   /** @param {FileContent} file */
-  #show(file) {
+  async #show(file) {
+    const Field = await this.fieldClass;
+    if (file.path !== this.path) return;
     const draft = draftOf(file.path);
     const base = draft?.base ?? file.digest ?? "";
     Object.assign(this, { file, base, check: null, problems: file.problems, said: "" });
     this.changed = Boolean(draft) && draft?.base !== file.digest;
-    const field = (this.field = new TextField(file.path, () => this.#typed()));
-    field.area.readOnly = Boolean(this.obstacle);
-    const popup = new Completions(field, (text, offset) =>
-      file.kind === "template" ? completeTemplate(text, offset, file.variables)
-        : completeYaml(text, offset, file.kind === "agent" ? this.schema : {}));
-    field.element.firstElementChild?.append(popup.element);
+    const field = (this.field = new Field(file.path, {
+      onInput: () => this.#typed(), readOnly: Boolean(this.obstacle),
+      complete: (text, offset) => completeFile(file, text, offset, this.schema),
+    }));
     const unknown = file.text === undefined && file.state !== "deleted" ? h("p.note.k-info", file.reason) : null;
     fill(this.body, unknown ?? field.element);
     field.reset(draft?.text ?? this.onDisk);
@@ -136,11 +136,11 @@ class EditorPage extends Component {
   #goToLine() {
     const line = Number(route.value.query.get("line"));
     if (line) this.field?.goTo(line, 1, !this.obstacle);
+    this.#drawFoot();
   }
 
   #typed() {
     if (!this.file) return;
-    if (this.field) this.field.marked = 0;
     if (!this.isEdited) Object.assign(this, { base: this.file.digest ?? "", changed: false });
     keepDraft(this.file.path, this.base, this.isEdited ? this.text : null);
     this.said = "";
@@ -233,7 +233,7 @@ class EditorPage extends Component {
   #compare() {
     const { field, file } = this;
     if (!field || !file) return;
-    const close = () => (fill(this.body, field.element), field.draw());
+    const close = () => fill(this.body, field.element);
     const [disk, own] = [this.onDisk, this.text];
     const begin = (/** @type {string} */ text) => {
       Object.assign(this, { base: file.digest ?? "", changed: false });

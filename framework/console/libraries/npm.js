@@ -3,3 +3,4 @@
 export { readMarkdown } from "./markdown.js";
 export const isBuilt = true;
 export const loadColours = () => import("./colours.js");
+export const loadCodeField = () => import("./code-field.js");
