@@ -13,7 +13,11 @@ from framework.cli.main import agentsd
 _OPENING = """\
 This page lists {what}, with their arguments and options.
 [Commands](../commands.md) and [in the terminal](../terminal.md) show how they are used.
+Commands on a project also have `-C FOLDER` (`--project FOLDER`), the project's folder, and
+`--env NAME`, which lays `agentsd.NAME.yaml` over `agentsd.yaml`.
 """
+_SHARED = {"--project", "--env"}
+"""Options that the opening explains."""
 
 
 def commands_page() -> Iterator[str]:
@@ -66,7 +70,10 @@ def _command(words: str, command: click.Command) -> Iterator[str]:
     yield f"## agentsd {words}\n"
     yield f"```text\n{command.get_usage(context).removeprefix('Usage: ')}\n```\n"
     yield "\n\n".join(prose(part) for part in re.split(r"\n\s*\n", command.help or "")) + "\n"
-    options = [one for one in command.get_params(context) if isinstance(one, click.Option) and "--help" not in one.opts]
+    left_out = _SHARED | {"--help"}
+    options = [
+        one for one in command.get_params(context) if isinstance(one, click.Option) and left_out.isdisjoint(one.opts)
+    ]
     if options:
         yield from table(("option", "meaning"), [(_names(one), _meaning(one, context)) for one in options])
         yield ""
