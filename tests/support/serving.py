@@ -13,7 +13,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from framework import Runtime
+from framework import Runtime, tool
 from framework.server import router
 from framework.server.app import create_app
 from framework.server.console import console_routes
@@ -22,6 +22,12 @@ from framework.server.open_streams import OpenStreams
 from framework.server.routes import build_routes, runtime_access_check
 from framework.store.protocol import RunInfo, RunQuery
 from framework.telemetry.server_metrics import ServerMetrics
+
+
+@tool(risk="low", name="clock.now")
+async def now() -> str:
+    """The time."""
+    return "noon"
 
 
 @dataclass

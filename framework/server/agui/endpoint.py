@@ -36,7 +36,11 @@ _BODY: dict[str, Any] = {
                         "items": {
                             "type": "object",
                             "required": ["id", "role"],
-                            "properties": {"id": {"type": "string"}, "role": {"enum": _ROLES}},
+                            "properties": {
+                                "id": {"type": "string"},
+                                "role": {"enum": _ROLES},
+                                "content": {"description": "A text, or a list of parts."},
+                            },
                         },
                     },
                     "context": {

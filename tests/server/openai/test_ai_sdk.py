@@ -11,25 +11,18 @@ from typing import Any
 
 import pytest
 
-from framework import tool
 from framework.llm.client import ModelRequest
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.errors import ModelError
 from framework.types.messages import Message, Reasoning
 from tests.support.editor import MODULES, node
 from tests.support.projects import agent, write
-from tests.support.serving import serving
+from tests.support.serving import now, serving
 
 PROGRAM = Path(__file__).parents[2] / "support/ai_sdk_client.mjs"
 PATIENCE = 60
 INSTALLED = all((MODULES / name).exists() for name in ("ai", "@ai-sdk/openai", "@ai-sdk/openai-compatible"))
 pytestmark = pytest.mark.skipif(not (INSTALLED and node()), reason="no AI SDK: `make test` installs it with npm")
-
-
-@tool(risk="low", name="clock.now")
-async def now() -> str:
-    """The time."""
-    return "noon"
 
 
 def script(request: ModelRequest) -> Turn:

@@ -23,17 +23,11 @@ from framework.testing import ScriptedModel, Turn, calls
 from framework.types.errors import StoreError
 from tests.support.loopback import LOOPBACK
 from tests.support.projects import agent, write
-from tests.support.serving import Serving, serving
+from tests.support.serving import Serving, now, serving
 
 CHAT = "/chat/completions"
 HI: dict[str, Any] = {"model": "one", "messages": [{"role": "user", "content": "hi"}]}
 KEY, READER = "k" * 40, "r" * 40
-
-
-@tool(risk="low", name="clock.now")
-async def now() -> str:
-    """The time."""
-    return "noon"
 
 
 def project(root: Path, **files: str) -> Path:

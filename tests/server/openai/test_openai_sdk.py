@@ -15,7 +15,7 @@ import pytest
 from openai import AsyncOpenAI
 from pydantic import BaseModel
 
-from framework import Approve, tool
+from framework import Approve
 from framework.llm.client import ModelRequest
 from framework.store.protocol import RunInfo
 from framework.testing import ScriptedModel, Turn, calls
@@ -23,7 +23,7 @@ from framework.types.errors import ModelError
 from framework.types.messages import Message, Reasoning
 from tests.support.media import png
 from tests.support.projects import agent, write
-from tests.support.serving import Serving, serving
+from tests.support.serving import Serving, now, serving
 
 USER: Any = [{"role": "user", "content": "what time is it?"}]
 
@@ -31,12 +31,6 @@ USER: Any = [{"role": "user", "content": "what time is it?"}]
 class City(BaseModel):
     city: str
     people: int
-
-
-@tool(risk="low", name="clock.now")
-async def now() -> str:
-    """The time."""
-    return "noon"
 
 
 def project(root: Path, **keys: str) -> Path:

@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 
-from framework import tool
 from framework.llm.client import ModelRequest
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.errors import ModelError
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write
-from tests.support.serving import serving
+from tests.support.serving import now, serving
 
 CLIENTS = ROOT / ".venv/clients"
 PYTHON = CLIENTS / "bin/python"
@@ -227,12 +226,6 @@ PROGRAMS = {
     "langchain": LANGCHAIN,
 }
 """Each prints one JSON object with what the client returned; the argument is the base URL."""
-
-
-@tool(risk="low", name="clock.now")
-async def now() -> str:
-    """The time."""
-    return "noon"
 
 
 def script(request: ModelRequest) -> Turn:
