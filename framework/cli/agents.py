@@ -14,7 +14,7 @@ from framework.cli.options import PROJECT_OPTION
 from framework.cli.project import read_project
 from framework.cli.table import show_table
 from framework.engine.routing.rules import NO_AGENTS
-from framework.engine.runtime.agent_summary import summarize_agents
+from framework.engine.runtime.project import summarize_agents
 
 _COLUMNS = ("agent", "executor", "model", "tools", "description")
 NO_VALID_AGENT = "no agent is valid: `agentsd check` lists the problems"

@@ -19,7 +19,7 @@ from framework.cli.session import answer, data_of, print_result, view_of_run
 from framework.cli.show import View
 from framework.cli.startup_problems import StartupProblems
 from framework.cli.waterfall import requested_waterfall
-from framework.engine.context.stream import RunStream
+from framework.engine.context.event_hub import RunStream
 from framework.types.errors import outcome_for
 from framework.types.state import Confirmation, Decision
 

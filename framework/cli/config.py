@@ -17,8 +17,7 @@ import click
 from framework.cli.location import locate
 from framework.cli.options import PROJECT_OPTION
 from framework.cli.remote import Remote, encoded
-from framework.config.generations.candidate import Candidate
-from framework.config.generations.generation import Generation
+from framework.config.generations.generation import Candidate, Generation
 from framework.config.settings import API_KEY_VARIABLE
 from framework.engine.runtime.project import Project
 from framework.server.schemas import ConfigHistory, LiveConfig, PastConfig

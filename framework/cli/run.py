@@ -28,9 +28,8 @@ from framework.cli.session import JsonLines, answer, print_result, shown_from_no
 from framework.cli.startup_problems import StartupProblems
 from framework.cli.waterfall import requested_waterfall
 from framework.config.settings import Settings
-from framework.engine.runtime.request import RunOptions
+from framework.engine.runtime.request import RunOptions, UserMessage
 from framework.engine.runtime.runtime import Runtime
-from framework.engine.runtime.user_input import UserMessage
 from framework.types.errors import outcome_for
 from framework.types.file import File
 from framework.types.messages import MAX_MESSAGE_CHARS

@@ -18,7 +18,7 @@ from framework.cli.screen import raw_stderr, say
 from framework.cli.show import Lines, View, how_to_decide, reason_for_no_answer
 from framework.cli.terminal import draws, is_terminal, on_interrupt, shows_answers
 from framework.cli.wrapping import wrapped_line
-from framework.engine.context.stream import RunStream
+from framework.engine.context.event_hub import RunStream
 from framework.engine.runtime.runtime import Runtime
 from framework.store.protocol import RunQuery
 from framework.types.errors import StoreError, outcome_for

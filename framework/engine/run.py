@@ -19,8 +19,7 @@ from pydantic import BaseModel
 from framework.config.agents.compile import Agent
 from framework.engine.context.concurrency import Confirmations, gather_calls
 from framework.engine.context.model_clients import NamedClient
-from framework.engine.context.run_context import RunContext
-from framework.engine.context.services import Services
+from framework.engine.context.run_context import RunContext, Services
 from framework.engine.model_call import turn as turns
 from framework.engine.model_call.preparation import shorten_conversation, warn_if_full
 from framework.engine.model_call.structured_output import typed_reply

@@ -13,8 +13,7 @@ from pydantic import BaseModel, SecretStr
 
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
-from framework.engine.context.run_context import RunContext
-from framework.engine.context.trace import model_attributes, record_pending, usage_attributes
+from framework.engine.context.run_context import RunContext, model_attributes, record_pending, usage_attributes
 from framework.engine.routing.rules import Route
 from framework.telemetry import inbound, names
 from framework.telemetry.content import Content, content_mode

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from framework.config.generations.admission import Gate
-from framework.config.generations.generation import Generation
+from framework.config.generations.generation import Gate, Generation
 from framework.types.problem import Problem
 
 if TYPE_CHECKING:

@@ -14,10 +14,9 @@ from framework.config.generations.blueprint import Blueprints
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
 from framework.engine.drive import EXECUTORS
-from framework.engine.runtime.background import BackgroundWork
-from framework.engine.runtime.hand_on import HandOn
+from framework.engine.runtime.background import BackgroundWork, Places
 from framework.engine.runtime.launcher import Launcher, PreparedRun
-from framework.engine.runtime.places import Places
+from framework.engine.runtime.presence import HandOn
 from framework.engine.runtime.project import Project
 from framework.engine.runtime.request import RUNTIME_CALLER
 from framework.engine.runtime.resume import RunResumer

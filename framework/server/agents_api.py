@@ -14,15 +14,14 @@ from starlette.responses import Response
 
 from framework.config.agents.compile import Agent, template_names
 from framework.config.generations.catalog import Catalog
-from framework.config.generations.file_changes import AgentRevision, FileChange, agent_revisions
 from framework.config.generations.generation import Generation
-from framework.config.generations.history import Trigger
+from framework.config.generations.history import AgentRevision, FileChange, Trigger, agent_revisions
 from framework.config.templates.prompt_check import NO_RUN
 from framework.config.templates.prompts import PROMPTS_FOLDER, PromptError
 from framework.config.yaml.document import DEFAULT_PLACE
 from framework.engine.routing.rules import default_route
 from framework.engine.runtime.agent_policy import AgentPolicy, agent_policy, render_prompt
-from framework.engine.runtime.agent_summary import AgentSummary, summarize_agents
+from framework.engine.runtime.project import AgentSummary, summarize_agents
 from framework.engine.runtime.request import checked_inputs
 from framework.engine.runtime.runtime import Runtime
 from framework.server.identity import Identity, identity_of, requires

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from framework.engine.runtime.fork import fork_conversation as copy_conversation
+from framework.engine.runtime.conversation import fork_conversation as copy_conversation
 from framework.engine.runtime.runtime import Runtime
 from framework.server.identity import identity_of, requires
 from framework.server.keyed_responses import IdempotencyHeader, KeyedResponses

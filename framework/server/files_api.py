@@ -17,11 +17,9 @@ from framework.config.agents.file_uses import agents_by_file, template_variables
 from framework.config.file_text import readable_text
 from framework.config.files.editing import FileChanged, edit_refusal, write_if_unchanged
 from framework.config.files.snapshot import PLUGINS, PROMPTS, Snapshot, is_case_file, source_digest
-from framework.config.generations.candidate import Candidate, Preview
 from framework.config.generations.catalog import Catalog
-from framework.config.generations.file_changes import FileChange
-from framework.config.generations.generation import Generation
-from framework.config.generations.history import HistoryEntry
+from framework.config.generations.generation import Candidate, Generation, Preview
+from framework.config.generations.history import FileChange, HistoryEntry
 from framework.config.overlay import is_settings_file
 from framework.config.project_names import SCHEMAS, SchemaKind, names_of
 from framework.config.yaml.document import MAX_DOCUMENT_BYTES

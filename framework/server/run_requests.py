@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 from pydantic.config import JsonDict
 
-from framework.engine.runtime.fork import ForkPoint
+from framework.engine.runtime.conversation import ForkPoint
 from framework.engine.runtime.request import RunOptions
 from framework.server.owned import MAX_URL_ID_CHARS
 from framework.server.schemas import PRINTABLE, whole_number

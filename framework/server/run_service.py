@@ -9,9 +9,8 @@ from types import MappingProxyType
 from typing import cast
 from urllib.parse import quote
 
-from framework.engine.runtime.request import RunOptions
+from framework.engine.runtime.request import RunOptions, UserMessage
 from framework.engine.runtime.runtime import Runtime
-from framework.engine.runtime.user_input import UserMessage
 from framework.server.errors import AccessDenied
 from framework.server.identity import Identity, agent_for
 from framework.server.key_limits import KeyLimits

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from framework.config.generations.candidate import Preview, ReloadOutcome
 from framework.config.generations.catalog import Catalog
+from framework.config.generations.generation import Preview, ReloadOutcome
 from framework.config.generations.history import HistoryEntry, Trigger
 from framework.config.overlay import environment_in
 from framework.types.problem import Change, Problem

@@ -22,8 +22,8 @@ from framework import Runtime
 from framework.config import watch
 from framework.config.files.scanner import Scanner
 from framework.config.files.snapshot import Snapshot
-from framework.config.generations.candidate import Candidate
 from framework.config.generations.catalog import Catalog
+from framework.config.generations.generation import Candidate
 from framework.config.settings import Settings
 from framework.config.watch import Debouncer, WatchedFolders
 from framework.types.events import ConfigRejected

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from framework import Refused, RunResult, RunSuspended, Runtime, Tool, events, tool
-from framework.engine.context.stream import RunStream
+from framework.engine.context.event_hub import RunStream
 from framework.store.protocol import Store
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
 from framework.types.events import Event, ToolStarted, wire

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from framework import Runtime
-from framework.engine.runtime import heartbeat
+from framework.engine.runtime import launcher
 from framework.llm.client import Delta, ModelRequest
 from framework.store.sql.store import SqlStore
 from framework.testing import ScriptedModel, calls
@@ -94,7 +94,7 @@ def _work(url: str, root: Path, text: str, lease: float, renewal: float, orders:
 async def _execute(url: str, root: Path, text: str, lease: float, renewal: float, orders: Connection) -> None:
     model, gate = Dictated(text), Gate()
     gate.opened.set()
-    heartbeat.RENEWAL_SECONDS = renewal
+    launcher.RENEWAL_SECONDS = renewal
     store = await SqlStore.open(url, root, lease_seconds=lease)
     options: dict[str, Any] = {"models": {"scripted": model}, "tools": gate.tools(), "store": store}
     async with Runtime.open(root, watch=False, grace=0, **options) as runtime:

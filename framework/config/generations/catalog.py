@@ -22,18 +22,27 @@ from framework.config.agents.compile import Agent
 from framework.config.agents.external_tools import EDIT_WAIT_SECONDS, ExternalTools, discover
 from framework.config.files.scanner import take_single_file_snapshot, take_snapshot
 from framework.config.files.snapshot import Snapshot
-from framework.config.generations.admission import Admission, Gate
 from framework.config.generations.builder import GenerationBuilder
-from framework.config.generations.candidate import Candidate, Compared, Preview, ReloadOutcome, compare
-from framework.config.generations.generation import Generation, empty_generation
-from framework.config.generations.history import History, Trigger
-from framework.config.generations.hold import HOLD_FILE, Hold, HoldFile
-from framework.config.generations.leases import Lease, Leases
+from framework.config.generations.generation import (
+    Admission,
+    Candidate,
+    Compared,
+    Gate,
+    Generation,
+    Lease,
+    Leases,
+    Preview,
+    ReloadOutcome,
+    compare,
+    empty_generation,
+)
+from framework.config.generations.history import HOLD_FILE, History, Hold, HoldFile, Trigger
 from framework.config.generations.reload_effects import SettingsFile
-from framework.config.generations.reload_trace import open_reload_span, record_reload
 from framework.config.overlay import SETTINGS_FILE
 from framework.config.settings import Settings
+from framework.telemetry import names
 from framework.telemetry.metrics import ReloadMetrics
+from framework.telemetry.spans import NOOP_SPAN, Spans, TraceSpan
 from framework.tools.connection_pool import ConnectionPool
 from framework.tools.contracts import Contracts
 from framework.tools.plugins.loader import PluginLease, PluginLifecycle
@@ -42,6 +51,59 @@ from framework.types.events import ConfigRejected, ConfigReloaded
 from framework.types.problem import Problem
 
 log = logging.getLogger(__name__)
+
+
+_MAX_ERRORS = 32
+"""Limit of errors that are recorded as span events."""
+
+
+def open_reload_span(candidate: Candidate, trigger: Trigger) -> TraceSpan:
+    """Open the root span, with the finished build as its child. Return a no-op span for a start without errors."""
+    if trigger == "startup" and not (candidate.generation.errors or candidate.generation.rejection):
+        return NOOP_SPAN
+    return _open_span(candidate, trigger)
+
+
+def record_reload(span: TraceSpan, candidate: Candidate, trigger: Trigger, outcome: ReloadOutcome) -> None:
+    """Record the outcome, the number of changes, and file and line of each error, but not its text."""
+    if trigger == "startup" and span is NOOP_SPAN and outcome != "applied":  # rejected by the gate or by strict mode
+        with _open_span(candidate, trigger) as late_span:
+            _record(late_span, candidate, outcome)
+        return
+    _record(span, candidate, outcome)
+
+
+def _open_span(candidate: Candidate, trigger: Trigger) -> TraceSpan:
+    spans = Spans({names.GENERATION: candidate.generation.number})
+    attributes = {names.PREVIOUS_GENERATION: candidate.before.number, names.RELOAD_TRIGGER: trigger}
+    began, built = candidate.built or (None, None)
+    span = spans.span("config.reload", "CHAIN", attributes, root=True, started_ns=began)
+    if built is not None:
+        with span.activate():
+            spans.span("config.build", "CHAIN", started_ns=began).end(built)
+    return span
+
+
+def _record(span: TraceSpan, candidate: Candidate, outcome: ReloadOutcome) -> None:
+    if not span.is_recording():
+        return
+    generation, event = candidate.generation, candidate.event()
+    agents = sum(len(getattr(event, which, ())) for which in ("added", "changed", "removed"))
+    span.set_attributes(
+        {
+            names.RELOAD_OUTCOME: outcome,
+            names.DIGEST: candidate.digest,
+            names.GENERATION: candidate.before.number if outcome == "rejected" else generation.number,
+            names.RELOAD_AGENTS: agents,
+            names.RELOAD_CHANGES: len(candidate.changes),
+            names.RELOAD_WIDENS: candidate.widens,
+        }
+    )
+    for problem in (generation.rejection or generation.errors)[:_MAX_ERRORS]:
+        span.add_event(names.RELOAD_ERROR, {names.CONFIG_PATH: problem.path, names.CONFIG_LINE: problem.line})
+    if outcome == "rejected":
+        span.fail("rejected")
+
 
 _CONTRACTS_FILE = ".agentsd/contracts.json"
 

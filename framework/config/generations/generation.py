@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from framework.config.agents.budgets import Budgets
 from framework.config.agents.compile import Agent
+from framework.config.agents.diff import diff_agents, diff_settings
 from framework.config.agents.external_tools import ExternalTools
 from framework.config.agents.findings import BrokenAgent, require_valid
 from framework.config.agents.settled import Linked
-from framework.config.files.snapshot import Cases
-from framework.config.settings import Settings
+from framework.config.agents.unexpected_errors import problem_from_exception
+from framework.config.files.snapshot import Cases, Snapshot
+from framework.config.settings import ReloadSettings, Settings
 from framework.config.yaml.parse import sort_problems
-from framework.tools.plugins.loader import Plugin
+from framework.tools.plugins.loader import Plugin, PluginLease, PluginLifecycle
 from framework.tools.tool import Tool
-from framework.types.errors import AgentNotFound
-from framework.types.problem import Problem
+from framework.types.errors import AgentNotFound, ConfigError
+from framework.types.events import ConfigRejected, ConfigReloaded
+from framework.types.problem import Change, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +103,246 @@ class Generation:
 def empty_generation(settings: Settings) -> Generation:
     """Return generation 0, which is current before the first load."""
     return Generation(0, "", {}, {}, settings=settings)
+
+
+Gate = Callable[[Generation], Awaitable[Sequence[Problem]]]
+"""Checks a candidate, for instance by running test cases. Returned problems reject it."""
+
+
+class Admission:
+    """Decides whether a candidate may be published."""
+
+    def __init__(self, settings: ReloadSettings, gate: Gate | None, *, gate_start: bool = True) -> None:
+        """Create the checks.
+
+        Args:
+            settings: whether they are strict, and use the gate.
+            gate: the gate.
+            gate_start: use it for the files at the start, too.
+        """
+        self._gate_start = gate_start
+        self._strict = settings.mode == "strict"
+        self._gate = gate if settings.gate == "tests" else None
+
+    @property
+    def runs_cases(self) -> bool:
+        """Return whether candidates must pass the gate, which depends on test case files."""
+        return self._gate is not None
+
+    def check_files(self, generation: Generation) -> tuple[Problem, ...]:
+        """Return why a candidate is rejected, without running the gate; empty if it is not."""
+        if generation.rejection:
+            return generation.rejection
+        return generation.problems if self._strict and generation.errors else ()
+
+    async def check(self, generation: Generation) -> tuple[Problem, ...]:
+        """Return why a candidate is rejected, by its files or by the gate; empty if it may be published."""
+        if problems := self.check_files(generation):
+            return problems
+        is_gated = self._gate_start or generation.number > 1
+        return tuple(await self._gate(generation)) if self._gate and is_gated else ()
+
+
+Compared = tuple[Generation, tuple[Change, ...], frozenset[str]]
+"""`generation`, `changes` and `different` of a `Candidate`."""
+
+ReloadOutcome = Literal["applied", "partial", "rejected", "unchanged"]
+"""The result of a reload: all files are valid, some are, the edit is rejected, or no file has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """The next generation, compared with the current one."""
+
+    generation: Generation
+    before: Generation
+    changes: tuple[Change, ...]
+    snapshot: Snapshot | None = None
+    """The files it was built from; None for a rollback."""
+    built: tuple[int, int] | None = None
+    """Start and end of the build, as Unix time in nanoseconds."""
+    different: frozenset[str] = frozenset()
+    """The names of the agents that are not the same objects in both, or are in one of them only."""
+
+    @classmethod
+    def of(
+        cls,
+        generation: Generation,
+        before: Generation,
+        snapshot: Snapshot | None = None,
+        built: tuple[int, int] | None = None,
+    ) -> Candidate:
+        """Compare a built generation with the live one. It is rejected if they cannot be compared."""
+        generation, changes, different = compare(generation, before)
+        return cls(generation, before, changes, snapshot, built, different)
+
+    def with_traceparent(self, traceparent: str) -> Candidate:
+        """Return a copy whose generation has this `traceparent`; the same object if it is empty."""
+        return replace(self, generation=replace(self.generation, traceparent=traceparent)) if traceparent else self
+
+    @property
+    def digest(self) -> str:
+        """The digest of the files that it was built from."""
+        return self.generation.digest
+
+    @property
+    def widens(self) -> bool:
+        """Whether some agent may do or consume more than before."""
+        return any(change.effect == "widens" for change in self.changes)
+
+    @property
+    def restricts(self) -> list[str]:
+        """The agents that may do or consume less than before; `agentsd.yaml` for restrictions that apply to all."""
+        return sorted({change.agent for change in self.changes if change.effect == "tightens"})
+
+    @property
+    def removes(self) -> bool:
+        """Whether an agent was removed."""
+        return bool(self._only_in(self.before))
+
+    def _only_in(self, generation: Generation) -> list[str]:
+        """Return the names of the agents that only one of the two generations has, sorted."""
+        other = self.before if generation is self.generation else self.generation
+        return sorted(name for name in self.different if name in generation.agents and name not in other.agents)
+
+    def event(self) -> ConfigReloaded | ConfigRejected:
+        """Return the event for its publication: `ConfigRejected` if errors kept every agent unchanged."""
+        old, new = self.before.agents, self.generation.agents
+        added, removed = self._only_in(self.generation), self._only_in(self.before)
+        both = self.different.difference(added, removed)
+        changed = sorted(name for name in both if old[name].digest != new[name].digest)
+        if self.generation.errors and not (added or removed or changed):
+            return ConfigRejected(generation=self.generation.number, problems=self.generation.problems)
+        return ConfigReloaded(
+            generation=self.generation.number,
+            digest=self.digest,
+            added=tuple(added),
+            changed=tuple(changed),
+            removed=tuple(removed),
+            changes=self.changes,
+            problems=self.generation.problems,
+        )
+
+
+def compare(generation: Generation, before: Generation) -> Compared:
+    """Compare a built generation with the live one. It is rejected if they cannot be compared."""
+    different = _different(before.agents, generation.agents)
+    old, new = (
+        {name: agents[name].spec for name in different if name in agents}
+        for agents in (before.agents, generation.agents)
+    )
+    try:
+        changes = (*diff_settings(before.settings, generation.settings), *diff_agents(old, new))
+    except Exception as error:  # noqa: BLE001 - an edit that cannot be compared is rejected; the process continues
+        problems = (*generation.rejection, problem_from_exception("the project's files", error))
+        rejected = replace(before, number=generation.number, digest=generation.digest, rejection=problems)
+        return replace(rejected, external=generation.external), (), frozenset()
+    return generation, changes, different
+
+
+def _different(before: Mapping[str, Agent], after: Mapping[str, Agent]) -> frozenset[str]:
+    if before is after:
+        return frozenset()
+    different = {name for name, agent in after.items() if before.get(name) is not agent}
+    return frozenset(different.union(name for name in before if name not in after))
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """The result of reading the files without publishing them."""
+
+    outcome: ReloadOutcome
+    candidate: Candidate
+    held: bool
+    """Whether the files are ignored because of a rollback."""
+    problems: tuple[Problem, ...]
+
+
+class Lease:
+    """A generation whose plugins are set up. Enter it with `with lease as generation:`, any number of times."""
+
+    __slots__ = ("_on_release", "_use", "_users", "generation")
+
+    def __init__(self, generation: Generation, use: PluginLease, on_release: Callable[[Lease], None]) -> None:
+        self.generation = generation
+        self._use, self._on_release, self._users = use, on_release, 0
+
+    @property
+    def failed(self) -> Mapping[Plugin, tuple[Problem, ...]]:
+        """The plugins whose setup failed, with the reasons."""
+        return self._use.failed
+
+    def __enter__(self) -> Generation:
+        self._users += 1
+        return self.generation
+
+    def __exit__(self, *_: object) -> None:
+        self._users -= 1
+        if not self._users:
+            self.release()
+
+    def release(self) -> None:
+        """Release the plugins. Called when the last user exits, or for a lease that was never entered."""
+        self._on_release(self)
+        self._use.release()
+
+
+class Leases:
+    """The generations in use; one of them is live."""
+
+    def __init__(
+        self, lifecycle: PluginLifecycle | None, first: Generation, on_unused: Callable[[], None] = lambda: None
+    ) -> None:
+        """Start with `first` as the live generation. `on_unused` is called when a generation is no longer in use."""
+        self._lifecycle, self._on_unused = lifecycle, on_unused
+        self._used: dict[int, Lease] = {}
+        self.live = Lease(first, PluginLease(), self._remove)
+        self.live.__enter__()
+
+    async def acquire(self, generation: Generation) -> Lease:
+        """Set up the plugins of a generation, and return its lease. `Lease.failed` contains the failures."""
+        use = await self._lifecycle.acquire(generation.plugins) if self._lifecycle else PluginLease()
+        return Lease(generation, use, self._remove)
+
+    async def set_up(self, plugins: Iterable[Plugin]) -> PluginLease:
+        """Set up plugins that no generation has yet, and return their lease."""
+        return await self._lifecycle.acquire(plugins) if self._lifecycle else PluginLease()
+
+    async def reacquire(self, generation: Generation) -> Lease:
+        """Return the lease of an earlier generation. Plugins that were torn down since are set up again.
+
+        Raises:
+            ConfigError: the setup of a plugin failed.
+        """
+        if existing := self._used.get(generation.number):
+            return existing
+        lease = await self.acquire(generation)
+        if errors := [problem for problems in lease.failed.values() for problem in problems]:
+            lease.release()
+            raise ConfigError(f"cannot set up the plugins of generation {generation.number} again", errors)
+        if existing := self._used.get(generation.number):  # another task was faster
+            lease.release()
+            return existing
+        self._used[generation.number] = lease
+        return lease
+
+    def publish(self, lease: Lease) -> None:
+        """Make the generation of a lease the live one."""
+        before, self.live = self.live, lease
+        self._used[lease.generation.number] = lease
+        lease.__enter__()
+        before.__exit__()
+
+    async def close(self) -> None:
+        """Tear down all plugins, even those in use."""
+        if self._lifecycle:
+            await self._lifecycle.close()
+
+    def _remove(self, lease: Lease) -> None:
+        if self._used.get(lease.generation.number) is lease:
+            del self._used[lease.generation.number]
+            self._on_unused()
+
+    def generations(self) -> list[Generation]:
+        """Return the generations in use."""
+        return [lease.generation for lease in self._used.values()]

@@ -11,10 +11,14 @@ begins at the same path.
 from __future__ import annotations
 
 import asyncio
+import inspect
+import json
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic
 
 from framework.types.events import ContentReceived, Event, Thought, Warned
+from framework.types.state import OutputT, RunResult
 
 TextKind = type[ContentReceived] | type[Thought]
 """Kind of text that arrives in deltas."""
@@ -272,3 +276,150 @@ class EventReader:
         if self._item is not None:
             self._item = None
             self._hub.detach()
+
+
+PIECE_CHARS = 1000
+"""Maximum length of a piece, which fits a signal even if each character is escaped twice."""
+MessageKey = tuple[Path, str]
+"""Path and id of a message."""
+_KINDS: dict[str, TextKind] = {"content": ContentReceived, "thought": Thought}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """A piece of the text of one kind in a message."""
+
+    source: str
+    """The execution of the run that the text belongs to: another one writes the text anew."""
+    kind: TextKind
+    generation: int
+    path: Path
+    message_id: str
+    begin: int
+    """Number of characters of the text before the piece."""
+    text: str
+
+    @property
+    def message(self) -> MessageKey:
+        """The message that the text belongs to."""
+        return self.path, self.message_id
+
+    def encode(self) -> str:
+        """Return the piece as JSON."""
+        name = _NAMES[self.kind]
+        fields = (self.source, name, self.generation, self.path, self.message_id, self.begin, self.text)
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+
+
+def read_piece(body: str) -> TextPiece | None:
+    """Return the piece that `encode` converted to JSON; None if it is none."""
+    try:
+        source, name, generation, path, message_id, begin, text = json.loads(body)
+        return TextPiece(source, _KINDS[name], generation, tuple(path), message_id, begin, text)
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def split(delta: ContentReceived | Thought, source: str, begin: int) -> Iterator[TextPiece]:
+    """Yield the pieces of a delta that begins at a character of its text."""
+    for at in range(0, len(delta.text), PIECE_CHARS):
+        text = delta.text[at : at + PIECE_CHARS]
+        yield TextPiece(source, type(delta), delta.generation, delta.path, delta.message_id, begin + at, text)
+
+
+class RunStream(Generic[OutputT]):
+    """A run in progress: iterate over its events, then await its `result()`."""
+
+    def __init__(self, run_id: str, task: asyncio.Task[RunResult[OutputT]], reader: EventReader | None = None) -> None:
+        self.run_id = run_id
+        self._task, self._reader = task, reader
+        self._once = TextOnce()
+        self._is_awaited = False
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        if self._reader is not None:
+            async for event in self._reader:
+                if (unseen := self._once.unseen(event)) is not None:
+                    yield unseen
+        self._is_awaited = True  # read to the end, so leaving does not cancel the run
+
+    async def result(self) -> RunResult[OutputT]:
+        """Wait for the run to end, and return its result. Unread events are discarded.
+
+        Raises:
+            AgentsdError: the run could not be recorded.
+        """
+        self._is_awaited = True
+        self._close_reader()
+        try:
+            return await asyncio.shield(self._task)
+        except asyncio.CancelledError:  # the caller no longer waits, so `leave` cancels the run
+            self._is_awaited = False
+            raise
+
+    def cancel(self) -> None:
+        """Cancel the run; its result has the status `cancelled`."""
+        coroutine = self._task.get_coro()
+        if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+            asyncio.get_running_loop().call_soon(self._task.cancel)  # a task that has not begun cannot record its end
+        else:
+            self._task.cancel()
+
+    def end(self) -> asyncio.Task[RunResult[OutputT]]:
+        """Return the task that ends when the run's end or pause is persisted."""
+        return self._task
+
+    async def leave(self) -> None:
+        """Stop reading. Cancel the run unless its end was awaited; return when its end is persisted."""
+        self._close_reader()
+        if not self._is_awaited:
+            self.cancel()
+        await asyncio.wait([self._task])
+
+    def _close_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+
+
+class TextOnce:
+    """Leaves out of numbered events the text that has already been delivered in deltas."""
+
+    def __init__(self) -> None:
+        self._messages: dict[Path, tuple[str, dict[TextKind, list[str]]]] = {}
+        """Id and delivered deltas of the last message at each path."""
+
+    def unseen(self, event: Event) -> Event | None:
+        """Return the event without text that was delivered before; None if nothing remains of it."""
+        if isinstance(event, (ContentReceived, Thought)):
+            if event.seq:
+                return self._rest(event)
+            self._pieces(event).append(event.text)
+        elif isinstance(event, Warned) and event.message_id is not None:
+            self._messages.pop(event.path, None)
+        return event
+
+    def _pieces(self, event: ContentReceived | Thought) -> list[str]:
+        message_id, texts = self._messages.get(event.path, ("", {}))
+        if message_id != event.message_id:
+            texts = {}
+            self._messages[event.path] = event.message_id, texts
+        return texts.setdefault(type(event), [])
+
+    def _rest(self, event: ContentReceived | Thought) -> Event | None:
+        pieces = self._pieces(event)
+        delivered = "".join(pieces)
+        pieces.clear()
+        if not delivered:
+            return event
+        if delivered.startswith(event.text):
+            return None
+        return _without_prefix(event, len(delivered) if event.text.startswith(delivered) else 0)
+
+
+def _without_prefix(event: ContentReceived | Thought, chars: int) -> Event:
+    """Return the event without the first characters of its text."""
+    update: dict[str, Any] = {"text": event.text[chars:]}
+    if isinstance(event, Thought) and event.reasoning_chars is not None:
+        update["reasoning_chars"] = max(event.reasoning_chars - chars, 0)
+    return event.model_copy(update=update)

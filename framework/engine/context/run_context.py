@@ -6,37 +6,207 @@ Model turns, tool calls and traces accept a `RunContext`. `Run` extends it with 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
+from aiolimiter import AsyncLimiter
 from pydantic import BaseModel
 
 from framework.config.agents.compile import Agent
+from framework.config.generations.generation import Generation
+from framework.config.settings import ToolSettings
 from framework.config.templates.prompts import PromptError
-from framework.engine.context.budget import Budget
-from framework.engine.context.event_hub import TextKind
-from framework.engine.context.journal import next_event
-from framework.engine.context.model_clients import ModelCaller
+from framework.engine.context.budget import Budget, BudgetLedger
+from framework.engine.context.concurrency import ToolThreads
+from framework.engine.context.event_hub import EventHub, TextKind
+from framework.engine.context.journal import Journal, next_event
+from framework.engine.context.model_clients import ModelCaller, ModelClients
 from framework.engine.context.policy import Policy
-from framework.engine.context.services import Services
+from framework.llm.client import ModelInfo
 from framework.llm.request_cache import RequestCache
+from framework.store.protocol import RunQuery
 from framework.telemetry import names
-from framework.telemetry.content import Content
-from framework.telemetry.spans import NOOP_SPAN, OpenInferenceKind, TraceSpan
+from framework.telemetry.content import TEXT, Content
+from framework.telemetry.metrics import RunMetrics
+from framework.telemetry.spans import NOOP_SPAN, OpenInferenceKind, Spans, TraceSpan
 from framework.tools.base_folder import BaseFolder
-from framework.tools.declaration import Extension
+from framework.tools.declaration import Extension, RateLimit
 from framework.types.errors import AgentsdError, outcome_for
 from framework.types.events import RunEvent, Warned
-from framework.types.messages import Message
+from framework.types.file import File
+from framework.types.media import MediaPart
+from framework.types.messages import Message, Usage
 from framework.types.redact import redact
 from framework.types.report import MAX_WARNINGS_PER_CODE, WARNINGS, ErrorInfo, RunWarning, WarningCode
 from framework.types.spec import HookPlace
-from framework.types.state import Confirmation, Decision, RunState
+from framework.types.state import CONFIRMATION_KINDS, Confirmation, Decision, RunState
 from framework.types.strict_json import content_digest
+
+
+def model_attributes(info: ModelInfo) -> dict[str, Any]:
+    """Return the attributes of a model: its provider, as the GenAI conventions name it, and its server."""
+    return {
+        names.PROVIDER: names.PROVIDER_NAMES.get(info.provider, info.provider),
+        names.REQUEST_MODEL: info.wire_name,
+        names.SERVER_ADDRESS: info.server_address,
+        names.SERVER_PORT: info.server_port,
+    }
+
+
+def usage_attributes(usage: Usage | None) -> dict[str, Any]:
+    """Return tokens and cost of a model call. Only `chat` spans carry them, so that no backend counts them twice."""
+    if usage is None:
+        return {}
+    return {
+        names.INPUT_TOKENS: usage.prompt_tokens,
+        names.OUTPUT_TOKENS: usage.completion_tokens,
+        names.CACHED_TOKENS: usage.cached_tokens or None,
+        names.CACHE_WRITE_TOKENS: usage.cache_write_tokens or None,
+        names.CALL_COST: usage.cost_usd,
+        names.MLFLOW_COST: json.dumps({"total_cost": usage.cost_usd}) if usage.cost_usd is not None else None,
+    }
+
+
+def record_pending(span: TraceSpan, confirmations: Sequence[Confirmation]) -> None:
+    """Record on a span which tools wait for a person. Names are not content, so every content mode records them."""
+    if not confirmations or not span.is_recording():
+        return
+    waiting: dict[str, list[str]] = {}
+    for confirmation in confirmations:
+        same_kind = waiting.setdefault(f"waits for {CONFIRMATION_KINDS[confirmation.kind].awaits}", [])
+        if (tool := confirmation.tool or "plan") not in same_kind:
+            same_kind.append(tool)
+    text = "; ".join(f"{what}: {', '.join(tools)}" for what, tools in waiting.items())
+    tools = tuple(dict.fromkeys(tool for same_kind in waiting.values() for tool in same_kind))
+    span.set_attributes({names.WAITING_FOR: tools, names.OUTPUT: text, names.OUTPUT_MIME: TEXT})
+
+
+_INLINE_BYTES = 1_000_000
+"""Size from which on files are examined in a thread: computing a digest of 20 MB takes about 30 ms."""
+
+
+class MediaStore(Protocol):
+    """The part of a store that contains files."""
+
+    async def save_media(self, run_id: str, files: Mapping[str, bytes]) -> None:
+        """Save files by digest."""
+        ...
+
+    async def load_media(self, digests: Collection[str], of: RunQuery | None = None) -> Mapping[str, bytes]:
+        """Return the stored files with these digests, or those that a run with this owner refers to."""
+        ...
+
+
+class RunMedia:
+    """The files of a root run and its sub-runs."""
+
+    def __init__(self, state: RunState, store: MediaStore | None) -> None:
+        """Create the files of a run.
+
+        Args:
+            state: the root run.
+            store: saves the files; None for a run that is not stored.
+        """
+        self._run_id, self._store = state.run_id, store
+        self._owner = RunQuery.of_owner(state.tenant, state.user)
+        self._loaded: dict[str, bytes] = {}
+        self._reported: set[str] = set()
+        self.in_use = any(message.parts for run in state.with_sub_runs() for message in (*run.history, *run.messages))
+        """Whether any message of the run contains a file. If not, model calls do nothing about files."""
+
+    async def save(self, files: Sequence[File]) -> tuple[MediaPart, ...]:
+        """Save files, and return the parts of messages that refer to them; raises StoreError."""
+        parts = await media_parts(files)
+        contents = {part.digest: file.data for part, file in zip(parts, files, strict=True)}
+        if self._store is not None:
+            await self._store.save_media(self._run_id, contents)
+        self._loaded |= contents
+        self.in_use = True
+        return parts
+
+    async def load(self, digests: Collection[str]) -> Mapping[str, bytes]:
+        """Return the files with these digests; those that were deleted are missing. Raises StoreError."""
+        missing = set(digests) - self._loaded.keys()
+        if missing and self._store is not None:
+            self._loaded |= await self._store.load_media(missing, self._owner)
+        return {digest: self._loaded[digest] for digest in digests if digest in self._loaded}
+
+    def newly_omitted(self, parts: Sequence[MediaPart]) -> list[MediaPart]:
+        """Return those of the files that no model call has omitted before."""
+        new = [part for part in parts if part.digest not in self._reported]
+        self._reported.update(part.digest for part in new)
+        return new
+
+
+async def media_parts(files: Sequence[File]) -> tuple[MediaPart, ...]:
+    """Return the parts of messages that refer to files; large files are examined in a thread."""
+    if sum(len(file.data) for file in files) < _INLINE_BYTES:
+        return tuple(file.part for file in files)
+    return await asyncio.to_thread(lambda: tuple(file.part for file in files))
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The services of one root run and its sub-runs."""
+
+    root: RunState
+    """State of the root run: contains all sub-runs, decisions and the event counter; the store persists it."""
+    generation: Generation
+    current_agent: Callable[[str], Agent | None]
+    """Returns the live version of an agent, or None if it was deleted."""
+    clients: ModelClients
+    journal: Journal
+    media: RunMedia
+    """Files in messages of the run."""
+    hub: EventHub
+    """Delivers the run's events, and text while it arrives."""
+    spans: Spans
+    threads: ToolThreads
+    """Run tools that are not coroutines."""
+    rate_limiter: RateLimiter
+    now: Callable[[], float]
+    """Returns the time of the store, as Unix time."""
+    ledger: BudgetLedger
+    """Counts the use of shared budgets."""
+    base_path: Path
+    reserved_files: tuple[Path, ...]
+    """Files of the store, which no tool may read or write."""
+    tools: Callable[[], ToolSettings]
+    """Returns limits for tools: the stricter of those when the run began and the live ones."""
+    deps: Any
+    content: Content
+    """How much of prompts, arguments and results the operator allows in traces."""
+    meters: RunMetrics | None
+    """Metrics; None if they are not exported."""
+    output_type: type[BaseModel] | None = None
+    """Type of the answer's data, if the caller requires one."""
+    decided: Collection[str] = ()
+    """Ids of the confirmations that a person has just decided."""
+    failed_models: set[str] = field(default_factory=set)
+    """Models whose last error was permanent: a rejected key, or an unknown model."""
+
+
+class RateLimiter:
+    """Keeps the calls of each tool below the rate it declares, over all runs of the process."""
+
+    def __init__(self) -> None:
+        self._limiters: dict[tuple[str, float, float], AsyncLimiter] = {}
+
+    async def wait(self, tool: str, rate: RateLimit) -> bool:
+        """Wait until the tool may be called; return whether the call had to wait."""
+        calls, seconds = rate  # a tool whose rate has changed gets a new limiter
+        limiter = self._limiters.setdefault((tool, calls, seconds), AsyncLimiter(calls, seconds))
+        has_capacity = limiter.has_capacity()
+        await limiter.acquire()
+        return not has_capacity
+
 
 log = logging.getLogger("agentsd.runs")
 

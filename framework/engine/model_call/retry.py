@@ -27,8 +27,7 @@ from itertools import count
 
 from framework.config.agents.prices import OPT_OUT_HINT, price_hint
 from framework.config.settings import ModelCallSettings
-from framework.engine.context.circuit_breaker import Permit
-from framework.engine.context.model_clients import ModelCaller, NamedClient
+from framework.engine.context.model_clients import ModelCaller, NamedClient, Permit
 from framework.engine.model_call.attempt import send_attempt
 from framework.engine.model_call.files import fallback_request
 from framework.engine.model_call.trace import ModelTrace

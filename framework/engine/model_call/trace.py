@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from framework.engine.context.model_clients import ModelCaller
-from framework.engine.context.trace import model_attributes, usage_attributes
+from framework.engine.context.run_context import model_attributes, usage_attributes
 from framework.llm.client import ModelInfo, ModelReply, ModelRequest
 from framework.telemetry import names
 from framework.telemetry.spans import NOOP_SPAN, TraceSpan

@@ -9,7 +9,7 @@ from typing import Any
 
 from framework.config.templates.prompt_check import HTTP_TOOL, RunVariables
 from framework.conversation import last_messages
-from framework.engine.context.budget_ledger import ExpectedUse
+from framework.engine.context.budget import ExpectedUse
 from framework.engine.context.model_clients import ModelCaller, NamedClient
 from framework.engine.context.run_context import RunContext
 from framework.engine.model_call.files import with_files

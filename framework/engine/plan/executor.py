@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from framework.engine.context.concurrency import Confirmations, Job, run_as_ready
-from framework.engine.context.trace import record_pending
+from framework.engine.context.run_context import record_pending
 from framework.engine.model_call.turn import render
 from framework.engine.plan.planner import (
     adopt_plan,

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from framework.engine.context.run_context import RunContext
-from framework.engine.context.trace import record_pending
+from framework.engine.context.run_context import RunContext, record_pending
 from framework.telemetry import names
 from framework.telemetry.spans import TraceSpan
 from framework.types.plan import PlanDraft, PlanStep, StepDraft, StepStatus

@@ -3,47 +3,270 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+import logging
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
-from weakref import WeakValueDictionary
+from typing import Any, Protocol
+from uuid import uuid4
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from pydantic import BaseModel
 
 from framework.config.agents.budgets import Budgets
 from framework.config.agents.compile import Agent
 from framework.config.generations.generation import Generation
-from framework.engine.context.budget_ledger import BudgetLedger
-from framework.engine.context.event_hub import EventHub, EventReader
+from framework.engine.context.budget import BudgetLedger
+from framework.engine.context.concurrency import ToolThreads
+from framework.engine.context.event_hub import EventHub, EventReader, MessageKey, RunStream, TextKind, TextPiece, split
 from framework.engine.context.journal import Journal
-from framework.engine.context.media import RunMedia
 from framework.engine.context.model_clients import ModelClients
-from framework.engine.context.services import RateLimiter, Services
-from framework.engine.context.stream import RunStream
-from framework.engine.context.tool_threads import ToolThreads
+from framework.engine.context.run_context import RateLimiter, RunMedia, Services
 from framework.engine.drive import drive
 from framework.engine.routing.rules import Route
 from framework.engine.run import Run
 from framework.engine.run_trace import RunTrace, configured_content, run_spans
-from framework.engine.runtime.heartbeat import HeldRun, LeaseHeartbeat
+from framework.engine.runtime.background import essential, is_passing
 from framework.engine.runtime.project import Project
-from framework.engine.runtime.receiver import SignalReceiver
 from framework.engine.runtime.result import finish_run, suspend_run
-from framework.engine.runtime.text_sender import TextSender
 from framework.llm.client import ModelClient
 from framework.store.database_files import database_paths
 from framework.store.protocol import Store
 from framework.store.run_record import RunRecord
+from framework.store.signals import MISSED, NEW, Signal, SignalCallback, Signals
 from framework.store.unstored import UnstoredRecord
 from framework.telemetry.content import Content
 from framework.telemetry.json_log import log_as_run
 from framework.telemetry.metrics import RunMetrics
 from framework.telemetry.spans import Spans
-from framework.types.events import Routed
+from framework.types.errors import StoreError
+from framework.types.events import ContentReceived, Routed, Thought, Warned
 from framework.types.state import Confirmation, RunResult, RunState
+
+log = logging.getLogger(__name__)
+
+
+class SignalReceiver:
+    """Passes the signals of a store to the parts of one runtime."""
+
+    def __init__(self, store: Signals) -> None:
+        self._store = store
+        self._handlers: list[SignalCallback] = []
+        self._is_open = self._is_closed = False
+        self._stop: Callable[[], None] = lambda: None
+
+    def add(self, handler: SignalCallback) -> None:
+        """Pass each signal to a handler, once `open` was called."""
+        self._handlers.append(handler)
+
+    async def open(self) -> None:
+        """Receive signals from now on. Idempotent."""
+        if not (self._is_open or self._is_closed):
+            self._is_open = True
+            try:
+                self._stop = await self._store.listen(self._deliver)
+            except BaseException:
+                self._is_open = False
+                raise
+
+    def close(self) -> None:
+        """Receive no more signals."""
+        self._is_closed = True
+        self._stop()
+
+    def _deliver(self, signal: Signal) -> None:
+        if not self._is_closed:
+            for handler in self._handlers:
+                handler(signal)
+
+
+BATCH_SECONDS = 0.1
+"""Interval at which texts are sent."""
+
+
+class TextSender:
+    """The texts of one process. They are sent only while another process follows their run."""
+
+    def __init__(self, store: Signals, signals: SignalReceiver, hub_of: Callable[[str], EventHub | None]) -> None:
+        """Initialize. `hub_of` returns the hub of a run that is in progress in this process."""
+        self._store, self._hub_of = store, hub_of
+        self._runs: dict[str, _SentRun] = {}
+        self._sources = WeakKeyDictionary[EventHub, str]()
+        self._answers: list[Signal] = []
+        """Tell new followers that this process executes their run, and how far it has come."""
+        self._woken = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        signals.add(self._receive)
+
+    def begin(self, run_id: str) -> None:
+        """Send the texts of a run in progress in this process, and answer its followers."""
+        hub = self._hub_of(run_id)
+        if hub is None:
+            return
+        if run_id in self._runs:
+            self._runs[run_id].close()
+        self._runs[run_id] = _SentRun(hub, self._sources.setdefault(hub, uuid4().hex))
+        self._answers.append(Signal("events", run_id, hub.number))
+        self._woken.set()
+        if self._task is None:
+            sending, loop = self._send(), asyncio.get_running_loop()
+            self._task = essential(loop.create_task(sending, name="texts for other processes", context=Context()))
+
+    async def close(self) -> None:
+        """Stop sending."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def _receive(self, signal: Signal) -> None:
+        if signal.kind == "listen" and (signal.body == NEW or signal.run_id not in self._runs):
+            self.begin(signal.run_id)
+
+    async def _send(self) -> None:
+        try:
+            while self._runs:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(BATCH_SECONDS):
+                        await self._woken.wait()
+                self._woken.clear()
+                signals, self._answers = [*self._answers, *self._texts()], []
+                if signals:
+                    try:
+                        await self._store.signal(*signals)
+                    except (StoreError, OSError) as error:  # the followers get the whole texts from the store
+                        if not is_passing(error):
+                            raise
+        finally:
+            self._task = None
+            for run in self._runs.values():
+                run.close()
+            self._runs.clear()
+
+    def _texts(self) -> Iterator[Signal]:
+        for run_id, run in list(self._runs.items()):
+            if run.hub.is_closed or not self._store.is_followed(run_id):
+                run.close()
+                del self._runs[run_id]
+                continue
+            number = run.hub.number
+            for piece in run.take():
+                yield Signal("deltas", run_id, number, piece.encode())
+
+
+class _SentRun:
+    """One run, and what was sent of its texts since the last follower joined."""
+
+    def __init__(self, hub: EventHub, source: str) -> None:
+        self.hub, self._source = hub, source
+        self._reader = hub.reader(hub.number)
+        self._sent: dict[MessageKey, dict[TextKind, int]] = {}
+        """Number of characters that were sent of each text in progress."""
+
+    def take(self) -> Iterator[TextPiece]:
+        """Yield the pieces that have arrived since the last call, of texts that are still in progress."""
+        pieces: dict[MessageKey, list[TextPiece]] = {}
+        while (event := self._reader.take()) is not None:
+            if not isinstance(event, (ContentReceived, Thought, Warned)) or event.message_id is None:
+                continue
+            message = (event.path, event.message_id)
+            if event.seq:
+                self._sent.pop(message, None)
+                pieces.pop(message, None)
+            elif not isinstance(event, Warned):
+                sent = self._sent.setdefault(message, {})
+                begin = sent.get(type(event), 0)
+                sent[type(event)] = begin + len(event.text)
+                pieces.setdefault(message, []).extend(split(event, self._source, begin))
+        for some in pieces.values():
+            yield from some
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._reader.close()
+
+
+RENEWAL_SECONDS = 1.0
+"""Maximum of seconds between two renewals while this process holds runs; a quarter of the lease if that is shorter."""
+
+
+class HeldRun(Protocol):
+    """A run that this process holds: the journal of a run in progress, or a claimed run that is being started."""
+
+    def request_cancel(self) -> None:
+        """Cancel the run: a cancel request is in the store."""
+        ...
+
+    def mark_lease_lost(self) -> None:
+        """Stop working on the run without ending it: this process no longer holds it."""
+        ...
+
+
+class LeaseHeartbeat:
+    """One task per runtime, alive only while it holds runs."""
+
+    def __init__(self, store: Store, signals: SignalReceiver) -> None:
+        self._store, self._signals = store, signals
+        self._woken = asyncio.Event()
+        signals.add(self._receive)
+        self._held: dict[str, HeldRun] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    def hold(self, run_id: str, run: HeldRun) -> None:
+        """Renew the lease of a run until `drop`. A run in progress replaces the claim that it was started from."""
+        self._held[run_id] = run
+        if self._store.durable and self._task is None and not self._is_closed:
+            renewing = self._renew_while_held()
+            self._task = essential(  # outside any trace
+                asyncio.get_running_loop().create_task(renewing, name="renewal of leases", context=Context())
+            )
+
+    def drop(self, run_id: str) -> None:
+        """Stop renewing the lease of a run."""
+        self._held.pop(run_id, None)
+
+    async def close(self) -> None:
+        """Stop the heartbeat."""
+        self._is_closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def _receive(self, signal: Signal) -> None:
+        """Renew the leases at once if a run is cancelled: the store says whether that is so."""
+        if signal == MISSED or (signal.kind == "cancel" and signal.run_id in self._held):
+            self._woken.set()
+
+    async def _renew_while_held(self) -> None:
+        try:
+            while self._held:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(min(RENEWAL_SECONDS, self._store.lease_seconds / 4)):
+                        await self._woken.wait()
+                self._woken.clear()
+                try:
+                    await self._renew_leases()
+                    await self._signals.open()  # only now, because most programs end earlier
+                except (StoreError, OSError) as error:  # a run fails with its next write, if that fails, too
+                    if not is_passing(error):
+                        raise
+                    log.warning("the lease on %d runs was not renewed: %s", len(self._held), error)
+        finally:
+            self._task = None
+
+    async def _renew_leases(self) -> None:
+        mine = dict(self._held)
+        renewed = await self._store.renew(tuple(mine))
+        for run_id, run in mine.items():
+            if self._held.get(run_id) is not run:
+                continue  # it has ended since, and may have been resumed as another object
+            if run_id not in renewed:
+                run.mark_lease_lost()
+            elif renewed[run_id]:
+                run.request_cancel()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from os import PathLike
 from pathlib import Path
 
 from framework.config.agents.extensions import BUILTIN_EXECUTORS
-from framework.config.generations.admission import Gate
 from framework.config.generations.catalog import Catalog
+from framework.config.generations.generation import Gate, Generation
 from framework.config.settings import Settings
-from framework.engine.runtime.type_check import require_type
+from framework.engine.runtime.request import require_type
 from framework.llm.providers import OFFLINE, PROVIDERS
 from framework.tools.builtin import BUILTIN_TOOLS
 from framework.tools.declaration import short_repr
@@ -19,6 +19,7 @@ from framework.tools.plugins.loader import PluginLifecycle
 from framework.tools.tool import Tool
 from framework.tools.toolset import index_tools
 from framework.types.errors import ConfigError, RequestError
+from framework.types.frozen import Frozen
 
 _GATE_CLOSED = (
     "nothing is served until every case passes (reload.gate: tests); `agentsd test` shows why they fail, "
@@ -135,3 +136,35 @@ def _locate(root: str | Path) -> tuple[Path, Path]:
     if not path.exists():
         raise RequestError(f"path does not exist: {root}")
     return (path.resolve(), path.resolve().parent) if path.is_file() else (path, path)
+
+
+class AgentSummary(Frozen):
+    """One agent, as shown in lists."""
+
+    name: str
+    description: str
+    path: str
+    """The agent file, relative to the project root."""
+    model: str
+    """The agent's model, or the default of the settings."""
+    executor: str
+    tools: int
+    """Number of tools that the agent is offered."""
+    stale: bool
+    """The file has errors; this is its last good version."""
+
+
+def summarize_agents(generation: Generation) -> list[AgentSummary]:
+    """Return a summary of every agent, sorted by name."""
+    return [
+        AgentSummary(
+            name=agent.name,
+            description=agent.spec.description,
+            path=agent.path,
+            model=agent.spec.model or generation.settings.model,
+            executor=agent.spec.executor,
+            tools=len(agent.toolset.offered),
+            stale=bool(agent.stale),
+        )
+        for _, agent in sorted(generation.agents.items())
+    ]

@@ -2,30 +2,179 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping, Sequence
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
+from pydantic.errors import PydanticUserError
 from pydantic_core import ErrorDetails
 
 from framework.config.agents.compile import Agent
 from framework.config.generations.generation import Generation
 from framework.config.templates.prompt_check import placeholders
-from framework.engine.runtime.history import GivenHistory, message_list
-from framework.engine.runtime.type_check import require_type
-from framework.engine.runtime.user_input import UserInput, input_of_message, read_input
-from framework.llm.openai_format import revalidate_call
+from framework.engine.context.run_context import media_parts
+from framework.llm.openai_format import content_text, revalidate_call
 from framework.tools.schema.arguments import SchemaArguments
 from framework.types.errors import ConfigError, RequestError
+from framework.types.file import File
 from framework.types.flat_schema import ANY_OBJECT
-from framework.types.messages import MAX_MESSAGE_CHARS, Message, ToolCall, is_unicode
+from framework.types.media import MAX_REQUEST_MEDIA_BYTES, MediaPart, MessagePart, TextPart, file_size
+from framework.types.messages import MAX_MESSAGE_CHARS, Message, ToolCall, ToolDefinition, is_unicode
+from framework.types.run_request import MAX_PRIORITY, QUEUE_NAME, QueuePlace, RunRequest
 from framework.types.spec import Limits, ModelSettings
 from framework.types.state import CONFIRMATION_KINDS, Approve, Confirmation, Decision, Edit, Reject, Respond, RunState
+from framework.types.strict_json import MAX_JSON_DEPTH, read_json
 from framework.types.text import InputText, did_you_mean, fix_surrogates
+
+if TYPE_CHECKING:
+    from framework.llm.message_formats import Form
+
+
+def require_type(name: str, value: object, *types: type) -> None:
+    """Raise RequestError unless the value has one of the types. The error names the value's type, not the value."""
+    if not isinstance(value, types):
+        expected = " or ".join(one.__name__ for one in types)
+        raise RequestError(f"{name}: expected {expected}, got {type(value).__name__}", param=name)
+
+
+GivenHistory = Sequence[Message | Mapping[str, Any]] | str
+"""Messages: `RunResult.messages`, the same as dicts or JSON text, or messages in OpenAI's chat completions format."""
+
+
+def message_list(history: GivenHistory | None) -> list[Any]:
+    """Return a history as a list of messages, whose format is not checked here; raises RequestError."""
+    try:
+        given = read_json(history) if isinstance(history, str) else list(history or ())
+    except ValueError as error:
+        raise RequestError(f"history: invalid JSON: {error}", param="history") from None
+    if isinstance(given, Mapping):
+        given = given.get("messages")
+    if not isinstance(given, list):
+        raise RequestError("history: expected a list of messages, or an object with 'messages'", param="history")
+    return given
+
+
+def read_history(
+    messages: Sequence[Any], tools: Iterable[ToolDefinition] = ()
+) -> tuple[list[Message], dict[str, bytes]]:
+    """Return messages, and the contents of the files in them by digest; raises RequestError.
+
+    System messages are dropped: the agent has its own.
+    """
+    from framework.llm.message_formats import imported_with_files
+
+    entries = [message.model_dump() if isinstance(message, Message) else message for message in messages]
+    form: Form = "openai" if any(map(_is_openai, entries)) else "messages"
+    try:
+        read, files = imported_with_files(entries, form, tools, what="history")
+    except RequestError as error:
+        raise RequestError(error.message, param="history") from None
+    return [message for message in read if message.role != "system"], files
+
+
+def may_contain_files(messages: Sequence[Any]) -> bool:
+    """Return whether messages are dicts that may contain files, which take long to decode."""
+    return any(
+        isinstance(message, Mapping) and (message.get("parts") or isinstance(message.get("content"), list))
+        for message in messages
+    )
+
+
+def _is_openai(message: object) -> bool:
+    """Return whether a message uses a form that OpenAI's chat completions allow and agentsd's format does not."""
+    if not isinstance(message, Mapping):
+        return False
+    content, called = message.get("content", ""), message.get("tool_calls")
+    functions = isinstance(called, list) and any(isinstance(call, Mapping) and "function" in call for call in called)
+    return functions or content is None or isinstance(content, list) or message.get("role") == "developer"
+
+
+UserMessage = str | File | Sequence[str | File]
+"""A user's message: a text, or texts and files in order, such as `["What is this?", File.from_path("a.png")]`."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserInput:
+    """The content of a user's message, in order."""
+
+    content: tuple[str | File | MediaPart, ...]
+    """Texts, new files, and references to files that the store contains already."""
+
+    @property
+    def files(self) -> tuple[File, ...]:
+        """The new files."""
+        return tuple(item for item in self.content if isinstance(item, File))
+
+    async def to_message(self) -> Message:
+        """Return the message; raises RequestError if its files are too large together."""
+        if len(self.content) == 1 and isinstance(self.content[0], str):
+            return Message(role="user", content=self.content[0])
+        new = iter(await media_parts(self.files))
+        message = Message.of_parts(
+            "user", [_part(next(new) if isinstance(item, File) else item) for item in self.content]
+        )
+        if (size := sum(part.size for part in message.media)) > MAX_REQUEST_MEDIA_BYTES:
+            limit = file_size(MAX_REQUEST_MEDIA_BYTES)
+            raise RequestError(f"the files of the message have {file_size(size)}; at most {limit} together are allowed")
+        return message
+
+
+def read_input(message: object) -> UserInput:
+    """Return a caller's message; raises RequestError if it is not a `UserMessage`."""
+    if isinstance(message, str | File):
+        return UserInput((message,))
+    if not isinstance(message, list | tuple):
+        raise RequestError(f"message: expected str, File or a list of them, got {type(message).__name__}")
+    for number, item in enumerate(message, 1):
+        if not isinstance(item, str | File):
+            raise RequestError(f"message: item {number} is not str or File, but {type(item).__name__}{_hint(item)}")
+    return UserInput(tuple(message))
+
+
+def input_of_message(message: object) -> UserInput:
+    """Return the content of the user's message at the end of a history; raises RequestError for any other message."""
+    role = message.role if isinstance(message, Message) else isinstance(message, Mapping) and message.get("role")
+    if role != "user":
+        raise RequestError("history: without a message, the last entry must be a user message", param="history")
+    if not may_contain_files([message]) and isinstance(message, Mapping):
+        return UserInput((content_text(message.get("content")),))
+    (read,), files = read_history([message])
+    return UserInput(tuple(_item(part, files) for part in read.parts) or (read.content,))
+
+
+def input_of_stored(message: Message) -> UserInput:
+    """Return the content of a message whose files are stored."""
+    return UserInput(tuple(_item(part, {}) for part in message.parts) or (message.content,))
+
+
+def _item(part: MessagePart, files: Mapping[str, bytes]) -> str | File | MediaPart:
+    """Return a part as an item of a message; a file whose contents are given as a `File`."""
+    if isinstance(part, TextPart):
+        return part.text
+    return File(files[part.digest], part.media_type, part.name) if part.digest in files else part
+
+
+def _part(item: str | MediaPart) -> MessagePart:
+    return TextPart(text=item) if isinstance(item, str) else item
+
+
+def _hint(item: object) -> str:
+    match item:
+        case Message() | Mapping():
+            return "; pass messages as history=[…]"
+        case PathLike():
+            return "; pass File.from_path(…)"
+        case bytes():
+            return "; pass File.from_bytes(…)"
+    return ""
+
 
 _MAX_ID_CHARS = 200
 """Length limit of a conversation id, a user and a tenant."""
@@ -385,3 +534,85 @@ def storable_decisions(decisions: Mapping[str, Decision]) -> dict[str, Decision]
                 kind = type(decision).__name__
                 raise RequestError(f"decision of {key}: expected Approve, Edit, Reject or Respond, got {kind}")
     return storable
+
+
+_FIELDS = ("conversation", "user", "tenant")
+"""Options that are fields of a request."""
+
+
+def check_place(place: QueuePlace) -> None:
+    """Check where a caller wants a request to wait; raises RequestError."""
+    priority, queue_name = place.priority, place.queue_name
+    require_type("priority", priority, int)
+    if isinstance(priority, bool) or not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+        expected = f"expected a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}"
+        raise RequestError(f"priority: {expected}, got {priority!r}", param="priority")
+    if queue_name is None:
+        return
+    require_type("queue_name", queue_name, str)
+    if not re.fullmatch(QUEUE_NAME, queue_name):
+        expected = "expected 1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit"
+        raise RequestError(f"queue_name: {expected}, got {queue_name!r}", param="queue_name")
+
+
+async def stored_options(options: RunOptions) -> dict[str, Any]:
+    """Return the options of a request as JSON data, except those that are fields of the request.
+
+    `output_type` becomes `output_schema`. Raises RequestError if an option cannot be stored.
+    """
+    if options.get("history"):  # may be large
+        return await asyncio.to_thread(_as_json, options)
+    return _as_json(options)
+
+
+def read_request(request: RunRequest) -> tuple[UserInput, RunOptions]:
+    """Return the message and the options of a stored request."""
+    fields = {"conversation": request.conversation_id, "user": request.user, "tenant": request.tenant}
+    given = {name: value for name, value in fields.items() if value is not None}
+    return input_of_stored(request.message), cast(RunOptions, {**request.options, **given})
+
+
+def _as_json(options: RunOptions) -> dict[str, Any]:
+    given: dict[str, Any] = {name: value for name, value in options.items() if name not in _FIELDS}
+    output_type: type[BaseModel] | None = given.pop("output_type", None)
+    if output_type is not None:
+        given["output_schema"] = _schema(output_type)
+    return {name: _json_data(value, name) for name, value in given.items()}
+
+
+def _schema(output_type: type[BaseModel]) -> dict[str, Any]:
+    try:
+        return output_type.model_json_schema()
+    except PydanticUserError as error:
+        raise RequestError(f"output_type: {output_type.__name__} has no JSON Schema: {error.message}") from None
+
+
+def _json_data(value: object, place: str, depth: int = 1) -> Any:
+    """Return a value as JSON data; raises RequestError, which names the place of what JSON cannot express."""
+    if depth > MAX_JSON_DEPTH:
+        raise RequestError(f"{place.partition('.')[0]} nests deeper than {MAX_JSON_DEPTH} levels")
+    match value:
+        case None | bool() | int():
+            return value
+        case float() if math.isfinite(value):
+            return value
+        case str() if is_unicode(value):
+            return value
+        case str():
+            raise RequestError(f"{place} is not valid Unicode text: it contains an unpaired surrogate")
+        case Message():
+            return value.model_dump(mode="json")
+        case Mapping():
+            return {_key(key, place): _json_data(item, f"{place}.{key}", depth + 1) for key, item in value.items()}
+        case list() | tuple():
+            return [_json_data(item, f"{place}.{number}", depth + 1) for number, item in enumerate(value)]
+        case PathLike() if isinstance(path := fspath(value), str):
+            return path
+    what = value if isinstance(value, float) else type(value).__name__
+    raise RequestError(f"{place} cannot be stored: {what}; pass JSON data: texts, numbers, booleans, lists, objects")
+
+
+def _key(key: object, place: str) -> str:
+    if not (isinstance(key, str) and is_unicode(key)):
+        raise RequestError(f"{place} cannot be stored: its keys must be texts, not {type(key).__name__}")
+    return key

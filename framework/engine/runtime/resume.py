@@ -5,26 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from types import MappingProxyType
 
 from framework.config.generations.blueprint import Blueprints
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
+from framework.engine.context.event_hub import RunStream
 from framework.engine.context.journal import Journal
-from framework.engine.context.stream import RunStream
 from framework.engine.routing.rules import choose_route
-from framework.engine.runtime.background import BackgroundWork
-from framework.engine.runtime.hand_on import CannotExecute, HandOn
+from framework.engine.runtime.background import BackgroundWork, Places, limits_of
 from framework.engine.runtime.launcher import Launcher, PreparedRun
-from framework.engine.runtime.max_running import limits_of
-from framework.engine.runtime.places import Places
+from framework.engine.runtime.presence import CannotExecute, HandOn
 from framework.engine.runtime.request import RUNTIME_CALLER, Caller, check_decisions, storable_decisions
 from framework.engine.runtime.result import closing_events
-from framework.engine.runtime.suspects import Suspects
-from framework.store.protocol import OPEN_STATUSES, RunInfo, RunQuery
+from framework.store.protocol import OPEN_STATUSES, RunInfo, RunQuery, Store
 from framework.store.run_record import RunRecord
 from framework.store.work import UNLIMITED
 from framework.types.errors import (
@@ -41,6 +38,87 @@ from framework.types.report import ErrorInfo, Status
 from framework.types.state import EXPIRED, Confirmation, Decision, RunState
 
 log = logging.getLogger(__name__)
+
+
+MAX_RESUME_ATTEMPTS = 3
+"""Number of times that a run is resumed at least before it can be failed, and of ends that it must have caused."""
+SUSPECT_ATTEMPTS = MAX_RESUME_ATTEMPTS - 1
+"""Number of times from which on a run is resumed only if no other resumed run has still to save a step."""
+
+
+class Suspects:
+    """The runs that this process has resumed, or is about to begin, after they were interrupted."""
+
+    def __init__(self, store: Store, executes_only: Callable[[str], bool]) -> None:
+        """Initialize. `executes_only`: returns whether this process executes no other run than the one with this id."""
+        self._store, self._executes_only = store, executes_only
+        self._unproven: set[str] = set()
+        """Runs that had not saved a step when that was last checked."""
+        self._alone: str | None = None
+        """One of them, beside which this process takes no other run."""
+
+    def __contains__(self, run_id: str) -> bool:
+        """Return whether a run is being resumed or begun here, and had not saved a step when that was last checked."""
+        return run_id in self._unproven
+
+    async def tries_alone(self) -> bool:
+        """Return whether this process takes no run now, because it tries one alone."""
+        if self._alone is not None:
+            await self._forget_proven()
+        return self._alone is not None
+
+    async def candidates(self, limit: int) -> Sequence[RunInfo]:
+        """Return up to `limit` interrupted runs, and all suspects, those that were interrupted less often first."""
+        found = await self._store.runs(RunQuery(orphaned=True, limit=limit))
+        if all(info.attempts < SUSPECT_ATTEMPTS for info in found):
+            return found
+        others = await self._store.runs(RunQuery(orphaned=True, max_attempts=SUSPECT_ATTEMPTS - 1, limit=limit))
+        suspects = await self._store.runs(RunQuery(orphaned=True, min_attempts=SUSPECT_ATTEMPTS))
+        return *others, *sorted(suspects, key=lambda info: info.attempts)
+
+    async def admit(self, run_id: str, attempts: int) -> bool:
+        """Return whether a run may be taken now, for `trying`. Only suspects have to wait."""
+        if await self.tries_alone():
+            return False
+        if attempts >= SUSPECT_ATTEMPTS:
+            await self._forget_proven()
+            is_alone = attempts >= MAX_RESUME_ATTEMPTS
+            if self._unproven or (is_alone and not self._executes_only(run_id)):
+                return False
+            self._alone = run_id if is_alone else None
+        self._unproven.add(run_id)
+        return True
+
+    async def has_crashed(self, run_id: str, attempts: int) -> bool:
+        """Return whether a run ended the processes that resumed or claimed it, so that it is failed."""
+        if attempts < MAX_RESUME_ATTEMPTS:
+            return False
+        await self._store.sweep(0)  # counts the ends of processes until now
+        return any(info.crashes >= MAX_RESUME_ATTEMPTS for info in await self._store.runs(RunQuery(run_id=run_id)))
+
+    @contextmanager
+    def trying(self, run_id: str) -> Iterator[None]:
+        """Count a run as unproven until it has saved a step, paused or ended."""
+        self._unproven.add(run_id)
+        try:
+            yield
+        finally:
+            self.drop(run_id)
+
+    def drop(self, run_id: str) -> None:
+        """Forget a run that is not in progress here."""
+        self._unproven.discard(run_id)
+        if self._alone == run_id:
+            self._alone = None
+
+    async def _forget_proven(self) -> None:
+        """Forget the runs that have saved a step: the store has set their attempts back."""
+        if self._unproven:
+            known = frozenset(self._unproven)
+            found = await self._store.runs(RunQuery(statuses=("queued", "running"), min_attempts=1))
+            for run_id in known - {info.run_id for info in found}:
+                self.drop(run_id)
+
 
 MAX_HANDED_OVER = 100
 """Number of runs with expired confirmations that one call of `expire` leaves to other processes."""

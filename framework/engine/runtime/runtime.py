@@ -4,30 +4,38 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
-from functools import partial
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any, Unpack
+from types import TracebackType
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack
 
+from framework.config.generations.blueprint import Blueprints
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
 from framework.config.watch import Watcher, watching
-from framework.engine.context.stream import RunStream
-from framework.engine.runtime import todo_list
-from framework.engine.runtime.conversation import load_conversation
-from framework.engine.runtime.fork import ForkPoint, fork_conversation
-from framework.engine.runtime.keep_open import keep_open
-from framework.engine.runtime.model_only import ask_model_only
-from framework.engine.runtime.parts import build_parts
+from framework.engine.context.event_hub import RunStream
+from framework.engine.drive import EXECUTORS
+from framework.engine.runtime.background import BackgroundWork, Places
+from framework.engine.runtime.conversation import (
+    ForkPoint,
+    fork_conversation,
+    load_conversation,
+    load_todo,
+    replace_todo,
+)
+from framework.engine.runtime.follow import RunFollowers
+from framework.engine.runtime.launcher import Launcher
+from framework.engine.runtime.presence import HandOn, Presence
 from framework.engine.runtime.project import Project, check_arguments, project_folder
-from framework.engine.runtime.queue import Submitted
-from framework.engine.runtime.request import Caller, CommonOptions, RunOptions, check_request
+from framework.engine.runtime.queue import RunQueue, Submitted
+from framework.engine.runtime.request import Caller, CommonOptions, RunOptions, UserMessage, check_request
 from framework.engine.runtime.result import limit_error
-from framework.engine.runtime.single_call import call_one_tool
-from framework.engine.runtime.user_input import UserMessage
-from framework.engine.work.embedded import EmbeddedSource
-from framework.engine.work.source import WorkSource
+from framework.engine.runtime.resume import RunResumer
+from framework.engine.runtime.start import RunStarter, ask_model_only, call_one_tool
+from framework.engine.work.source import EmbeddedSource, WorkSource
 from framework.evals.gate import case_gate
 from framework.llm.client import ModelClient
 from framework.store.memory import MemoryStore
@@ -45,6 +53,93 @@ from framework.types.plan import TodoItem
 from framework.types.report import Status
 from framework.types.run_request import IdempotencyKey, QueuePlace
 from framework.types.state import Confirmation, Decision, OutputT, RunResult
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeParts:
+    """What a runtime consists of."""
+
+    work: WorkSource
+    places: Places
+    background: BackgroundWork
+    launcher: Launcher
+    starter: RunStarter
+    resumer: RunResumer
+    queue: RunQueue
+    followers: RunFollowers
+    presence: Presence
+
+
+def build_parts(
+    project: Project,
+    store: Store,
+    models: Mapping[str, ModelClient],
+    deps: Any,
+    caller: Callable[..., Caller],
+    clock: Callable[[], float],
+    work: WorkSource | None,
+) -> RuntimeParts:
+    """Build the parts of a runtime. Without a work source, it looks for runs itself once it has submitted one."""
+    work = work or EmbeddedSource(project.settings.work.concurrency)
+    blueprints, background, places = Blueprints(EXECUTORS), BackgroundWork(), Places(work.capacity)
+    launcher = Launcher(project, store, models, deps, clock)
+    starter = RunStarter(store, blueprints, launcher.models, launcher.meters, caller, clock)
+    presence = Presence(project.catalog, launcher, work)
+    hand_on = HandOn(store, presence)
+    leaves_runs = work.is_shared or not work.capacity
+    resumer = RunResumer(project.catalog, launcher, blueprints, background, places, hand_on, leaves_runs=leaves_runs)
+    queue = RunQueue(project.catalog, launcher, starter, resumer, background, work, places, hand_on)
+    work.claim(queue)
+    if work.is_shared:
+        store.offer_through(work)
+    followers = RunFollowers(launcher, resumer)
+    return RuntimeParts(work, places, background, launcher, starter, resumer, queue, followers, presence)
+
+
+P = ParamSpec("P")
+
+
+class _Opened(Protocol):
+    """An object that refers to the context manager that yielded it."""
+
+    context: object
+
+
+R = TypeVar("R", bound=_Opened)
+
+
+class _Open(AbstractAsyncContextManager[R], Generic[R]):
+    """Context manager whose object holds a reference to it."""
+
+    def __init__(self, context: AbstractAsyncContextManager[R]) -> None:
+        self._context = context
+
+    async def __aenter__(self) -> R:
+        opened = await self._context.__aenter__()
+        opened.context = self._context
+        return opened
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return await self._context.__aexit__(kind, error, traceback)
+
+
+def keep_open(
+    context: Callable[P, AbstractAsyncContextManager[R]],
+) -> Callable[P, AbstractAsyncContextManager[R]]:
+    """Keep the context manager alive as long as the object that it yields.
+
+    A program that calls `__aenter__` itself may drop the context manager. The garbage collector would then close the
+    generator behind it while the object is in use.
+    """
+
+    @wraps(context)
+    def open_object(*args: P.args, **options: P.kwargs) -> AbstractAsyncContextManager[R]:
+        return _Open(context(*args, **options))
+
+    return open_object
+
 
 _GRACE_SECONDS = 2.0
 """How long tool calls in progress may take to end when the runtime closes."""
@@ -376,7 +471,7 @@ class Runtime:
         self, conversation: str, *, user: str | None = None, tenant: str | None = None
     ) -> tuple[TodoItem, ...]:
         """Return the to-do list of a conversation; raises RequestError if the user has none with this id."""
-        return await todo_list.load_todo(self.store, conversation, self._caller(user, tenant))
+        return await load_todo(self.store, conversation, self._caller(user, tenant))
 
     async def update_todo(
         self,
@@ -394,7 +489,7 @@ class Runtime:
             RequestError: the conversation is unknown, or an item is invalid.
             ConversationBusy: a run of the conversation is in progress or paused, and will write the list itself.
         """
-        return await todo_list.replace_todo(self.store, conversation, items, self._caller(user, tenant))
+        return await replace_todo(self.store, conversation, items, self._caller(user, tenant))
 
     async def cancel(self, run_id: str, *, user: str | None = None, tenant: str | None = None) -> Status:
         """Cancel a run, unless it has ended: it may be queued, paused, or in progress anywhere; raises RunNotFound.

@@ -6,33 +6,43 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
 
 from pydantic import BaseModel
 
 from framework.config.agents.compile import Agent
 from framework.config.generations.blueprint import Blueprints
+from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
-from framework.engine.context.budget_ledger import BudgetLedger
+from framework.engine.context.budget import BudgetLedger
 from framework.engine.context.model_clients import ModelClients
 from framework.engine.model_call.files import require_accepted
 from framework.engine.routing.by_model import route_by_model
 from framework.engine.routing.rules import Route, choose_route, known_route
+from framework.engine.run_trace import RunTrace
 from framework.engine.runtime.conversation import load_conversation
-from framework.engine.runtime.history import GivenHistory, may_contain_files, message_list, read_history
-from framework.engine.runtime.launcher import PreparedRun
-from framework.engine.runtime.request import Caller, RunOptions, check_unrouted, initial_state, unrouted_limits
-from framework.engine.runtime.user_input import UserInput
+from framework.engine.runtime.launcher import Launcher, PreparedRun
+from framework.engine.runtime.request import (
+    Caller,
+    GivenHistory,
+    RunOptions,
+    UserInput,
+    check_request,
+    check_unrouted,
+    initial_state,
+    may_contain_files,
+    message_list,
+    read_history,
+    unrouted_limits,
+)
+from framework.engine.runtime.result import finish_run
 from framework.store.protocol import Conversation, RunQuery, Store
 from framework.store.work import UNLIMITED, RunLimits
 from framework.telemetry.metrics import RunMetrics
-from framework.types.errors import (
-    AgentNotFound,
-    ConfigError,
-    ConversationBusy,
-    RequestError,
-)
-from framework.types.messages import Message, ToolDefinition
-from framework.types.state import RunState
+from framework.types.errors import AgentNotFound, ApprovalRequired, ConfigError, ConversationBusy, RequestError
+from framework.types.messages import Message, ToolCall, ToolDefinition, ToolResult
+from framework.types.state import RunResult, RunState
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,3 +246,47 @@ def select_agent(message: str, generation: Generation, *, explicit: str | None, 
         return choose_route(message, generation.agents, explicit=explicit, last=last, default=default, broken=broken)
     except AgentNotFound as missing:
         raise AgentNotFound(missing.name, missing.known, generation.errors) from None
+
+
+async def call_one_tool(
+    catalog: Catalog,
+    launcher: Launcher,
+    agent: str,
+    name: str,
+    arguments: Mapping[str, Any],
+    inputs: Mapping[str, Any],
+) -> ToolResult:
+    """Call a tool; see `Runtime.call_tool`."""
+    call = ToolCall(id=f"call_{uuid4().hex}", tool=name, arguments=dict(arguments))
+    with catalog.lease() as generation:
+        route = select_agent("", generation, explicit=agent)
+        message = Message(role="user", content=f"call {name}")
+        state = initial_state(message, route.agent, generation, RunOptions(inputs=inputs))
+        run = launcher.ephemeral(state, route.agent, generation)
+        confirmations = await run.call_tool(call)
+    if confirmations:
+        raise ApprovalRequired(f"{name} needs approval: {confirmations[0].reason or confirmations[0].rule}")
+    result = state.calls[call.id].result
+    assert result is not None
+    return result
+
+
+async def ask_model_only(catalog: Catalog, launcher: Launcher, message: str, options: RunOptions) -> RunResult:
+    """Return the answer of an agent's model. The agent's limits, shared budgets and hooks apply.
+
+    Args:
+        catalog: the agents.
+        launcher: the services of runs.
+        message: the whole prompt.
+        options: options of the run. Without an agent, the rules of routing select one.
+
+    Raises:
+        RequestError: the message or an option is invalid, or no agent matches (AgentNotFound).
+    """
+    _, checked = check_request(message, options)
+    with catalog.lease() as generation:
+        plain = select_agent(message, generation, explicit=checked.get("agent")).agent.model_only()
+        state = initial_state(Message(role="user", content=message), plain, generation, checked)
+        run = launcher.ephemeral(state, plain, generation)
+        with RunTrace(run, None) as trace:
+            return await finish_run(run, await run.drive(), trace)

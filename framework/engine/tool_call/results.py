@@ -15,8 +15,7 @@ from typing import Any, Self
 from pydantic import BaseModel
 
 from framework.config.templates.prompts import PromptError
-from framework.engine.context.run_context import RunContext
-from framework.engine.context.trace import record_pending
+from framework.engine.context.run_context import RunContext, record_pending
 from framework.telemetry import names
 from framework.telemetry.spans import NOOP_SPAN, current_span
 from framework.tools.tool import Tool

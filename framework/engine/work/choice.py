@@ -7,8 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from framework.config.settings import Settings
-from framework.engine.work.embedded import EmbeddedSource
-from framework.engine.work.source import WorkSource
+from framework.engine.work.source import EmbeddedSource, WorkSource
 from framework.store.url import MEMORY_URL
 from framework.store.work import EVERYTHING, WorkScope
 from framework.types.errors import ConfigError

@@ -9,9 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from framework.engine.runtime.history import may_contain_files
-from framework.engine.runtime.request import RunOptions
-from framework.engine.runtime.user_input import UserMessage
+from framework.engine.runtime.request import RunOptions, UserMessage, may_contain_files
 from framework.llm.message_formats import exported, imported_with_files
 from framework.llm.openai_format import content_text
 from framework.types.errors import RequestError

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import framework.config
 from framework.config.agents.unexpected_errors import problem_from_exception
 from framework.config.files.snapshot import Snapshot
-from framework.config.generations import builder, candidate
+from framework.config.generations import builder, generation
 from framework.config.generations.builder import GenerationBuilder
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
@@ -227,7 +227,7 @@ def test_an_edit_that_cannot_be_compared_is_rejected_and_the_next_one_goes_live(
         raise Injected("from a test")
 
     with monkeypatch.context() as patch:
-        patch.setattr(candidate, "diff_agents", failing)
+        patch.setattr(generation, "diff_agents", failing)
         write(root, files("Between", ""))
         assert set(descriptions(asyncio.run(catalog.reload())).values()) == {"Before"}
         assert "Injected: from a test" in catalog.problems[0].message

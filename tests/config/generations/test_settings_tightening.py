@@ -12,8 +12,7 @@ import yaml
 from framework import Runtime
 from framework.config.api_keys import ApiKey
 from framework.config.generations.generation import Generation
-from framework.config.generations.reload_effects import RELOAD_EFFECTS
-from framework.config.generations.settings_tightening import TIGHTENABLE_KEYS
+from framework.config.generations.reload_effects import RELOAD_EFFECTS, TIGHTENABLE_KEYS
 from framework.config.settings import Settings
 from framework.config.yaml.partial import get_dotted
 from framework.server.errors import Unauthenticated

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from framework import RunSuspended, Runtime, ToolContext, tool
-from framework.engine.context.event_hub import TextKind
-from framework.engine.context.stream import RunStream, TextOnce
+from framework.engine.context.event_hub import RunStream, TextKind, TextOnce
 from framework.llm.client import Delta, ModelRequest
 from framework.store.memory import MemoryStore
 from framework.testing import JsonStore, ScriptedModel, Turn, calls

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from framework.engine.runtime.admission import SAMPLE_SECONDS, QueueAdmission
+from framework.engine.runtime.queue import SAMPLE_SECONDS, QueueAdmission
 from framework.store.memory import MemoryStore
 from framework.store.work import QueueSize
 from framework.types.errors import QueueFull

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from framework import DecisionRefused, Respond, RunResult, Runtime, Tool, tool
-from framework.engine.runtime import heartbeat
-from framework.engine.runtime.suspects import MAX_RESUME_ATTEMPTS
+from framework.engine.runtime import launcher
+from framework.engine.runtime.resume import MAX_RESUME_ATTEMPTS
 from framework.store.protocol import RunQuery
 from framework.store.run_record import RunRecord
 from framework.store.sql.store import SqlStore
@@ -269,7 +269,7 @@ class Looking(SqlStore):
 def test_a_tool_that_cleans_up_is_cancelled_only_once(
     tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heartbeat, "RENEWAL_SECONDS", 0.001)
+    monkeypatch.setattr(launcher, "RENEWAL_SECONDS", 0.001)
 
     async def main() -> RunResult:
         store = await Looking.open(store_url, tmp_path)

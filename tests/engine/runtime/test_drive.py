@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from framework import Approve, Runtime
-from framework.engine.runtime.suspects import MAX_RESUME_ATTEMPTS
+from framework.engine.runtime.resume import MAX_RESUME_ATTEMPTS
 from framework.llm.client import ModelRequest
 from framework.store.sql.store import SqlStore
 from framework.store.work import WorkScope

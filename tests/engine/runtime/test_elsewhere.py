@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import Runtime, events
-from framework.engine.context.event_hub import EventReader
-from framework.engine.context.text_piece import TextPiece, read_piece, split
-from framework.engine.runtime.elsewhere import RunElsewhere
+from framework.engine.context.event_hub import EventReader, TextPiece, read_piece, split
+from framework.engine.runtime.follow import RunElsewhere
 from framework.engine.runtime.launcher import Launcher
 from framework.store.signals import NEW, Signal
 from framework.testing import ScriptedModel

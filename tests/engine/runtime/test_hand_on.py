@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from framework import RunSuspended, Runtime
-from framework.engine.runtime.hand_on import HandOn
-from framework.engine.work.embedded import EmbeddedSource
+from framework.engine.runtime.presence import HandOn
+from framework.engine.work.source import EmbeddedSource
 from framework.store.fleet import read_fleet
 from framework.store.protocol import RunQuery
 from framework.store.run_record import RunRecord
@@ -118,8 +118,8 @@ async def status(runtime: Runtime, run_id: str) -> str:
 @pytest.fixture(autouse=True)
 def long_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no delay pass during a test."""
-    monkeypatch.setattr("framework.engine.runtime.hand_on.FIRST_DELAY_SECONDS", 1000.0)
-    monkeypatch.setattr("framework.engine.runtime.hand_on.LONGEST_DELAY_SECONDS", 60_000.0)
+    monkeypatch.setattr("framework.engine.runtime.presence.FIRST_DELAY_SECONDS", 1000.0)
+    monkeypatch.setattr("framework.engine.runtime.presence.LONGEST_DELAY_SECONDS", 60_000.0)
 
 
 # --- queued runs

@@ -83,7 +83,7 @@ class ScarceStore(JsonStore):
 def test_leases_are_renewed_again_after_open_files_ran_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("framework.engine.runtime.heartbeat.RENEWAL_SECONDS", 0.001)
+    monkeypatch.setattr("framework.engine.runtime.launcher.RENEWAL_SECONDS", 0.001)
     root, store = write(tmp_path, {"agents.d/a.yaml": agent("a", skill_policy="{allow: [wait]}")}), ScarceStore()
 
     @tool(risk="low")

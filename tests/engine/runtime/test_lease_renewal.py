@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from framework import Approve, RunBusy, RunResult, RunSuspended, Runtime, Tool, tool
-from framework.engine.runtime import heartbeat
+from framework.engine.runtime import launcher
 from framework.store.memory import MemoryStore
 from framework.store.protocol import Store
 from framework.store.run_record import RunRecord
@@ -124,7 +124,7 @@ class Noticing(SqlStore):
 def test_a_heartbeat_during_a_pause_does_not_cancel_the_run(
     tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heartbeat, "RENEWAL_SECONDS", 0.001)
+    monkeypatch.setattr(launcher, "RENEWAL_SECONDS", 0.001)
 
     async def main() -> RunResult:
         store = await Noticing.open(store_url, tmp_path)
@@ -142,7 +142,7 @@ def test_a_heartbeat_during_a_pause_does_not_cancel_the_run(
 def test_runs_that_pause_next_to_a_busy_process_stay_paused(
     tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heartbeat, "RENEWAL_SECONDS", 0.001)
+    monkeypatch.setattr(launcher, "RENEWAL_SECONDS", 0.001)
 
     async def main() -> None:
         gate = asyncio.Semaphore(MAX_CONCURRENT)
@@ -168,7 +168,7 @@ def test_runs_that_pause_next_to_a_busy_process_stay_paused(
 def test_a_run_taken_over_by_another_process_stops_here_and_is_not_cancelled(
     tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heartbeat, "RENEWAL_SECONDS", 0.001)
+    monkeypatch.setattr(launcher, "RENEWAL_SECONDS", 0.001)
 
     async def main() -> None:
         mine = await SqlStore.open(store_url, tmp_path, lease_seconds=0)
@@ -194,7 +194,7 @@ def test_a_run_taken_over_by_another_process_stops_here_and_is_not_cancelled(
 def test_a_cancel_request_reaches_the_process_that_took_over_the_run(
     tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heartbeat, "RENEWAL_SECONDS", 0.001)
+    monkeypatch.setattr(launcher, "RENEWAL_SECONDS", 0.001)
     began, stopping, may_stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     @tool(risk="low", idempotent=True)
@@ -247,7 +247,7 @@ class Forgetful(JsonStore):
 
 
 def test_losing_all_leases_suspends_runs_and_ends_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "RENEWAL_SECONDS", 0.001)
+    monkeypatch.setattr(launcher, "RENEWAL_SECONDS", 0.001)
 
     async def main() -> None:
         store, hangs = Forgetful(), asyncio.Event()

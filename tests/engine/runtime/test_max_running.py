@@ -11,7 +11,7 @@ import pytest
 from framework import Approve, Runtime
 from framework.config.run_limits import MaxRunning
 from framework.config.settings import Settings
-from framework.engine.runtime.max_running import limits_of
+from framework.engine.runtime.background import limits_of
 from framework.testing import ScriptedModel, calls
 from framework.types.errors import QueueFull, RequestError
 from framework.types.state import RunState

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from framework.engine.runtime.places import Places
+from framework.engine.runtime.background import Places
 
 
 @pytest.mark.parametrize("found", [0, 1, 2])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from framework import Runtime, StoreError
-from framework.engine.work.embedded import EmbeddedSource
+from framework.engine.work.source import EmbeddedSource
 from framework.store.fleet import read_fleet
 from framework.store.memory import MemoryStore
 from framework.store.protocol import Store

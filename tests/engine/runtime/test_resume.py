@@ -31,7 +31,7 @@ from framework import (
     tool,
 )
 from framework.engine.runtime.resume import RunResumer
-from framework.engine.work.embedded import EmbeddedSource
+from framework.engine.work.source import EmbeddedSource
 from framework.store.protocol import RunInfo, RunQuery
 from framework.store.sql.store import SqlStore
 from framework.testing import ScriptedModel, Turn, calls

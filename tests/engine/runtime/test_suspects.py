@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import Runtime, Tool, tool
-from framework.engine.runtime.suspects import MAX_RESUME_ATTEMPTS, Suspects
+from framework.engine.runtime.resume import MAX_RESUME_ATTEMPTS, Suspects
 from framework.llm.client import ModelRequest
 from framework.store.run_record import RunRecord
 from framework.store.sql.schema import processes as process_rows

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from framework import File
-from framework.engine.runtime.history import read_history
-from framework.engine.runtime.request import check_request
+from framework.engine.runtime.request import check_request, read_history
 from framework.server.openai.client_request import (
     ChatCompletionBody,
     ClientRequest,

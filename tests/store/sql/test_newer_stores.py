@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from framework import Approve, Runtime, StoreError
-from framework.engine.work.embedded import EmbeddedSource
+from framework.engine.work.source import EmbeddedSource
 from framework.store.clock import StoreClock
 from framework.store.fleet import read_fleet
 from framework.store.sql.engines import create_engine, parse_store_url
