@@ -36,10 +36,10 @@ In reading order; each module imports only from those below it:
     request_handling  Applies to every route: access check, limits of request bodies, strict JSON, error responses.
     request_observer  Observes each request: counts event streams and rejections, and logs requests if enabled.
     event_feed        Numbers configuration events, and keeps the last ones for clients that reconnect.
-    listen_socket     Binds the socket of the server, and explains why an address is not available.
     open_streams      The open event streams of a server, which end when it stops.
     key_limits        Limits of each key: requests that start runs, runs in progress, and open event streams.
     identity          The identity of a client: its tenant and user, its agents and roles, and its limits.
+    listen_socket     Binds the socket of the server, and explains why an address is not available.
     housekeeping      Periodic work on stored runs: continues interrupted ones, expires decisions, prunes old runs.
     opening           Opens the store, the work source and the runtime of a process.
     stopping          Stops a process in order at the first signal, and at once at the second.

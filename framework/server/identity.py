@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from functools import lru_cache
 from hmac import compare_digest
-from ipaddress import ip_address
 from typing import Any
 
 from fastapi import Depends, Request
@@ -17,18 +15,8 @@ from starlette.requests import HTTPConnection
 
 from framework.config.api_keys import ROLES, ApiKey, Rate, Role, key_digest, text_digest
 from framework.server.errors import AccessDenied, Unauthenticated
+from framework.server.listen_socket import is_loopback
 from framework.types.errors import AgentNotFound, RequestError
-
-
-@lru_cache(maxsize=256)  # asked before each event of a stream
-def is_loopback(host: str) -> bool:
-    """Return whether an address or a name always refers to this machine."""
-    try:
-        address = ip_address(host)
-        return (getattr(address, "ipv4_mapped", None) or address).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
-
 
 _STATE_KEY = "agentsd_access"
 

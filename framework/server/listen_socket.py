@@ -6,10 +6,10 @@ import errno
 import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import lru_cache
 from ipaddress import ip_address
 
 from framework.config.settings import ServerSettings
-from framework.server.identity import is_loopback
 from framework.types.errors import AgentsdError, ConfigError
 
 
@@ -17,6 +17,16 @@ class CannotListen(AgentsdError):
     """The address is in use, or not permitted. Choose another one: `agentsd serve --port`."""
 
     code = "cannot_listen"
+
+
+@lru_cache(maxsize=256)  # asked before each event of a stream
+def is_loopback(host: str) -> bool:
+    """Return whether an address or a name always refers to this machine."""
+    try:
+        address = ip_address(host)
+        return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 @contextmanager
