@@ -24,9 +24,11 @@ from framework.server.run_schemas import (
     ForkedConversation,
 )
 from framework.store.conversation_lists import SEARCHED_CONVERSATIONS, ConversationQuery
+from framework.store.protocol import SEARCHED_TEXTS
 
 _SEARCH = (
-    f"Only conversations whose title, agent or id contains this; looked up in the latest {SEARCHED_CONVERSATIONS:,}."
+    "Only conversations whose title, agent or id contains this, looked up in the latest "
+    f"{SEARCHED_CONVERSATIONS:,}; or any message of the user or the model, in the newest {SEARCHED_TEXTS:,} runs."
 )
 _TENANT = Annotated[Id | None, Query(description="Its tenant, if the key can access several.")]
 _USER = Annotated[Id | None, Query(description="Its user, if the key can access several that have one with this id.")]

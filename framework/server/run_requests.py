@@ -11,7 +11,7 @@ from framework.engine.runtime.conversation import ForkPoint
 from framework.engine.runtime.request import RunOptions
 from framework.server.owned import MAX_URL_ID_CHARS
 from framework.server.schemas import PRINTABLE, whole_number
-from framework.store.protocol import SEARCHED_RUNS, RunQuery
+from framework.store.protocol import SEARCHED_RUNS, SEARCHED_TEXTS, RunQuery
 from framework.types.errors import RequestError
 from framework.types.report import Status
 from framework.types.run_request import QUEUE_NAME, Priority
@@ -147,8 +147,8 @@ class RunFilters(BaseModel):
     )
     q: Id | None = Field(
         None,
-        description="Only runs whose message, agent, id or conversation's id contains this; looked up in the newest "
-        f"{SEARCHED_RUNS:,} runs.",
+        description="Only runs whose message, agent, id or conversation's id contains this, looked up in the newest "
+        f"{SEARCHED_RUNS:,} runs; or any message of the user or the model, in the newest {SEARCHED_TEXTS:,}.",
     )
     rating: RatingValue | None = Field(None, description="Only runs whose answer was rated so.")
     since: AwareDatetime | None = Field(

@@ -57,7 +57,8 @@ class ConversationQuery:
     """Only conversations whose latest turn is older than this Unix time."""
     search: str | None = None
     """Only conversations whose title, agent or id contains this, in any case of ASCII letters, among the latest
-    `SEARCHED_CONVERSATIONS` that match the other filters."""
+    `SEARCHED_CONVERSATIONS` that match the other filters; or with a run among the newest `SEARCHED_TEXTS` of the store
+    in which any message of the user or the model contains it."""
     cursor: str | None = None
     """Only conversations after the one with this `ConversationInfo.cursor`. Used for paging."""
     limit: int | None = None

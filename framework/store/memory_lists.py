@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from framework.store.conversation_lists import ConversationInfo, ConversationQuery
-from framework.store.memory_tables import ConversationTimes
+from framework.store.memory_tables import ConversationKey, ConversationTimes
 from framework.store.paging import ConversationCursor, unknown_position
 from framework.store.protocol import PREVIEW_CHARS, Conversation, RunInfo, RunQuery
+from framework.types.messages import Message
 from framework.types.state import RunState
 
 
@@ -64,20 +65,22 @@ def conversation_info(
     )
 
 
-def select_runs(infos: Iterable[RunInfo], query: RunQuery) -> list[RunInfo]:
-    """Return the matching runs of those given, oldest first; raises RequestError."""
+def select_runs(infos: Iterable[RunInfo], query: RunQuery, said: Collection[str] = ()) -> list[RunInfo]:
+    """Return the matching runs of those given, oldest first. `said`: ids of runs whose texts contain the search."""
     found = [info for info in infos if has_owner(query, info.tenant, info.user) and _is_in_scope(info, query)]
     if query.before is not None:
         place = next((n for n, info in enumerate(found) if info.run_id == query.before), None)
         if place is None:
             raise unknown_position(query.before)
         found = found[:place]
-    matching = [info for info in found if all(_conditions(info, query))]
+    matching = [info for info in found if all(_conditions(info, query, said))]
     return (matching[::-1] if query.newest_first else matching)[: query.limit]
 
 
-def select_conversations(infos: Iterable[ConversationInfo], query: ConversationQuery) -> list[ConversationInfo]:
-    """Return the matching conversations of those given; raises RequestError."""
+def select_conversations(
+    infos: Iterable[ConversationInfo], query: ConversationQuery, said: Collection[ConversationKey] = ()
+) -> list[ConversationInfo]:
+    """Return the matching conversations of those given. `said`: keys of those whose messages contain the search."""
     filters = {name: value for name in ("id", "agent", "user", "tenant") if (value := getattr(query, name)) is not None}
     after = None if query.cursor is None else _position(ConversationCursor.decode(query.cursor))
     matching = [
@@ -86,10 +89,15 @@ def select_conversations(infos: Iterable[ConversationInfo], query: ConversationQ
         if all(getattr(info, name) == value for name, value in filters.items())
         and _is_in_scope(info, query)
         and (query.before is None or info.updated_at < query.before)
-        and _contains(query.search, info.title, info.agent, info.id)
+        and (_contains(query.search, info.title, info.agent, info.id) or (info.id, info.tenant, info.user) in said)
         and (after is None or _position(info) > after)
     ]
     return sorted(matching, key=_position)[: query.limit]
+
+
+def texts_of(messages: Iterable[Message]) -> str:
+    """Return what the user and the model wrote, in lower case."""
+    return "\n".join(one.content for one in messages if one.role in ("user", "assistant")).lower()
 
 
 def _contains(text: str | None, *values: str | None) -> bool:
@@ -112,7 +120,7 @@ def _is_in_scope(info: RunInfo | ConversationInfo, query: RunQuery | Conversatio
     return is_own and (query.agents is None or info.agent in query.agents)
 
 
-def _conditions(info: RunInfo, query: RunQuery) -> Iterator[bool]:
+def _conditions(info: RunInfo, query: RunQuery, said: Collection[str]) -> Iterator[bool]:
     yield not query.statuses or info.status in query.statuses
     yield not query.orphaned or info.orphaned
     yield info.copied_from is None or query.run_id is not None or query.conversation_id is not None
@@ -126,6 +134,7 @@ def _conditions(info: RunInfo, query: RunQuery) -> Iterator[bool]:
     yield query.rating is None or (info.rating is not None and info.rating.value == query.rating)
     yield query.digest is None or info.digest.startswith(query.digest)
     yield _contains(query.text, info.message)
-    yield _contains(query.search, info.message, info.agent, info.run_id, info.conversation_id)
+    is_named = _contains(query.search, info.message, info.agent, info.run_id, info.conversation_id)
+    yield is_named or info.run_id in said
     yield query.since is None or info.created_at >= query.since
     yield query.until is None or info.created_at < query.until

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 from pydantic_core import PydanticSerializationError
 
+from framework.store.memory_lists import texts_of
 from framework.store.memory_usage import MeasuredRun
 from framework.store.span_rows import decode_spans
 from framework.types.events import Event, wire_json
@@ -25,6 +26,7 @@ UNPACKED_BYTES = 1_000_000
 """What a run counts that cannot be packed. Its objects have no size that is cheap to measure."""
 MAX_PACKED_BYTES = 500_000
 """A larger run stays plain JSON, because the event loop waits for the compression: 2 ms for this size."""
+_SEARCHED_CHARS = 4000
 _LEVEL = 1
 """zlib's fastest level: a fifth of the time of the default one, for output that is a tenth larger."""
 
@@ -35,6 +37,8 @@ class CompressedRun:
 
     measured: MeasuredRun
     """Its entry in lists, and its figures, which are read without unpacking it."""
+    texts: str
+    """The beginning of what the user and the model wrote, for searches."""
     _body: bytes
     _is_zlib: bool
     _history: tuple[Message, ...] | None
@@ -43,7 +47,8 @@ class CompressedRun:
     @property
     def size(self) -> int:
         """Estimated number of bytes in memory."""
-        return RECORD_BYTES + getsizeof(self._body) + (getsizeof(self._history) if self._history else 0)
+        history = getsizeof(self._history) if self._history else 0
+        return RECORD_BYTES + getsizeof(self.texts) + getsizeof(self._body) + history
 
     @property
     def state(self) -> RunState:
@@ -96,4 +101,5 @@ def compress_run(
     body = b"\n".join(lines)
     is_zlib = len(body) <= MAX_PACKED_BYTES
     history = tuple(state.history) if is_turn else None
-    return CompressedRun(measured, zlib.compress(body, _LEVEL) if is_zlib else body, is_zlib, history)
+    texts = texts_of(state.messages)[:_SEARCHED_CHARS]
+    return CompressedRun(measured, texts, zlib.compress(body, _LEVEL) if is_zlib else body, is_zlib, history)

@@ -9,7 +9,14 @@ from typing import Any, Protocol
 
 from framework.store.clock import StoreClock
 from framework.store.conversation_lists import ConversationInfo, ConversationQuery
-from framework.store.memory_lists import conversation_info, has_owner, run_info, select_conversations, select_runs
+from framework.store.memory_lists import (
+    conversation_info,
+    has_owner,
+    run_info,
+    select_conversations,
+    select_runs,
+    texts_of,
+)
 from framework.store.memory_packing import UNPACKED_BYTES, CompressedRun, compress_run
 from framework.store.memory_tables import (
     ConversationKey,
@@ -105,6 +112,11 @@ class MemoryRecord:
         return run_info(self.state, self.turn, (self.created_at, self.updated_at), held=self.held)
 
     @property
+    def texts(self) -> str:
+        """What the user and the model wrote, in lower case; of a packed run, the beginning."""
+        return self.packed.texts if self.packed is not None else texts_of(self.state.messages)
+
+    @property
     def size(self) -> int:
         """Estimated number of bytes of a run that has ended, in memory."""
         return UNPACKED_BYTES if self.packed is None else self.packed.size
@@ -176,7 +188,9 @@ class MemoryRuns:
             )
             for run_id, one in self._runs.items()
         )
-        return select_runs(infos, query or RunQuery())
+        search = query.search.lower() if query is not None and query.search else None
+        said = [run_id for run_id, one in self._runs.items() if search is not None and search in one.texts]
+        return select_runs(infos, query or RunQuery(), said)
 
     async def count_runs(self, query: RunQuery) -> int:
         """Count the matching runs."""
@@ -185,7 +199,10 @@ class MemoryRuns:
     async def conversations(self, query: ConversationQuery | None = None) -> Sequence[ConversationInfo]:
         """Return the matching conversations, latest turn first."""
         infos = (self._conversation_info(key, one) for key, one in self._conversations.items())
-        return select_conversations(infos, query or ConversationQuery())
+        search = query.search.lower() if query is not None and query.search else None
+        kept = self._conversations.items()
+        said = [key for key, one in kept if search is not None and search in texts_of(one.messages)]
+        return select_conversations(infos, query or ConversationQuery(), said)
 
     async def usage(self, query: RunQuery, by: Grouping, period: Period) -> UsageReport:
         """Return figures of the matching runs that are kept."""

@@ -36,6 +36,8 @@ SEARCHED_RUNS = 20_000
 """Number of runs in which texts are looked up. It bounds the time: messages have no index."""
 EMPTY_FORK_SECONDS = 24 * 60 * 60.0
 """How long a forked conversation without turns is kept until its first run begins."""
+SEARCHED_TEXTS = 5_000
+"""Number of newest runs whose whole messages and answers are searched."""
 Deciders = Mapping[str, str | None]
 """The user who made each decision, by confirmation id. None or missing: an unnamed caller, or nobody, because the
 confirmation expired."""
@@ -189,7 +191,8 @@ class RunQuery:
     """Only runs whose `RunInfo.message` contains this, in any case of ASCII letters, among the newest `SEARCHED_RUNS`
     of the store."""
     search: str | None = None
-    """The same, for runs whose message, agent, id or conversation's id contains this."""
+    """The same, for runs whose message, agent, id or conversation's id contains this, or, among the newest
+    `SEARCHED_TEXTS` of the store, any message of the user or the model."""
     rating: RatingValue | None = None
     """Only runs that were rated so."""
     since: float | None = None

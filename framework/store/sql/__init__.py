@@ -31,8 +31,8 @@ In reading order; each module imports only from those below it:
     engines             Creates SQLAlchemy engines from a store's URL, and begins their transactions.
     leases              Names the holder of a run, and detects whether it is still alive.
     migrations          The migrations between the versions of the tables.
-    schema              The tables and indexes of a store.
     texts               Texts as columns contain them, and the ids of conversations with their tenant.
+    schema              The tables and indexes of a store.
     upserts             INSERT statements with ON CONFLICT, for SQLite or PostgreSQL.
     state_rows          Splits a run's state into rows, so that a step writes only what has changed.
 """

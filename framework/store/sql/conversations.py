@@ -37,6 +37,7 @@ from framework.store.sql.texts import (
     conversation_id_of,
     conversation_key,
     id_in_key,
+    said,
     to_sql_text,
 )
 from framework.store.sql.upserts import insert_into
@@ -147,7 +148,8 @@ def _is_found(text: str, conditions: list[sa.ColumnElement[bool]], dialect: str)
     turns = sa.select(runs.c.message).where(runs.c.conversation_id == conversations.c.id).order_by(runs.c.no).limit(1)
     title = turns.correlate(conversations).scalar_subquery()
     is_found = contains_text(text, conversations.c.agent, id_in_key(conversations.c.id, dialect), title)
-    return sa.and_(conversations.c.id.in_(latest), is_found)
+    saying = sa.select(runs.c.conversation_id).where(runs.c.id.in_(said(text, dialect)))
+    return sa.or_(sa.and_(conversations.c.id.in_(latest), is_found), conversations.c.id.in_(saying))
 
 
 def _after(query: ConversationQuery) -> Iterator[sa.ColumnElement[bool]]:

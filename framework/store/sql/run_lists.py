@@ -22,6 +22,7 @@ from framework.store.sql.texts import (
     conversation_id_of,
     conversation_key,
     id_in_key,
+    said,
     storable,
     to_sql_text,
 )
@@ -162,7 +163,8 @@ def _contents(query: RunQuery, dialect: str) -> Iterator[sa.ColumnElement[bool]]
         yield contains_text(query.text, runs.c.message)
     if query.search is not None:
         conversation_id = id_in_key(runs.c.conversation_id, dialect)
-        yield contains_text(query.search, runs.c.message, runs.c.agent, runs.c.id, conversation_id)
+        is_found = contains_text(query.search, runs.c.message, runs.c.agent, runs.c.id, conversation_id)
+        yield sa.or_(is_found, runs.c.id.in_(said(query.search, dialect)))
     if query.text is not None or query.search is not None:
         yield runs.c.no > sa.select(sa.func.max(runs.c.no) - SEARCHED_RUNS).scalar_subquery()
     if query.since is not None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
+
+from framework.store.protocol import SEARCHED_TEXTS
+from framework.store.sql.schema import messages, runs
 
 SEPARATOR = "\x1f"
 """Ids, tenants and users are printable, so none contains this control character."""
@@ -54,3 +59,16 @@ def begins_with_key(column: sa.ColumnElement[str], key: str, dialect: str) -> sa
     least, below = (">=", "<") if dialect == "sqlite" else ("~>=~", "~<~")
     is_longer = sa.and_(column.op(least)(f"{key}{SEPARATOR}"), column.op(below)(f"{key}{_NEXT}"))
     return sa.or_(column == key, is_longer)
+
+
+def said(text: str, dialect: str) -> sa.Select[tuple[str]]:
+    """Return the ids of the newest runs in which a message of the user or the model contains a text."""
+    body = messages.c.body
+    if dialect == "sqlite":  # a damaged row must not hide the others
+        content: Any = sa.case((sa.func.json_valid(body), sa.func.json_extract(body, "$.content")))
+    else:  # PostgreSQL cannot read the character U+0000 from JSON
+        content = sa.cast(sa.func.replace(body, "\\u0000", "\\ufffd"), sa.JSON)["content"].as_string()
+    newest = runs.c.no > sa.select(sa.func.max(runs.c.no) - SEARCHED_TEXTS).scalar_subquery()
+    found = sa.select(messages.c.run_id).join(runs, runs.c.id == messages.c.run_id)
+    is_said = (messages.c.path == "", ~body.startswith('{"role":"tool"'))
+    return found.where(newest, *is_said, contains_text(text, content))
