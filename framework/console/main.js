@@ -1,6 +1,6 @@
 /** Starts the console. */
 
-import { Component, define, failureNote } from "./core/component.js";
+import { Component, define, failureNote, waitNote } from "./core/component.js";
 import { fill, h } from "./core/dom.js";
 import { loadLanguage } from "./core/i18n.js";
 import { listenToKeys } from "./core/keys.js";
@@ -46,14 +46,15 @@ class ConsolePages extends Component {
     if (page === this.#shown) return;
     if (!entered.value) return;
     this.#shown = page;
-    fill(this, h("div.loading"));
+    fill(this, h("div.loading", waitNote()));
     const closed = closedPage(route.value);
     if (closed) return page === route.value.page && fill(this, closed);
     try {
       const { tag } = await PAGES[page]();
       if (page === this.#shown) fill(this, h(tag));
     } catch (error) {
-      fill(this, failureNote(/** @type {Error} */ (error)));
+      const again = () => ((this.#shown = ""), void this.#show());
+      if (page === this.#shown) fill(this, failureNote(/** @type {Error} */ (error), again));
     }
   }
 }

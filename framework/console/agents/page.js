@@ -44,13 +44,14 @@ class AgentsPage extends Component {
     const list = get("/agents");
     const detail = name ? get(`/agents/${encodeURIComponent(name)}`) : null;
     void Promise.allSettled([list, detail]).then(() => this.classList.remove("loading"));
-    const failed = (/** @type {Error} */ error) => fill(this.#doc, h("div.mid", failureNote(error)));
+    const retry = () => this.#open(true);
+    const failed = (/** @type {Error} */ error) => fill(this.#doc, h("div.mid", failureNote(error, retry)));
     void this.load(list, ({ agents }) => {
       this.#agents = agents;
       this.#list();
       if (!agents.length) fill(this.#doc, empty());
       else if (!this.#name && route.value.page === "agents" && !NARROW.matches) this.#step(1, true);
-    }, failed);
+    }, failed, this.#rows);
     if (detail) void this.load(detail, (found) => {
       if (name !== this.#name) return;
       this.#view.show(found);
@@ -58,7 +59,7 @@ class AgentsPage extends Component {
     }, (error) => {
       const problems = errorsIn(name);
       if (name === this.#name) problems.length ? fill(this.#doc, brokenAgent(name, problems)) : failed(error);
-    });
+    }, this.#doc);
   }
 
   /** @param {number} by @param {boolean} [replace] */

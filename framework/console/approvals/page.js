@@ -2,7 +2,7 @@
 
 import { get } from "../core/api.js";
 import { now } from "../core/clock.js";
-import { Component, define } from "../core/component.js";
+import { Component, define, failureNote } from "../core/component.js";
 import { fill, h, keyed } from "../core/dom.js";
 import { runName, time } from "../core/format.js";
 import { t, tParts } from "../core/i18n.js";
@@ -78,7 +78,7 @@ class ApprovalsPage extends Component {
     void this.load(get("/approvals/decided", { limit: 100 }), ({ decided }) => {
       this.#decided = decided;
       this.#draw();
-    });
+    }, (error) => fill(this.#mid, failureNote(error, () => this.#loadDecided())), this.#list);
   }
 
   #drawHead() {

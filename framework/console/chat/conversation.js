@@ -23,6 +23,8 @@ export class Conversation {
   /** Whether older turns exist that were not loaded. */
   more = false;
   loaded = false;
+  /** Whether its turns could not be loaded. */
+  failed = false;
   stopping = false;
   /** Turns that changed since they were drawn. @type {Set<Turn>} */
   changed = new Set();

@@ -98,7 +98,8 @@ class ChatPage extends Component {
   /** @param {Conversation} conversation @param {string} wanted the run to scroll to */
   #read(conversation, wanted) {
     this.#loaded = conversation.load(wanted);
-    const again = () => (this.#thread.show(conversation), this.#read(conversation, wanted));
+    conversation.failed = false;
+    const again = () => (this.#read(conversation, wanted), this.#thread.show(conversation));
     void this.load(this.#loaded, () => {}, (error) => this.#thread.fail(error, again));
   }
 
@@ -151,7 +152,8 @@ class ChatPage extends Component {
     const model = conversation.turns.find((turn) => turn.model.runId === chosen)?.model ?? run;
     this.#inspector.show(model, this.#selected?.slice((chosen ?? "").length + 1) ?? null);
     const first = conversation.turns[0];
-    const title = first ? (first.model.message || first.message).split("\n", 1)[0] : t("New conversation");
+    const fresh = conversation.loaded || !conversation.id ? t("New conversation") : "…";
+    const title = first ? (first.model.message || first.message).split("\n", 1)[0] : fresh;
     const state = JSON.stringify([title, run?.runId, run?.status, run?.tokens, run?.agent, conversation.stopping]);
     if (state === this.#shown) return;
     this.#shown = state;

@@ -1,6 +1,6 @@
 /** The turns of a conversation, which follow their end while it is in view. */
 
-import { Component, define, failureNote } from "../core/component.js";
+import { Component, define, failureNote, waitNote } from "../core/component.js";
 import { fill, h, keyed } from "../core/dom.js";
 import { t, tn } from "../core/i18n.js";
 import { icon } from "../core/icons.js";
@@ -27,6 +27,7 @@ export class ChatThread extends Component {
   #spoken = "";
   /** Shown while there are no turns. */
   welcome = h("div.empty", { hidden: true });
+  #wait = waitNote();
   #wanted = "";
   /** What the buttons of a turn do; set before the first turn is drawn. @type {import("./turn.js").Acts} */
   acts = /** @type {any} */ ({});
@@ -35,7 +36,7 @@ export class ChatThread extends Component {
   start() {
     const top = h("div.older");
     this.append(this.#log, this.#below, this.#said);
-    fill(this.#log, top, this.welcome, this.#turns);
+    fill(this.#log, top, this.welcome, this.#wait, this.#turns);
     this.on(this.#log, "scroll", () => this.#scrolled());
     this.on(this.#below, "click", () => this.toEnd());
     new ResizeObserver(() => this.#pinned && this.toEnd()).observe(this.#turns);
@@ -74,9 +75,10 @@ export class ChatThread extends Component {
     node.scrollIntoView({ block: "start" });
   }
 
-  /** @param {Error} error @param {() => void} again */
+  /** @param {Error} error @param {() => void} [again] */
   fail(error, again) {
-    this.#turns.replaceChildren();
+    if (this.#conversation) this.#conversation.failed = true;
+    this.#wait.hidden = true;
     fill(this.#turns, failureNote(error, again));
   }
 
@@ -97,6 +99,7 @@ export class ChatThread extends Component {
     const { turns, changed } = conversation;
     const last = turns.at(-1);
     const copied = turns.findLast(({ model }) => model.copiedFrom);
+    this.#wait.hidden = conversation.loaded || conversation.failed || turns.length > 0;
     this.welcome.hidden = !conversation.loaded || turns.length > 0;
     keyed(this.#turns, turns, (turn) => turn.key, turnElement, (node, turn) => {
       const place = `${turn === last} ${turn === copied}`;

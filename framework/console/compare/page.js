@@ -1,7 +1,7 @@
 /** Two runs beside each other: what they answered, what they did, what they used, and the files they ran on. */
 
 import { get } from "../core/api.js";
-import { Component, define, failureNote } from "../core/component.js";
+import { Component, define, failureNote, waitNote } from "../core/component.js";
 import { fill, h } from "../core/dom.js";
 import { cost, duration, fullTime, runName, time, tokens } from "../core/format.js";
 import { t, tn } from "../core/i18n.js";
@@ -40,7 +40,7 @@ class RunCompare extends Component {
     const asked = `${a} ${b}`;
     if (asked === this.#asked) return;
     this.#asked = asked;
-    fill(this, h("div.wrapper.loading", { "aria-busy": "true" }, h("p.dim", t("Loading"))));
+    fill(this);
     const again = () => ((this.#asked = ""), this.#read(a, b));
     const failed = (/** @type {Error} */ error) =>
       asked === this.#asked && fill(this, h("div.wrapper", failureNote(error, again)));
@@ -222,10 +222,10 @@ function callTable(a, b) {
 
 /** @param {Run} a @param {Run} b */
 function files(a, b) {
-  const box = h("div.in.stack", { "aria-busy": "true" }, h("p.dim", t("Loading")));
+  const box = h("div.in.stack", { "aria-busy": "true" }, waitNote());
   const done = (/** @type {any[]} */ nodes) => (box.removeAttribute("aria-busy"), fill(box, nodes));
   const read = () => {
-    fill(box, h("p.dim", t("Loading")));
+    fill(box, waitNote());
     Promise.all([a, b].map(({ run_id: id }) => get(`/runs/${id}/files`))).then(
       ([one, other]) => done(fileDifferences(one, other)),
       (error) => done([failureNote(error, read)]),

@@ -1,7 +1,7 @@
 /** The generations, what is on the disk, and the details of the selected one. */
 
 import { get, post } from "../core/api.js";
-import { Component, define } from "../core/component.js";
+import { Component, define, failureNote } from "../core/component.js";
 import { fill, h, keyed } from "../core/dom.js";
 import { digest, fullTime, time } from "../core/format.js";
 import { t, tn } from "../core/i18n.js";
@@ -115,8 +115,8 @@ class ConfigHistory extends Component {
     const number = Number(parts[0] || this.#entries[0].generation);
     const found = parts[0] === "disk" ? showDisk(this.#disk) : showGeneration(number, this.#entries);
     await this.load(found, (node) => asked === this.#asked && fill(this.#detail, node), (error) => {
-      if (asked === this.#asked) fill(this.#detail, h("div.mid", h("div.note.k-danger", h("div", error.message))));
-    });
+      if (asked === this.#asked) fill(this.#detail, h("div.mid", failureNote(error, () => void this.#select())));
+    }, this.#detail);
   }
 }
 

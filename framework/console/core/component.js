@@ -72,25 +72,44 @@ export class Component extends HTMLElement {
   }
 
   /**
-   * Pass a result on if the element is still on the page. A failure takes the place of the element's content.
+   * Pass a result on if the element is still on the page. A failure takes the place of the element's content, with a
+   * button that builds the element again.
    * @template T
    * @param {Promise<T>} promise
    * @param {(result: T) => void} done
    * @param {(error: Error) => void} [failed]
+   * @param {Element} [box] what the result fills: while it is empty, it says that it loads
    */
-  async load(promise, done, failed = (error) => this.replaceChildren(failureNote(error))) {
+  async load(promise, done, failed = (error) => this.fail(error), box = this) {
     const stopped = this.stopped;
+    const note = box.childElementCount ? null : waitNote();
+    if (note) box.append(note);
     this.classList.add("loading");
     try {
       const result = await promise;
+      note?.remove();
       if (!stopped.aborted) done(result);
     } catch (error) {
+      note?.remove();
       if (!stopped.aborted) failed(/** @type {Error} */ (error));
     } finally {
       this.classList.remove("loading");
     }
   }
+
+  /** Say what failed, in place of the element's content. @param {Error} error */
+  fail(error) {
+    const again = () => {
+      this.disconnectedCallback();
+      this.replaceChildren();
+      this.connectedCallback();
+    };
+    this.replaceChildren(failureNote(error, again));
+  }
 }
+
+/** Return a note that says that something loads. */
+export const waitNote = () => h("p.wait", { role: "status" }, h("i.spin"), t("Loading"));
 
 /**
  * Return a note that says what failed.

@@ -55,7 +55,7 @@ class RunPage extends Component {
     void this.load(
       this.#read(),
       () => this.#begin(),
-      (error) => fill(this, missing(error)),
+      (error) => (/** @type {any} */ (error).status === 404 ? fill(this, missing()) : this.fail(error)),
     );
   }
 
@@ -212,9 +212,8 @@ function legend(stored, any, run) {
   return [any ? marks : null, h("span.grow", stored ? null : calls), any ? keys : null];
 }
 
-/** @param {Error & {status?: number}} error */
-function missing(error) {
-  if (error.status !== 404) return h("div.wrapper", failureNote(error));
+/** What is shown in place of a run that does not exist. */
+function missing() {
   const why = t("It was pruned or deleted, or it belongs to another user.");
   const back = h("a.btn.sm", { href: link("runs") }, t("Runs"));
   return h("div", h("div.empty", icon("runs"), h("h2", t("There is no such run")), h("p", why), back));

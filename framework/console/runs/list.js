@@ -63,11 +63,12 @@ class RunsList extends Component {
     const done = (/** @type {any} */ found, /** @type {Error | null} */ error = null) => {
       if (asked !== this.#asked) return;
       this.classList.remove("loading");
+      if (error) this.#asked = "";
       if (error) return fill(this.#card, failureNote(error, () => this.#read()));
       [this.#runs, this.#fresh, this.#next] = [found.runs, [], found.next];
       this.#draw();
     };
-    void this.load(get("/runs", query, { signal: this.stopped }), done, (error) => done(null, error));
+    void this.load(get("/runs", query, { signal: this.stopped }), done, (error) => done(null, error), this.#card);
   }
 
   /** Update the runs that are shown, and count those that are new, without moving anything. */

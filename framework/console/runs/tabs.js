@@ -1,7 +1,7 @@
 /** What a run shows beside its steps: messages, files, its replay under the live files, and its test case. */
 
 import { get, post } from "../core/api.js";
-import { failureNote } from "../core/component.js";
+import { failureNote, waitNote } from "../core/component.js";
 import { fill, h } from "../core/dom.js";
 import { runName } from "../core/format.js";
 import { t, tn } from "../core/i18n.js";
@@ -59,12 +59,17 @@ function message({ role, content, tool_calls: calls, reasoning, status, parts },
 
 /** @param {import("../types.d.ts").RunDetail} run */
 export function filesTab(run) {
-  const box = h("div.stack.loading");
+  const box = h("div.stack");
   const done = (/** @type {Node[]} */ nodes) => (box.classList.remove("loading"), fill(box, nodes));
-  get(`/runs/${run.run_id}/files`).then(
-    (found) => done(shown(found)),
-    (error) => done([failureNote(error)]),
-  );
+  const read = () => {
+    box.classList.add("loading");
+    fill(box, waitNote());
+    get(`/runs/${run.run_id}/files`).then(
+      (found) => done(shown(found)),
+      (error) => done([failureNote(error, read)]),
+    );
+  };
+  read();
   return box;
 }
 

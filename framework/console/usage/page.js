@@ -60,7 +60,8 @@ class UsagePage extends Component {
     this.load(
       get("/usage", query, { signal: this.stopped }),
       (usage) => isLast() && this.#show(usage),
-      (error) => isLast() && fill(this.#body, failureNote(error)),
+      (error) => isLast() && fill(this.#body, failureNote(error, () => this.#load())),
+      this.#body,
     );
   }
 
