@@ -56,6 +56,12 @@ def test_an_answer_is_rated_with_a_comment_and_found_by_it(tmp_path: Path) -> No
                 await page.keyboard.press("Control+Enter")
                 await expect(page.get_by_role("dialog")).to_have_count(0)
                 await expect(down).to_have_attribute("aria-pressed", "true")
+                await down.click()
+                await page.keyboard.press("Escape")
+                await expect(page.get_by_role("dialog")).to_have_count(0)
+                await turn(page, "one").get_by_label("More about this answer").click()
+                await page.keyboard.press("Escape")
+                await expect(page.get_by_role("menu")).to_have_count(0)
                 (info,) = await server.runtime.store.runs(RunQuery(rating="down"))
                 assert info.rating is not None
                 assert (info.run_id, info.rating.comment) == (first.run_id, "the total is wrong")

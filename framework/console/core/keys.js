@@ -46,7 +46,10 @@ function press(event) {
 
 /** @param {string} name @param {Element | null} target */
 function find(name, target) {
-  const fitting = [...active].filter(({ scope, keys }) => keys[name] && (!scope || scope.contains(target)));
+  // In a dialog or a menu, the shortcuts of the page behind it do not act: Escape closes what is in front.
+  const inFront = target?.closest("dialog[open], [popover]") ?? null;
+  const fits = (/** @type {Element | null} */ scope) => (scope ? scope.contains(target) : !inFront);
+  const fitting = [...active].filter(({ scope, keys }) => keys[name] && fits(scope));
   // The shortcuts of the element with the focus come before those of the page.
   return fitting.sort((a, b) => Number(b.scope !== null) - Number(a.scope !== null)).at(0)?.keys[name];
 }
