@@ -98,7 +98,7 @@ TREES = {
         invoke_workflow failing CHAIN !
           agent.route CHAIN
           invoke_agent failing AGENT !
-            agent.step 1 CHAIN
+            agent.step 1 CHAIN !
               chat scripted LLM !""",
     "flaky": """\
         invoke_workflow flaky CHAIN
