@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from hashlib import sha256
 from importlib.metadata import version
 from ipaddress import ip_address, ip_network
@@ -181,6 +182,13 @@ def test_the_image_has_no_root_no_secret_and_only_existing_files() -> None:
     assert not any(re.search("key|token|secret|password", text, re.IGNORECASE) for name, text in found if name == "ENV")
     (started,) = (json.loads(text) for name, text in found if name == "CMD")
     assert started[:2] == ["agentsd", "serve"]
+
+
+def test_the_image_has_all_that_the_wheel_is_built_from() -> None:
+    copied = {path for name, text in container_lines() if name == "COPY" for path in text.split()[:-1]}
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]
+    wheel = build["targets"]["wheel"]
+    assert {*wheel["packages"], *wheel["force-include"], "pyproject.toml", "hatch_build.py"} <= copied
 
 
 def test_the_image_is_built_from_pinned_images() -> None:
