@@ -87,7 +87,7 @@ def test_a_message_is_edited_and_sent_in_a_copy_of_the_conversation_before_it(tm
                 await server.runtime.run(text, agent="support", conversation="c")
             async with open_page(server, "#/chat/c") as page:
                 await page.locator("#msg").fill("a draft")
-                edit = turn(page, "two").get_by_label("Edit the message")
+                edit = turn(page, "two").get_by_label("Edit this message")
                 await edit.click()
                 await expect(page.locator("#msg")).to_have_value("two")
                 await page.keyboard.press("Escape")

@@ -95,7 +95,7 @@ function actions(turn, { onEdit, onFork, onRated, address }) {
     answer && copyButton(() => answerOf(turn), t("Copy the answer as Markdown")),
     copyButton(() => urlOf(address(turn)), t("Copy a link to this message"), "chain"),
     (answer || model.rating) && !model.open && may("chat") && ratingButtons(rated),
-    writes && button("edit", t("Edit the message and send it again"), () => onEdit(turn)),
+    writes && button("edit", t("Edit this message"), () => onEdit(turn)),
     writes && ["completed", "stopped"].includes(model.status) &&
       button("route", t("Continue from here in a new conversation"), () => onFork(turn)),
     may("read") && more,

@@ -87,6 +87,6 @@ export default {
   "Copy the answer as text": "复制回答（纯文本）",
   "Copy the answer as Markdown": "复制回答（Markdown）",
   "Copy a link to this message": "复制此消息的链接",
-  "Edit the message and send it again": "编辑消息并重新发送",
+  "Edit this message": "编辑此消息",
   "Continue from here in a new conversation": "从这里开始新的对话",
 };
