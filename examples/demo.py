@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 import click
 
 from framework import Runtime
-from framework.cli.wrapping import wrap
+from framework.cli.terminal import wrap
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 AGENTSD = [sys.executable, "-m", "framework.cli.main"]

@@ -9,11 +9,7 @@ In reading order; each module imports only from those below it:
     chat_prompt    Input of a chat on a terminal: line editing, history and pastes.
     completer      Completes slash commands, agents, models, inputs and files.
     chat_commands  The slash commands of a chat.
-    chat_answers   Shows the answers of a chat.
-    chat_lines     Input of a chat in pipes, and what any input offers.
-    chat_notices   Reports reloads in a chat.
     chat_state     The options and the last result of a chat.
-    pastes         Long pastes: the input line shows a short text in their place.
     conversations  `agentsd conversations`: list, show, export, import, delete.
     runs           `agentsd runs`: list, show, decide, resume, cancel, replay, export, prune.
     fleet          `agentsd fleet`: shows the processes that share a store, and what waits where and why.
@@ -33,37 +29,20 @@ In reading order; each module imports only from those below it:
     new            `agentsd new`: adds an agent to a project.
     init           `agentsd init`: creates a working project.
     project_files  Texts of the files that `init` and `new` write.
-    resuming       Resumes a stored run from the terminal.
     session        Runs one message: shows progress, asks for decisions, prints the answer.
     confirm        Asks the user for the decisions that a run waits for.
-    plan_question  Asks the user to approve, edit or reject a plan.
-    plan_text      Converts plans to text that people edit, and back.
-    startup_problems  Shows the problems of a project before its first run, once each.
-    fixing         Applies the fixes of problems to files.
     schema         `agentsd schema`: JSON Schemas for editors.
     templates      `agentsd templates`: the prompt templates, and the variables of one.
-    project        Reads the project a command works on, and finds its agents and tools.
     records        Finds stored runs and conversations.
-    remote         Client of a running agentsd server.
     location       The location a command works on: a project, one agent file, or one file of a project.
     run_view       Shows a run on a terminal: tree, text as it arrives, status line.
-    run_status     The status line of a run.
-    markdown       Splits Markdown that arrives in pieces into blocks, and renders them.
-    tree           Builds the tree of a run.
-    waterfall      Draws a stored trace as a waterfall.
-    table          Prints rows: a table on a terminal, columns in a pipe.
     show           Formats events as text, one line per event.
-    server_log     The log of commands that serve: as text, or as JSON for log collectors.
-    attachments    Finds the paths of images, PDFs and audio in what the user types.
     exporting      Sends the traces of a command to a backend.
-    writing        Writes output to a file or to standard output.
     indexed        The help of commands from the index, without importing them.
     lazy           Command groups that import a command when it is called.
     live_area      Lines at the bottom of a terminal that change, below output that stays.
     terminal       Reads input and editor text, and handles Ctrl-C.
     options        Options and arguments that several commands share.
-    wrapping       Wraps lines for a terminal between words.
     project_words  Names of a project for completions.
     command_index  The generated index of all commands: help and options.
-    screen         Escapes control sequences in terminal output.
 """

@@ -11,7 +11,7 @@ import click
 from framework.cli.location import lenient_settings, locate
 from framework.cli.options import PROJECT_OPTION
 from framework.cli.records import open_project_store
-from framework.cli.table import NOTHING, show_table
+from framework.cli.show import NOTHING, show_table
 from framework.types.budget import BudgetStatus, budget_statuses
 from framework.types.errors import RequestError
 from framework.types.text import did_you_mean

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, redirect_stdout
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
-from framework.cli.attachments import attached
-from framework.cli.chat_answers import AnswerOutput
 from framework.cli.chat_commands import ChatCommands, is_command
-from framework.cli.chat_lines import LineReader, MessageReader
-from framework.cli.chat_notices import ReloadNotices
-from framework.cli.chat_state import ChatState
+from framework.cli.chat_state import ChatState, LineReader, MessageReader, attached
 from framework.cli.confirm import ask_for_decisions
 from framework.cli.conversations.show import conversation_lines
 from framework.cli.exporting import exporting
-from framework.cli.location import Location, locate, store_url
+from framework.cli.location import Location, locate, show_problem, store_url
 from framework.cli.options import (
     INPUT_OPTION,
     LIMIT_OPTION,
@@ -35,21 +34,141 @@ from framework.cli.options import (
     user_option,
 )
 from framework.cli.records import new_conversation, runs_of
-from framework.cli.screen import prints_on_stderr, raw_stderr, say
-from framework.cli.session import shown_from_now
-from framework.cli.terminal import draws, is_terminal
-from framework.cli.wrapping import wrapped_line
+from framework.cli.session import StartupProblems, answer, data_of, print_result, shown_from_now, view_of_run
+from framework.cli.show import View, requested_waterfall
+from framework.cli.terminal import draws, is_terminal, prints_on_stderr, raw_stderr, say, wrapped_line
 from framework.config.files.snapshot import AGENTS
+from framework.engine.context.event_hub import RunStream
 from framework.engine.routing.rules import NO_AGENTS
 from framework.engine.runtime.request import checked_inputs
 from framework.engine.runtime.runtime import Runtime
 from framework.llm.providers import import_sdks
 from framework.server.opening import model_names
 from framework.store.protocol import RunInfo
-from framework.types.errors import EXIT_APPROVAL, AgentBroken, AgentsdError, ConfigError, RequestError
+from framework.types.errors import EXIT_APPROVAL, AgentBroken, AgentsdError, ConfigError, RequestError, outcome_for
+from framework.types.events import ConfigRejected, ConfigReloaded
 from framework.types.file import File
-from framework.types.state import RunState
+from framework.types.problem import Problem
+from framework.types.state import Confirmation, Decision, RunState
 from framework.types.text import InputText, visible
+
+
+class ReloadNotices:
+    """Prints what a reload changed, at once or when the user has finished a line."""
+
+    def __init__(self) -> None:
+        self._held: list[ConfigReloaded | ConfigRejected] | None = None
+        self._known: frozenset[str] = frozenset()
+        """The problems of the last reload, which the next one does not repeat."""
+        self._warnings: frozenset[str] = frozenset()
+        """The warnings that were shown for valid files. They are not repeated."""
+        self._generation = 1
+
+    def know(self, problems: Iterable[Problem], generation: int = 1) -> None:
+        """Do not report these problems of the live generation, as long as they last."""
+        self._known = frozenset(map(_identity, problems))
+        self._warnings |= frozenset(_identity(problem) for problem in problems if problem.severity == "warning")
+        self._generation = generation
+
+    def report(self, event: ConfigReloaded | ConfigRejected) -> None:
+        """Print what changed, unless notices are held."""
+        if self._held is None:
+            self._show(event)
+        else:
+            self._held.append(event)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold notices while the context is open."""
+        held: list[ConfigReloaded | ConfigRejected] = []
+        self._held = held
+        try:
+            yield
+        finally:
+            self._held = None
+            for event in held:
+                self._show(event)
+
+    def _show(self, event: ConfigReloaded | ConfigRejected) -> None:
+        lines = set[tuple[str, int | None]]()
+        for problem in event.problems:
+            line = (problem.path, problem.line)
+            if _identity(problem) not in self._known | self._warnings and line not in lines:
+                hint = f" ({problem.hint})" if problem.hint else ""
+                message = f"{problem.message}{hint}"
+                show_problem(problem.model_copy(update={"message": message, "excerpt": None, "hint": None}))
+                lines.add(line)
+        _show_change(event, self._generation)
+        if isinstance(event, ConfigReloaded):
+            self.know(event.problems, event.generation)
+        else:
+            self._known, self._generation = frozenset(map(_identity, event.problems)), event.generation
+
+
+def _identity(problem: Problem) -> str:
+    """Return what distinguishes a problem; its line moves with edits above it."""
+    return f"{problem.path}: {problem.message}"
+
+
+def _show_change(event: ConfigReloaded | ConfigRejected, before: int) -> None:
+    if isinstance(event, ConfigRejected):
+        where = f", in generation {event.generation}" if event.generation != before else ""
+        files = ", ".join(sorted({problem.path for problem in event.problems if problem.severity == "error"}))
+        stays = f"(the last good version of {files or 'the files'} stays live{where})"
+        click.secho(wrapped_line(stays, hanging=1), fg="yellow", err=True)
+        return
+    parts = [
+        f"{name}: {', '.join(names)}" for name in ("added", "changed", "removed") if (names := getattr(event, name))
+    ]
+    live = f"(generation {event.generation} is live; {'; '.join(parts) or 'nothing changed for agents'})"
+    click.secho(wrapped_line(live, hanging=1), dim=True, err=True)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerOutput:
+    """Where and how the answers of a chat are shown."""
+
+    output: TextIO
+    """Standard output."""
+    trace: bool = False
+    as_json: bool = False
+    notices: ReloadNotices = field(default_factory=ReloadNotices)
+    """Reports reloads, but not while the user answers a question."""
+    problems: StartupProblems = field(default_factory=StartupProblems)
+    """The problems that were shown."""
+
+    def view(self, reader: MessageReader, title: str = "…") -> View | None:
+        """Return what shows the next run."""
+        return None if self.as_json else view_of_run(title, reader.area)
+
+    async def show(
+        self,
+        chat: ChatState,
+        started: AbstractAsyncContextManager[RunStream],
+        reader: MessageReader,
+        view: View | None,
+    ) -> int:
+        """Show a run until it ends or waits for a decision that nobody makes; return its exit code."""
+
+        async def ask(pending: Iterable[Confirmation]) -> dict[str, Decision]:
+            async with reader.suspended():
+                with self.notices.held():
+                    return await ask_for_decisions(pending)
+
+        result = chat.last = await answer(
+            chat.runtime, started, view, ask=ask, interrupts=reader.on_interrupt, hides=self.problems.repeats
+        )
+        chat.reroutes = False
+        if self.as_json:
+            click.echo(json.dumps(data_of(result), ensure_ascii=False), file=self.output)
+        else:
+            with redirect_stdout(self.output):
+                print_result(result, as_json=False)
+        if self.trace:
+            for line in requested_waterfall(await chat.runtime.store.spans(result.run_id), sys.stderr):
+                click.echo(line, err=True)
+        return outcome_for(result.finish_reason).exit_code
+
 
 SHOWN_TURNS = 10
 """Turns shown when an existing conversation continues."""

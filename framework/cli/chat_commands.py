@@ -13,11 +13,8 @@ from framework.cli.chat_state import ChatState
 from framework.cli.conversations.show import turns_of
 from framework.cli.options import parse_inputs
 from framework.cli.records import load_files, new_conversation, runs_of, store_as_turn
-from framework.cli.show import MARKS, as_visible_json, counted
-from framework.cli.table import show_table
-from framework.cli.waterfall import requested_waterfall
-from framework.cli.wrapping import wrapped_line
-from framework.cli.writing import as_json_text, write_out
+from framework.cli.show import MARKS, as_visible_json, counted, requested_waterfall, show_table
+from framework.cli.terminal import as_json_text, wrapped_line, write_out
 from framework.config.agents.compile import Agent
 from framework.engine.runtime.request import checked_inputs
 from framework.engine.tool_call.gate import explain_tools

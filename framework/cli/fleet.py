@@ -10,8 +10,7 @@ import click
 from framework.cli.location import locate
 from framework.cli.options import project_path
 from framework.cli.records import ago, open_project_store
-from framework.cli.show import counted
-from framework.cli.table import NOTHING, show_table
+from framework.cli.show import NOTHING, counted, show_table
 from framework.store.fleet import read_fleet
 from framework.types.fleet import Fleet, FleetProcess, WaitingRuns
 from framework.types.text import visible

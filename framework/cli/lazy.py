@@ -12,8 +12,7 @@ from typing import Any
 
 import click
 
-from framework.cli.screen import raw_stderr
-from framework.cli.terminal import draws
+from framework.cli.terminal import draws, raw_stderr
 from framework.types.text import did_you_mean
 
 SLOW = ("chat", "run")

@@ -15,7 +15,7 @@ from typing import Protocol, TextIO
 import click
 from rich.cells import cell_len
 
-from framework.cli.screen import escape_unstyled
+from framework.cli.terminal import escape_unstyled
 
 _HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 DEFAULT_SIZE = os.terminal_size((80, 24))

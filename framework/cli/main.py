@@ -16,8 +16,7 @@ from typing import Any
 import click
 
 from framework.cli.indexed import IndexedRoot
-from framework.cli.screen import protected, say
-from framework.cli.terminal import THREAD
+from framework.cli.terminal import THREAD, protected, say
 from framework.telemetry.redact import MaskingFormatter
 from framework.types.errors import EXIT_CANCELLED, EXIT_USAGE, AgentsdError, ConfigError, exit_code_of
 from framework.types.redact import redact

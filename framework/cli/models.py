@@ -13,8 +13,8 @@ import click
 
 from framework.cli.location import locate
 from framework.cli.options import PROJECT_OPTION
-from framework.cli.screen import say
-from framework.cli.table import show_table
+from framework.cli.show import show_table
+from framework.cli.terminal import say
 from framework.config.overlay import SETTINGS_FILE
 from framework.config.settings import ModelAlias, Settings
 from framework.engine.context.model_clients import ModelClients

@@ -23,10 +23,9 @@ from framework.cli.options import (
     user_option,
 )
 from framework.cli.schema import refresh_schemas
-from framework.cli.screen import prints_on_stderr
-from framework.cli.session import JsonLines, answer, print_result, shown_from_now, view_of_run
-from framework.cli.startup_problems import StartupProblems
-from framework.cli.waterfall import requested_waterfall
+from framework.cli.session import JsonLines, StartupProblems, answer, print_result, shown_from_now, view_of_run
+from framework.cli.show import requested_waterfall
+from framework.cli.terminal import prints_on_stderr
 from framework.config.settings import Settings
 from framework.engine.runtime.request import RunOptions, UserMessage
 from framework.engine.runtime.runtime import Runtime

@@ -2,20 +2,418 @@
 
 from __future__ import annotations
 
+import re
 from asyncio import TimerHandle, get_running_loop
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from io import StringIO
 from math import inf
 from time import monotonic
+from typing import ClassVar
 
-from rich.console import Console
+import click
+from markdown_it.token import Token
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.markdown import Heading, Markdown
+from rich.text import Text
+from rich.theme import Theme
+from rich.tree import Tree
 
 from framework.cli.live_area import LiveArea, prints_above
-from framework.cli.markdown import THEME, MarkdownBlocks, rendered, without_padding
-from framework.cli.run_status import RunStatus
-from framework.cli.tree import RunTree
+from framework.cli.show import ANSWERED, MARKS, arguments_text, first_line, joined_thought, line
+from framework.cli.terminal import escape_controls
+from framework.types import events
 from framework.types.events import ContentReceived, Event, StreamEnd, Thought, ToolRequested, Warned
+from framework.types.text import visible
+
+MAX_BLOCK_CHARS = 3000
+"""A longer block is split, so that rendering one never delays key presses."""
+MAX_CODE_LINES = 12
+"""Lines of an open code block after which they become a block of their own."""
+_FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<marks>`{3,}|~{3,})")
+"""The beginning of a line that opens or closes a code block."""
+_CODE_THEME = "ansi_dark"
+"""Colours of the terminal's own palette, without a background."""
+THEME = Theme({"markdown.code": "cyan"})
+"""Styles of a console for Markdown. Rich's own style of code has a black background."""
+_LINE_END_SPACES = re.compile(r"(?<! ) +((?:\x1b\[[0-9;]*m)*)$", re.MULTILINE)
+
+
+class MarkdownBlocks:
+    """Splits a text that arrives in pieces: `feed` returns the blocks that are complete, `rest` is the open one.
+
+    A block ends at an empty line that is followed by a line without indentation, or at its maximum size. Text that
+    begins with `{` is JSON: it is one code block.
+    """
+
+    def __init__(self) -> None:
+        self._block: list[str] = []
+        """Complete lines of the open block."""
+        self._line = ""
+        """The incomplete line behind them."""
+        self._chars = 0
+        self._fence: re.Match[str] | None = None
+        """The line that opened the code block in which the text is."""
+        self._is_json: bool | None = None
+        """None before the first character."""
+
+    @property
+    def rest(self) -> str:
+        """The open block."""
+        return "\n".join((*self._block, self._line))
+
+    @property
+    def is_code(self) -> bool:
+        """Whether the open block is code."""
+        return self._fence is not None
+
+    def feed(self, text: str) -> list[str]:
+        """Add a piece; return the blocks that it completes, in order."""
+        if self._is_json is None and (text := text.lstrip()):
+            self._is_json = text.startswith("{")
+            if self._is_json:
+                self._fence = _FENCE.match("```json")
+                self._block = ["```json"]
+        *lines, last = (self._line + text).split("\n")
+        blocks: list[str] = []
+        for complete in lines:
+            blocks += [*self._cut(complete), *self._add(self._line)]
+        blocks += self._cut(last)
+        if self._line and self._fence is None and self._block and self._begins_block(self._line, None):
+            blocks.append(self._take())  # before the line is complete: a paragraph is one long line
+        return blocks
+
+    def finish(self) -> list[str]:
+        """Return the open block as the last one, if there is one."""
+        self._block.append(self._line)
+        self._line = ""
+        block = "\n".join(self._block)
+        self._block, self._chars, self._fence = [], 0, None
+        return [block] if block.strip() else []
+
+    def _cut(self, line: str) -> Iterator[str]:
+        """Hold a line as the incomplete one; yield blocks of its beginning while it is too long."""
+        while len(line) > MAX_BLOCK_CHARS:
+            head = line[:MAX_BLOCK_CHARS].rpartition(" ")[0] or line[:MAX_BLOCK_CHARS]
+            self._block.append(head)
+            yield self._take()
+            line = line[len(head) :]
+        self._line = line
+
+    def _add(self, line: str) -> Iterator[str]:
+        """Add a complete line; yield the blocks that it completes."""
+        fence = None if self._is_json else _FENCE.match(line)
+        if self._fence is None and self._block and self._begins_block(line, fence):
+            yield self._take()
+        if line.strip() or self._block:
+            self._block.append(line)
+            self._chars += len(line)
+        if self._fence is None:
+            self._fence = fence
+        elif fence and fence["marks"].startswith(self._fence["marks"]) and not line[fence.end("marks") :].strip():
+            is_nested, self._fence = bool(self._fence["indent"]), None
+            if not is_nested:
+                yield self._take()
+        if self._chars > MAX_BLOCK_CHARS or (self._fence and len(self._block) > MAX_CODE_LINES):
+            yield self._take()
+
+    def _begins_block(self, line: str, fence: re.Match[str] | None) -> bool:
+        if not line.strip() or line[0].isspace():
+            return False
+        return fence is not None or not self._block[-1].strip()
+
+    def _take(self) -> str:
+        """End the block. A code block that is still open continues in the next one."""
+        block, self._block, self._chars = self._block, [], 0
+        if self._fence is not None:
+            block.append(self._fence["indent"] + self._fence["marks"])
+            self._block = [self._fence.string.strip()]
+            self._fence = _FENCE.match(self._block[0])
+        return "\n".join(block)
+
+
+class _Heading(Heading):
+    """A heading at the left, where the text begins."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        self.text.justify = "left"
+        yield self.text
+
+
+class _Markdown(Markdown):
+    elements: ClassVar = {**Markdown.elements, "heading_open": _Heading}
+
+
+def rendered(console: Console, block: str) -> str:
+    """Render a block of Markdown as lines with styles, without control characters of the text itself."""
+    markdown = _Markdown(block, code_theme=_CODE_THEME, inline_code_theme=_CODE_THEME, hyperlinks=False)
+    for token in _with_children(markdown.parsed):  # after parsing, because Markdown has escapes of its own (`&#27;`)
+        token.content = escape_controls(token.content)
+        token.info = escape_controls(token.info)
+        token.attrs = {name: escape_controls(str(value)) for name, value in token.attrs.items()}
+    with console.capture() as captured:
+        console.print(markdown)
+    lines = without_padding(captured.get()).split("\n")
+    filled = [number for number, line in enumerate(lines) if click.unstyle(line)]
+    return "\n".join(lines[filled[0] : filled[-1] + 1]) if filled else ""
+
+
+def without_padding(text: str) -> str:
+    """Remove spaces at the ends of lines: they would be copied, and wrap when the terminal becomes narrower."""
+    return _LINE_END_SPACES.sub(r"\1", text)
+
+
+def _with_children(tokens: Iterable[Token]) -> Iterator[Token]:
+    for token in tokens:
+        yield token
+        yield from _with_children(token.children or ())
+
+
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+SPIN_SECONDS = 0.1
+CHARS_PER_TOKEN = 4
+"""Estimate for text that has arrived but is not counted by the provider yet."""
+_SEPARATOR = " · "
+
+
+class RunStatus:
+    """What a run is doing, and what it has used."""
+
+    def __init__(self) -> None:
+        self._begun, self._spun_at = monotonic(), 0.0
+        self._agent, self._step = "", "starting"
+        self._calls: dict[tuple[str, ...], str] = {}
+        """Calls in progress, as texts."""
+        self._tokens = 0
+        self._cost_usd: float | None = 0.0
+        self._uncounted_chars = 0
+
+    def note(self, event: Event) -> None:
+        """Update the present step."""
+        match event:
+            case events.Routed(agent=agent):
+                self._agent, self._step = agent, "waiting for the model"
+            case events.Thought():
+                self._step = "thinking"
+                self._uncounted_chars += 0 if event.seq else len(event.text)
+            case events.ContentReceived():
+                self._step = "writing"
+                self._uncounted_chars += 0 if event.seq else len(event.text)
+            case events.ToolRequested():
+                progress = f" {event.progress:.0%}" if event.progress is not None else ""
+                self._calls[*event.path, event.id] = f"{event.tool}{progress}"
+            case events.ToolFinished():
+                self._calls.pop((*event.path, event.id), None)
+                self._step = "waiting for the model"
+            case events.PlanStepChanged(status="running"):
+                self._step = f"step {event.id}"
+
+    def count(self, tokens: int, cost_usd: float | None) -> None:
+        """Set what the run has used so far."""
+        if tokens != self._tokens:
+            self._uncounted_chars = 0
+        self._tokens, self._cost_usd = tokens, cost_usd
+
+    def is_due(self) -> bool:
+        """Return whether the spinner moves on."""
+        return monotonic() - self._spun_at >= SPIN_SECONDS
+
+    def line(self, columns: int) -> str:
+        """Return the line, at most this wide. The step is shortened first, then details are left out."""
+        self._spun_at = now = monotonic()
+        elapsed = now - self._begun
+        spinner = SPINNER[int(elapsed / SPIN_SECONDS) % len(SPINNER)]
+        details = [_duration(elapsed), *self._used(), "Ctrl-C cancels"]
+        *others, last = self._calls.values() or [self._step]
+        step = visible(f"{last} (+{len(others)})" if others else last)
+        head = f"{spinner} {visible(self._agent)}{_SEPARATOR}{step}" if self._agent else f"{spinner} {step}"
+        while len(details) > 1 and cell_len(_SEPARATOR.join((head, *details))) > columns:
+            details.pop()
+        tail = _SEPARATOR + _SEPARATOR.join(details)
+        if cell_len(head) + cell_len(tail) > columns:
+            head = set_cell_size(head, max(columns - cell_len(tail) - 1, 1)).rstrip() + "…"
+        return click.style(head, fg="cyan") + click.style(tail, dim=True)
+
+    def _used(self) -> list[str]:
+        estimated = self._uncounted_chars // CHARS_PER_TOKEN
+        tokens = [f"{'~' if estimated else ''}{self._tokens + estimated:,} tokens"] if self._tokens + estimated else []
+        if self._cost_usd is None:
+            return [*tokens, "cost unknown"]
+        return [*tokens, *([f"${self._cost_usd:.4f}"] if self._cost_usd else [])]
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 60 else f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+
+
+_STYLES: Mapping[str, str] = {
+    "success": "green",
+    "done": "green",
+    "error": "red",
+    "failed": "red",
+    "denied": "red",
+    "cancelled": "red",
+    "running": "yellow",
+    "pending": "yellow",
+    "skipped": "dim",
+    "open": "dim",
+}
+
+PLAN = "plan"
+"""Key of a plan's node below the path of its run."""
+REMOVED = "–"
+_PLANNED = re.compile(r"plan-\d+-(.+?)(?:~\d+)?")
+"""Id of a call that a plan step makes."""
+_REVISED = re.compile(r"~\d+$")
+"""Suffix of the sub-run of a step from a later revision."""
+
+
+class RunTree:
+    """A tree that grows with the run."""
+
+    def __init__(self, title: str | None = None) -> None:
+        """Set the title, which is shown until the agent is known; None for a tree below text that is shown already."""
+        self._begin(title)
+
+    @property
+    def shown(self) -> Tree | None:
+        """What to draw; None while there is nothing."""
+        return self._root if self._root.children or str(self._root.label) else None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no call and no plan step is open, so that a new tree may continue this one."""
+        return not self._open
+
+    def begin_next(self) -> None:
+        """Begin a new tree below this one, which stays as it is."""
+        self._begin(None)
+
+    def add(self, event: Event) -> bool:
+        """Add an event; return whether the tree shows it."""
+        match event:
+            case events.Routed(path=()):
+                self._root.hide_root = False
+                self._root.label = Text(visible(line(event) or ""), style="bold")
+            case events.PlanProposed():
+                self._plan(event)
+            case events.PlanStepChanged(id=step, status=status, description=description, result=result):
+                node = self._nodes.get((*event.path, f"step-{step}")) or self._step_node(event.path, step)
+                self._note_step((*event.path, f"step-{step}"), status)
+                node.label = _step(status, step, description)
+                if status == "skipped" and result:
+                    node.label.append(f"  {first_line(result)}", style="dim")
+            case events.ToolRequested() | events.ToolStarted():
+                self._call(event)
+            case events.ToolFinished(id=call, tool=tool, status=status, result=result, elapsed_ms=elapsed):
+                node = self._nodes.get((*event.path, call)) or self._add(event.path, call)
+                self._open.discard((*event.path, call))
+                label = self._calls.pop((*event.path, call), "") or f"{MARKS[status]} {visible(tool)}"
+                node.label = _answered(label) if event.decision else _finished(label, status, elapsed)
+                node.add(Text(first_line(result), style="dim"))
+            case events.Thought():
+                self._think(event)
+            case events.Warned():
+                self._parent(event.path).add(Text(visible(line(event) or ""), style="yellow"))
+            case _:
+                return False
+        return True
+
+    def _begin(self, title: str | None) -> None:
+        self._root = Tree(Text(title or "", style="bold"), guide_style="dim", hide_root=title is None)
+        self._nodes: dict[tuple[str, ...], Tree] = {(): self._root}
+        self._thoughts: dict[tuple[str, ...], tuple[events.Thought, Tree]] = {}
+        """Last thought at each path, with its node."""
+        self._open: set[tuple[str, ...]] = set()
+        """Calls and plan steps that have not finished."""
+        self._calls: dict[tuple[str, ...], str] = {}
+        """Labels of open calls, without their progress."""
+
+    def _think(self, event: events.Thought) -> None:
+        """Show a thought; deltas extend the node of their message."""
+        begun, node = self._thoughts.get(event.path, (None, None))
+        thought = joined_thought(begun, event)
+        if thought is event or node is None:
+            node = self._parent(event.path).add(Text(""))
+        node.label = Text(visible(line(thought) or ""), style="italic dim")
+        self._thoughts[event.path] = thought, node
+
+    def _plan(self, event: events.PlanProposed) -> None:
+        """Show the steps of a plan; for a later revision, new and removed steps."""
+        plan = self._nodes.get((*event.path, PLAN)) or self._parent(event.path).add("")
+        self._nodes[*event.path, PLAN] = plan
+        plan.label = Text(f"plan {event.revision}: {visible(event.goal)}", style="bold")
+        for change in event.changes:
+            if (old := self._nodes.pop((*event.path, f"step-{change.id}"), None)) is not None:
+                self._open.discard((*event.path, f"step-{change.id}"))
+                old.label = Text(f"{REMOVED} {change.id}  {_about(old.label)}", style="dim strike")
+        for step in event.steps:
+            self._note_step((*event.path, f"step-{step.id}"), step.status)
+            if (*event.path, f"step-{step.id}") not in self._nodes:
+                self._step_node(event.path, step.id).label = _step(step.status, step.id, step.description)
+
+    def _note_step(self, key: tuple[str, ...], status: str) -> None:
+        (self._open.add if status in ("open", "running") else self._open.discard)(key)
+
+    def _step_node(self, path: tuple[str, ...], step: str) -> Tree:
+        plan = self._nodes.get((*path, PLAN)) or self._parent(path)
+        node = self._nodes[*path, f"step-{step}"] = plan.add(Text(""))
+        return node
+
+    def _call(self, event: events.ToolRequested) -> None:
+        key = (*event.path, event.id)
+        self._open.add(key)
+        node = self._nodes.get(key) or self._add(event.path, event.id)
+        node.label = Text(f"{MARKS[event.status]} {visible(event.tool)} ", style=_STYLES[event.status])
+        node.label.append(arguments_text(event.arguments), style="cyan")
+        self._calls[key] = str(node.label)
+        if event.progress is not None:
+            node.label.append(f"  {event.progress:.0%} {visible(event.message or '')}", style="dim")
+
+    def _add(self, path: tuple[str, ...], call: str) -> Tree:
+        """Add a node for a call: below its plan step, its sub-agent's call, or the run."""
+        step = _PLANNED.fullmatch(call)
+        parent = self._step_of_call(path, step[1]) if step else self._parent(path)
+        self._nodes[*path, call] = parent.add(Text(""))
+        return self._nodes[*path, call]
+
+    def _step_of_call(self, path: tuple[str, ...], step: str) -> Tree:
+        """Return the node of a step; a resumed run continues with a call of a step that was drawn before its pause."""
+        if (node := self._nodes.get((*path, f"step-{step}"))) is None:
+            node = self._step_node(path, step)
+            node.label = _step("running", step, "")
+        return node
+
+    def _parent(self, path: tuple[str, ...]) -> Tree:
+        path = tuple(_REVISED.sub("", part) for part in path)
+        while path and path not in self._nodes:
+            path = path[:-1]
+        return self._nodes[path]
+
+
+def _step(status: str, step: str, description: str) -> Text:
+    return Text(f"{MARKS[status]} {step}  {visible(description)}", style=_STYLES[status])
+
+
+def _about(label: object) -> str:
+    """Return the description in a step's label, without mark and id."""
+    return str(label).partition("  ")[2]
+
+
+def _answered(label: str) -> Text:
+    answered = Text(MARKS["answered"], style="yellow")
+    answered.append(label[1:].rstrip(), style="default")
+    answered.append(f"  {ANSWERED}", style="dim")
+    return answered
+
+
+def _finished(label: str, status: str, elapsed: float) -> Text:
+    finished = Text(MARKS[status], style=_STYLES[status])
+    finished.append(label[1:].rstrip(), style="default")
+    finished.append(f"  {elapsed:.0f} ms", style="dim")
+    return finished
+
 
 FRAME_SECONDS = 0.04
 """Least time between two drawings. The first text after a pause is drawn at once."""

@@ -5,26 +5,69 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from importlib import import_module
 from typing import Any, TextIO
 
 import click
 
 from framework.cli.confirm import ask_for_decisions
+from framework.cli.exporting import exporting
 from framework.cli.live_area import LiveArea, TerminalArea
-from framework.cli.screen import raw_stderr, say
+from framework.cli.location import Location, show_problem, store_url
+from framework.cli.records import find_run
 from framework.cli.show import Lines, View, how_to_decide, reason_for_no_answer
-from framework.cli.terminal import draws, is_terminal, on_interrupt, shows_answers
-from framework.cli.wrapping import wrapped_line
+from framework.cli.terminal import draws, is_terminal, on_interrupt, raw_stderr, say, shows_answers, wrapped_line
 from framework.engine.context.event_hub import RunStream
 from framework.engine.runtime.runtime import Runtime
 from framework.store.protocol import RunQuery
-from framework.types.errors import StoreError, outcome_for
-from framework.types.events import Event, wire
+from framework.types.errors import ConfigError, StoreError, outcome_for
+from framework.types.events import Event, Warned, wire
+from framework.types.problem import Problem
 from framework.types.report import incomplete_text
 from framework.types.state import Confirmation, Decision, RunResult
+
+_REPEATED = ("tool_server", "missing_package")
+
+
+class StartupProblems:
+    """The problems that a command has shown, so that the warnings of its runs do not repeat them."""
+
+    def __init__(self) -> None:
+        self._shown: set[str] = set()
+
+    def show(self, problems: Iterable[Problem]) -> None:
+        """Print problems on standard error."""
+        for problem in problems:
+            show_problem(problem)
+            self._shown.add(problem.message)
+
+    @contextmanager
+    def shown_once(self) -> Iterator[None]:
+        """Remove the problems from a ConfigError if all of them have been printed."""
+        try:
+            yield
+        except ConfigError as error:
+            if error.problems and all(problem.message in self._shown for problem in error.problems):
+                raise ConfigError(error.message) from None
+            raise
+
+    def repeats(self, event: Event) -> bool:
+        """Return whether an event warns of unavailable tools as a problem or another run did."""
+        if not isinstance(event, Warned) or event.code not in _REPEATED:
+            return False
+        if any(text in event.message for text in self._shown):
+            return True
+        self._shown.add(event.message)
+        return False
+
 
 Ask = Callable[[Iterable[Confirmation]], Awaitable[Mapping[str, Decision]]]
 Interrupts = Callable[[Callable[[], object]], AbstractContextManager[None]]
@@ -192,3 +235,42 @@ def print_result(result: RunResult, *, as_json: bool) -> int:
         if result.pending:
             click.secho(how_to_decide(result), dim=True, err=True)
     return outcome_for(result.finish_reason).exit_code
+
+
+@asynccontextmanager
+async def open_runtime(location: Location, *, quiet: bool = True) -> AsyncIterator[Runtime]:
+    """Open a project's runtime on its store; print its startup problems unless `quiet`."""
+    with exporting(location.settings()):
+        url = store_url(location)
+        opened = Runtime.open(location.root, store=url, watch=False, single_user=True, gate_start=False)
+        async with opened as runtime:
+            StartupProblems().show(() if quiet else runtime.catalog.current.startup_problems)
+            yield runtime
+
+
+async def resume_run(
+    location: Location,
+    run: str,
+    decide: Callable[[Sequence[Confirmation]], Awaitable[Mapping[str, Decision]]],
+    *,
+    user: str | None = None,
+    quiet: bool,
+) -> RunResult:
+    """Resume a run until it ends or waits again.
+
+    Args:
+        location: the project.
+        run: the id of a run, a prefix of one, or `last`.
+        decide: returns the decisions on pending confirmations.
+        user: the user who decides.
+        quiet: show no progress.
+
+    Raises:
+        RunNotFound: no such run is stored.
+        RequestError: the run cannot be resumed, or a decision does not match.
+    """
+    async with open_runtime(location, quiet=quiet) as runtime:
+        state = await find_run(runtime.store, run)
+        decisions = await decide(state.pending)
+        resumed = runtime.resume_stream(state.run_id, decisions, user=user)
+        return await answer(runtime, resumed, None if quiet else view_of_run(f"● {state.agent} (resumed)"))

@@ -1,22 +1,26 @@
-"""Formats events as text; the plain view with one line per event, for pipes and logs."""
+"""Shows events, tables and traces as text."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from shlex import quote
 from shutil import get_terminal_size
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 import click
 
+from framework.telemetry import names
 from framework.types import events
 from framework.types.errors import LimitExceeded
 from framework.types.events import Event
 from framework.types.state import CONFIRMATION_KINDS, Confirmation, RunResult
 from framework.types.text import preview_lines, shorten, value_lines, visible
+from framework.types.trace import SpanRecord
 
 VALUE_CHARS = 60
 RESULT_CHARS = 100
@@ -244,3 +248,179 @@ def how_to_decide(result: RunResult) -> str:
         answer = "|".join(first.choices) or "TEXT"
         option = f"--answer {quote(answer)}" if len(result.pending) == 1 else f"--respond {quote(f'{key}={answer}')}"
     return f"decide: agentsd runs decide {result.run_id} {option}"
+
+
+GAP = 2
+"""Spaces between columns."""
+LEAST_TEXT = 20
+"""Minimum width of the last column, while others can be shortened."""
+LEAST = 9
+"""Minimum width of any other column."""
+NOTHING = "-"
+"""Content of an empty cell."""
+STATUS_STYLES: Mapping[str, str] = {
+    "completed": "green",
+    "queued": "blue",
+    "running": "cyan",
+    "paused": "yellow",
+    "orphaned": "magenta",
+    "stopped": "red",
+    "failed": "red",
+    "cancelled": "red",
+}
+
+
+def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows. On a terminal they have titles and fit its width; in a pipe nothing is shortened.
+
+    Args:
+        columns: titles, printed on a terminal only.
+        rows: one text per column; cells with a status are coloured.
+    """
+    texts = [[visible(cell) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        filled = [place for place in range(len(columns)) if any(row[place] != NOTHING for row in texts)]
+        texts = [[row[place] for place in filled] for row in [columns, *texts]]
+    cells = import_module("rich.cells")  # computes the width of Chinese characters
+    widths = [max((cells.cell_len(cell) for cell in column), default=0) for column in zip(*texts, strict=True)]
+    if sys.stdout.isatty():
+        widths = fitted(widths, get_terminal_size().columns)
+    for number, row in enumerate(texts):
+        header, gap = sys.stdout.isatty() and number == 0, 0
+        line = ""
+        for cell, width in zip(row, widths, strict=True):
+            fits = cells.cell_len(cell) <= width
+            text = cell if fits else cells.set_cell_size(cell, width - 1).rstrip() + "…"
+            line += " " * gap + click.style(text, fg=STATUS_STYLES.get(cell), dim=header or None)
+            gap = GAP + width - cells.cell_len(text)
+        click.echo(line)
+
+
+def fitted(widths: Sequence[int], line: int) -> list[int]:
+    """Return widths that fit a line: the widest columns shrink, except for the first and the last."""
+    *others, last = widths
+    remaining = line - sum(others) - GAP * len(others)
+    while remaining < min(last, LEAST_TEXT) and len(others) > 1 and max(others[1:]) > LEAST:
+        others[others.index(max(others[1:]), 1)] -= 1
+        remaining += 1
+    return [*others, min(last, max(remaining, 2))]
+
+
+BAR_CHARS = 36
+NAME_CHARS = 46
+DURATION_CHARS = 9
+GAPS = 4
+"""Spaces between the name, the bar, the duration and the notes."""
+FAIR_BAR, LEAST_BAR = 16, 8
+LEAST_NAME = 12
+
+Below = Mapping[str | None, Sequence[SpanRecord]]
+
+
+@dataclass(frozen=True, slots=True)
+class Widths:
+    """Widths of the parts of a line, in characters; the duration has the same everywhere."""
+
+    line: int | None = None
+    """Columns of the terminal; None if lines may have any length."""
+    name: int = NAME_CHARS
+    bar: int = BAR_CHARS
+
+    def fitted(self, name: int, notes: int) -> Widths:
+        """Return widths for the longest name and the longest notes: first the bar shrinks, then names, then notes."""
+        if self.line is None:
+            return self
+        rest, notes = self.line - DURATION_CHARS - GAPS, max(notes, 1)
+        name = min(name, NAME_CHARS, max(rest - min(notes, rest // 3) - FAIR_BAR, LEAST_NAME))
+        return Widths(self.line, name, min(max(rest - name - notes, min(FAIR_BAR, rest // 4), LEAST_BAR), BAR_CHARS))
+
+    @property
+    def notes(self) -> int | None:
+        """Characters that remain for the notes; None if they may have any length."""
+        return None if self.line is None else max(self.line - self.name - self.bar - DURATION_CHARS - GAPS, 1)
+
+
+def widths_of(stream: TextIO) -> Widths:
+    """Return the width of a terminal; any width for another stream."""
+    return Widths(get_terminal_size().columns if stream.isatty() else None)
+
+
+def requested_waterfall(spans: Sequence[SpanRecord], stream: TextIO) -> Iterator[str]:
+    """Yield the waterfall of a run that was made just now, for a terminal or a file; or why there is none."""
+    if spans:
+        yield from waterfall(spans, widths_of(stream))
+    else:
+        yield "no trace is stored, because telemetry.store_traces is false in agentsd.yaml"
+
+
+def waterfall(spans: Sequence[SpanRecord], widths: Widths | None = None) -> Iterator[str]:
+    """Yield one line per span: indented name, bar on the time line, duration and notes.
+
+    A run that paused has several parts, each with its own time line.
+    """
+    known = {span.span_id for span in spans}
+    below: dict[str | None, list[SpanRecord]] = {}
+    for span in sorted(spans, key=lambda span: span.start_ns):
+        below.setdefault(span.parent_id if span.parent_id in known else None, []).append(span)
+    roots = below.get(None, [])
+    rows = [row for root in roots for row in _rows(root, 0, root, below)]
+    longest_notes = max((len(_notes(row.span)) for row in rows), default=0)
+    fitted = (widths or Widths()).fitted(max((len(row.name) for row in rows), default=0), longest_notes)
+    for number, root in enumerate(roots):
+        if number:
+            yield f"· {_length(root.start_ns - roots[number - 1].end_ns)} later"
+        yield from (_line(row, fitted) for row in rows if row.root is root)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A span with its indented name, and the root on whose time line it is drawn."""
+
+    name: str
+    span: SpanRecord
+    root: SpanRecord
+
+
+def _rows(span: SpanRecord, depth: int, root: SpanRecord, below: Below) -> Iterator[_Row]:
+    yield _Row(visible("  " * depth + span.name), span, root)
+    for child in below.get(span.span_id, ()):
+        yield from _rows(child, depth + 1, root, below)
+
+
+def _line(row: _Row, widths: Widths) -> str:
+    duration = _length(row.span.end_ns - row.span.start_ns)
+    bar, notes = _bar(row.span, row.root, widths.bar), _notes(row.span)
+    if widths.notes is not None:
+        notes = shorten(notes, widths.notes)
+    name = shorten(row.name, widths.name)
+    return f"{name:<{widths.name}} {bar:<{widths.bar}} {duration:>{DURATION_CHARS}}  {notes}".rstrip()
+
+
+def _bar(span: SpanRecord, root: SpanRecord, width: int) -> str:
+    whole = max(root.end_ns - root.start_ns, 1)
+    first = min(max(int((span.start_ns - root.start_ns) / whole * width), 0), width - 1)
+    length = max(1, round((span.end_ns - span.start_ns) / whole * width))
+    return (" " * first + ("▒" if span.error else "█") * length)[:width]
+
+
+def _notes(span: SpanRecord) -> str:
+    attributes = span.attributes
+    notes = []
+    if names.INPUT_TOKENS in attributes:
+        notes.append(f"{attributes[names.INPUT_TOKENS]}+{attributes.get(names.OUTPUT_TOKENS, 0)} tokens")
+    attempts = attributes.get(names.MODEL_ATTEMPTS, 1)
+    if isinstance(attempts, int) and attempts > 1:
+        notes.append(f"{attempts} attempts")
+    for name in (names.TOOL_OUTCOME, names.RUN_OUTCOME, names.PLAN_STEP_OUTCOME):
+        if (outcome := attributes.get(name)) and outcome not in ("success", "done", span.error):
+            notes.append(str(outcome))
+    if span.error:
+        notes.append(f"✗ {span.error}")
+    return visible(", ".join(notes))
+
+
+def _length(nanoseconds: int) -> str:
+    seconds = nanoseconds / 1e9
+    if seconds < 1:
+        return f"{seconds * 1000:.1f} ms"
+    return f"{seconds:.2f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -14,7 +14,7 @@ import click
 from framework.cli.location import Location, lenient_settings, locate, show_problem
 from framework.cli.options import project_path
 from framework.cli.project_files import EXAMPLE_CASES
-from framework.cli.screen import prints_on_stderr, say
+from framework.cli.terminal import prints_on_stderr, say
 from framework.config.files.snapshot import TEST_SUFFIXES
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings

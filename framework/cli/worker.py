@@ -10,8 +10,7 @@ import click
 from framework.cli.exporting import SERVER_EXIT_SECONDS, exporting
 from framework.cli.location import locate
 from framework.cli.options import project_path
-from framework.cli.serve import EMPTY_OPTION, tune_memory
-from framework.cli.server_log import LOG_OPTION, ServerLog, server_log
+from framework.cli.serve import EMPTY_OPTION, LOG_OPTION, ServerLog, server_log, tune_memory
 from framework.cli.show import counted
 from framework.config.settings import LogFormat, Settings
 from framework.engine.runtime.presence import default_name

@@ -14,6 +14,5 @@ In reading order; each module imports only from those below it:
     overlay        The files of settings: `agentsd.yaml`, and the one of an environment that is laid over it.
     run_limits     Limits on the number of runs that are in progress at a time: `work.max_running`.
     api_keys       Keys of the HTTP server: the entries of `server.api_keys`, with what each may do.
-    key_files      API keys of model servers in files.
     yaml           Parses YAML, validates it against a model, and reports problems with their positions.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
-from framework.config.agents.extensions import BUILTIN_EXECUTORS
+from framework.config.agents.compile import BUILTIN_EXECUTORS
 from framework.config.files.snapshot import PROMPTS
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation

@@ -24,8 +24,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
-from framework.config.api_keys import ApiKey, ApiKeyEntry, check_unique
-from framework.config.key_files import key_path, read_key
+from framework.config.api_keys import ApiKey, ApiKeyEntry, check_unique, key_path, read_key
 from framework.config.overlay import (
     ENVIRONMENT_VARIABLE,
     SETTINGS_FILE,
@@ -35,8 +34,15 @@ from framework.config.overlay import (
 )
 from framework.config.run_limits import MaxRunning
 from framework.config.yaml.document import Document, DocumentError, KeyPath, read_keys
-from framework.config.yaml.environment import Unset, expand, is_affected
-from framework.config.yaml.parse import data_path, mask_problems, sort_problems, validation_problems
+from framework.config.yaml.parse import (
+    Unset,
+    data_path,
+    expand,
+    is_affected,
+    mask_problems,
+    sort_problems,
+    validation_problems,
+)
 from framework.llm.capabilities import Capabilities, OpenAIApi
 from framework.llm.http_client import normalize_base_url
 from framework.llm.providers import OFFLINE, RESERVED_FIELDS, RESERVED_HEADERS, api_format

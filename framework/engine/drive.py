@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from functools import partial
 
-from framework.config.agents.extensions import BUILTIN_EXECUTORS
+from framework.config.agents.compile import BUILTIN_EXECUTORS
 from framework.config.templates.prompts import PromptError
 from framework.engine.context.concurrency import Confirmations
 from framework.engine.context.run_context import RunContext

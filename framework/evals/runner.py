@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from framework.config.agents.compile import Agent
-from framework.config.agents.external_tools import ExternalTools
+from framework.config.agents.toolbox import ExternalTools
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
 from framework.evals.expectations import MAX_LINE_CHARS, Check, Evidence, checks

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from framework.config.agents.compile import Agent
-from framework.config.agents.external_tools import ExternalTools
+from framework.config.agents.toolbox import ExternalTools
 from framework.config.generations.blueprint import Blueprints
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation

@@ -15,8 +15,8 @@ from typing import Literal
 
 import pytest
 
+from framework.cli.chat import ReloadNotices
 from framework.cli.chat_commands import COMMANDS_HELP
-from framework.cli.chat_notices import ReloadNotices
 from framework.types.events import ConfigRejected, ConfigReloaded
 from framework.types.problem import Problem
 from tests.support.commands import PATIENCE, agentsd, read_until, terminal

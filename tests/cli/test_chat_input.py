@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.cli.chat_commands import is_command
-from framework.cli.chat_prompt import MAX_ENTRY_CHARS, MAX_HISTORY_BYTES, ChatHistory
-from framework.cli.pastes import SHORT_PASTE_CHARS, Pastes
+from framework.cli.chat_prompt import MAX_ENTRY_CHARS, MAX_HISTORY_BYTES, SHORT_PASTE_CHARS, ChatHistory, Pastes
 from tests.support.cases import cases
 
 

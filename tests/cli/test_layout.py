@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from framework.cli.show import ANSWERED, line
-from framework.cli.wrapping import wrap
+from framework.cli.terminal import wrap
 from framework.types.events import ToolFinished
 from tests.support.cases import cases
 from tests.support.commands import PATIENCE, agentsd_in_process, read_until, terminal

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from framework.cli.markdown import MAX_BLOCK_CHARS, MAX_CODE_LINES, MarkdownBlocks, rendered
+from framework.cli.run_view import MAX_BLOCK_CHARS, MAX_CODE_LINES, MarkdownBlocks, rendered
 from tests.support.cases import cases
 from tests.support.screens import without_styles
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.cli.plan_text import as_text, is_unchanged, read_text, with_problems, without
+from framework.cli.confirm import as_text, is_unchanged, read_text, with_problems, without
 from framework.config.yaml.parse import ParseError
 from framework.types.plan import Plan, PlanDraft, StepDraft
 from tests.support.cases import cases

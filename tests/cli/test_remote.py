@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.cli.remote import NoServer, Remote
+from framework.cli.config import NoServer, Remote
 from framework.server.schemas import ConfigHistory
 from framework.types.errors import RequestError
 from tests.support.api_keys import KEY, OTHER

@@ -8,8 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from framework.cli.run_status import RunStatus
-from framework.cli.run_view import TAIL_LINES, TREE_LINES, RunView
+from framework.cli.run_view import TAIL_LINES, TREE_LINES, RunStatus, RunView
 from framework.types.events import (
     ContentReceived,
     Event,

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.cli.screen import Screen
+from framework.cli.terminal import Screen
 from tests.support.cases import cases
 from tests.support.commands import ENVIRONMENT, PATIENCE, agentsd, terminal
 from tests.support.forks import Fork

@@ -17,8 +17,7 @@ from rich.cells import cell_len
 
 from framework.cli.confirm import edited_arguments
 from framework.cli.main import SHOW_CURSOR
-from framework.cli.table import GAP, LEAST, fitted
-from framework.cli.waterfall import DURATION_CHARS, GAPS, LEAST_BAR, Widths
+from framework.cli.show import DURATION_CHARS, GAP, GAPS, LEAST, LEAST_BAR, Widths, fitted
 from framework.types.state import Confirmation
 from tests.support.cases import cases
 from tests.support.commands import COMMAND, ENVIRONMENT, PATIENCE, agentsd, read_to_end, read_until, terminal

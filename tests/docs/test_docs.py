@@ -11,8 +11,7 @@ import pytest
 from framework.cli.init import copy_starter
 from framework.config.settings import Settings
 from framework.config.yaml.document import read_document
-from framework.config.yaml.environment import expand
-from framework.config.yaml.parse import parse, parse_agent
+from framework.config.yaml.parse import expand, parse, parse_agent
 from framework.tools.plugins.loader import PluginLoader
 from framework.types.case import CaseFile
 from framework.types.tool_servers import Sources

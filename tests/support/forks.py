@@ -33,7 +33,7 @@ from tests.support.paths import ROOT
 
 IMPORTED = (
     "fastapi",
-    "framework.cli.project",
+    "framework.cli.location",
     "framework.cli.run",
     "framework.server.process",
     "framework.store.sql.store",

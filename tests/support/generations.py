@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from framework.config.agents.external_tools import ExternalTools
+from framework.config.agents.toolbox import ExternalTools
 from framework.config.files.snapshot import Snapshot
 from framework.config.generations.builder import GenerationBuilder
 from framework.config.generations.generation import Generation, empty_generation

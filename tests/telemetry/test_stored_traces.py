@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from framework import Approve, ModelError, RunResult, Runtime, ToolContext, events, tool
-from framework.cli.waterfall import waterfall
+from framework.cli.show import waterfall
 from framework.store.memory import MemoryStore
 from framework.store.protocol import Store
 from framework.store.sql.store import SqlStore

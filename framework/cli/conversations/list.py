@@ -12,7 +12,7 @@ import click
 from framework.cli.location import locate
 from framework.cli.options import PROJECT_OPTION, tenant_option, user_option
 from framework.cli.records import ago, open_project_store, times_as_text
-from framework.cli.table import show_table
+from framework.cli.show import show_table
 from framework.store.conversation_lists import ConversationInfo, ConversationQuery
 
 _COLUMNS = ("conversation", "turns", "agent", "last turn", "user", "waits with", "tenant")

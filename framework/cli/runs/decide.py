@@ -11,11 +11,9 @@ import click
 from framework.cli.confirm import ask_for_decisions
 from framework.cli.location import arguments_of, locate
 from framework.cli.options import PROJECT_OPTION
-from framework.cli.resuming import resume_run
-from framework.cli.screen import prints_on_stderr
-from framework.cli.session import print_result
+from framework.cli.session import print_result, resume_run
 from framework.cli.show import QUESTIONS, short_id
-from framework.cli.terminal import is_terminal
+from framework.cli.terminal import is_terminal, prints_on_stderr
 from framework.types.errors import RequestError
 from framework.types.state import CONFIRMATION_KINDS, Approve, Confirmation, Decision, Edit, Reject, Respond, subject_of
 

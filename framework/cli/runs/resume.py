@@ -9,9 +9,8 @@ import click
 
 from framework.cli.location import locate
 from framework.cli.options import PROJECT_OPTION
-from framework.cli.resuming import resume_run
-from framework.cli.screen import prints_on_stderr
-from framework.cli.session import print_result
+from framework.cli.session import print_result, resume_run
+from framework.cli.terminal import prints_on_stderr
 from framework.types.state import Confirmation, Decision
 
 

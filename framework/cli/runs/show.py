@@ -23,9 +23,10 @@ from framework.cli.show import (
     how_to_decide,
     reason_for_no_answer,
     short_id,
+    waterfall,
+    widths_of,
 )
-from framework.cli.waterfall import waterfall, widths_of
-from framework.cli.wrapping import wrapped_line
+from framework.cli.terminal import wrapped_line
 from framework.engine.runtime.result import build_result
 from framework.store.protocol import RunInfo, RunQuery
 from framework.telemetry.otlp_json import otlp_json as exported

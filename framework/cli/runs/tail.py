@@ -9,10 +9,9 @@ import click
 from framework.cli.location import locate
 from framework.cli.options import PROJECT_OPTION
 from framework.cli.records import LAST, find_run
-from framework.cli.resuming import open_runtime
-from framework.cli.screen import prints_on_stderr
-from framework.cli.session import JsonLines, print_result
+from framework.cli.session import JsonLines, open_runtime, print_result
 from framework.cli.show import Lines
+from framework.cli.terminal import prints_on_stderr
 from framework.types.errors import outcome_for
 from framework.types.state import RunResult
 

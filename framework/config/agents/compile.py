@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from itertools import chain, islice
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
-from framework.config.agents.budgets import budget_problems
-from framework.config.agents.extensions import extension_problems, hooks_by_place
-from framework.config.agents.inputs import input_fields, input_problems, inputs_model, output_problems
 from framework.config.agents.lint import lint
-from framework.config.agents.models import model_problems
-from framework.config.agents.rules import rule_problems
+from framework.config.agents.models import budget_problems, model_problems
 from framework.config.agents.toolbox import Toolbox
 from framework.config.templates.prompt_check import (
     CONVERSATION_VARIABLES,
@@ -25,19 +22,201 @@ from framework.config.templates.prompt_check import (
 )
 from framework.config.templates.prompts import Prompts
 from framework.config.yaml.document import Document, KeyPath
-from framework.config.yaml.environment import variable_hint
-from framework.config.yaml.parse import MAX_FILE_PROBLEMS, ParseError, sort_problems
+from framework.config.yaml.parse import MAX_FILE_PROBLEMS, ParseError, sort_problems, variable_hint
+from framework.tools.conditions import CONDITION_FORMS, condition_fault, has_argument, takes_text, yaml_text
 from framework.tools.declaration import Extension
-from framework.tools.schema.arguments import ModelArguments
+from framework.tools.schema.arguments import ModelArguments, SchemaArguments
 from framework.tools.tool import Tool
 from framework.tools.tool_source import source_of
 from framework.tools.toolset import Toolset
-from framework.types.errors import ToolError
+from framework.types.errors import ConfigError, ToolError
 from framework.types.http import HttpLimits
 from framework.types.messages import ToolDefinition
 from framework.types.problem import Problem
-from framework.types.spec import AgentSpec, HookPlace, Limits, TemplateRef, is_glob
+from framework.types.spec import GLOB_SIGNS, AgentSpec, HookPlace, InputSpec, Limits, Rule, TemplateRef, is_glob
 from framework.types.text import did_you_mean
+
+BUILTIN_EXECUTORS = ("react", "plan", "auto")
+"""Names of the executors of the runtime."""
+HOOK_ARGUMENTS: Mapping[HookPlace, tuple[str, ...]] = {
+    "before_run": ("context", "message"),
+    "before_tool": ("context", "call"),
+    "after_tool": ("context", "call", "result"),
+    "after_run": ("context", "output"),
+}
+
+
+def hooks_by_place(spec: AgentSpec) -> Iterator[tuple[HookPlace, tuple[str, ...]]]:
+    """Return the hook names of an agent with the place where they are called."""
+    places: tuple[HookPlace, ...] = get_args(HookPlace)
+    return ((place, getattr(spec.hooks, place)) for place in places)
+
+
+def extension_names(spec: AgentSpec) -> list[str]:
+    """Return the name of the executor and the names of all hooks of an agent."""
+    return [spec.executor, *(name for _, names in hooks_by_place(spec) for name in names)]
+
+
+def extension_problems(
+    spec: AgentSpec, document: Document, extensions: Mapping[str, Extension], own_executors: Collection[str]
+) -> Iterator[Problem]:
+    """Yield a problem for each executor or hook that is missing or does not fit its place."""
+    executors = {*own_executors, *(name for name, one in extensions.items() if one.kind == "executor")}
+    if spec.executor not in executors:
+        yield _unknown(document, ("executor",), "executor", spec.executor, executors)
+    hooks = {name: one for name, one in extensions.items() if one.kind == "hook"}
+    for place, names in hooks_by_place(spec):
+        for index, name in enumerate(names):
+            path: KeyPath = ("hooks", place, index)
+            if name not in hooks:
+                yield _unknown(document, path, "hook", name, hooks)
+            elif not hooks[name].accepts(len(HOOK_ARGUMENTS[place])):
+                arguments = ", ".join(HOOK_ARGUMENTS[place])
+                yield document.problem(path, f"{name} does not accept the arguments of {place}: ({arguments})")
+
+
+def _unknown(document: Document, path: KeyPath, kind: str, name: str, choices: Collection[str]) -> Problem:
+    hint = None if choices else f"a plugin registers one with @{kind}"
+    return document.problem(path, f"there is no {kind} {name!r}{did_you_mean(name, sorted(choices))}", hint=hint)
+
+
+_TYPES: Mapping[str, Any] = {
+    "string": str,
+    "integer": int,
+    "number": float,
+    "boolean": bool,
+    "array": list[Any],
+    "object": dict[str, Any],
+}
+
+
+class NoInputs(BaseModel):
+    """The model of all agents without inputs. One class per agent would take most of an agent's memory."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+def inputs_model(spec: AgentSpec) -> type[BaseModel]:
+    """Return the model that validates an agent's inputs."""
+    if not spec.inputs:
+        return NoInputs
+    model: type[BaseModel] = create_model("inputs", __config__=ConfigDict(extra="forbid"), **input_fields(spec.inputs))
+    return model
+
+
+def input_fields(inputs: Mapping[str, InputSpec]) -> dict[str, Any]:
+    """Return the inputs as field definitions for `create_model`."""
+    return {
+        name: (
+            _TYPES[field.type] if field.required else _TYPES[field.type] | None,
+            Field(... if field.required else field.default, description=field.description or None),
+        )
+        for name, field in inputs.items()
+    }
+
+
+def input_problems(spec: AgentSpec, document: Document) -> Iterator[Problem]:
+    """Yield a problem for each invalid name and each default of the wrong type."""
+    for name, declared in spec.inputs.items():
+        path: KeyPath = ("inputs", name)
+        if name == "message":
+            message = "an input cannot be named `message`: that is the request itself; choose another name"
+            yield document.problem(path, message, at_key=True)
+        elif not name.isidentifier() or name.startswith("_") or hasattr(BaseModel, name):
+            message = f"invalid input name {name!r}: use letters, digits and '_', and no name that Pydantic reserves"
+            yield document.problem(path, message, at_key=True)
+        elif declared.default is not None and not _default_matches(declared):
+            yield document.problem((*path, "default"), f"the default is not of type {declared.type}")
+
+
+def output_problems(spec: AgentSpec, document: Document) -> Iterator[Problem]:
+    """Yield a problem if `output_schema` is not a valid schema."""
+    if spec.output_schema is not None:
+        try:
+            SchemaArguments(spec.output_schema)
+        except ConfigError as error:
+            yield document.problem(("output_schema",), error.message, at_key=True)
+
+
+def _default_matches(field: InputSpec) -> bool:
+    try:
+        TypeAdapter(_TYPES[field.type]).validate_python(field.default, strict=True)
+    except ValidationError:
+        return False
+    return True
+
+
+_OPTIONAL_HINT = "if a server may offer the tool later, write {{tool: {}, optional: true}}"
+
+
+def rule_problems(
+    spec: AgentSpec, document: Document, tools: Mapping[str, Tool | None], unavailable: Collection[str]
+) -> Iterator[Problem]:
+    """Yield a problem for each deny or ask rule that matches no tool, or whose conditions fit no call.
+
+    Args:
+        spec: the agent.
+        document: its file.
+        tools: all tools that a rule may name, by name; None for one whose arguments are not known.
+        unavailable: sources whose tools are not known.
+    """
+    for kind, rules in (("deny", spec.skill_policy.deny), ("ask", spec.skill_policy.ask)):
+        for index, rule in enumerate(rules):
+            path: KeyPath = ("skill_policy", kind, index)
+            matching = _matching(rule.tool, tools)
+            if matching:
+                yield from _condition_problems(rule, path, document, [tool for tool in matching if tool])
+            elif not rule.optional and not _may_appear(rule.tool, unavailable):
+                message = f"the {kind} rule {rule.tool!r} matches no tool{did_you_mean(rule.tool, sorted(tools))}"
+                yield document.problem((*path, "tool"), message, hint=_OPTIONAL_HINT.format(rule.tool))
+
+
+def _matching(pattern: str, tools: Mapping[str, Tool | None]) -> list[Tool | None]:
+    if not is_glob(pattern):
+        return [tools[pattern]] if pattern in tools else []
+    return [tool for name, tool in tools.items() if fnmatchcase(name, pattern)]
+
+
+def _may_appear(pattern: str, unavailable: Collection[str]) -> bool:
+    """Return whether a source whose tools are not known may have a tool that the pattern matches."""
+    start = pattern[: next((at for at, sign in enumerate(pattern) if sign in GLOB_SIGNS), len(pattern))]
+    names = (f"{source}." for source in unavailable)
+    return any(start.startswith(name) or (is_glob(pattern) and name.startswith(start)) for name in names)
+
+
+def _condition_problems(rule: Rule, path: KeyPath, document: Document, tools: list[Tool]) -> Iterator[Problem]:
+    """Yield a problem for each condition that is a mistake for all of the tools that a rule matches."""
+    if not rule.when or not tools:
+        return
+    fitting = [tool for tool in tools if all(has_argument(tool, name) for name in rule.when)]
+    if not fitting:
+        yield document.problem((*path, "when"), _missing_argument(rule, tools), at_key=True)
+        return
+    for name, condition in rule.when.items():
+        where = (*path, "when", name)
+        if not isinstance(condition, (str, bool)) and any(takes_text(tool, name) for tool in fitting):
+            written, compared = document.written(where), yaml_text(condition)
+            if written != compared:
+                message = f"the condition on {name!r} of {fitting[0].name} compares texts with {compared!r}"
+                yield document.problem(where, f"{message}; put it in quotes: '{written}'")
+                continue
+        faults: list[str] = []
+        for tool in fitting:
+            if (fault := condition_fault(tool, name, condition)) is None:
+                break
+            faults.append(fault)
+        else:
+            yield document.problem(where, faults[0], hint=CONDITION_FORMS)
+
+
+def _missing_argument(rule: Rule, tools: list[Tool]) -> str:
+    choices = sorted({name for tool in tools for name in tool.definition.parameters.get("properties", {})})
+    missing = next((name for name in rule.when if not any(has_argument(tool, name) for tool in tools)), None)
+    if missing is None:
+        return f"no tool that {rule.tool!r} matches has all arguments of these conditions"
+    which = f"{tools[0].name} has no" if len(tools) == 1 else f"no tool that {rule.tool!r} matches has an"
+    return f"{which} argument {missing!r}{did_you_mean(missing, choices)}"
+
 
 _MAX_GUIDANCE_TEXTS = 32
 

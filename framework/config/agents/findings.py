@@ -16,16 +16,25 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from framework.config.agents.budgets import Budgets
-from framework.config.agents.compile import CompileContext, build_agent, cycle_problems, unresolved_references
-from framework.config.agents.inputs import input_problems
-from framework.config.agents.model_settings import model_setting_problems
-from framework.config.agents.models import unknown_model_message
-from framework.config.agents.prices import PriceList, budget_price_problems, price_problems
+from framework.config.agents.compile import (
+    CompileContext,
+    build_agent,
+    cycle_problems,
+    input_problems,
+    unresolved_references,
+)
+from framework.config.agents.models import (
+    Budgets,
+    PriceList,
+    budget_price_problems,
+    model_setting_problems,
+    price_problems,
+    unknown_model_message,
+)
 from framework.config.templates.prompt_check import prompt_problems
 from framework.config.yaml.agent_keys import read_agent_keys
 from framework.config.yaml.document import Document, read_keys, read_unique_keys
-from framework.config.yaml.partial import merge_valid
+from framework.config.yaml.parse import merge_valid
 from framework.types.errors import AgentBroken
 from framework.types.problem import Problem
 from framework.types.spec import AGENT_NAME, AgentSpec, Hooks, InputSpec, Routing

@@ -3,25 +3,279 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.util import find_spec
 from inspect import unwrap
 from pathlib import Path
 from threading import Event
 
-from framework.config.agents.external_tools import ExternalTools
-from framework.config.agents.unexpected_errors import find_problems, problem_from_exception
+from pydantic import ValidationError
+
 from framework.config.files.snapshot import source_digest
+from framework.config.yaml.document import Document, DocumentError, read_document
+from framework.config.yaml.parse import (
+    ParseError,
+    data_path,
+    expand,
+    is_affected,
+    mask_problems,
+    sort_problems,
+    validation_problems,
+)
+from framework.telemetry.redact import places
+from framework.tools.connection_pool import ConnectionPool, PooledSource
+from framework.tools.contracts import ContractChange, Contracts
 from framework.tools.declaration import Extension
 from framework.tools.plugins.loader import Plugin, PluginError, PluginLoader
 from framework.tools.plugins.modules import is_plugin, plugin_files
 from framework.tools.plugins.trial import TrialNotStarted, try_plugins
 from framework.tools.tool import Tool
+from framework.tools.tool_source import source_of
 from framework.tools.toolset import index_tools
 from framework.types.errors import ConfigError
-from framework.types.extras import needs_only_extras
+from framework.types.extras import install_command, needs_only_extras
 from framework.types.problem import Problem
+from framework.types.redact import redact
+from framework.types.tool_servers import McpServer, SkillHost, Sources
+
+log = logging.getLogger(__name__)
+
+
+_MAX_CHARS = 500
+
+
+def find_problems(path: str, find: Callable[[], Iterable[Problem]]) -> list[Problem]:
+    """Return the problems that a check of the file at `path` finds, or the exception that it raises as a problem."""
+    try:
+        return list(find())
+    except Exception as error:  # noqa: BLE001 - one file must not keep the others from going live
+        return [problem_from_exception(path, error)]
+
+
+def problem_from_exception(path: str, error: BaseException) -> Problem:
+    """Return the problem of the file at `path`, and log where the exception was raised."""
+    log.error("%s: unexpected error while reading the file: %s", path, places(error))
+    try:
+        text = str(error)[:_MAX_CHARS]
+    except BaseException:  # noqa: BLE001 - str() of a plugin's exception runs the plugin's code
+        text = ""
+    detail = f": {redact(text)}" if text else ""
+    message = f"unexpected error: {type(error).__name__}{detail}".encode("utf-8", "backslashreplace").decode()
+    return Problem(path=path, message=message)
+
+
+_SUFFIXES = (".yaml", ".yml")
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredSource:
+    """The declaration of one MCP server or skill host."""
+
+    name: str
+    """The prefix of its tool names: `mcp.docs`, `skill.files`."""
+    config: McpServer | SkillHost
+    document: Document
+    path: tuple[str, str]
+
+    def problem(self, message: str) -> Problem:
+        """Return a warning at the line of the declaration. Only a warning: agents run without the source's tools."""
+        problem = self.document.problem(self.path, message, at_key=True)
+        return problem.model_copy(update={"severity": "warning", "excerpt": None})
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFiles:
+    """All sources that a project declares, by name."""
+
+    declared: Mapping[str, DeclaredSource]
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def configs(self) -> dict[str, McpServer | SkillHost]:
+        """The configurations by name."""
+        return {name: source.config for name, source in self.declared.items()}
+
+
+class SourceCache:
+    """Reads the files when their bytes change. An invalid file keeps its last valid declarations."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, tuple[bytes, tuple[DeclaredSource, ...], tuple[Problem, ...]]] = {}
+
+    def read(self, files: Mapping[str, bytes], unreadable: Mapping[str, Problem]) -> SourceFiles:
+        """Return the sources that these files declare. For duplicate names, the first file by path wins."""
+        before, self._read = self._read, {}
+        for path in [path for path in unreadable if path in before]:
+            self._read[path] = (b"", before[path][1], ())  # the snapshot reports the reason
+        for path in (path for path in files if path.endswith(_SUFFIXES)):
+            cached = before.get(path)
+            if cached and cached[0] == files[path]:
+                self._read[path] = cached
+                continue
+            try:
+                self._read[path] = files[path], tuple(read_sources(path, files[path], os.environ)), ()
+            except ParseError as error:
+                self._read[path] = files[path], cached[1] if cached else (), error.problems
+            except Exception as error:  # noqa: BLE001 - one file must not keep the others from being read
+                self._read[path] = files[path], cached[1] if cached else (), (problem_from_exception(path, error),)
+        declared: dict[str, DeclaredSource] = {}
+        problems: list[Problem] = []
+        for _, (_, sources, errors) in sorted(self._read.items()):
+            problems.extend(errors)
+            for source in sources:
+                if first := declared.get(source.name):
+                    message = f"{source.name} is already declared in {first.document.path}; this declaration is ignored"
+                    problems.append(source.document.problem(source.path, message, at_key=True))
+                else:
+                    declared[source.name] = source
+        return SourceFiles(declared, tuple(problems))
+
+
+def read_sources(path: str, source: bytes, environ: Mapping[str, str]) -> Iterator[DeclaredSource]:
+    """Yield the sources that one file declares. Raises ParseError, without lines that contain a secret."""
+    try:
+        document = read_document(path, source)
+    except DocumentError as error:
+        raise ParseError(mask_problems(error.problems, source)) from None
+    data, unset = expand(document, environ)
+    problems = [problem for _, problem in unset]
+    try:
+        sources = Sources.model_validate(data)
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        own = [detail for detail in details if not is_affected(data_path(detail["loc"], data), unset)]
+        problems += validation_problems(own if problems else details, document, Sources)
+        raise ParseError(mask_problems(sort_problems(problems), source)) from None
+    if problems:
+        raise ParseError(mask_problems(problems, source))
+    for name, server in sources.mcp_servers.items():
+        yield DeclaredSource(f"mcp.{name}", server, document, ("mcp_servers", name))
+    for name, host in sources.skill_hosts.items():
+        yield DeclaredSource(f"skill.{name}", host, document, ("skill_hosts", name))
+
+
+_MCP_PREFIX = "mcp."
+_CHANGE_TEXTS: Mapping[ContractChange, str] = {
+    "changed": "has a different description or schema than the accepted one",
+    "new": "was added after its server was accepted",
+    "lower risk": "claims a lower risk, or to be idempotent, since it was accepted; the accepted values apply",
+}
+EDIT_WAIT_SECONDS = 3.0
+"""Seconds that an edit waits for the servers it adds, after the first two seconds. Their tools may be added later."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalTools:
+    """The state of the tool servers at one moment. Immutable: later changes belong to a later generation."""
+
+    declared: Mapping[str, str] = field(default_factory=dict)
+    """`file:line` of the declaration of each source, by its name, such as `mcp.docs`."""
+    sources: Mapping[str, PooledSource] = field(default_factory=dict)
+    """The sources that were started, by name."""
+    tools: tuple[Tool, ...] = ()
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """For each tool, its connection and its definition as text."""
+    unavailable: frozenset[str] = frozenset()
+    """Sources whose tools are not known."""
+    drifted: frozenset[str] = frozenset()
+    """Tools whose definition has changed since it was accepted, or that were added later."""
+    problems: tuple[Problem, ...] = ()
+    not_contacted: frozenset[str] = frozenset()
+    """Sources that were not contacted because connecting is turned off."""
+
+    def missing_for(self, patterns: Iterable[str]) -> Iterator[str]:
+        """Yield why each unavailable source that these tool patterns name is unavailable, and where it is declared.
+
+        Sources that were not contacted at all are not among them.
+        """
+        for name in sorted({source_of(pattern) for pattern in patterns} & (self.unavailable - self.not_contacted)):
+            reason = next((problem for problem in self.problems if problem.message.startswith(f"{name} ")), None)
+            yield f"{reason.message} ({reason.path}:{reason.line})" if reason else f"{name} is unavailable"
+
+    @property
+    def digest(self) -> str:
+        """Equal as long as agents are offered the same tools. A reconnection alone does not change it."""
+        tools = (part for name, digest in sorted(self.digests.items()) for part in (name, digest))
+        return source_digest(*tools, *sorted(self.unavailable), *sorted(self.drifted))
+
+
+async def discover(
+    files: SourceFiles, pool: ConnectionPool | None, contracts: Contracts, *, starting: bool
+) -> ExternalTools:
+    """Connect to the declared sources and return their tools. Without a pool, no source is contacted.
+
+    Args:
+        files: the declarations.
+        pool: the connections; None to contact no source.
+        contracts: the accepted tool definitions.
+        starting: wait until each source is connected or has failed. Otherwise wait a few seconds at most.
+    """
+    declared = {name: one.document.place(one.path) for name, one in files.declared.items()}
+    if pool is None:
+        names, problems = frozenset(declared), (*files.problems, *_without_sdk(files.declared))
+        return ExternalTools(declared, not_contacted=names, unavailable=names, problems=problems)
+    opened = await pool.open(files.configs, None if starting else EDIT_WAIT_SECONDS)
+    tools = [tool for one in opened for tool in one.source.tools]
+    rated = [one.name for one in opened if isinstance(one.config, McpServer) and one.config.risk]
+    compared = contracts.compare([tool for tool in tools if tool.name.startswith(_MCP_PREFIX)], rated) if tools else []
+    accepted = {tool.name: tool for tool, _ in compared}
+    tools = [accepted.get(tool.name, tool) for tool in tools]
+    changes = {tool.name: change for tool, change in compared if change}
+    faulty = {one.name for one in opened if one.source.faults and not one.source.tools}
+    return ExternalTools(
+        declared,
+        {one.name: one for one in opened},
+        tuple(tools),
+        _digests(opened, accepted),
+        frozenset({*pool.rejected, *faulty, *(one.name for one in opened if not _is_known(one))}),
+        frozenset(name for name, change in changes.items() if change != "lower risk"),
+        (*files.problems, *_problems(files.declared, opened, pool.rejected, changes)),
+    )
+
+
+def _without_sdk(declared: Mapping[str, DeclaredSource]) -> Iterator[Problem]:
+    """Yield a warning for each MCP server if the MCP SDK is not installed."""
+    servers = [name for name in declared if name.startswith(_MCP_PREFIX)]
+    if servers and find_spec("mcp") is None:
+        for name in servers:
+            yield declared[name].problem(f"{name} needs the MCP SDK: {install_command('agentsd[mcp]')}")
+
+
+def _is_known(one: PooledSource) -> bool:
+    return bool(one.source.tools or one.source.faults or one.is_started)
+
+
+def _digests(opened: Iterable[PooledSource], accepted: Mapping[str, Tool]) -> Mapping[str, str]:
+    digests = {}
+    for one in opened:
+        for tool in (accepted.get(tool.name, tool) for tool in one.source.tools):
+            digests[tool.name] = f"{one.number} {tool.contract} {tool.risk} {tool.idempotent} {tool.timeout}"
+    return digests
+
+
+def _problems(
+    declared: Mapping[str, DeclaredSource],
+    opened: Iterable[PooledSource],
+    refused: Mapping[str, str],
+    changes: Mapping[str, ContractChange],
+) -> Iterator[Problem]:
+    for name, reason in refused.items():
+        yield declared[name].problem(f"{name} is unavailable: {reason}")
+    for one in opened:
+        for fault in one.source.faults:
+            yield declared[one.name].problem(fault)
+        if not _is_known(one):
+            yield declared[one.name].problem(
+                f"{one.name} has not responded yet: its tools become available when it does"
+            )
+    for name, change in changes.items():
+        message = f"{name} {_CHANGE_TEXTS[change]}; review it, then run: agentsd tools accept {name}"
+        yield declared[source_of(name)].problem(message)
+
 
 _LOADS_PER_COLLECTION = 20
 """Plugin loads per forced garbage collection. Modules are in reference cycles with large Pydantic data, and automatic

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from framework.config.agents.compile import Agent, CompileContext, build_agent, template_names
-from framework.config.agents.extensions import extension_names
+from framework.config.agents.compile import Agent, CompileContext, build_agent, extension_names, template_names
 from framework.config.agents.link_context import ParsedAgent
 from framework.config.agents.toolbox import Toolbox
 from framework.config.files.snapshot import source_digest

@@ -11,21 +11,32 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from framework.config.agents.budgets import Budgets, define_budgets, with_used_budgets
 from framework.config.agents.compile import Agent
 from framework.config.agents.diff import diff_agents, diff_settings
-from framework.config.agents.external_tools import ExternalTools
 from framework.config.agents.findings import BrokenAgent
-from framework.config.agents.link import Linker
-from framework.config.agents.link_context import LinkContext, ParsedAgent
-from framework.config.agents.models import missing_sdk_warnings, missing_sdks, named_models, setting_problems
-from framework.config.agents.prices import PriceList, zero_price_warnings
-from framework.config.agents.settled import Linked
-from framework.config.agents.sources import SourceCache, SourceFiles
-from framework.config.agents.tightening import restrict_agents
-from framework.config.agents.toolbox import PluginCache, Toolbox
-from framework.config.agents.unexpected_errors import find_problems, problem_from_exception
-from framework.config.agents.unused_limits import unused_limit_warnings
+from framework.config.agents.link import Linker, restrict_agents
+from framework.config.agents.link_context import LinkContext, Linked, ParsedAgent
+from framework.config.agents.models import (
+    Budgets,
+    PriceList,
+    define_budgets,
+    missing_sdk_warnings,
+    missing_sdks,
+    named_models,
+    setting_problems,
+    unused_limit_warnings,
+    with_used_budgets,
+    zero_price_warnings,
+)
+from framework.config.agents.toolbox import (
+    ExternalTools,
+    PluginCache,
+    SourceCache,
+    SourceFiles,
+    Toolbox,
+    find_problems,
+    problem_from_exception,
+)
 from framework.config.files.snapshot import AGENTS, PLUGINS, PROMPTS, Snapshot, source_digest
 from framework.config.generations.generation import Generation
 from framework.config.generations.reload_effects import SettingsFile

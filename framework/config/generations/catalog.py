@@ -19,7 +19,7 @@ from time import perf_counter, time_ns
 from types import MappingProxyType
 
 from framework.config.agents.compile import Agent
-from framework.config.agents.external_tools import EDIT_WAIT_SECONDS, ExternalTools, discover
+from framework.config.agents.toolbox import EDIT_WAIT_SECONDS, ExternalTools, discover
 from framework.config.files.scanner import take_single_file_snapshot, take_snapshot
 from framework.config.files.snapshot import Snapshot
 from framework.config.generations.builder import GenerationBuilder

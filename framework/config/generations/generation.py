@@ -6,13 +6,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Se
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from framework.config.agents.budgets import Budgets
 from framework.config.agents.compile import Agent
 from framework.config.agents.diff import diff_agents, diff_settings
-from framework.config.agents.external_tools import ExternalTools
 from framework.config.agents.findings import BrokenAgent, require_valid
-from framework.config.agents.settled import Linked
-from framework.config.agents.unexpected_errors import problem_from_exception
+from framework.config.agents.link_context import Linked
+from framework.config.agents.models import Budgets
+from framework.config.agents.toolbox import ExternalTools, problem_from_exception
 from framework.config.files.snapshot import Cases, Snapshot
 from framework.config.settings import ReloadSettings, Settings
 from framework.config.yaml.parse import sort_problems

@@ -14,8 +14,7 @@ from framework.config.files.snapshot import Snapshot
 from framework.config.overlay import SETTINGS_FILE, SettingsSource, is_settings_file, settings_source
 from framework.config.settings import Settings, ToolSettings, variable_name
 from framework.config.yaml.document import Document, DocumentError, KeyPath
-from framework.config.yaml.environment import expand
-from framework.config.yaml.partial import get_dotted, merge_valid
+from framework.config.yaml.parse import expand, get_dotted, merge_valid
 from framework.telemetry.content import content_mode
 from framework.types.budget import SharedBudget
 from framework.types.errors import ConfigError

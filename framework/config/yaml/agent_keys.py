@@ -13,8 +13,7 @@ from difflib import get_close_matches
 from pathlib import PurePosixPath
 from typing import Any, get_args
 
-from framework.config.yaml.document import MAX_SHOWN_CHARS, Document, KeyPath, Marks
-from framework.config.yaml.fixes import text_fix
+from framework.config.yaml.document import MAX_SHOWN_CHARS, Document, KeyPath, Marks, text_fix
 from framework.types.problem import Problem
 from framework.types.spec import AGENT_NAME, RISKS, InputType, Limits, is_glob
 from framework.types.text import shorten

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from ast import literal_eval
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from math import inf, isfinite
@@ -26,10 +26,171 @@ from yaml.events import (
     ScalarEvent,
 )
 
-from framework.config.yaml.syntax import QUOTE_TEMPLATE, Mark, explain
 from framework.types.problem import Fix, Problem
 from framework.types.redact import redact
 from framework.types.text import shorten
+
+Mark = tuple[int, int]
+"""1-based line and column."""
+Explanation = tuple[Mark, str, str | None]
+"""Where a mistake is, what it is, and what to do."""
+_QUOTE_IT = 'put the whole value in quotes: "…"'
+_NO_SPACE = re.compile(r"[\w.-]+:[^\s/]")
+_ALL_LEVELS = 4
+"""Lines with other indentations that a hint names at most."""
+QUOTE_TEMPLATE = 'put the whole value in quotes: "{{ … }}"'
+
+
+_FIXED: Mapping[str, tuple[bool, str, str | None]] = {
+    "found unexpected end of stream": (True, "this quote is not closed", "close it where the text ends"),
+    "found unexpected document indicator": (True, "this quote is not closed", "close it where the text ends"),
+    "block sequence entries are not allowed in this context": (
+        False,
+        "a list begins on the line of its key",
+        "write [a, b], or each `- item` on a line of its own",
+    ),
+    "did not find expected comment or line break": (
+        False,
+        "text on the line of `|` or `>`",
+        "begin the text on the next line, indented",
+    ),
+}
+"""Whether the mistake is where the construct begins, what it is and what to do, by libyaml's description."""
+
+
+def explain(error: yaml.YAMLError, lines: Sequence[str], last: Event | None, opened: Mark) -> Explanation:
+    """Explain an error of libyaml.
+
+    Args:
+        error: the error.
+        lines: the lines of the text.
+        last: the last event before it.
+        opened: where the innermost mapping or list that has not ended begins.
+    """
+    problem, context = str(getattr(error, "problem", "")), getattr(error, "context", None)
+    mark = _position(getattr(error, "problem_mark", None)) or _position(getattr(error, "context_mark", None)) or (1, 1)
+    begin = _position(getattr(error, "context_mark", None)) or mark
+    if fixed := _FIXED.get(problem):
+        at_begin, message, hint = fixed
+        return (begin if at_begin else mark), message, hint
+    match problem:
+        case "mapping values are not allowed in this context":
+            return _colon(mark, lines, last)
+        case "could not find expected ':'":
+            return _no_key(begin, lines)
+        case (
+            "did not find expected key"
+            | "did not find expected <document start>"
+            | "did not find expected '-' indicator"
+        ):
+            return _misplaced(mark, lines, last)
+        case "did not find expected ',' or ']'" | "did not find expected ',' or '}'":
+            return _not_closed(mark, begin, lines)
+        case "did not find expected node content":
+            at_end = not any(line.strip() for line in lines[mark[0] - 1 :])
+            return _not_closed(mark, opened, lines) if at_end else (mark, "a value is missing here", None)
+    message = ": ".join(part for part in (context, problem) if part)
+    hint = "check the indentation and the quotes of this line and the one above"
+    return _character(problem, mark, begin, lines) or (mark, message or "not YAML", hint)
+
+
+def _character(problem: str, mark: Mark, begin: Mark, lines: Sequence[str]) -> Explanation | None:
+    """Explain a character that is not allowed where it is; None if that is not the mistake."""
+    char, template = _text_at(lines, mark)[:1], (mark[0], mark[1] - 1)
+    if "tab character" in problem or (char == "\t" and "cannot start" in problem):
+        return mark, "this line begins with a tab", "use spaces: YAML allows no tabs in an indentation"
+    match problem:
+        case "found character that cannot start any token" if _text_at(lines, template).startswith("{%"):
+            return template, "`{%` outside of quotes", _QUOTE_IT
+        case "found character that cannot start any token":
+            return mark, f"a value without quotes cannot begin with `{char}`", _QUOTE_IT
+        case "did not find expected alphabetic or numeric character":
+            sign = _text_at(lines, begin)[:1]
+            return begin, f"a value without quotes cannot begin with `{sign}`", _QUOTE_IT
+        case "found unknown escape character":
+            escape = _text_at(lines, mark)[:2]
+            return mark, f"unknown escape `{escape}`", "write `\\\\` for a backslash, or use single quotes: '…'"
+    return None
+
+
+def _position(mark: Any) -> Mark | None:  # a mark of libyaml or of its Python version
+    return (mark.line + 1, mark.column + 1) if mark else None
+
+
+def _text_at(lines: Sequence[str], mark: Mark) -> str:
+    """Return the rest of a line from a mark."""
+    line, column = mark
+    return lines[line - 1][max(column - 1, 0) :] if 0 < line <= len(lines) else ""
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
+
+
+def _colon(mark: Mark, lines: Sequence[str], last: Event | None) -> Explanation:
+    """Explain a colon after text that is a value."""
+    began = _position(last.start_mark) if isinstance(last, ScalarEvent) else None
+    if began is None or began[0] == mark[0]:
+        return mark, "a second `: ` in a value without quotes", _QUOTE_IT
+    if _NO_SPACE.match(_text_at(lines, began)):
+        return _no_key(began, lines)
+    column = _indent(lines[began[0] - 1]) + 1
+    hint = f"begin a key at column {column}, as on line {began[0]}; put longer text below `KEY: |`"
+    return mark, f"a `:` in the text that begins on line {began[0]}", hint
+
+
+def _no_key(mark: Mark, lines: Sequence[str]) -> Explanation:
+    """Explain a line that is neither a key nor a part of the value above it."""
+    if _NO_SPACE.match(_text_at(lines, mark)):
+        return mark, "a space is missing after the `:`", "write it as `KEY: VALUE`"
+    hint = "write it as `KEY: VALUE`; indent the lines of a longer text below `KEY: |`"
+    return mark, "a `:` is missing: this line is no key", hint
+
+
+def _misplaced(mark: Mark, lines: Sequence[str], last: Event | None) -> Explanation:
+    """Explain something where a key, or the next item of a list, is expected."""
+    line, column = mark
+    text = lines[line - 1] if line <= len(lines) else ""
+    begins_line = column - 1 <= _indent(text)
+    if isinstance(last, ScalarEvent) and last.style in ("'", '"') and not begins_line:
+        return _after_quote(mark, last)
+    if not begins_line:
+        if (char := text[column - 1]) in "]}":
+            return mark, f"`{char}` closes nothing", f"remove it, or open it with `{'[' if char == ']' else '{'}`"
+        return mark, "text after the end of a value", _QUOTE_IT
+    levels = dict[int, int]()  # line by indentation
+    for number in range(line - 1, 0, -1):
+        above = lines[number - 1]
+        if (
+            above.strip()
+            and not above.lstrip().startswith("#")
+            and _indent(above) < min(levels, default=len(text) + 99)
+        ):
+            levels[_indent(above)] = number
+    if (indent := _indent(text)) in levels:
+        kind = "a list item among keys" if text[indent:].startswith("-") else "a key among the items of a list"
+        return mark, kind, "a value is a list or a mapping: indent this line below its key, or correct the lines above"
+    places = [f"column {indent + 1} (line {number})" for indent, number in sorted(levels.items())[-_ALL_LEVELS:]]
+    return mark, "the indentation of this line matches no line above", f"begin it at {' or '.join(places)}"
+
+
+def _after_quote(mark: Mark, quoted: ScalarEvent) -> Explanation:
+    """Explain text after a closing quote, at the opening one if a closing one is missing on its line."""
+    begin, end = _position(quoted.start_mark) or (1, 1), _position(quoted.end_mark) or (1, 1)
+    if end[0] > begin[0]:
+        return begin, f"this quote is closed on line {end[0]} only", "close it where the text ends"
+    inner = "write '' for an apostrophe inside '…'" if quoted.style == "'" else 'write \\" for a quote inside "…"'
+    return mark, "text after a closing quote", f"{inner}, or quote the whole value"
+
+
+def _not_closed(mark: Mark, begin: Mark, lines: Sequence[str]) -> Explanation:
+    """Explain a list or mapping in brackets that does not end."""
+    bracket = _text_at(lines, begin)[:1]
+    closing = {"[": "]", "{": "}"}.get(bracket, bracket)
+    if mark[0] == begin[0]:
+        return mark, f"expected `,` or `{closing}`: the `{bracket}` at column {begin[1]} is still open", None
+    return begin, f"this `{bracket}` is not closed", f"add `{closing}`, or a comma between two items of it"
+
 
 DEFAULT_PLACE = "default"
 """The place of a key that no file defines."""
@@ -404,3 +565,106 @@ class _Builder:
 
     def _error(self, event: Event, message: str) -> DocumentError:
         return DocumentError(problem_at(self.path, _lines(self.text), *_mark(event), message))
+
+
+_MIN_WORD_CHARS = 3
+"""Shorter words are one edit away from too many others."""
+YAML_1_1_BOOLEANS: Mapping[str, str] = {
+    word: meant
+    for meant, words in (("true", ("y", "yes", "on")), ("false", ("n", "no", "off")))
+    for small in words
+    for word in (small, small.capitalize(), small.upper())
+}
+"""Words that are booleans in YAML 1.1 but strings in YAML 1.2, with their YAML 1.2 spelling."""
+
+
+def key_fix(document: Document, path: KeyPath, known: Collection[str]) -> Fix | None:
+    """Return the fix for an unknown key, if a known key is one edit away."""
+    siblings, letters = _value_at(document.data, path[:-1]), sorted(str(path[-1]))
+    transposed = [name for name in known if sorted(name) == letters]  # `modle` is `model` rather than `mode`
+    unused = [name for name in transposed or known if not isinstance(siblings, dict) or name not in siblings]
+    return text_fix(document, path, str(path[-1]), _only_match(str(path[-1]), unused), at_key=True) if path else None
+
+
+def value_fix(document: Document, path: KeyPath, word: object, options: Sequence[str]) -> Fix | None:
+    """Return the fix for an invalid value, if one of the options is one edit away."""
+    return text_fix(document, path, word, _only_match(word, options)) if isinstance(word, str) else None
+
+
+def boolean_fix(document: Document, path: KeyPath, word: object) -> Fix | None:
+    """Return the fix for a YAML 1.1 boolean where `true` or `false` is required."""
+    return text_fix(document, path, word, YAML_1_1_BOOLEANS.get(word)) if isinstance(word, str) else None
+
+
+def apply_fixes(path: str, source: bytes, problems: Iterable[Problem]) -> bytes:
+    """Return a file's bytes with the fixes of its problems applied.
+
+    Fixes that no longer match the text, or would make it invalid YAML, are skipped.
+    """
+    try:
+        text = source.decode("utf-8")
+    except UnicodeDecodeError:
+        return source
+    fixes = {(problem.line, problem.column): problem.fix for problem in problems if problem.fix}
+    for (line, column), fix in sorted(fixes.items(), key=lambda entry: (entry[0][0] or 0, entry[0][1] or 0))[::-1]:
+        at = _offset(text, line or 0, column or 0)
+        if not text.startswith(fix.written, at):
+            continue
+        changed = text[:at] + fix.instead + text[at + len(fix.written) :]
+        if _is_readable(path, changed):
+            text = changed
+    return text.encode("utf-8")
+
+
+def _only_match(word: object, known: Iterable[str]) -> str | None:
+    """Return the known name that is one edit away, if there is exactly one."""
+    close = [name for name in dict.fromkeys(known) if isinstance(word, str) and _is_typo(word, name)]
+    return close[0] if len(close) == 1 else None
+
+
+def _is_typo(one: str, other: str) -> bool:
+    """Return whether two words differ by one missing, extra, wrong or transposed character."""
+    short, long = sorted((one, other), key=len)
+    if len(short) < _MIN_WORD_CHARS or len(long) - len(short) > 1 or one == other:
+        return False
+    same = next((index for index, pair in enumerate(zip(short, long, strict=False)) if pair[0] != pair[1]), len(short))
+    if len(short) < len(long):
+        return short[same:] == long[same + 1 :]
+    swapped = short[same : same + 2] == long[same : same + 2][::-1] and short[same + 2 :] == long[same + 2 :]
+    return swapped or short[same + 1 :] == long[same + 1 :]
+
+
+def text_fix(document: Document, path: KeyPath, word: object, meant: str | None, *, at_key: bool = False) -> Fix | None:
+    """Return a fix for a word, including its quotes; None if the file spells the word differently."""
+    if meant is None or path not in document.marks:
+        return None
+    document = document.layer(path)
+    line, column = document.marks[path][0 if at_key else 1]
+    rest = document.lines[line - 1][column - 1 :]
+    for quote in ("", '"', "'"):
+        written = f"{quote}{word}{quote}"
+        if rest.startswith(written) and not rest[len(written) : len(written) + 1].isalnum():
+            return Fix(written=written, instead=meant)
+    return None
+
+
+def _value_at(data: Any, path: KeyPath) -> Any:
+    for part in path:
+        data = data[part]
+    return data
+
+
+def _offset(text: str, line: int, column: int) -> int:
+    """Return the offset of a line and column. A byte order mark does not count as a column."""
+    starts = line_starts(text)
+    has_bom = line == 1 and text.startswith("\ufeff")
+    return starts[line - 1] + column - 1 + has_bom if 0 < line <= len(starts) else len(text)
+
+
+def _is_readable(path: str, text: str) -> bool:
+    """Return whether the text is still a document: fixing two keys may have made them equal."""
+    try:
+        read_document(path, text.encode("utf-8"))
+    except DocumentError:
+        return False
+    return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import groupby
 from math import inf
@@ -14,12 +14,156 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from framework.config.yaml.agent_keys import SECTION_KEYS, TOP_LEVEL, WRITTEN, path_in_file, read_agent_keys
-from framework.config.yaml.document import MAX_SHOWN_CHARS, Document, DocumentError, KeyPath, read_document
-from framework.config.yaml.environment import variable_hint
-from framework.config.yaml.fixes import boolean_fix, key_fix, text_fix, value_fix
+from framework.config.yaml.document import (
+    MAX_SHOWN_CHARS,
+    Document,
+    DocumentError,
+    KeyPath,
+    boolean_fix,
+    key_fix,
+    read_document,
+    text_fix,
+    value_fix,
+)
 from framework.types.problem import Problem
 from framework.types.spec import RISKS, AgentSpec
 from framework.types.text import shorten
+
+_FILE = re.compile(r"(?<!\$)\$\{file:")
+_VARIABLE = re.compile(r"\$(?:\$|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\})")
+
+Unset = tuple[KeyPath, Problem]
+"""A value with a variable that is not set, or with a file where none is read."""
+
+
+def expand(document: Document, environ: Mapping[str, str]) -> tuple[dict[str, Any], list[Unset]]:
+    """Return the document's data with variables substituted, and each variable that is not set; it counts as empty."""
+    unset: list[Unset] = []
+
+    def fill(path: KeyPath, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: fill((*path, key), item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [fill((*path, index), item) for index, item in enumerate(value)]
+        if not isinstance(value, str) or "$" not in value:
+            return value
+        if _FILE.search(value):
+            if path[0] == "models" and path[2:] == ("api_key",):
+                return value  # the model's client reads the file whenever it changes
+            hint = "use a variable here, ${NAME}"
+            message = "files are read for the api_key of a model's alias only"
+            unset.append((path, document.problem(path, message, hint=hint)))
+        for name in _unset(value, environ):
+            hint = f"set it, or write ${{{name}:-default}}"
+            unset.append((path, document.problem(path, f"the variable {name} is not set", hint=hint)))
+        return _VARIABLE.sub(lambda match: _value(match, environ), value)
+
+    return fill((), document.data), unset
+
+
+def variable_hint(value: object) -> str | None:
+    """Return the hint on an invalid value of an agent file that contains `${VARIABLE}`; None without one."""
+    if not isinstance(value, str) or "${" not in value:
+        return None
+    return "variables are replaced in agentsd.yaml and plugins/*.yaml only: define an alias there, and write its name"
+
+
+def is_affected(path: KeyPath, unset: Iterable[Unset]) -> bool:
+    """Return whether the value at a path is, contains or is part of one with a variable that is not set."""
+    return any(path == where[: len(path)] or where == path[: len(where)] for where, _ in unset)
+
+
+def _unset(text: str, environ: Mapping[str, str]) -> Iterator[str]:
+    for match in _VARIABLE.finditer(text):
+        if match["name"] and match["default"] is None and match["name"] not in environ:
+            yield match["name"]
+
+
+def _value(match: re.Match[str], environ: Mapping[str, str]) -> str:
+    if match["name"] is None:
+        return "$"
+    return environ.get(match["name"]) or match["default"] or ""
+
+
+JsonObject = dict[str, Any]
+_MAX_ITEMS = 1000
+"""Length up to which the items of an invalid list are tried one by one."""
+_MAX_COMPARED_ITEMS = 100
+"""Items of a list that are kept at most if some exclude each other: each one is validated with those before it."""
+
+
+def merge_valid(
+    model: type[BaseModel], base: JsonObject, data: Mapping[str, Any], item_by_item: Collection[str] = ()
+) -> tuple[JsonObject, list[KeyPath]]:
+    """Merge the valid parts of `data` into `base`; return the result and the paths of the invalid parts.
+
+    Args:
+        model: the model that validates both.
+        base: valid data, as `model_dump(mode="json", by_alias=True)` returns it.
+        data: the values to merge.
+        item_by_item: dotted keys of lists whose invalid items may be dropped one by one.
+    """
+    invalid: list[KeyPath] = []
+
+    def merge(base: JsonObject, path: KeyPath, value: Any) -> JsonObject:
+        merged = _replaced(base, path, value)
+        if _is_valid(model, merged):
+            return merged
+        key = ".".join(map(str, path))
+        if isinstance(value, dict) and isinstance(get_dotted(base, key), dict):
+            for part, item in value.items():
+                base = merge(base, (*path, part), item)
+            return base
+        if isinstance(value, list) and len(value) <= _MAX_ITEMS and key in item_by_item:
+
+            def fits(items: list[Any]) -> bool:
+                return _is_valid(model, _replaced(base, path, items))
+
+            kept = [index for index, item in enumerate(value) if fits([item])]
+            if not fits([value[index] for index in kept]):
+                kept = _compatible(kept, lambda indexes: fits([value[index] for index in indexes]))
+            invalid.extend((*path, index) for index in range(len(value)) if index not in {*kept})
+            return _replaced(base, path, [value[index] for index in kept])
+        invalid.append(path)
+        return base
+
+    for key, value in data.items():
+        base = merge(base, (key,), value)
+    return base, invalid
+
+
+def _compatible(indexes: Sequence[int], fits: Callable[[list[int]], bool]) -> list[int]:
+    """Return the indexes of the first items that are valid together: duplicates of earlier ones are dropped."""
+    kept: list[int] = []
+    for index in indexes[:_MAX_COMPARED_ITEMS]:
+        if fits([*kept, index]):
+            kept.append(index)
+    return kept
+
+
+def get_dotted(data: Mapping[str, Any], key: str) -> Any:
+    """Return the value at a dotted key, or None."""
+    value: Any = data
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _is_valid(model: type[BaseModel], data: JsonObject) -> bool:
+    try:
+        model.model_validate(data)
+    except ValidationError:
+        return False
+    return True
+
+
+def _replaced(data: JsonObject, path: KeyPath, value: Any) -> JsonObject:
+    """Return a copy with the value at a path replaced."""
+    first, rest = str(path[0]), path[1:]
+    inner = data.get(first)
+    below = _replaced(inner if isinstance(inner, dict) else {}, rest, value) if rest else value
+    return {**data, first: below}
+
 
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
 

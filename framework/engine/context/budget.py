@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from framework.config.agents.budgets import Budgets, DefinedBudget
 from framework.config.agents.compile import Agent
+from framework.config.agents.models import Budgets, DefinedBudget
 from framework.config.overlay import SETTINGS_FILE
 from framework.llm.client import ModelInfo
 from framework.store.protocol import Store

@@ -25,7 +25,7 @@ import asyncio
 from dataclasses import replace
 from itertools import count
 
-from framework.config.agents.prices import OPT_OUT_HINT, price_hint
+from framework.config.agents.models import OPT_OUT_HINT, price_hint
 from framework.config.settings import ModelCallSettings
 from framework.engine.context.model_clients import ModelCaller, NamedClient, Permit
 from framework.engine.model_call.attempt import send_attempt

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from framework.config.agents.budgets import Budgets
 from framework.config.agents.compile import Agent
+from framework.config.agents.models import Budgets
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
 from framework.engine.context.policy import VerdictKind

@@ -16,8 +16,8 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from pydantic import BaseModel
 
-from framework.config.agents.budgets import Budgets
 from framework.config.agents.compile import Agent
+from framework.config.agents.models import Budgets
 from framework.config.generations.generation import Generation
 from framework.engine.context.budget import BudgetLedger
 from framework.engine.context.concurrency import ToolThreads

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
-from framework.config.agents.extensions import BUILTIN_EXECUTORS
+from framework.config.agents.compile import BUILTIN_EXECUTORS
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Gate, Generation
 from framework.config.settings import Settings

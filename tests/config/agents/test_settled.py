@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.config.agents.external_tools import ExternalTools
 from framework.config.agents.link_context import LinkContext, ParsedAgent
+from framework.config.agents.toolbox import ExternalTools
 from framework.config.files.snapshot import build_snapshot
 from framework.config.generations.builder import GenerationBuilder
 from framework.config.generations.generation import Generation, empty_generation

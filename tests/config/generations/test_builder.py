@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import framework.config
-from framework.config.agents.unexpected_errors import problem_from_exception
+from framework.config.agents.toolbox import problem_from_exception
 from framework.config.files.snapshot import Snapshot
 from framework.config.generations import builder, generation
 from framework.config.generations.builder import GenerationBuilder

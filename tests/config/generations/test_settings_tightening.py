@@ -14,7 +14,7 @@ from framework.config.api_keys import ApiKey
 from framework.config.generations.generation import Generation
 from framework.config.generations.reload_effects import RELOAD_EFFECTS, TIGHTENABLE_KEYS
 from framework.config.settings import Settings
-from framework.config.yaml.partial import get_dotted
+from framework.config.yaml.parse import get_dotted
 from framework.server.errors import Unauthenticated
 from framework.server.identity import access_check
 from tests.support.api_keys import key_entry, request_with

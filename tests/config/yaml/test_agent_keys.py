@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from framework.config.agents.compile import Agent
-from framework.config.agents.tightening import read_permissions, tighten_agent
+from framework.config.agents.link import read_permissions, tighten_agent
 from framework.config.yaml.agent_keys import LIMITS, TOP_LEVEL, WRITTEN, path_in_file
 from framework.config.yaml.parse import ParseError, parse_agent
 from framework.engine.context.policy import agent_verdict

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.config.yaml.fixes import apply_fixes
+from framework.config.yaml.document import apply_fixes
 from framework.config.yaml.parse import ParseError, parse, parse_agent
 from framework.types.case import CaseFile
 from framework.types.problem import Fix, Problem

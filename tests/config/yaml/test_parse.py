@@ -6,7 +6,7 @@ import pytest
 
 from framework.config.settings import Settings
 from framework.config.yaml.agent_keys import TOP_LEVEL
-from framework.config.yaml.fixes import apply_fixes
+from framework.config.yaml.document import apply_fixes
 from framework.config.yaml.parse import MAX_FILE_PROBLEMS, SETTINGS_KEYS, ParseError, parse_agent
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, ApprovalFrom, Rule, TemplateRef

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 import pytest
 
-from framework.config.agents.budgets import DefinedBudget
+from framework.config.agents.models import DefinedBudget
 from framework.engine.context.budget import BudgetLedger, ExpectedUse
 from framework.store.memory import MemoryStore
 from framework.types.budget import BudgetUse, CounterKey, SharedBudget

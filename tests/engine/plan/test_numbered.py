@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from framework import Edit
-from framework.cli.plan_text import as_text, read_text
+from framework.cli.confirm import as_text, read_text
 from framework.types.plan import Plan, PlanDraft
 from tests.support.plans import (
     Workshop,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from framework import AgentNotFound, RequestError, Runtime
 from framework.config.agents.compile import Agent
-from framework.config.agents.external_tools import ExternalTools
+from framework.config.agents.toolbox import ExternalTools
 from framework.config.files.snapshot import Snapshot
 from framework.config.generations.builder import GenerationBuilder
 from framework.config.generations.generation import empty_generation
