@@ -30,14 +30,12 @@ AGENT = "agents.d/billing.yaml"
 FILES = {
     "agentsd.yaml": "routing: {default_agent: billing}\n",
     AGENT: """\
-version: 1
-name: billing
 description: Looks up balances and pays invoices.
 instructions: You keep the books of a small company.
-skill_policy:
+tools:
   deny: [{tool: books.pay, when: {amount: "> 500"}, reason: above the limit}]
   allow: ["books.*"]
-runtime_policy: {risk_level: high}
+max_risk: high
 """,
     "plugins/books.py": '''\
 import asyncio
@@ -170,8 +168,8 @@ async def edit_while_running(project: Path) -> None:
         click.secho(f"\n(saving {AGENT}: 500 becomes 1000)", fg="yellow")
         await runtime.wait_generation(2)
         await pay(runtime)
-        file.write_text(file.read_text("utf-8").replace("risk_level", "risk_levle"), "utf-8")
-        click.secho(f"\n(saving {AGENT}: risk_levle instead of risk_level)", fg="yellow")
+        file.write_text(file.read_text("utf-8").replace("max_risk", "max_rsik"), "utf-8")
+        click.secho(f"\n(saving {AGENT}: max_rsik instead of max_risk)", fg="yellow")
         await runtime.wait_generation(3)
         for problem in runtime.catalog.current.errors:
             click.echo(str(problem))

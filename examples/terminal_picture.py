@@ -26,7 +26,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PICTURE = REPOSITORY / "docs/images/terminal.svg"
 COLUMNS = 92
 AGENT, PLUGIN = "agents.d/billing.yaml", "plugins/books.py"
-MISTAKE = ("risk_level:", "risk_levle:")
+MISTAKE = ("max_risk:", "max_rsik:")
 COMMANDS = (
     'agentsd run "balance of account 7001"',
     'agentsd run "pay 900 for invoice 2024"',

@@ -145,7 +145,7 @@ def test_default_durations_are_written_as_strings() -> None:
 # --- agreement with the loader
 
 
-@pytest.mark.parametrize(("place", "text"), [block for block in code_blocks("yaml") if "\nname:" in block[1]])
+@pytest.mark.parametrize(("place", "text"), [block for block in code_blocks("yaml") if "\ninstructions:" in block[1]])
 def test_every_documented_agent_is_valid(place: str, text: str) -> None:
     assert not refuses(AGENT, data_of(text))
 

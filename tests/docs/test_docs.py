@@ -27,8 +27,8 @@ def test_every_yaml_block_is_valid(place: str, text: str) -> None:
         parse(place, text.encode(), CaseFile)
     elif "mcp_servers:" in text:
         parse(place, text.encode(), Sources)
-    elif "\nname:" in text:
-        parse_agent(place, text.encode())
+    elif "\ninstructions:" in text:
+        parse_agent("agents.d/example.yaml", text.encode())
     else:
         document = read_document(place, text.encode())
         data, problems = expand(document, {})

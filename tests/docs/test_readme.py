@@ -78,7 +78,7 @@ def test_the_picture_in_the_readme_loads_nothing_and_is_small() -> None:
     assert set(re.findall(r"(?:url\(|href=\"|src=\")(https?://[^)\"]+)", svg)) == set()
     assert len(svg) < 100_000
     assert "above the limit" in svg
-    assert "risk_levle" in svg
+    assert "max_rsik" in svg
 
 
 def test_the_comparison_in_the_readme_is_the_one_with_the_sources() -> None:

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 import framework
 from framework.config.api_keys import ROLES, ApiKey
+from framework.config.yaml.agent_keys import LIMITS, WRITTEN
 from framework.engine.runtime.request import RunOptions
 from framework.types import errors
 from framework.types.budget import CounterScope, ReachedBudget, SharedBudget
@@ -102,11 +103,15 @@ def test_every_error_is_documented() -> None:
 
 
 def default_of(key: str) -> Any:
-    """The default of a key of an agent file, such as `runtime_policy.max_steps`."""
+    """The default of a key of an agent file, such as `limits.steps`."""
     value: Any = AgentSpec.model_validate(
         {"version": 1, "name": "a", "description": "a", "instructions": "a", "skill_policy": {"allow": []}}
     )
-    for part in key.split("."):
+    *above, last = key.split(".")
+    fields = {".".join(map(str, keys)): path for path, keys in sorted(WRITTEN.items(), key=lambda one: len(one[0]))}
+    confirm = {"approve_from.expires": "expires", "approve_from.on_expiry": "on_expiry"}
+    path = ("runtime_policy", "confirm", confirm[key]) if key in confirm else fields.get(key, (*above, last))
+    for part in map(str, path):
         value = getattr(value, "from_" if part == "from" else part)
     return value
 
@@ -129,10 +134,13 @@ def test_every_documented_default_of_an_agent_file_is_the_codes() -> None:
     for key, shown in table.items():
         number = re.fullmatch(r"(\d+)([smhd])", shown)
         assert (str(int(number[1]) * durations[number[2]]) if number else shown) == written(default_of(key)), key
-    limits = {f"runtime_policy.{name}" for name in type(default_of("runtime_policy")).model_fields} - {
-        "runtime_policy.confirm"
+    limits = {f"limits.{name}" for name in LIMITS if name != "budgets"} | {
+        "max_risk",
+        "approve_from",
+        "strict_arguments",
     }
-    assert limits | {f"plan.{name}" for name in type(default_of("plan")).model_fields} <= table.keys()
+    plan = {f"plan.{name}" for name in type(default_of("plan")).model_fields} - {"plan.approval"} | {"plan.approve"}
+    assert limits | plan <= table.keys()
 
 
 def test_every_key_and_counter_of_a_budget_is_documented() -> None:

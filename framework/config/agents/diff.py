@@ -59,10 +59,16 @@ def diff_agent(before: AgentSpec, after: AgentSpec) -> Iterator[Change]:
     if before is after or before == after:
         return
     old_data, new_data = (spec.model_dump(mode="json", by_alias=True) for spec in (before, after))
+    allowed: list[tuple[Any, Any]] = []
     for path, old, new in _leaves((), old_data, new_data):
         key = ".".join(path)
         if key in LIST_EFFECTS:
-            yield from _set_changes(before.name, key, old or [], new or [], LIST_EFFECTS[key])
+            found = [*_set_changes(before.name, key, old or [], new or [], LIST_EFFECTS[key])]
+            if key == "skill_policy.allow":
+                allowed = [(change.before, change.after) for change in found]
+            if key == "skill_policy.any_risk":  # said already by the change of `allow`
+                found = [change for change in found if (change.before, change.after) not in allowed]
+            yield from found
         else:
             effect = VALUE_EFFECTS.get(key, _neutral)(old, new)
             yield Change(agent=before.name, key=key, before=old, after=new, effect=effect)
