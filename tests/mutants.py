@@ -137,8 +137,8 @@ MUTANTS = (
     Mutant(LEDGER, "self.calls.get(path, call) is call and self._fits(call):", "True:", LEDGER_TEST),
     Mutant(LEDGER, "                if others and call.counters", "                if call.counters", LEDGER_TEST),
     Mutant("engine/model_call/retry", "failed.add(name)", "failed.discard(name)", "engine/model_call/test_retry"),
-    Mutant("engine/model_call/files", "request, messages=messages, media=media)", "request, media=media)", FILES_TEST),
-    Mutant("engine/model_call/files", "if info.accepts(part) is False:", "if False:", FILES_TEST),
+    Mutant("engine/model_call/retry", "request, messages=messages, media=media)", "request, media=media)", FILES_TEST),
+    Mutant("engine/model_call/retry", "if info.accepts(part) is False:", "if False:", FILES_TEST),
     Mutant(CATALOG, "if candidate.before is not self.current:", "if False:", CATALOG_TEST),
     Mutant(
         CATALOG,

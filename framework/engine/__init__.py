@@ -6,8 +6,7 @@ In reading order; each module imports only from those below it:
     work          What delivers queued and interrupted runs to the processes that execute them.
     drive         Drives a run: calls its executor, and sets the final state.
     plan          The plan executor: plan, get approval, execute the steps, answer from their results.
-    react         The ReAct executor: call the model and its tools until it answers.
-    run           One run in progress: the methods that executors call.
+    run           One run in progress: the methods that executors call, and the ReAct executor.
     run_trace     Spans and metrics of a run, its agents and their turns.
     routing       Chooses the agent for a message: by rules, or by asking a model.
     model_call    One model call: request, retries, fallbacks, reply.

@@ -15,13 +15,10 @@ from framework.config.templates.prompts import PromptError
 from framework.engine.context.concurrency import Confirmations
 from framework.engine.context.run_context import RunContext
 from framework.engine.model_call.preparation import prepare_run
-from framework.engine.model_call.structured_output import check_output, final_data
-from framework.engine.model_call.truncation import stop_if_truncated
-from framework.engine.model_call.turn import call_model
+from framework.engine.model_call.turn import call_model, check_output, final_data, stop_if_truncated
 from framework.engine.plan.executor import plan
-from framework.engine.react import react
 from framework.engine.routing.by_model import choose_agent
-from framework.engine.run import Executor, Run
+from framework.engine.run import Executor, Run, react
 from framework.engine.run_trace import AgentTrace
 from framework.engine.tool_call import hooks, results
 from framework.engine.tool_call.results import partial_output

@@ -22,8 +22,7 @@ from framework.engine.context.model_clients import NamedClient
 from framework.engine.context.run_context import RunContext, Services
 from framework.engine.model_call import turn as turns
 from framework.engine.model_call.preparation import shorten_conversation, warn_if_full
-from framework.engine.model_call.structured_output import typed_reply
-from framework.engine.model_call.truncation import complete_reply
+from framework.engine.model_call.turn import complete_reply, typed_reply
 from framework.engine.run_trace import open_step_span, record_reply
 from framework.engine.tool_call import call as tool_calls
 from framework.engine.tool_call import results
@@ -264,3 +263,12 @@ Executor = Callable[[Run], Awaitable[str]]
 
 Driver = Callable[[Run, Executor | None], Awaitable[Confirmations]]
 """Runs an executor on a run until it ends or pauses; passed in, because it calls the executors, which call the run."""
+
+
+async def react(run: Run) -> str:
+    """Call the model and the tools it requests, turn by turn, until it answers without a tool call."""
+    while True:
+        reply = run.state.last_reply or await run.ask_model()  # a reply may be left from before a pause or a crash
+        if not reply.tool_calls:
+            return reply.content
+        await run.call_tools(reply.tool_calls)

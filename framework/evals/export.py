@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from framework.tools.builtin.questions import ASK_USER
+from framework.tools.builtin.notes import ASK_USER
 from framework.types.case import SUB_AGENT_PREFIX
 from framework.types.errors import RequestError
 from framework.types.messages import REFUSED_STATUSES, Message, ToolResult

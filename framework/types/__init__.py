@@ -25,7 +25,6 @@ In reading order; each module imports only from those below it:
     flat_schema         The properties of a JSON Schema in one list, whatever choices it is composed of.
     frozen              The base class of immutable data, and durations.
     private_folder      The `.agentsd` folder for a project's data, accessible to its user only.
-    python_expression   Arithmetic, parsed with Python's own parser.
     strict_json         Strict JSON parsing (unique keys, finite numbers, bounded size), and digests of values.
     text                Text helpers: shorten, put on one line, suggest similar names, bound a pattern.
     trace               Finished spans as plain data.

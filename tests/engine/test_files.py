@@ -414,7 +414,7 @@ def test_earlier_files_that_the_next_model_does_not_accept_are_described(tmp_pat
 
 
 def test_the_oldest_files_are_described_when_a_request_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("framework.engine.model_call.files.MAX_REQUEST_MEDIA_BYTES", 8300)
+    monkeypatch.setattr("framework.engine.model_call.retry.MAX_REQUEST_MEDIA_BYTES", 8300)
     model = Model(calls(("draw", {"kind": "file"})), calls(("draw", {"kind": "large"}), prefix="d"), "done")
     (result,) = once(project(tmp_path), model, ["draw", PICTURE])
     *_, first, _, second = shown(model.requests[2])

@@ -70,7 +70,7 @@ class Format:
     @property
     def timeout(self) -> str:
         """The path of the constant with the timeout of its SDK."""
-        module = "openai.exchange" if self.name == "openai" else f"{self.name}.client"
+        module = "openai.client" if self.name == "openai" else self.name
         return f"framework.llm.{module}.SDK_TIMEOUT"
 
     def alias(self, url: str, more: str = "", *, api_key: str = "sk-test-1234567890") -> str:

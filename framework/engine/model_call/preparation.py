@@ -11,8 +11,7 @@ from functools import partial
 from framework.config.templates.prompts import PromptError
 from framework.conversation import extend_summary, summarized_count
 from framework.engine.context.run_context import RunContext
-from framework.engine.model_call.truncation import warn_truncated
-from framework.engine.model_call.turn import call_model, render, render_preamble, render_summary
+from framework.engine.model_call.turn import call_model, render, render_preamble, render_summary, warn_truncated
 from framework.llm.client import ModelRequest
 from framework.llm.json_protocol import request_valid_reply
 from framework.llm.request_cache import message_tokens

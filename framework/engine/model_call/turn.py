@@ -1,29 +1,261 @@
-"""One model turn: build the request from the conversation, call the model, and emit its reply."""
+"""One model turn: build the request from the conversation, call the model, emit its reply, and check its answer.
+
+An answer that must fit a schema or a type is parsed. A text that the output limit cut is continued, stops the run, or
+is reported, as the agent's `on_truncation` says. Only text is continued: a model that is asked to continue JSON begins
+a new object, so an answer that is requested as JSON is requested again as a whole if it does not fit its schema.
+"""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
 from math import inf
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from framework.config.templates.prompt_check import HTTP_TOOL, RunVariables
 from framework.conversation import last_messages
 from framework.engine.context.budget import ExpectedUse
 from framework.engine.context.model_clients import ModelCaller, NamedClient
 from framework.engine.context.run_context import RunContext
-from framework.engine.model_call.files import with_files
-from framework.engine.model_call.retry import complete_with_retries
-from framework.engine.model_call.structured_output import answer_instruction, response_schema
+from framework.engine.model_call.retry import complete_with_retries, with_files
 from framework.engine.tool_call.results import record_final_answer
-from framework.llm.client import ModelInfo, ModelReply, ModelRequest
-from framework.llm.request_cache import message_tokens
+from framework.llm.client import ModelInfo, ModelReply, ModelRequest, SendRequest
+from framework.llm.instructor_client import request_typed_output
+from framework.llm.json_protocol import request_valid_reply, strip_fence
+from framework.llm.request_cache import estimate_tokens, message_tokens
 from framework.tools.builtin.notes import TODO, TODO_MARKS
-from framework.types.errors import ConfigError, LimitExceeded, ModelError
+from framework.tools.schema.arguments import ArgumentsError, SchemaArguments, bounded_model
+from framework.types.errors import AgentsdError, ConfigError, LimitExceeded, ModelError
 from framework.types.events import ContentReceived, Thought
+from framework.types.flat_schema import ANY_OBJECT
 from framework.types.messages import Message, ToolDefinition, Usage, late_guidance
 from framework.types.plan import read_items
-from framework.types.text import one_line
+from framework.types.strict_json import read_json
+from framework.types.text import fix_surrogates, one_line
+
+T = TypeVar("T", bound=BaseModel)
+AskTyped = Callable[[type[BaseModel], Message], Awaitable[BaseModel]]
+"""Calls the model for an instance of a type, with an instruction at the end of the request."""
+_FORM = "Your final answer is one JSON object and nothing else: no other text and no code fence."
+_SCHEMA = "It fits this JSON Schema:"
+_INSTRUCTION = "Repeat your complete answer as the arguments of {name}. Use only what the conversation contains."
+
+# --- the final answer
+
+
+def response_schema(run: RunContext) -> Mapping[str, Any] | None:
+    """Return the JSON Schema that the final answer must fit, `{}` for any JSON object, or None for text."""
+    response_format, schema = run.state.model_settings.response_format, run.state.output_schema
+    if response_format == "text" or (schema is None and response_format is None):
+        return None
+    if run.model_caller.primary().info.stand_in:
+        return None
+    if schema is None or schema == ANY_OBJECT:
+        return {}
+    return schema if schema.get("type") == "object" else None
+
+
+def answer_instruction(run: RunContext) -> Iterator[str]:
+    """Yield the lines of the system message that describe the answer's schema, unless the model learns it otherwise."""
+    schema, info = response_schema(run), run.model_caller.primary().info
+    if schema is None or info.describes_json:
+        return
+    if schema and info.holds_schema(with_tools=bool(run.agent.toolset.definitions)):
+        return
+    yield _FORM
+    if schema:
+        yield f"{_SCHEMA}\n{json.dumps(schema, ensure_ascii=False, separators=(',', ':'))}"
+
+
+def check_output(output: object, executor: str) -> str:
+    """Return an executor's output as valid Unicode; raises ConfigError if it is not a string."""
+    if not isinstance(output, str):
+        raise ConfigError(f"executor {executor} returned {type(output).__name__}; expected str, the answer's text")
+    return fix_surrogates(output)
+
+
+async def final_data(run: RunContext, text: str, ask: AskTyped) -> Any:
+    """Return the answer as JSON data of the requested type, or None if no type is requested.
+
+    Args:
+        run: the run that ends with the answer.
+        text: the answer.
+        ask: calls the model for the answer again, if the text is not such data.
+
+    Raises:
+        ModelError: the model did not return such data.
+        LimitExceeded: a limit is used up.
+    """
+    output = _output_type(run)
+    if output is None:
+        return _any_object(text) if run.state.model_settings.response_format == "json" else None
+    try:
+        answer = output.model_validate_json(strip_fence(text.strip()))
+    except ValidationError:
+        instruction = late_guidance(_INSTRUCTION.format(name=output.__name__))
+        answer = await ask(output, instruction)
+    run.keep_answer(answer)
+    return answer.model_dump(mode="json", by_alias=True)  # so that it fits the schema that was requested
+
+
+def _any_object(text: str) -> dict[str, Any] | None:
+    """Return the JSON object that an answer consists of, or None if it is something else."""
+    try:
+        value = read_json(strip_fence(text.strip()))
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _output_type(run: RunContext) -> type[BaseModel] | None:
+    requested = run.services.output_type
+    if requested is not None and run.parent is None:
+        return bounded_model(requested)
+    schema = run.state.output_schema
+    return None if schema is None else _model_of(schema)
+
+
+def _model_of(schema: dict[str, Any]) -> type[BaseModel]:
+    """Return a model that accepts what an object's JSON Schema accepts; raises ConfigError for an invalid schema."""
+    arguments = SchemaArguments(schema)
+
+    class Answer(BaseModel):
+        """The answer."""
+
+        model_config = ConfigDict(extra="allow")
+
+        @model_validator(mode="before")
+        @classmethod
+        def _fits(cls, data: Any) -> Any:
+            if not isinstance(data, dict):
+                raise ValueError("an object is expected")
+            try:
+                return arguments.bind(data)
+            except ArgumentsError as error:
+                raise ValueError(error.message) from None
+
+        @classmethod
+        def model_json_schema(cls, *_: Any, **__: Any) -> dict[str, Any]:
+            return {**deepcopy(arguments.schema), "title": cls.__name__}  # the name of the tool
+
+    return Answer
+
+
+# --- typed replies
+
+
+async def typed_reply(info: ModelInfo, call: SendRequest, request: ModelRequest, output: type[T]) -> T:
+    """Call a model for an instance of `output`: natively if the model supports it, else through Instructor.
+
+    Args:
+        info: the model that is called.
+        call: sends a request; its errors propagate unchanged.
+        request: the request.
+        output: a pydantic model class.
+
+    Raises:
+        ModelError: the answer does not fit `output`, after all retries.
+    """
+    if not info.typed:
+        return await request_typed_output(call, request, output, by_schema=info.any_schema)
+    reply = await request_valid_reply(call, request)
+    try:
+        return output.model_validate_json(reply.message.content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        place = ".".join(str(part) for part in first["loc"]) or "it"
+        raise ModelError(f"the answer does not fit {output.__name__}: {place}: {first['msg']}") from None
+
+
+MAX_CONTINUATIONS = 5
+"""Maximum number of requests that continue one answer; each is a step of the run."""
+_CONTINUE = Message(
+    role="user",
+    content="Your answer was cut at the output limit. Continue it exactly where it ends: the next character that you "
+    "write is appended to it. Repeat nothing, and add no remark about the interruption.",
+)
+
+
+async def complete_reply(
+    run: RunContext, send: Callable[[ModelRequest], Awaitable[ModelReply]], request: ModelRequest, cut: ModelReply
+) -> ModelReply:
+    """Return a cut reply, continued if the agent asks for it; warn if it is still incomplete.
+
+    The parts are one message with one id: listeners receive the deltas of a continuation as further text of it.
+
+    Args:
+        run: the run that receives the answer.
+        send: calls the model; each call is a step.
+        request: the request that the reply answers.
+        cut: the reply, whose finish reason is `length`.
+
+    Raises:
+        ModelError, LimitExceeded: a continuation failed. The text so far becomes the run's output.
+    """
+    continuations = 0
+    if run.agent.spec.on_truncation == "continue" and request.json is None:
+        try:
+            while cut.finish_reason == "length" and continuations < MAX_CONTINUATIONS:
+                continuations += 1
+                messages = (*request.messages, cut.message, _CONTINUE)
+                part = await send(replace(request, messages=messages, continued=cut))
+                has_progress = part.message.content.strip() and part.message.content not in cut.message.content
+                cut = _joined(cut, part)
+                if not has_progress:
+                    break
+        except BaseException as error:  # a timeout or a cancellation, too
+            await _record_unfinished(run, cut, error)
+            raise
+    if cut.finish_reason == "length":
+        await warn_truncated(run, continuations)
+    return cut
+
+
+async def warn_truncated(run: RunContext, continuations: int = 0) -> None:
+    """Warn that the output limit cut an answer, and name the setting that raises the limit."""
+    again = f", and still incomplete after {continuations} continuations" if continuations else ""
+    if run.state.model_settings.max_tokens is None:
+        where = "at the model's own output limit"
+        advice = "raise it with model_settings.max_tokens"
+    else:
+        place = run.agent.place("model_settings", "max_tokens")
+        where, advice = "by max_tokens", f"raise model_settings.max_tokens ({place})"
+    await run.warn("truncated", f"the answer was cut {where}{again}: {advice}")
+
+
+def stop_if_truncated(run: RunContext, output: str) -> None:
+    """Raise LimitExceeded if the answer is incomplete and the agent's `on_truncation` is `stop`."""
+    if run.agent.spec.on_truncation == "stop":
+        written = run.state.model_settings.max_tokens or estimate_tokens(output)
+        place = run.agent.place("on_truncation")
+        raise LimitExceeded("length", used=written, allowed=written, place=place)
+
+
+def _joined(cut: ModelReply, part: ModelReply) -> ModelReply:
+    """Return the reply with the part appended; its reasoning is that of the calls, if it ends with calls."""
+    reasoning = part.message.reasoning
+    if reasoning is None and not part.message.tool_calls:
+        reasoning = cut.message.reasoning
+    text = cut.message.content + part.message.content
+    return replace(part, message=part.message.model_copy(update={"content": text, "reasoning": reasoning}))
+
+
+async def _record_unfinished(run: RunContext, cut: ModelReply, error: BaseException) -> None:
+    """Append the text so far to the conversation of a run that ends here; a suspended run repeats the turn instead."""
+    if run.services.journal.is_suspended:
+        return
+    run.state.truncated = True
+    run.state.replies.append(len(run.state.messages))
+    run.state.messages.append(cut.message)
+    if isinstance(error, AgentsdError) and not run.is_guarded:
+        message_id = error.message_id if isinstance(error, ModelError) else None
+        await run.emit(ContentReceived, message_id=message_id or cut.message_id, text=cut.message.content)
+
 
 _ACTIONABLE_LIMITS = ("max_steps", "max_tool_calls", "max_total_tokens", "max_cost_usd", "context")
 """Limits that a model can avoid by finishing early."""

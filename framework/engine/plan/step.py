@@ -22,8 +22,7 @@ from framework.engine.plan.planner import (
 )
 from framework.engine.plan.references import referring_parameters, resolve_references
 from framework.engine.plan.trace import plan_step_span, record_step_end
-from framework.engine.react import react
-from framework.engine.run import Run
+from framework.engine.run import Run, react
 from framework.engine.tool_call.call import RETRYABLE, retry_delay
 from framework.engine.tool_call.results import observation, record_result
 from framework.types.errors import ToolError

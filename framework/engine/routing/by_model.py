@@ -19,7 +19,7 @@ from framework.engine.context.budget import Budget
 from framework.engine.context.event_hub import TextKind
 from framework.engine.context.model_clients import ModelCaller, ModelClients
 from framework.engine.model_call.retry import complete_with_retries
-from framework.engine.model_call.structured_output import typed_reply
+from framework.engine.model_call.turn import typed_reply
 from framework.engine.routing.rules import Route, RoutingCall, default_route
 from framework.llm.client import ModelInfo, ModelRequest, SendRequest
 from framework.telemetry.content import Content

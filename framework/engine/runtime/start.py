@@ -17,7 +17,7 @@ from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
 from framework.engine.context.budget import BudgetLedger
 from framework.engine.context.model_clients import ModelClients
-from framework.engine.model_call.files import require_accepted
+from framework.engine.model_call.retry import require_accepted
 from framework.engine.routing.by_model import route_by_model
 from framework.engine.routing.rules import Route, choose_route, known_route
 from framework.engine.run_trace import RunTrace

@@ -20,7 +20,7 @@ from framework.engine.tool_call.results import to_json
 from framework.telemetry import names, plugin_span
 from framework.telemetry.plugin_span import PluginSpan
 from framework.telemetry.redact import places
-from framework.tools.builtin.questions import ASK_USER
+from framework.tools.builtin.notes import ASK_USER
 from framework.tools.declaration import Extension
 from framework.tools.tool import Session, ToolContext, ToolSpan, idempotency_key
 from framework.types.errors import Paused, Refused, ToolError

@@ -8,11 +8,9 @@ In reading order; each module imports only from those below it:
     json_query        `json_transform`: evaluates JMESPath expressions in a separate process.
     jmespath_process  The script of that process: evaluates one JMESPath expression within limits.
     files             `list_dir` and `read_file`.
-    calculator        `calculator`.
-    arithmetic        Parses and evaluates arithmetic on exact fractions.
+    calculator        `calculator`: arithmetic on exact fractions.
     formatting        `format_text` and `echo`.
-    notes             `session_set`, `session_get` and `todo`: data kept for the conversation.
-    questions         `ask_user`: pauses the run until the user answers.
+    notes             `session_set`, `session_get`, `todo`: data of the conversation; `ask_user`: a question.
     http              `http_request`: one request to an allowed server.
 """
 
@@ -24,8 +22,7 @@ from framework.tools.builtin.formatting import echo, format_text
 from framework.tools.builtin.http import http_request
 from framework.tools.builtin.json_query import json_transform
 from framework.tools.builtin.logs import log_transform
-from framework.tools.builtin.notes import session_get, session_set, todo
-from framework.tools.builtin.questions import ask_user
+from framework.tools.builtin.notes import ask_user, session_get, session_set, todo
 from framework.tools.builtin.search import search_files
 from framework.tools.builtin.writing import edit_file, write_file
 from framework.tools.tool import Tool

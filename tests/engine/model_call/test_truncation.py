@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import LimitExceeded, RunResult, Runtime, tool
-from framework.engine.model_call.truncation import MAX_CONTINUATIONS
+from framework.engine.model_call.turn import MAX_CONTINUATIONS
 from framework.llm.client import ModelReply, ModelRequest
 from framework.replay.player import load_stored_run, replay
 from framework.testing import Crash, JsonStore, ScriptedModel, Turn, calls
