@@ -274,7 +274,8 @@ class RuntimePolicy(Limits):
     """Limits, risk and confirmation."""
 
     risk_level: Risk = "medium"
-    """Highest risk of tools that the agent may use. Tools with a higher risk are denied."""
+    """Highest risk of tools that the agent may use. Tools with a higher risk are denied, unless `tools` names them
+    without a wildcard."""
     confirm: ConfirmPolicy = ConfirmPolicy()
     """Which tool calls need a person's approval because of their risk."""
     strict_arguments: Annotated[bool, Field(strict=True)] = False

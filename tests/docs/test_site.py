@@ -113,7 +113,7 @@ QUESTIONS = {
     "compare models": "Test agents",
     "prompt injection": "Security",
     "approve_from": "Questions and answers",
-    "max_risk": "Keys of agent files",
+    "max_risk": "Questions and answers",
     "max steps": "Keys of agent files",
     "fork": "Conversations",
     "workers": "Operate a server",
