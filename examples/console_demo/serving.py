@@ -18,11 +18,10 @@ from examples.console_demo.edits import EDITS, MISTAKE, apply_edit, undo_edits
 from examples.console_demo.history import seed
 from examples.console_demo.model import LIVE, Pace, shop_models
 from framework import Runtime
-from framework.server.app import create_app
-from framework.server.event_feed import ConfigFeed
-from framework.server.housekeeping import housekeeping
-from framework.server.open_streams import OpenStreams
-from framework.telemetry.server_metrics import ServerMetrics
+from framework.server.event_stream import ConfigFeed, OpenStreams
+from framework.server.process import create_app
+from framework.server.startup import housekeeping
+from framework.telemetry.metrics import ServerMetrics
 
 SHOP = Path(__file__).resolve().parent / "shop"
 STORE = "sqlite:///.agentsd/state.db"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from examples.reference.markdown import code, table
 from framework.cli import config as config_command
 from framework.server import errors as server_errors
-from framework.server import listen_socket, stopping
+from framework.server import listen_socket, startup
 from framework.server.agui import request as agui_request
 from framework.server.openai import exchange
 from framework.tools import http_hosts
@@ -19,7 +19,7 @@ from framework.types.report import WARNINGS
 
 MODULES = (
     *(errors, arguments, json_schema, client, urls, http_hosts),
-    *(server_errors, agui_request, exchange, listen_socket, stopping, config_command),
+    *(server_errors, agui_request, exchange, listen_socket, startup, config_command),
 )
 """Where errors are defined: those of runs and tools first, then those of the server and of commands."""
 _OPENING = """\

@@ -38,11 +38,9 @@ In reading order; each module imports only from those below it:
     run_view       Shows a run on a terminal: tree, text as it arrives, status line.
     show           Formats events as text, one line per event.
     exporting      Sends the traces of a command to a backend.
-    indexed        The help of commands from the index, without importing them.
     lazy           Command groups that import a command when it is called.
     live_area      Lines at the bottom of a terminal that change, below output that stays.
     terminal       Reads input and editor text, and handles Ctrl-C.
     options        Options and arguments that several commands share.
-    project_words  Names of a project for completions.
     command_index  The generated index of all commands: help and options.
 """

@@ -6,12 +6,14 @@ import gc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
+from itertools import takewhile
 from keyword import iskeyword
 from types import MappingProxyType
 from typing import Any
 
 import click
 
+from framework.cli.command_index import CommandEntry, find_entry, read_index
 from framework.cli.terminal import draws, raw_stderr
 from framework.types.text import did_you_mean
 
@@ -77,3 +79,43 @@ class LazyGroup(click.Group):
         """Write the list of commands."""
         with formatter.section("Commands"):
             formatter.write_dl(list(self._commands_of.items()))
+
+
+_HELP_FLAGS = frozenset({"-h", "--help"})
+
+
+class IndexedRoot(LazyGroup):
+    """The `agentsd` command. It prints the help of each command below it from the index."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command to call, or one that prints its help if the arguments ask for that."""
+        options = [*takewhile(lambda word: word != "--", args)]
+        if _HELP_FLAGS.isdisjoint(options):
+            return super().resolve_command(ctx, args)
+        path, entry = find_entry(read_index(), options)
+        if not path or (entry["commands"] and options[len(path)] not in _HELP_FLAGS):  # an unknown name
+            return super().resolve_command(ctx, args)
+        return " ".join(path), IndexedHelp(entry), ["--help"]
+
+
+class IndexedHelp(click.Command):
+    """Prints the help of a command as the command itself would."""
+
+    def __init__(self, entry: CommandEntry) -> None:
+        """Take the entry of the command."""
+        super().__init__(None, help=entry["help"])
+        self._entry = entry
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the signature is click's
+        """Return the words of the usage line."""
+        return [*self._entry["usage"]]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
+        """Write the options, and the commands of a group."""
+        with formatter.section("Options"):
+            formatter.write_dl([(flags, text) for flags, text in self._entry["options"]])
+        if commands := self._entry["commands"]:
+            with formatter.section("Commands"):
+                formatter.write_dl([(name, one["summary"]) for name, one in commands.items()])

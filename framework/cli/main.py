@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from framework.cli.indexed import IndexedRoot
+from framework.cli.lazy import IndexedRoot
 from framework.cli.terminal import THREAD, protected, say
 from framework.telemetry.redact import MaskingFormatter
 from framework.types.errors import EXIT_CANCELLED, EXIT_USAGE, AgentsdError, ConfigError, exit_code_of

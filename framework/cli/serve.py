@@ -24,7 +24,7 @@ from framework.config.overlay import environment_in
 from framework.config.settings import LogFormat, Settings
 from framework.engine.runtime.runtime import Runtime
 from framework.telemetry.json_log import JsonFormatter
-from framework.telemetry.prometheus import collect_metrics
+from framework.telemetry.setup import collect_metrics
 from framework.tools.child_processes import forbid_inspection
 from framework.types.errors import AgentsdError, ConfigError, exit_code_of
 from framework.types.extras import install_command

@@ -4,45 +4,30 @@ In reading order; each module imports only from those below it:
 
     process           `agentsd serve`: runs a runtime and its HTTP server until a signal stops them.
     worker            `agentsd worker`: executes queued and interrupted runs until a signal stops it.
-    app               The FastAPI app of `agentsd serve`: the routes of a runtime, those for operations, the console.
     console           `/` and `/console/…`: the web page for people, from the static files of `framework/console`.
-    operations_api    `/health`, `/ready` and `/metrics`: for load balancers, orchestrators and Prometheus.
-    store_check       Checks whether a server can save to its store.
     routes            The router with all routes of a runtime.
+    operations_api    `/health`, `/ready` and `/metrics`: for load balancers, orchestrators and Prometheus.
     agui              `/agui`: runs of agents for user interfaces that speak AG-UI.
     mcp               `/mcp` and `agentsd mcp`: agents as tools of other programs.
     conversation_api  `/conversations`: lists, shows and deletes conversations.
     usage_api         `/usage`: runs, tokens, cost, latency and errors over time, by agent, model and more.
-    fleet_api         `/fleet`: the processes that share the store, and what waits where and why.
     approvals_api     `/approvals`: lists what runs wait for, and what was decided.
     runs_api          `/runs`: starts, lists, shows, follows, decides and cancels runs.
     replay_api        `/runs/{run_id}/files`, `/test-case` and `/replay`: what a run ran on, and how to repeat it.
-    chat_api          `/chat`: sends a message to an agent, and returns its answer, or its events as a stream.
     openai            `/v1`: agents as models for OpenAI's clients.
-    run_stream        The events of a run as server-sent events.
-    run_service       Starts, follows, continues and cancels runs for an identity: the way to a run of every protocol.
     run_schemas       The response bodies of the routes for runs and conversations, unredacted.
-    run_requests      The request bodies of the routes that start runs and decide about them.
-    owned             Loads runs and conversations for an identity. No route loads them in any other way.
-    identity_api      `/me`: who the client of a request is, what it may do, and what this server offers.
-    events_api        `/events`: configuration events as server-sent events.
+    run_service       Starts, follows, continues and cancels runs for an identity: the way to a run of every protocol.
     config_api        `/config`: the live configuration, its history, and rollbacks.
     files_api         `/config/files` and `/config/check`: the project's files, a check of edits, and edits.
     agents_api        `/agents`: the agents that are available, and what each of them may do.
     keyed_responses   Repetitions of requests with an `Idempotency-Key`: they get the first one's response.
-    paging            Pages of lists: `limit`, `cursor`, and `next` of the response.
     openapi           `/openapi.json`: describes the routes, with an example for each body.
     event_stream      A response of server-sent events: headers, heartbeats, clients that leave, errors.
     request_handling  Applies to every route: access check, limits of request bodies, strict JSON, error responses.
-    request_observer  Observes each request: counts event streams and rejections, and logs requests if enabled.
-    event_feed        Numbers configuration events, and keeps the last ones for clients that reconnect.
-    open_streams      The open event streams of a server, which end when it stops.
     key_limits        Limits of each key: requests that start runs, runs in progress, and open event streams.
     identity          The identity of a client: its tenant and user, its agents and roles, and its limits.
+    startup           Starts and stops a server or worker, and the work that it does beside requests.
     listen_socket     Binds the socket of the server, and explains why an address is not available.
-    housekeeping      Periodic work on stored runs: continues interrupted ones, expires decisions, prunes old runs.
-    opening           Opens the store, the work source and the runtime of a process.
-    stopping          Stops a process in order at the first signal, and at once at the second.
     wording           Why a run has no answer, and what it asks, in words.
     schemas           The request and response bodies of the routes. Secrets are redacted before they are sent.
     errors            The errors of the API, and their JSON: `{"error": {"code", "type", "message", "param"}}`.

@@ -11,11 +11,9 @@ from fastapi.responses import Response
 
 from framework.engine.runtime.runtime import Runtime
 from framework.server.identity import identity_of, requires
-from framework.server.owned import count_runs_for, list_runs_for
-from framework.server.paging import Cursor, OldCursor, PageSize, either, page_of
-from framework.server.request_handling import verbatim_response
-from framework.server.run_requests import Id
-from framework.server.run_schemas import ApprovalList, PendingRun
+from framework.server.request_handling import Cursor, OldCursor, PageSize, either, page_of, verbatim_response
+from framework.server.run_schemas import ApprovalList, Id, PendingRun
+from framework.server.run_service import count_runs_for, list_runs_for
 from framework.server.schemas import ResponseModel
 from framework.store.protocol import RunInfo, RunQuery
 from framework.types.report import Status

@@ -15,8 +15,7 @@ from framework.server.files_api import GenerationDetail, generation_detail
 from framework.server.identity import identity_of, requires
 from framework.server.keyed_responses import IdempotencyHeader, KeyedResponses
 from framework.server.openapi import error_responses
-from framework.server.paging import Cursor, OptionalSize, page_of
-from framework.server.request_handling import json_response
+from framework.server.request_handling import Cursor, OptionalSize, json_response, page_of
 from framework.server.schemas import ConfigHistory, LiveConfig, PastConfig, Rollback
 from framework.types.errors import ConfigError
 

@@ -12,17 +12,17 @@ from framework.engine.runtime.runtime import Runtime
 from framework.server.identity import identity_of, requires
 from framework.server.keyed_responses import IdempotencyHeader, KeyedResponses
 from framework.server.openapi import error_responses
-from framework.server.owned import list_conversations_for, load_conversation_for
-from framework.server.paging import Cursor, PageSize
-from framework.server.request_handling import verbatim_response
-from framework.server.run_requests import ForkBody, Id
+from framework.server.request_handling import Cursor, PageSize, verbatim_response
 from framework.server.run_schemas import (
     ConversationDetail,
     ConversationList,
     ConversationSummary,
     DeletedConversation,
+    ForkBody,
     ForkedConversation,
+    Id,
 )
+from framework.server.run_service import list_conversations_for, load_conversation_for
 from framework.store.conversation_lists import SEARCHED_CONVERSATIONS, ConversationQuery
 from framework.store.protocol import SEARCHED_TEXTS
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from secrets import token_hex
 from typing import Any
+from weakref import WeakValueDictionary
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,9 +18,153 @@ from starlette.types import Message, Receive, Scope, Send
 
 from framework.server.errors import error_body
 from framework.server.identity import is_current
-from framework.server.open_streams import OpenStreams
 from framework.server.request_handling import internal_error_body
+from framework.server.schemas import redact_changes, redact_problems
 from framework.types.errors import AgentsdError
+from framework.types.events import ConfigRejected, ConfigReloaded, wire
+from framework.types.redact import redact_data
+
+MAX_HELD_BYTES = 64 * 1024 * 1024
+"""Limit of the events that clients have not read yet, in all streams together; what several read counts once."""
+
+
+class EncodedEvent:
+    """An event as it is sent, which all of its readers share while one of them has not read it."""
+
+    __slots__ = ("__weakref__", "data")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+
+class OpenStreams:
+    """The open streams of a server. `close` ends them, so that their clients reconnect, to another process."""
+
+    def __init__(self, max_held_bytes: int = MAX_HELD_BYTES) -> None:
+        self._ends: set[Callable[[], object]] = set()
+        self._is_closed = False
+        self._max_held_bytes = max_held_bytes
+        self._sending: dict[object, tuple[bytes, Callable[[], object]]] = {}
+        """What is being sent, and how to end its stream; those that wait longest for their client first."""
+        self._copies: Counter[int] = Counter()
+        """Number of streams that send the same bytes, by the identity of these."""
+        self.held_bytes = 0
+        """Size of what is being sent."""
+        self.encoded = WeakValueDictionary[tuple[str, int], EncodedEvent]()
+        """Events that are being sent, by run and number."""
+
+    @contextmanager
+    def add(self, end: Callable[[], object]) -> Iterator[None]:
+        """Have `close` call `end` while the context is open; call it now if it was called before."""
+        self._ends.add(end)
+        if self._is_closed:
+            end()
+        try:
+            yield
+        finally:
+            self._ends.discard(end)
+
+    @contextmanager
+    def sending(self, data: bytes, end: Callable[[], object]) -> Iterator[None]:
+        """Count what a stream sends while the context is open.
+
+        Beyond the limit, `end` is called for the streams whose clients have not read for longest: they reconnect.
+        """
+        key = object()
+        self._sending[key] = (data, end)
+        self._copies[id(data)] += 1
+        self.held_bytes += len(data) if self._copies[id(data)] == 1 else 0
+        while self.held_bytes > self._max_held_bytes and len(self._sending) > 1:
+            oldest = next(iter(self._sending))
+            self._sending[oldest][1]()
+            self._forget(oldest)
+        try:
+            yield
+        finally:
+            self._forget(key)
+
+    def _forget(self, key: object) -> None:
+        data, _ = self._sending.pop(key, (b"", None))
+        if data:
+            self._copies[id(data)] -= 1
+            if not self._copies[id(data)]:
+                del self._copies[id(data)]
+                self.held_bytes -= len(data)
+
+    def close(self) -> None:
+        """End the open streams, and those that open later."""
+        self._is_closed = True
+        for end in [*self._ends]:
+            end()
+
+
+MAX_EVENTS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class FeedEvent:
+    """An event with its number, starting at 1."""
+
+    number: int
+    data: dict[str, Any]
+    """The event as wire data, with secrets redacted."""
+
+
+class ConfigFeed:
+    """Keeps the last `MAX_EVENTS` events. Listeners pull them, so a slow one misses events and delays no other."""
+
+    def __init__(self) -> None:
+        self._origin = token_hex(4)
+        """A random prefix of event ids, which separates this process from earlier ones."""
+        self._events: deque[FeedEvent] = deque(maxlen=MAX_EVENTS)
+        self._count = 0
+        self._changed = asyncio.Event()
+        self.closed = False
+
+    @property
+    def count(self) -> int:
+        """The number of the last event; 0 before the first."""
+        return self._count
+
+    def add(self, event: ConfigReloaded | ConfigRejected) -> None:
+        """Add an event. Pass this method to `catalog.subscribe`."""
+        event = event.model_copy(update={"problems": redact_problems(event.problems)})
+        if isinstance(event, ConfigReloaded):
+            event = event.model_copy(update={"changes": redact_changes(event.changes)})
+        self._count += 1
+        self._events.append(FeedEvent(self._count, redact_data(wire(event))))
+        self._wake()
+
+    def close(self) -> None:
+        """Close the feed, and end all streams."""
+        self.closed = True
+        self._wake()
+
+    async def wait_after(self, number: int) -> Sequence[FeedEvent]:
+        """Wait for events after `number`, and return those still kept. Return none once the feed is closed."""
+        while not self.closed and self._count <= number:
+            await self._changed.wait()
+        return () if self.closed else [item for item in self._events if item.number > number]
+
+    def id_of(self, item: FeedEvent) -> str:
+        """Return the id of an event on the wire."""
+        return f"{self._origin}-{item.number}"
+
+    def number_of(self, last_id: str | None) -> int:
+        """Return the number of the last event that a client has seen.
+
+        Without an id, that is the last event. An id of another process is 0: the client gets all kept events.
+        """
+        if last_id is None:
+            return self._count
+        origin, _, number = last_id.partition("-")
+        is_own = origin == self._origin and number.isascii() and number.isdecimal() and len(number) < 20
+        return min(int(number), self._count) if is_own else 0
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
 
 HEARTBEAT_SECONDS = 15.0
 """Interval of comments on a stream, so that proxies do not close it while it is idle."""

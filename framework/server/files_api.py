@@ -35,8 +35,7 @@ from framework.server.errors import (
 )
 from framework.server.identity import identity_of, requires
 from framework.server.openapi import error_responses
-from framework.server.paging import Cursor, OptionalSize, page_of
-from framework.server.request_handling import json_response
+from framework.server.request_handling import Cursor, OptionalSize, json_response, page_of
 from framework.server.schemas import (
     CheckedConfig,
     PastConfig,

@@ -1,20 +1,64 @@
-"""`/health`, `/ready` and `/metrics`: for load balancers, orchestrators and Prometheus."""
+"""What operators and clients ask of a server itself: health, identity, processes, events."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import AsyncGenerator, Callable
+from typing import Annotated
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Header, Request, Response
+from fastapi.responses import StreamingResponse
 
+from framework.config.api_keys import ROLES, Role
 from framework.engine.runtime.runtime import Runtime
 from framework.server.errors import MetricsUnavailable
-from framework.server.identity import Identify, check_access, require, requires
-from framework.server.request_handling import guarded_route, json_response, with_security_headers
-from framework.server.schemas import HealthResponse, ReadinessResponse, redact_problems
-from framework.server.store_check import StoreCheck
-from framework.telemetry.prometheus import Scrape
-from framework.types.errors import RequestError
+from framework.server.event_stream import ConfigFeed, EventStreamResponse, OpenStreams, encode_event
+from framework.server.identity import Identify, Identity, check_access, identity_of, require, requires
+from framework.server.key_limits import KeyLimits
+from framework.server.openapi import STREAM_RESPONSE, error_responses
+from framework.server.request_handling import guarded_route, json_response, verbatim_response, with_security_headers
+from framework.server.run_service import read_fleet_for
+from framework.server.schemas import HealthResponse, ReadinessResponse, ResponseModel, redact_problems
+from framework.store.protocol import Store
+from framework.telemetry.setup import Scrape
+from framework.types.errors import AgentsdError, RequestError
+from framework.types.fleet import Fleet
+from framework.types.version import installed_version
+
+log = logging.getLogger(__name__)
+
+
+_TIMEOUT_SECONDS = 2.0
+_MAX_AGE_SECONDS = 1.0
+
+
+class StoreCheck:
+    """Writes to the store: at most once a second and one write at a time, however often it is called.
+
+    A store on a full disk can still be read.
+    """
+
+    def __init__(self, store: Store, timeout: float = _TIMEOUT_SECONDS) -> None:
+        self._store, self._timeout = store, timeout
+        self._write: asyncio.Task[bool] | None = None
+        self._written_at = 0.0
+
+    async def can_save(self) -> bool:
+        """Return whether the store saved within the time limit. A slow write counts as a failure."""
+        now = asyncio.get_running_loop().time()
+        if self._write is None or (self._write.done() and now - self._written_at >= _MAX_AGE_SECONDS):
+            self._write, self._written_at = asyncio.create_task(self._try_write()), now
+        await asyncio.wait([self._write], timeout=self._timeout)
+        return self._write.done() and self._write.result()
+
+    async def _try_write(self) -> bool:
+        try:
+            await self._store.renew(())  # writes the row of this process
+        except AgentsdError as error:
+            log.warning("the store cannot save: %s", error.message)
+            return False
+        return True
 
 
 def operation_routes(
@@ -78,3 +122,101 @@ def _may_read(identify: Identify, request: Request) -> bool:
     except RequestError:
         return False
     return True
+
+
+def add_fleet_routes(routes: APIRouter, runtime: Runtime) -> None:
+    """Add `/fleet`."""
+
+    @routes.get("/fleet", response_model=Fleet, dependencies=[requires("read")])
+    async def show_fleet(request: Request) -> Response:
+        """Return the processes that share the store, with their agents, and the runs that have not ended."""
+        return verbatim_response(await read_fleet_for(runtime, identity_of(request)))
+
+
+class ClientLimits(ResponseModel):
+    """The limits of a key. None: no limit."""
+
+    rate: str | None = None
+    """Requests that start or continue a run, such as `60/m`."""
+    max_running: int | None = None
+    """Runs that are queued or in progress."""
+
+
+class ServerFeatures(ResponseModel):
+    """What the server offers."""
+
+    version: str
+    allow_edit: bool
+    """Whether keys with the role `admin` may edit the project's files."""
+    stored: bool
+    """Whether runs outlive the server's process."""
+
+
+class Me(ResponseModel):
+    """The client of a request."""
+
+    name: str
+    """Name of the key, `local` without keys, or `full-access`."""
+    user: str | None
+    """User of all its runs. None: each request names one."""
+    tenant: str | None
+    roles: tuple[Role, ...]
+    agents: tuple[str, ...] | None
+    """The agents that it may use. None: all."""
+    limits: ClientLimits
+    server: ServerFeatures
+
+    @classmethod
+    def of(cls, identity: Identity, runtime: Runtime) -> Me:
+        """Return the client with this identity."""
+        features = ServerFeatures(
+            version=installed_version(),
+            allow_edit=runtime.settings.server.allow_edit,
+            stored=runtime.store.durable,
+        )
+        return cls(
+            name=identity.name,
+            user=identity.user,
+            tenant=identity.tenant,
+            roles=tuple(role for role in ROLES if role in identity.roles),
+            agents=identity.agents,
+            limits=ClientLimits(rate=identity.rate and str(identity.rate), max_running=identity.max_running),
+            server=features,
+        )
+
+
+def add_identity_routes(routes: APIRouter, runtime: Runtime) -> None:
+    """Add `/me`."""
+
+    @routes.get("/me", response_model=Me, dependencies=[requires(*ROLES)])
+    async def show_identity(request: Request) -> Response:
+        """Return the identity of the client: its roles, agents and limits, and what the server offers."""
+        return verbatim_response(Me.of(identity_of(request), runtime))
+
+
+def add_event_routes(routes: APIRouter, feed: ConfigFeed, limits: KeyLimits, streams: OpenStreams) -> None:
+    """Add `/events` for a feed."""
+
+    @routes.get(
+        "/events",
+        response_class=StreamingResponse,
+        dependencies=[requires("read", all_agents=True)],
+        responses={200: STREAM_RESPONSE, **error_responses(503)},
+    )
+    async def follow_events(
+        request: Request,
+        last_event_id: Annotated[
+            str | None, Header(alias="Last-Event-ID", description="Id of the last event received.")
+        ] = None,
+    ) -> EventStreamResponse:
+        """Stream `config_reloaded` and `config_rejected`, from now on or after the id in `Last-Event-ID`."""
+        admitted = limits.admit_stream(identity_of(request))
+        stream = _stream(feed, feed.number_of(last_event_id))
+        return EventStreamResponse(request, stream, streams=streams, ends_itself=True, during=admitted)
+
+
+async def _stream(feed: ConfigFeed, number: int) -> AsyncGenerator[bytes]:
+    while not feed.closed:
+        for item in await feed.wait_after(number):
+            number = item.number
+            yield encode_event(item.data, item.data["event"], feed.id_of(item))

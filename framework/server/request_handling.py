@@ -6,21 +6,23 @@ import asyncio
 import gzip
 import logging
 import re
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from http import HTTPStatus
 from json import JSONDecodeError
-from typing import Any, TypeVar
+from time import perf_counter
+from typing import Annotated, Any, TypeVar
 
+from fastapi import Query
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
-from starlette.types import Message
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from framework.server.errors import (
     BodyTooLarge,
@@ -31,17 +33,157 @@ from framework.server.errors import (
     status_error_body,
     validation_error,
 )
-from framework.server.identity import Identify, check_access
+from framework.server.identity import Identify, check_access, identity_of
 from framework.server.key_limits import BodiesInFlight
-from framework.server.request_observer import note_error
-from framework.server.schemas import redacted_json
+from framework.server.schemas import Printable, redacted_json
 from framework.telemetry.inbound import apply_inbound
+from framework.telemetry.metrics import ServerMetrics
 from framework.telemetry.redact import places
 from framework.types.errors import AgentsdError, QueueFull, RequestError, StoreError
 from framework.types.strict_json import check_json_size, read_json
 from framework.types.trace import Inbound
 
 log = logging.getLogger(__name__)
+
+
+log = logging.getLogger("agentsd.requests")
+
+_ERROR_CODE = "agentsd.error_code"
+"""Key of the scope of a request that failed."""
+_REJECTED = frozenset({401, 403, 408, 413, 429, 503})
+"""Statuses of requests that were rejected because of their client or the load, not because of their content."""
+_PROBES = frozenset({"/health", "/ready", "/metrics"})
+"""Routes whose successful requests are not logged: monitoring sends them every few seconds."""
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_RUN_ID_HEADER = b"x-agentsd-run-id"
+_RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""Ids that are logged. A client may put any text into a path."""
+
+
+def note_error(request: Request, code: str) -> None:
+    """Note the code of a request's error for its log line and for the metrics."""
+    request.scope[_ERROR_CODE] = code
+
+
+class RequestObserver:
+    """ASGI middleware. Metrics and log lines contain the template of the route, never the path itself."""
+
+    def __init__(self, app: ASGIApp, metrics: ServerMetrics) -> None:
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request, and record what became of it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, streams = perf_counter(), ""
+        started: Message = {"status": 499}  # of a client that left before the response began
+
+        async def observe(message: Message) -> None:
+            nonlocal started, streams
+            if message["type"] == "http.response.start":
+                started = message
+                if _header(message, b"content-type").startswith(b"text/event-stream"):
+                    streams = route_of(scope)
+                    self._metrics.count_streams(1, streams)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, observe)
+        except Exception:
+            started = {"status": 500}
+            raise
+        finally:
+            if streams:
+                self._metrics.count_streams(-1, streams)
+            self._record(scope, started, perf_counter() - began)
+
+    def _record(self, scope: Scope, started: Message, seconds: float) -> None:
+        status, code = started["status"], scope.get(_ERROR_CODE)
+        if code == StoreError.code:
+            self._metrics.count_store_error("request")
+        elif code and status in _REJECTED:
+            self._metrics.count_rejected(code)
+        route = route_of(scope)
+        if not log.isEnabledFor(logging.INFO) or (route in _PROBES and status < 400):
+            return
+        method = scope["method"] if scope["method"] in _METHODS else "OTHER"
+        fields: dict[str, Any] = {
+            "method": method,
+            "route": route,
+            "status": status,
+            "ms": round(seconds * 1000),
+            "error": code,
+            "key": _key_name(scope),
+            "run_id": _run_id(scope, started),
+        }
+        present = {name: value for name, value in fields.items() if value is not None}
+        log.info("%s %s %d", method, route, status, extra={"agentsd": present})
+
+
+def route_of(scope: Scope) -> str:
+    """Return the template of the route that a request matched, such as `/agent/runs/{run_id}`; else `unknown`."""
+    return getattr(scope.get("route"), "path", None) or "unknown"
+
+
+def _run_id(scope: Scope, started: Message) -> str | None:
+    """Return the id of the run that a request is about, from the response's header or the path."""
+    text = _header(started, _RUN_ID_HEADER).decode("latin-1") or (scope.get("path_params") or {}).get("run_id") or ""
+    return text if _RUN_ID.fullmatch(text) else None
+
+
+def _key_name(scope: Scope) -> str | None:
+    """Return the name of the key that a request was sent with; None if it had no access or needed no key."""
+    try:
+        return identity_of(HTTPConnection(scope)).name
+    except RequestError:
+        return None
+
+
+def _header(message: Message, name: bytes) -> bytes:
+    return next((value for key, value in message.get("headers", ()) if key.lower() == name), b"")
+
+
+T = TypeVar("T")
+MAX_PAGE = 100
+"""Number of entries in one page of a list."""
+_CURSOR = "`next` of the previous page. Default: the first page."
+PageSize = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Maximum number of entries.")]
+OptionalSize = Annotated[int | None, Query(ge=1, description="Maximum number of entries. Default: all.")]
+Cursor = Annotated[Printable | None, Query(max_length=1000, description=_CURSOR)]
+OldCursor = Annotated[Printable | None, Query(max_length=1000, deprecated=True, description="The same as `cursor`.")]
+
+
+def either(cursor: str | None, old: str | None, name: str) -> str | None:
+    """Return the cursor of a request, which may have the older name; raises RequestError for two different ones."""
+    if cursor and old and cursor != old:
+        raise RequestError(f"cursor and {name} are the same: send one of them", param=name)
+    return cursor or old or None
+
+
+def page_of(
+    items: Sequence[T], cursor: str | None, limit: int | None, key: Callable[[T], str], name: str = "cursor"
+) -> tuple[Sequence[T], str | None]:
+    """Return a page of a list that is in memory, and the cursor of the next one.
+
+    Args:
+        items: the whole list.
+        cursor: key of the last entry of the previous page.
+        limit: maximum number of entries.
+        key: returns the key of an entry, which is unique in the list.
+        name: name of the parameter with the cursor.
+
+    Raises:
+        RequestError: no entry has that key.
+    """
+    if cursor:
+        place = next((number for number, item in enumerate(items) if key(item) == cursor), None)
+        if place is None:
+            raise RequestError(f"{name} is no entry of this list: {cursor[:40]!r}", param=name)
+        items = items[place + 1 :]
+    page = items if limit is None else items[:limit]
+    return page, key(page[-1]) if len(page) < len(items) else None
+
 
 CONFIG_BODY_BYTES = 64 * 1024
 """Size limit of the request bodies of configuration routes."""
@@ -55,7 +197,6 @@ _LEAST_COMPRESSED, _COMPRESSION = 16 * 1024, 3
 """Bytes of a body from which compression pays, and the level of gzip: higher ones take longer than the network."""
 _NOT_JSON = "invalid request: the body is not JSON"
 _LANGUAGE, _MAX_LANGUAGES_CHARS = re.compile(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8}){0,3}"), 500
-T = TypeVar("T")
 _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 

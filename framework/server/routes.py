@@ -11,25 +11,21 @@ from framework.engine.runtime.runtime import Runtime
 from framework.server.agents_api import add_agent_routes
 from framework.server.agui.endpoint import add_agui_routes
 from framework.server.approvals_api import add_approval_routes
-from framework.server.chat_api import add_chat_routes
 from framework.server.config_api import add_config_routes
 from framework.server.conversation_api import add_conversation_routes
-from framework.server.event_feed import ConfigFeed
-from framework.server.events_api import add_event_routes
+from framework.server.event_stream import ConfigFeed, OpenStreams
 from framework.server.files_api import add_file_routes
-from framework.server.fleet_api import add_fleet_routes
 from framework.server.identity import FULL_ACCESS, Identify, Identity, access_check
-from framework.server.identity_api import add_identity_routes
 from framework.server.key_limits import KeyLimits
 from framework.server.keyed_responses import KeyedResponses
 from framework.server.mcp.endpoint import add_mcp_routes
-from framework.server.open_streams import OpenStreams
 from framework.server.openai.v1_routes import v1_routes
 from framework.server.openapi import DEFAULT_RESPONSE, add_openapi_route
+from framework.server.operations_api import add_event_routes, add_fleet_routes, add_identity_routes
 from framework.server.replay_api import add_replay_routes
 from framework.server.request_handling import CHAT_BODY_BYTES, CONFIG_BODY_BYTES, guarded_route
 from framework.server.run_service import RunService
-from framework.server.runs_api import add_run_routes
+from framework.server.runs_api import add_chat_routes, add_run_routes
 from framework.server.usage_api import add_usage_routes
 from framework.types.errors import ConfigError
 

@@ -1,29 +1,195 @@
-"""`/runs`: starts, lists, shows, follows, decides, cancels and rates runs."""
+"""Chats and runs over HTTP: start, read, follow, decide, cancel."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import Field
 
 from framework.engine.runtime.runtime import Runtime
-from framework.server.chat_api import submit_body
+from framework.server.errors import run_error_body
+from framework.server.event_stream import (
+    EncodedEvent,
+    EventStreamResponse,
+    OpenStreams,
+    encode_event,
+    until_client_leaves,
+)
 from framework.server.identity import identity_of, requires
 from framework.server.keyed_responses import IdempotencyHeader, KeyedResponses
 from framework.server.openapi import STREAM_RESPONSE, error_responses
-from framework.server.owned import list_runs_for, load_run_info_for
-from framework.server.paging import Cursor, OldCursor, OptionalSize, PageSize, either, page_of
-from framework.server.request_handling import compressed_response, verbatim_response
-from framework.server.run_requests import DecisionsBody, RatingBody, RunBody, RunFilters
-from framework.server.run_schemas import RunDetail, RunList, RunRating, RunReference, RunSummary, StoredTrace
-from framework.server.run_service import OwnedRun, RunService
-from framework.server.run_stream import last_event, run_stream
+from framework.server.request_handling import (
+    Cursor,
+    OldCursor,
+    OptionalSize,
+    PageSize,
+    accepted_locale,
+    compressed_response,
+    either,
+    page_of,
+    verbatim_response,
+)
+from framework.server.run_schemas import (
+    ChatBody,
+    ChatResponse,
+    DecisionsBody,
+    RatingBody,
+    RunBody,
+    RunDetail,
+    RunFilters,
+    RunList,
+    RunRating,
+    RunReference,
+    RunSummary,
+    StoredTrace,
+)
+from framework.server.run_service import OwnedRun, RunService, list_runs_for, load_run_info_for
 from framework.store.protocol import OPEN_STATUSES
-from framework.types.state import Rating
+from framework.types.errors import RequestError, outcome_for
+from framework.types.events import Event, wire
+from framework.types.run_request import QueuePlace
+from framework.types.state import Rating, RunResult
+
+_MAX_EVENT_DIGITS = 18
+
+
+def run_stream(
+    request: Request,
+    service: RunService,
+    run: OwnedRun,
+    admitted: ExitStack,
+    after: int = 0,
+    *,
+    wait: bool = False,
+    cancel_on_leave: bool = False,
+) -> EventStreamResponse:
+    """Return a response with the events of a run.
+
+    Args:
+        request: the request.
+        service: the operations on runs.
+        run: the run.
+        admitted: what `KeyLimits.admit_stream` returned. The response takes it over.
+        after: number of the last event that the client has.
+        wait: continue after a pause, until the run ends.
+        cancel_on_leave: cancel the run if the client leaves before the end.
+    """
+    return EventStreamResponse(
+        request,
+        encode_run(service.follow(run, after, through_pauses=wait), service.streams),
+        headers=run.headers,
+        on_leave=(lambda: service.cancel(run)) if cancel_on_leave else None,
+        streams=service.streams,
+        during=admitted.pop_all(),
+    )
+
+
+async def encode_run(events: AsyncGenerator[Event, None], streams: OpenStreams) -> AsyncGenerator[bytes]:
+    """Encode the events of a run. Numbered events have their number as id; deltas of texts have none.
+
+    Readers that send the same event at the same time share its bytes.
+    """
+    try:
+        async for event in events:
+            key = (event.run_id, event.seq)
+            if (encoded := streams.encoded.get(key) if event.seq else None) is None:
+                data = wire(event)
+                encoded = EncodedEvent(encode_event(data, data["event"], event.seq or None))
+                del data
+                if event.seq:
+                    streams.encoded[key] = encoded
+            del event  # a client may take long to read it
+            yield encoded.data
+    finally:
+        await events.aclose()
+
+
+def last_event(after: int, last_event_id: str | None) -> int:
+    """Return the number of the last event that a client has: `Last-Event-ID` or, without it, `after`.
+
+    Raises:
+        RequestError: `Last-Event-ID` is not a number.
+    """
+    if not last_event_id:
+        return after
+    if not (last_event_id.isascii() and last_event_id.isdecimal() and len(last_event_id) <= _MAX_EVENT_DIGITS):
+        message = f"Last-Event-ID is not the id of an event of a run: {last_event_id[:40]!r}; send the last id received"
+        raise RequestError(message, param="Last-Event-ID")
+    return int(last_event_id)
+
+
+_FIELDS = {"history": "messages", "conversation": "conversation_id"}
+"""Fields of a request body by the options that have other names."""
+
+
+def add_chat_routes(routes: APIRouter, service: RunService) -> None:
+    """Add the `/chat` route."""
+
+    @routes.post(
+        "/chat",
+        response_model=ChatResponse,
+        dependencies=[requires("chat")],
+        responses={
+            200: STREAM_RESPONSE,
+            202: {"model": ChatResponse, "description": "The run waits for a decision: see `pending`"},
+            **error_responses(404, 409, 413, 502, 503),
+        },
+    )
+    async def send_message(request: Request, body: ChatBody, idempotency_key: IdempotencyHeader = None) -> Response:
+        """Send a message, and wait until the run has ended or waits for a decision.
+
+        A run that fails returns the error with the status of its cause, and `run_id`.
+        """
+        cancels, identity = body.on_disconnect == "cancel", identity_of(request)
+        if body.stream:
+            with service.limits.admit_stream(identity) as admitted:
+                run = await submit_body(service, request, body, idempotency_key)
+                return run_stream(request, service, run, admitted, cancel_on_leave=cancels)
+        run = await submit_body(service, request, body, idempotency_key)
+        result = await (_result_or_cancel(request, service, run) if cancels else service.result(run))
+        return _response(run, result)
+
+
+async def submit_body(service: RunService, request: Request, body: RunBody, idempotency_key: str | None) -> OwnedRun:
+    """Start the run of a request body; raises the errors of `RunService.submit`."""
+    body.check()
+    repetition = (idempotency_key, body.digest) if idempotency_key else None
+    place = QueuePlace(wait=body.queue, priority=body.priority, queue_name=body.queue_name)
+    options = body.options
+    if body.locale is None and (locale := accepted_locale(request.headers)):
+        options["locale"] = locale
+    return await service.submit(
+        identity_of(request), body.message, options, place=place, repetition=repetition, fields=_FIELDS
+    )
+
+
+def _response(run: OwnedRun, result: RunResult) -> Response:
+    if result.error is not None:
+        error_status, body = run_error_body(result.error, run.run_id)
+        return JSONResponse(body, error_status, run.headers)
+    status = outcome_for(result.finish_reason).http_status
+    return verbatim_response(ChatResponse.of(result), status, run.headers)
+
+
+async def _result_or_cancel(request: Request, service: RunService, run: OwnedRun) -> RunResult:
+    """Wait for the result of a run, and cancel the run if the client leaves."""
+    result = asyncio.ensure_future(service.result(run))
+    leaving = asyncio.ensure_future(until_client_leaves(request.receive))
+    try:
+        await asyncio.wait((result, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not result.done():
+            await service.cancel(run)
+        return await result
+    finally:
+        leaving.cancel()
+        result.cancel()
+
 
 _LAST_EVENT = Annotated[
     Annotated[str, Field(json_schema_extra={"pattern": r"^\d{0,18}$"})] | None,

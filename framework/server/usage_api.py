@@ -12,9 +12,9 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from framework.engine.runtime.runtime import Runtime
 from framework.server.identity import identity_of, requires
-from framework.server.owned import report_usage_for
 from framework.server.request_handling import verbatim_response
-from framework.server.run_requests import Id
+from framework.server.run_schemas import Id
+from framework.server.run_service import report_usage_for
 from framework.server.schemas import ResponseModel
 from framework.store.period import STEP_SECONDS, Period, Step
 from framework.store.protocol import RunQuery

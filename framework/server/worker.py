@@ -8,12 +8,10 @@ from pathlib import Path
 
 from framework.config.settings import Settings
 from framework.engine.runtime.runtime import Runtime
-from framework.server.housekeeping import housekeeping
-from framework.server.opening import START_RETRY_SECONDS, open_working
-from framework.server.stopping import Stopping
+from framework.server.startup import START_RETRY_SECONDS, Stopping, housekeeping, open_working
 from framework.store.url import MEMORY_URL
 from framework.store.work import WorkScope
-from framework.telemetry.server_metrics import ServerMetrics
+from framework.telemetry.metrics import ServerMetrics
 from framework.types.errors import ConfigError
 
 

@@ -2,7 +2,6 @@
 
 In reading order; each module imports only from those below it:
 
-    prometheus      Collects the metrics of this process in Prometheus' text format.
     setup           Configures the OpenTelemetry SDK to export traces and metrics over OTLP.
     inbound         Applies the trace context of an incoming HTTP request to the runs it starts.
     plugin_span     The span that plugins use; its attributes are validated.
@@ -10,7 +9,6 @@ In reading order; each module imports only from those below it:
     spans           Spans of one run, recorded by the host, in the stored trace, or in both.
     content         Converts prompts, arguments and results to span attributes, as far as settings allow.
     metrics         Metrics of runs and reloads, reported to the host's MeterProvider.
-    server_metrics  Metrics of the HTTP server and the store, reported like those of runs.
     otlp_json       Converts a stored trace to OTLP JSON.
     names           Names of spans and attributes.
     redact          Masks secrets in log records.

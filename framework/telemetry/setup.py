@@ -10,9 +10,10 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -228,3 +229,56 @@ def _metrics_export(resource: Resource, endpoint: str | None, headers: Mapping[s
     provider = MeterProvider([PeriodicExportingMetricReader(exporter)], resource=resource, shutdown_on_exit=False)
     metrics.set_meter_provider(provider)
     yield exporter, provider
+
+
+Scrape = Callable[[str], tuple[bytes, str]]
+"""Returns the metrics as text, and their content type, for an `Accept` header. Thread-safe; takes milliseconds."""
+
+
+@contextmanager
+def collect_metrics(service: str) -> Iterator[Scrape | None]:
+    """Collect metrics while the context is open, also if they are exported elsewhere.
+
+    The reader joins the MeterProvider of the process; if there is none, a new one is set.
+
+    Args:
+        service: the name of this process in `target_info`.
+
+    Yields:
+        The function that returns the metrics. None if the exporter is not installed, `OTEL_SDK_DISABLED` is set, or
+        the existing provider accepts no further reader.
+    """
+    if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        yield None
+        return
+    try:
+        from opentelemetry.exporter.prometheus import PrometheusMetricReader
+        from opentelemetry.sdk.metrics import MeterProvider
+        from prometheus_client import CollectorRegistry, ProcessCollector
+        from prometheus_client.exposition import choose_encoder
+    except ImportError:
+        yield None
+        return
+    registry, lock = CollectorRegistry(), Lock()
+    ProcessCollector(registry=registry)
+
+    def scrape(accept: str) -> tuple[bytes, str]:
+        encode, content_type = choose_encoder(accept)
+        with lock:  # the reader would mix the results of concurrent scrapes
+            return encode(registry), content_type
+
+    provider = metrics.get_meter_provider()
+    is_placeholder = type(provider).__module__.startswith("opentelemetry.metrics")
+    if not is_placeholder and not hasattr(provider, "add_metric_reader"):
+        yield None
+        return
+    reader = PrometheusMetricReader(scope_info_enabled=False, registry=registry)
+    if is_placeholder:
+        provider = MeterProvider([reader], resource=process_resource(service), shutdown_on_exit=False)
+        metrics.set_meter_provider(provider)
+    else:
+        provider.add_metric_reader(reader)  # type: ignore[attr-defined]  # checked above; only the SDK's class has it
+    try:
+        yield scrape
+    finally:
+        provider.remove_metric_reader(reader)  # type: ignore[attr-defined]  # as above

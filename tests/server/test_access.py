@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from framework.config.overlay import SettingsSource
 from framework.config.settings import ServerSettings, Settings
 from framework.server.errors import AccessDenied, Unauthenticated
-from framework.server.event_feed import MAX_EVENTS, ConfigFeed
+from framework.server.event_stream import MAX_EVENTS, ConfigFeed
 from framework.server.identity import FULL_ACCESS, LOCAL, access_check
 from framework.server.listen_socket import CannotListen, bind_socket, is_loopback, server_url
 from framework.server.schemas import redact_changes

@@ -12,10 +12,10 @@ from fastapi import FastAPI
 from framework import Runtime
 from framework.console import sources_digest
 from framework.server import router
-from framework.server.app import create_app
 from framework.server.console import console_routes
-from framework.server.event_feed import ConfigFeed
-from framework.telemetry.server_metrics import ServerMetrics
+from framework.server.event_stream import ConfigFeed
+from framework.server.process import create_app
+from framework.telemetry.metrics import ServerMetrics
 from tests.support.projects import write
 
 POLICY = (

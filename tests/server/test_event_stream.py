@@ -13,12 +13,10 @@ from fastapi import FastAPI
 from starlette.requests import Request
 
 from framework import Runtime
-from framework.server.event_feed import ConfigFeed
-from framework.server.event_stream import EventStreamResponse, encode_event
+from framework.server.event_stream import ConfigFeed, EventStreamResponse, OpenStreams, encode_event
 from framework.server.identity import LOCAL, Identity, check_access
-from framework.server.open_streams import OpenStreams
 from framework.server.routes import build_routes, runtime_access_check
-from framework.server.run_stream import encode_run
+from framework.server.runs_api import encode_run
 from framework.testing import ScriptedModel
 from framework.types.errors import ModelError, StoreError
 from framework.types.events import ContentReceived, Event

@@ -15,11 +15,10 @@ import sqlalchemy as sa
 from framework import Runtime
 from framework.config.settings import Settings
 from framework.engine.runtime.background import BackgroundWork
-from framework.server.housekeeping import housekeeping
-from framework.server.stopping import ProcessFailed, Stopping
+from framework.server.startup import ProcessFailed, Stopping, housekeeping
 from framework.store.sql.connections import ConnectionThreads
 from framework.store.url import open_store
-from framework.telemetry.server_metrics import ServerMetrics
+from framework.telemetry.metrics import ServerMetrics
 from framework.types.errors import RunSuspended, StoreLost
 from framework.types.state import RunState
 from tests.support.held_calls import HELD_TOOL, write_held_project
@@ -115,7 +114,7 @@ def test_a_process_that_has_lost_its_store_ends_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A supervisor starts another, which can open the store."""
-    monkeypatch.setattr("framework.server.housekeeping.LOST_SECONDS", 0.0)
+    monkeypatch.setattr("framework.server.startup.LOST_SECONDS", 0.0)
     write(tmp_path, {"agents.d/one.yaml": agent("one")})
 
     async def main() -> None:

@@ -19,9 +19,8 @@ from starlette.requests import HTTPConnection
 from framework import Runtime
 from framework.config.api_keys import ROLES, ApiKey, Rate
 from framework.server import router
-from framework.server.app import create_app
 from framework.server.errors import AccessDenied, Unauthenticated, error_body
-from framework.server.event_feed import ConfigFeed
+from framework.server.event_stream import ConfigFeed
 from framework.server.identity import (
     FULL_ACCESS,
     Identity,
@@ -32,7 +31,8 @@ from framework.server.identity import (
     is_current,
     require,
 )
-from framework.telemetry.server_metrics import ServerMetrics
+from framework.server.process import create_app
+from framework.telemetry.metrics import ServerMetrics
 from framework.types.errors import AgentNotFound, RequestError
 from framework.types.redact import MASK
 from tests.support.api_keys import KEY, OTHER, key_entry, request_with

@@ -13,9 +13,9 @@ import pytest
 from framework import Runtime
 from framework.config.settings import Settings
 from framework.engine.work.choice import open_work
-from framework.server.housekeeping import housekeeping
+from framework.server.startup import housekeeping
 from framework.store.url import open_store
-from framework.telemetry.server_metrics import ServerMetrics
+from framework.telemetry.metrics import ServerMetrics
 from framework.testing import ScriptedModel, calls
 from tests.support.projects import agent, write
 from tests.support.runs_http import RunClient, client_of

@@ -23,14 +23,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from examples.scale_demo.postgres import new_database
 from framework import Runtime
-from framework.server.app import create_app
-from framework.server.event_feed import ConfigFeed
-from framework.server.housekeeping import housekeeping
-from framework.server.store_check import StoreCheck
+from framework.server.event_stream import ConfigFeed
+from framework.server.operations_api import StoreCheck
+from framework.server.process import create_app
+from framework.server.startup import housekeeping
 from framework.store.protocol import Blueprint
 from framework.store.url import open_store
-from framework.telemetry.prometheus import Scrape, collect_metrics
-from framework.telemetry.server_metrics import ServerMetrics
+from framework.telemetry.metrics import ServerMetrics
+from framework.telemetry.setup import Scrape, collect_metrics
 from framework.types.messages import Message
 from framework.types.state import RunState
 from tests.support.otlp_sink import sink

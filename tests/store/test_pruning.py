@@ -11,12 +11,12 @@ import pytest
 
 from examples.scale_demo.postgres import new_database
 from framework import Approve, Runtime
-from framework.server.housekeeping import housekeeping
+from framework.server.startup import housekeeping
 from framework.store import memory as in_memory
 from framework.store.protocol import Pruned, Store
 from framework.store.sql import conversations as sql_conversations
 from framework.store.sql.store import SqlStore
-from framework.telemetry.server_metrics import ServerMetrics
+from framework.telemetry.metrics import ServerMetrics
 from framework.testing import ScriptedModel, calls
 from framework.types.messages import Message
 from framework.types.state import RunState

@@ -15,13 +15,12 @@ from fastapi import FastAPI
 
 from framework import Runtime, tool
 from framework.server import router
-from framework.server.app import create_app
 from framework.server.console import console_routes
-from framework.server.event_feed import ConfigFeed
-from framework.server.open_streams import OpenStreams
+from framework.server.event_stream import ConfigFeed, OpenStreams
+from framework.server.process import create_app
 from framework.server.routes import build_routes, runtime_access_check
 from framework.store.protocol import RunInfo, RunQuery
-from framework.telemetry.server_metrics import ServerMetrics
+from framework.telemetry.metrics import ServerMetrics
 
 
 @tool(risk="low", name="clock.now")

@@ -13,10 +13,9 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from framework.server.event_stream import send_pieces, until_client_leaves
+from framework.server.event_stream import OpenStreams, send_pieces, until_client_leaves
 from framework.server.identity import Identity, identity_of
 from framework.server.mcp.agents import MAX_MCP_SESSIONS, AgentServer, Context, McpCaller
-from framework.server.open_streams import OpenStreams
 from framework.server.request_handling import CHAT_BODY_BYTES
 from framework.server.run_service import RunService
 from framework.server.wording import pages_of

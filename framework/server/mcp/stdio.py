@@ -18,10 +18,10 @@ from mcp.server.stdio import stdio_server
 
 from framework.config.settings import Settings
 from framework.engine.runtime.runtime import Runtime
+from framework.server.event_stream import OpenStreams
 from framework.server.identity import LOCAL
 from framework.server.key_limits import KeyLimits
 from framework.server.mcp.agents import AgentServer, McpCaller
-from framework.server.open_streams import OpenStreams
 from framework.server.run_service import RunService
 
 log = logging.getLogger(__name__)

@@ -18,10 +18,9 @@ from starlette.requests import Request
 from framework.engine.runtime.request import RunOptions
 from framework.engine.runtime.start import select_agent
 from framework.server.errors import client_message
-from framework.server.event_stream import EventStreamResponse
+from framework.server.event_stream import EventStreamResponse, OpenStreams
 from framework.server.identity import Identity, agent_for, agent_named
 from framework.server.key_limits import KeyLimits
-from framework.server.open_streams import OpenStreams
 from framework.server.openai.answer import AnswerReader, AnswerText, Ending, ending_of
 from framework.server.openai.client_request import ClientRequest
 from framework.server.request_handling import accepted_locale, internal_error_body

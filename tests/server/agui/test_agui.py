@@ -16,7 +16,7 @@ import pytest
 
 from framework import ModelError, tool
 from framework.llm.client import ModelRequest
-from framework.server.open_streams import OpenStreams
+from framework.server.event_stream import OpenStreams
 from framework.testing import JsonStore, ScriptedModel, calls
 from tests.support.agui import INSTALLED, AguiClient
 from tests.support.api_keys import key_entry
