@@ -34,6 +34,7 @@ In reading order; each module imports only from those below it:
     schema         `agentsd schema`: JSON Schemas for editors.
     templates      `agentsd templates`: the prompt templates, and the variables of one.
     records        Finds stored runs and conversations.
+    project        Reads the project that a command works on, and finds its tools.
     location       The location a command works on: a project, one agent file, or one file of a project.
     run_view       Shows a run on a terminal: tree, text as it arrives, status line.
     show           Formats events as text, one line per event.

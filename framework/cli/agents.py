@@ -9,8 +9,9 @@ from difflib import get_close_matches
 import click
 import yaml
 
-from framework.cli.location import locate, read_project
+from framework.cli.location import locate
 from framework.cli.options import PROJECT_OPTION
+from framework.cli.project import read_project
 from framework.cli.show import show_table
 from framework.engine.routing.rules import NO_AGENTS
 from framework.engine.runtime.project import summarize_agents

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import click
 
-from framework.cli.location import Location, locate, read_project, show_problem
+from framework.cli.location import Location, locate, show_problem
 from framework.cli.options import project_path
+from framework.cli.project import read_project
 from framework.cli.schema import refresh_schemas
 from framework.cli.show import counted
 from framework.cli.terminal import prints_on_stderr

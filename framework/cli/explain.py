@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
-from framework.cli.location import arguments_of, find_tool, locate, read_project
+from framework.cli.location import arguments_of, locate
 from framework.cli.options import INPUT_OPTION, LOCALE_OPTION, PROJECT_OPTION, parse_inputs
+from framework.cli.project import find_tool, read_project
 from framework.cli.show import counted, wrapped
 from framework.cli.terminal import wrapped_line
 from framework.config.agents.compile import Agent

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -13,15 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from framework.cli.terminal import escape_controls, prints_on_stderr, say, wrapped_line
+from framework.cli.terminal import escape_controls, say, wrapped_line
 from framework.config.files.snapshot import AGENTS
 from framework.config.overlay import SETTINGS_FILE
 from framework.config.settings import ENV_FILE_VARIABLE, ReloadSettings, Settings
-from framework.engine.runtime.project import Project
-from framework.tools.tool import Tool
 from framework.types.errors import ConfigError, RequestError
 from framework.types.problem import Problem
-from framework.types.text import did_you_mean
 
 if TYPE_CHECKING:
     from framework.config.generations.generation import Generation
@@ -144,23 +140,3 @@ def show_problem(problem: Problem) -> None:
     else:
         click.echo(f"{place}{mark}", nl=False, err=True)
         say(rest, err=True)
-
-
-async def read_project(location: Location, *, connect: bool = False) -> Project:
-    """Read a project, also one with problems. Nothing of it can be run.
-
-    Args:
-        location: the folder or file.
-        connect: connect to its tool servers to list their tools.
-    """
-    with prints_on_stderr():
-        project = await Project.read(location.root, lenient_settings(location), connect=connect)
-        await project.catalog.close()
-    return project
-
-
-def find_tool(tools: Mapping[str, Tool], name: str) -> Tool:
-    """Return a tool by name; raises RequestError."""
-    if name not in tools:
-        raise RequestError(f"there is no tool {name!r}{did_you_mean(name, sorted(tools))}")
-    return tools[name]

@@ -10,16 +10,12 @@ from typing import Any
 from uuid import uuid4
 
 from framework.cli.location import Location, store_url
-from framework.engine.runtime.conversation import load_conversation
-from framework.engine.runtime.request import Caller
-from framework.replay.player import StoredRun, load_stored_run
-from framework.store.conversation_lists import ConversationQuery
+from framework.replay.stored_run import StoredRun, load_stored_run
 from framework.store.protocol import Conversation, RunInfo, RunQuery, Store
 from framework.store.url import open_store
-from framework.types.errors import RequestError, RunNotFound
+from framework.types.errors import RunNotFound
 from framework.types.messages import Message
 from framework.types.state import RunState
-from framework.types.text import did_you_mean
 
 LAST = "last"
 RECENT = 200
@@ -117,18 +113,3 @@ async def store_as_turn(store: Store, conversation: Conversation, state: RunStat
     record = await store.begin(state, conversation, None)
     state.status, state.finish_reason = "completed", "final"
     await record.write(state, last=True)
-
-
-async def find_conversation(
-    store: Store, conversation: str, tenant: str | None = None, user: str | None = None
-) -> Conversation:
-    """Load a stored conversation, of any tenant and user by default.
-
-    Raises:
-        RequestError: it does not exist, with the closest ids, or several owners have it.
-    """
-    found = await load_conversation(store, conversation, Caller(tenant=tenant, user=user, single_user=True))
-    if found.is_stored:
-        return found
-    known = [info.id for info in await store.conversations(ConversationQuery(limit=RECENT))]
-    raise RequestError(f"there is no conversation {conversation!r}{did_you_mean(conversation, known)}")

@@ -8,8 +8,9 @@ from dataclasses import asdict
 
 import click
 
-from framework.cli.location import locate, read_project
+from framework.cli.location import locate
 from framework.cli.options import PROJECT_OPTION
+from framework.cli.project import read_project
 from framework.cli.show import show_table
 from framework.config.agents.compile import template_names
 from framework.config.agents.file_uses import template_variables

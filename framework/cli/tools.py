@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from framework.cli.location import arguments_of, find_tool, lenient_settings, locate, read_project, show_problem
+from framework.cli.location import arguments_of, lenient_settings, locate, show_problem
 from framework.cli.options import INPUT_OPTION, PROJECT_OPTION, parse_inputs
+from framework.cli.project import find_tool, read_project
 from framework.cli.show import show_table
 from framework.cli.terminal import prints_on_stderr, say
 from framework.engine.runtime.project import Project

@@ -133,6 +133,8 @@ def _add_keys(schema: EditorSchema) -> None:
         owner = {1: schema, 2: definitions["PlanSettings"] if path[0] == "plan" else template}.get(len(path))
         if owner and (found := owner["properties"].get(path[-1])) and path[:-1] != ("runtime_policy",):
             note = {"description": f"Older spelling of `{'.'.join(map(str, written))}`.", "doNotSuggest": True}
+            if "$ref" in found:  # editors ignore what stands beside a reference
+                found = {**_without(found, "$ref"), "allOf": [{"$ref": found["$ref"]}]}
             owner["properties"][path[-1]] = {**found, **note}
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from framework.config.agents.compile import Agent
 from framework.config.agents.toolbox import ExternalTools
@@ -22,45 +22,16 @@ from framework.engine.runtime.request import RUNTIME_CALLER
 from framework.engine.runtime.resume import RunResumer
 from framework.evals.runner import reachable_agents, without_budgets, without_router_model
 from framework.replay.recorded import NO_RESULT, RECORDED, FirstRequest, RecordedModel, Recording, requested_calls
+from framework.replay.stored_run import StoredRun
 from framework.store.memory import MemoryStore
-from framework.store.protocol import Blueprint, RunQuery, Store
 from framework.tools.schema.arguments import SchemaArguments
 from framework.tools.tool import Tool
 from framework.tools.tool_source import source_of
 from framework.tools.toolset import Toolset
-from framework.types.errors import AgentNotFound, ConfigError, RequestError, ToolError
+from framework.types.errors import AgentNotFound, ConfigError, ToolError
 from framework.types.messages import ToolDefinition
 from framework.types.spec import Limits
-from framework.types.state import CONFIRMATION_KINDS, Approve, CallRecord, Confirmation, Decision, Rating, RunState
-
-
-@dataclass(frozen=True, slots=True)
-class StoredRun:
-    """A run as it was loaded from a store, which is not needed any more."""
-
-    state: RunState
-    events: Sequence[Mapping[str, Any]]
-    """Its events in wire format."""
-    blueprint: Blueprint | None
-    """The files that it ran on, if they are stored."""
-    rating: Rating | None = None
-
-
-async def load_stored_run(store: Store, state: RunState) -> StoredRun:
-    """Load the events and files of a run.
-
-    Raises:
-        RequestError: the run has not begun, or its calls were pruned.
-    """
-    if state.status == "queued":
-        raise RequestError(f"run {state.run_id} is queued: it has not begun")
-    events = await store.events(state.run_id)
-    if not events and state.status not in ("running", "paused"):
-        raise RequestError(f"only the messages of run {state.run_id} are left: its calls were pruned")
-    blueprint = await store.blueprint(state.blueprint) if state.blueprint else None
-    infos = await store.runs(RunQuery(run_id=state.run_id))
-    return StoredRun(state, events, blueprint, infos[0].rating if infos else None)
-
+from framework.types.state import CONFIRMATION_KINDS, Approve, CallRecord, Confirmation, Decision, RunState
 
 DifferenceKind = Literal["agent", "offered", "prompt", "asked", "call", "plan", "record", "status", "output"]
 

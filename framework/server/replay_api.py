@@ -17,7 +17,8 @@ from framework.config.templates.prompts import PROMPTS_FOLDER
 from framework.engine.drive import EXECUTORS
 from framework.evals.export import export_case
 from framework.evals.suite import case_file
-from framework.replay.player import Difference, DifferenceKind, StoredRun, load_stored_run, replay
+from framework.replay.player import Difference, DifferenceKind, replay
+from framework.replay.stored_run import StoredRun, load_stored_run
 from framework.server.errors import ReplayTimeout, TooManyReplays
 from framework.server.event_stream import until_client_leaves
 from framework.server.identity import identity_of, require, requires

@@ -18,7 +18,8 @@ from framework.engine.routing.by_model import RouteChoice
 from framework.evals.export import export_case
 from framework.evals.suite import case_file
 from framework.llm.client import ModelRequest
-from framework.replay.player import Difference, load_stored_run, replay
+from framework.replay.player import Difference, replay
+from framework.replay.stored_run import load_stored_run
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
 from framework.types.case import CaseFile
 from framework.types.plan import PlanDraft, StepDraft

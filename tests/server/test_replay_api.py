@@ -15,7 +15,7 @@ from fastapi import FastAPI
 
 from framework import Runtime
 from framework.llm.scripted import ScriptedModel, calls
-from framework.replay.player import StoredRun
+from framework.replay.stored_run import StoredRun
 from framework.server import router
 from framework.server.errors import ReplayTimeout, TooManyReplays
 from framework.server.replay_api import MAX_REPLAYS, Replays

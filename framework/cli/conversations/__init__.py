@@ -7,6 +7,7 @@ In reading order; each module imports only from those below it:
     import_  Reads a conversation from a file.
     list     Lists the stored conversations.
     show     Shows the messages of a conversation, turn by turn.
+    find     Finds the conversation that a command names.
 """
 
 from __future__ import annotations

@@ -7,9 +7,10 @@ import json
 
 import click
 
+from framework.cli.conversations.find import find_conversation
 from framework.cli.location import locate
 from framework.cli.options import PROJECT_OPTION, tenant_option, user_option
-from framework.cli.records import find_conversation, open_project_store
+from framework.cli.records import open_project_store
 from framework.cli.show import counted
 
 

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 import click
 
+from framework.cli.conversations.find import find_conversation
 from framework.cli.location import locate
 from framework.cli.options import PROJECT_OPTION, tenant_option, user_option
-from framework.cli.records import find_conversation, load_files, open_project_store
+from framework.cli.records import load_files, open_project_store
 from framework.cli.terminal import as_json_text, write_out
 from framework.llm.message_formats import FORMS, Form, exported
 from framework.store.protocol import Conversation

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import click
 
-from framework.cli.location import Location, locate, read_project
+from framework.cli.location import Location, locate
 from framework.cli.options import PROJECT_OPTION, tenant_option, user_option
+from framework.cli.project import read_project
 from framework.cli.records import new_conversation, open_project_store, store_as_turn
 from framework.engine.runtime.request import Caller
 from framework.llm.message_formats import FORMS, Form, imported_with_files

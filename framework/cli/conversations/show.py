@@ -9,9 +9,10 @@ from itertools import pairwise
 
 import click
 
+from framework.cli.conversations.find import find_conversation
 from framework.cli.location import locate
 from framework.cli.options import PROJECT_OPTION, tenant_option, user_option
-from framework.cli.records import ago, find_conversation, open_project_store, runs_of
+from framework.cli.records import ago, open_project_store, runs_of
 from framework.cli.runs.list import as_data
 from framework.llm.message_formats import exported
 from framework.store.protocol import Conversation, RunInfo

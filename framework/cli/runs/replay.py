@@ -10,8 +10,9 @@ from difflib import unified_diff
 
 import click
 
-from framework.cli.location import locate, read_project
+from framework.cli.location import locate
 from framework.cli.options import PROJECT_OPTION
+from framework.cli.project import read_project
 from framework.cli.records import find_whole_run, open_project_store
 from framework.replay.player import Difference, replay
 from framework.types.text import visible

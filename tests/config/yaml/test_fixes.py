@@ -198,7 +198,7 @@ def test_only_the_named_file_is_fixed(tmp_path: Path) -> None:
     write(tmp_path, {f"agents.d/{name}.yaml": rest("executr: plan\n") for name in ("one", "two")})
     done = agentsd("check", "--fix", "--json", "agents.d/one.yaml", cwd=tmp_path)
     assert json.loads(done.stdout)["fixed"] == ["agents.d/one.yaml"]
-    assert "executor" in (tmp_path / "agents.d/one.yaml").read_text()
+    assert "mode: plan" in (tmp_path / "agents.d/one.yaml").read_text()
     assert "executr" in (tmp_path / "agents.d/two.yaml").read_text()
 
 
@@ -206,7 +206,7 @@ def test_a_single_file_project_is_fixed(tmp_path: Path) -> None:
     write(tmp_path, {"one.yaml": rest("executr: plan\n")})
     done = agentsd("check", "--fix", "one.yaml", cwd=tmp_path)
     assert done.returncode == 0
-    assert (tmp_path / "one.yaml").read_text() == rest("executor: plan\n")
+    assert (tmp_path / "one.yaml").read_text() == rest("mode: plan\n").removeprefix("version: 1\n")
 
 
 @pytest.mark.parametrize(

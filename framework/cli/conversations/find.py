@@ -1,0 +1,26 @@
+"""Finds the conversation that a command names."""
+
+from __future__ import annotations
+
+from framework.cli.records import RECENT
+from framework.engine.runtime.conversation import load_conversation
+from framework.engine.runtime.request import Caller
+from framework.store.conversation_lists import ConversationQuery
+from framework.store.protocol import Conversation, Store
+from framework.types.errors import RequestError
+from framework.types.text import did_you_mean
+
+
+async def find_conversation(
+    store: Store, conversation: str, tenant: str | None = None, user: str | None = None
+) -> Conversation:
+    """Load a stored conversation, of any tenant and user by default.
+
+    Raises:
+        RequestError: it does not exist, with the closest ids, or several owners have it.
+    """
+    found = await load_conversation(store, conversation, Caller(tenant=tenant, user=user, single_user=True))
+    if found.is_stored:
+        return found
+    known = [info.id for info in await store.conversations(ConversationQuery(limit=RECENT))]
+    raise RequestError(f"there is no conversation {conversation!r}{did_you_mean(conversation, known)}")
