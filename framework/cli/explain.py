@@ -120,13 +120,13 @@ def _show_agent(agent: Agent, data: dict[str, Any]) -> None:
         servers = f"{counted(len(names), 'server')} not contacted: {', '.join(names)}"
         hint = f"{servers}; use --connect to include their tools"
         click.secho(wrapped(hint), fg="yellow")
-    silent = [one.tool.name for one in found if not one.offered and one.verdict.rule == "not in skill_policy.allow"]
+    silent = [one.tool.name for one in found if not one.offered and one.verdict.rule == "not in tools.allow"]
     click.secho("\nnot offered, and denied if called", bold=True)
     for one in found:
         if not one.offered and one.tool.name not in silent:
             _show_tool(one, width)
     if silent:
-        names = f"not in skill_policy.allow ({agent.place('skill_policy', 'allow')}): {', '.join(silent)}"
+        names = f"not in tools.allow ({agent.place('skill_policy', 'allow')}): {', '.join(silent)}"
         click.echo(wrapped(names))
     if data["budgets"]:
         click.secho("\nshared budgets", bold=True)

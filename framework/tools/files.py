@@ -107,7 +107,7 @@ def require_permitted(base: BaseFolder, parts: Sequence[str]) -> None:
     if base.is_reserved(parts):
         raise ToolError(f"{quoted(parts)} belongs to the store of runs and conversations: tools cannot access it")
     if pattern := base.denying_pattern(parts):
-        raise ToolError(f"{quoted(parts)} is denied by skill_policy.files.deny: {pattern}")
+        raise ToolError(f"{quoted(parts)} is denied by tools.files.deny: {pattern}")
 
 
 def printable(name: str) -> str:

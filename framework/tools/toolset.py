@@ -205,7 +205,7 @@ class Toolset:
 
     def _place(self, kind: RuleKind, index: int) -> str:
         if self._source is None:
-            return f"skill_policy.{kind}[{index}]"
+            return f"tools.{kind}[{index}]"
         return self._source.place(("skill_policy", kind, index))
 
 

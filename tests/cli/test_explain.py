@@ -48,10 +48,10 @@ def test_every_tool_is_listed_with_its_verdict_and_the_deciding_line(project: Pa
     assert verdicts["read_file"] == (True, "allow", "allow read_file")
     assert verdicts["list_dir"] == (True, "ask", "ask list_dir")
     assert verdicts["log_transform"] == (False, "deny", "deny log_transform")
-    assert verdicts["p.wipe"] == (False, "deny", "risk_level medium")
-    assert verdicts["calculator"] == (False, "deny", "not in skill_policy.allow")
+    assert verdicts["p.wipe"] == (False, "deny", "max_risk medium")
+    assert verdicts["calculator"] == (False, "deny", "not in tools.allow")
     assert tools["p.wipe"]["place"] == "default"
-    assert all(t["place"].startswith("agents.d/a.yaml:") for t in tools.values() if t["rule"] != "risk_level medium")
+    assert all(t["place"].startswith("agents.d/a.yaml:") for t in tools.values() if t["rule"] != "max_risk medium")
     (condition,) = tools["read_file"]["conditions"]
     assert condition["verdict"] == "deny"
     assert "when path *.env" in condition["when"]
@@ -64,7 +64,7 @@ def test_the_text_output_names_lines_prompt_and_token_counts(project: Path) -> N
         "denied   when path *.env (agents.d/a.yaml:7): secrets",
         "asks     ask list_dir (agents.d/a.yaml:8): who knows",
         "denied   deny log_transform (agents.d/a.yaml:7): not here",
-        "denied   risk_level medium",
+        "denied   max_risk medium",
         "  You help Ann.",
     ):
         assert line in done.stdout, line
@@ -84,7 +84,7 @@ def test_the_text_output_names_lines_prompt_and_token_counts(project: Path) -> N
             0,
             "its arguments are invalid: path: it has the wrong type (given: 7); give: string",
         ),
-        ("calculator", None, 1, "not in skill_policy.allow"),
+        ("calculator", None, 1, "not in tools.allow"),
         ("ecco", None, 2, "there is no tool 'ecco'; did you mean echo"),
         ("echo", "[]", 2, "not a JSON object"),
         ("echo", "{", 2, "not JSON"),
@@ -118,6 +118,6 @@ def test_tools_are_listed_and_called_under_an_agents_policy(project: Path) -> No
     assert (allowed.returncode, allowed.stdout) == (0, "hi\n")
     denied = agentsd("tools", "call", "p.wipe", '{"path": "x"}', "-a", "a", cwd=project)
     assert denied.returncode == 1
-    assert "risk_level medium (default): its risk is high" in denied.stderr
+    assert "max_risk medium (default): its risk is high" in denied.stderr
     paused = agentsd("tools", "call", "list_dir", "-a", "a", cwd=project)
     assert (paused.returncode, "list_dir needs approval: who knows" in paused.stderr) == (3, True)

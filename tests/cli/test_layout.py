@@ -106,7 +106,7 @@ def test_a_problem_of_a_file_is_wrapped_between_words(tmp_path: Path, columns: i
     )
     message, _, _ = shown(tmp_path, "check", columns=columns).partition("agents: one")
     assert max(map(len, message.splitlines())) <= columns
-    assert " ".join(message.split()).endswith("write_file has risk high, and risk_level is low")
+    assert " ".join(message.split()).endswith("write_file has risk high, and max_risk is low")
 
 
 # --- the tree of a resumed run

@@ -51,7 +51,7 @@ def test_a_plan_is_approved_fails_and_is_replanned_until_it_completes(project: P
         assert "allowed, risk low" in shown
         assert 'path: "notes.md"' in shown
         assert 'content: "{{ steps.s1.output }}"' in shown
-        assert "needs approval again when s1 is done: confirm from high (default), risk high" in shown
+        assert "needs approval again when s1 is done: approve_from high (default), risk high" in shown
         assert "2 tool calls, 1 model call or more, about" in shown
         shown = answer(master, "say what to change", b"a")
         assert "there is no folder 'data/log'; did you mean logs?" in shown

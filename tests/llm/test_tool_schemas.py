@@ -153,7 +153,7 @@ def test_an_error_about_a_tool_names_it_and_where_it_is_and_is_left_out(tmp_path
         async with Runtime.open(write(tmp_path, files), models={"scripted": model}, watch=False) as runtime:
             result = await runtime.run("go")
         assert result.error is not None
-        advice = "leave it out with skill_policy.deny (agents.d/a.yaml:6)"
+        advice = "leave it out with tools.deny (agents.d/a.yaml:6)"
         named = re.escape(f"{tool} ({place}" if place else f"{tool} (")
         assert re.fullmatch(
             rf"{re.escape(message)}; this is about the tool {named}.*\): {re.escape(advice)}", result.error.message

@@ -146,25 +146,25 @@ def test_the_rules_of_a_tool_are_in_the_order_of_the_file() -> None:
     )
     rules = made.rules_for("orders.refund")
     assert [str(rule) for rule in (*rules.deny, *rules.ask)] == [
-        "deny *.refund (skill_policy.deny[0])",
-        "ask orders.* (skill_policy.ask[0])",
-        "ask *.refund (skill_policy.ask[1])",
+        "deny *.refund (tools.deny[0])",
+        "ask orders.* (tools.ask[0])",
+        "ask *.refund (tools.ask[1])",
     ]
-    assert rules.allow == PlacedRule("allow", Rule(tool="orders.*"), "skill_policy.allow[1]")
+    assert rules.allow == PlacedRule("allow", Rule(tool="orders.*"), "tools.allow[1]")
 
 
 def test_a_tool_that_is_not_offered_has_its_rules_too() -> None:
     made = toolset(deny=["echo"])
-    assert [str(rule) for rule in made.rules_for("echo").deny] == ["deny echo (skill_policy.deny[0])"]
+    assert [str(rule) for rule in made.rules_for("echo").deny] == ["deny echo (tools.deny[0])"]
     assert made.rules_for("nowhere").allow is None
 
 
 def test_rules_that_match_no_tool_are_found() -> None:
     made = toolset(allow=["echo", "mcp.*"], ask=["order.*"], deny=["orders.delete_*", "delete_*"])
     assert [str(rule) for rule, reached in made.matches() if not reached] == [
-        "deny delete_* (skill_policy.deny[1])",
-        "ask order.* (skill_policy.ask[0])",
-        "allow mcp.* (skill_policy.allow[1])",
+        "deny delete_* (tools.deny[1])",
+        "ask order.* (tools.ask[0])",
+        "allow mcp.* (tools.allow[1])",
     ]
 
 

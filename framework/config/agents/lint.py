@@ -180,7 +180,7 @@ def _reason_denied(spec: AgentSpec, toolset: Toolset, tools: list[Tool]) -> str 
         return None
     for tool in tools:
         if toolset.unconditional_deny(tool.name) is None:
-            return f"{tool.name} has risk {tool.risk}, and risk_level is {spec.runtime_policy.risk_level}"
+            return f"{tool.name} has risk {tool.risk}, and max_risk is {spec.runtime_policy.risk_level}"
     denying = toolset.unconditional_deny(tools[0].name)
     assert denying is not None
     return f"the tools it matches are denied by {denying.rule.tool!r} in line {denying.place.rpartition(':')[2]}"

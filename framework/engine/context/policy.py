@@ -94,7 +94,7 @@ class Policy:
             live = self.current(caller.name) if caller else None
             if caller and live and agent.name in caller.spec.sub_agents and agent.name not in live.spec.sub_agents:
                 reason = f"{live.name!r} no longer lists {agent.name!r}"
-                yield Verdict("deny", "not in sub_agents", live.place("sub_agents"), reason)
+                yield Verdict("deny", "not in agents", live.place("sub_agents"), reason)
             caller = agent
 
     def _versions(self, agent: Agent, tool: Tool) -> Iterator[tuple[Agent, Tool]]:
@@ -119,10 +119,10 @@ def agent_verdict(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: 
         return asked
     allowing = agent.toolset.rules_for(tool.name).allow
     if tool.source == "agent":
-        allowed = Verdict("allow", "sub_agents", agent.place("sub_agents"))
+        allowed = Verdict("allow", "agents", agent.place("sub_agents"))
     elif allowing is None:  # offered by an ask rule whose conditions are not met
         why = "an ask rule permits only calls that meet its conditions"
-        return Verdict("deny", "not in skill_policy.allow", agent.place("skill_policy", "allow"), why)
+        return Verdict("deny", "not in tools.allow", agent.place("skill_policy", "allow"), why)
     else:
         allowed = Verdict("allow", f"allow {allowing.rule.tool}", allowing.place)
     return _asked_by_risk(agent, tool) or allowed
@@ -139,7 +139,7 @@ def _denial(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFo
     ceiling = agent.spec.runtime_policy.risk_level
     if RISKS.index(tool.risk) > RISKS.index(ceiling) and not _is_lifted(agent, tool, arguments, base):
         place = agent.place("runtime_policy", "risk_level")
-        return Verdict("deny", f"risk_level {ceiling}", place, f"its risk is {tool.risk}")
+        return Verdict("deny", f"max_risk {ceiling}", place, f"its risk is {tool.risk}")
     return _file_denial(agent, tool, arguments, base)
 
 
@@ -177,7 +177,7 @@ def _asked_by_risk(agent: Agent, tool: Tool) -> Verdict | None:
     threshold = agent.spec.runtime_policy.confirm.from_
     if threshold != "never" and RISKS.index(tool.risk) >= RISKS.index(threshold):
         place = agent.place("runtime_policy", "confirm", "from")
-        return Verdict("ask", f"confirm from {threshold}", place, f"its risk is {tool.risk}")
+        return Verdict("ask", f"approve_from {threshold}", place, f"its risk is {tool.risk}")
     return None
 
 
@@ -185,11 +185,11 @@ def _not_offered(agent: Agent, tool: Tool) -> Verdict:
     if scope := agent.toolset.scope:
         return Verdict("deny", f"not among the tools of {scope}", agent.place("skill_policy", "allow"))
     if tool.source == "agent":
-        return Verdict("deny", "not in sub_agents", agent.place("sub_agents"))
+        return Verdict("deny", "not in agents", agent.place("sub_agents"))
     place = agent.place("skill_policy", "allow")
     if tool.name not in agent.toolset.tools:
         return Verdict("deny", "the tool no longer exists", place)
-    return Verdict("deny", "not in skill_policy.allow", place)
+    return Verdict("deny", "not in tools.allow", place)
 
 
 def defined_at(tool: Tool) -> str:

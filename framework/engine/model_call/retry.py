@@ -331,7 +331,7 @@ class _Attempt:
             tool, place = agent.toolset.tools.get(blamed.name), agent.place("skill_policy")
             origin = self.caller.sources.get(source_of(blamed.name)) or (defined_at(tool) if tool else "")
             named = f"{blamed.name} ({origin})" if origin else blamed.name
-            advice = f"this is about the tool {named}: leave it out with skill_policy.deny ({place})"
+            advice = f"this is about the tool {named}: leave it out with tools.deny ({place})"
             error.args = (f"{error.message}; {advice}",)
 
     # --- usage

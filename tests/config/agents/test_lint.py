@@ -130,11 +130,11 @@ def rule_warnings(root: Path, policy: str, risk_level: str = "high") -> list[str
         ),
         (
             "{ask: [orders.delete], allow: [echo]}",
-            "the ask rule 'orders.delete' never applies: orders.delete has risk critical, and risk_level is high",
+            "the ask rule 'orders.delete' never applies: orders.delete has risk critical, and max_risk is high",
         ),
         (
             "{deny: [orders.look, orders.refund], allow: ['orders.*', echo]}",
-            "the allow rule 'orders.*' never applies: orders.delete has risk critical, and risk_level is high",
+            "the allow rule 'orders.*' never applies: orders.delete has risk critical, and max_risk is high",
         ),
         (
             "{deny: [agent.b], allow: [agent.b, echo]}",

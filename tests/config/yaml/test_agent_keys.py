@@ -115,7 +115,7 @@ def test_a_tool_named_without_a_wildcard_may_exceed_max_risk(tools: str, kinds: 
 def test_older_spellings_keep_their_risk_ceiling() -> None:
     pay = shaped("bank.pay", "high")
     old = compiled(HEAD + "skill_policy: {allow: [bank.pay], ask: [bank.pay]}\n", [pay])
-    assert agent_verdict(old, pay, {"order": "1"}).rule == "risk_level medium"
+    assert agent_verdict(old, pay, {"order": "1"}).rule == "max_risk medium"
 
 
 @pytest.mark.parametrize(

@@ -60,16 +60,16 @@ def test_each_verdict_names_its_rule_and_line() -> None:
     of = compiled(LINES)
 
     assert verdict(of, "bank.pay") == ("deny", "deny bank.*", "agents.d/clerk.yaml:8")
-    assert verdict(of, "orders.delete") == ("deny", "risk_level medium", "agents.d/clerk.yaml:16")
+    assert verdict(of, "orders.delete") == ("deny", "max_risk medium", "agents.d/clerk.yaml:16")
     assert verdict(of, "orders.refund", order="77") == ("ask", "ask orders.refund", "agents.d/clerk.yaml:10")
-    assert verdict(of, "orders.refund", order="1") == ("ask", "confirm from medium", "agents.d/clerk.yaml:17")
+    assert verdict(of, "orders.refund", order="1") == ("ask", "approve_from medium", "agents.d/clerk.yaml:17")
     assert verdict(of, "orders.look") == ("allow", "allow orders.*", "agents.d/clerk.yaml:13")
 
 
 def test_a_tool_that_no_rule_allows_is_denied_by_the_allow_list() -> None:
     of = compiled(LINES, [*ORDERS, shaped("mail.send")])
 
-    assert verdict(of, "mail.send") == ("deny", "not in skill_policy.allow", "agents.d/clerk.yaml:12")
+    assert verdict(of, "mail.send") == ("deny", "not in tools.allow", "agents.d/clerk.yaml:12")
 
 
 def test_without_a_skill_policy_nothing_is_allowed() -> None:
@@ -127,12 +127,12 @@ def test_a_plugins_own_confirmation_names_the_line_of_the_plugin(tmp_path: Path)
     ("policy", "runtime_policy", "risk", "confirm", "expected"),
     [
         ("{deny: [t], ask: [t], allow: [t]}", "{risk_level: low}", "high", True, "deny t"),
-        ("{ask: [t], allow: [t]}", "{risk_level: low}", "high", True, "risk_level low"),
+        ("{ask: [t], allow: [t]}", "{risk_level: low}", "high", True, "max_risk low"),
         ("{ask: [t], allow: [t]}", "{risk_level: high, confirm: {from: low}}", "high", True, "ask t"),
         ("{allow: [t]}", "{risk_level: high, confirm: {from: low}}", "high", True, "@tool(confirm=True)"),
-        ("{allow: [t]}", "{risk_level: high, confirm: {from: low}}", "high", False, "confirm from low"),
+        ("{allow: [t]}", "{risk_level: high, confirm: {from: low}}", "high", False, "approve_from low"),
         ("{allow: [t]}", "{risk_level: high, confirm: {from: never}}", "high", False, "allow t"),
-        ("{allow: [u]}", "{risk_level: high, confirm: {from: never}}", "high", True, "not in skill_policy.allow"),
+        ("{allow: [u]}", "{risk_level: high, confirm: {from: never}}", "high", True, "not in tools.allow"),
     ],
 )
 def test_each_kind_of_rule_yields_only_to_those_before_it(
@@ -153,7 +153,7 @@ def test_a_tool_named_only_by_an_ask_rule_is_denied_if_its_condition_does_not_ma
 
     assert set(of.toolset.offered) == {"orders.refund"}
     assert verdict(of, "orders.refund", order="77")[0] == "ask"
-    assert verdict(of, "orders.refund", order="1")[:2] == ("deny", "not in skill_policy.allow")
+    assert verdict(of, "orders.refund", order="1")[:2] == ("deny", "not in tools.allow")
 
 
 # --- conditions
@@ -270,7 +270,7 @@ def having(*agents: Agent) -> Mapping[str, Agent]:
     [
         ("{allow: ['*']}", "{deny: [orders.refund], allow: ['*']}", "deny orders.refund"),
         ("{allow: ['*']}", "{ask: [orders.refund], allow: ['*']}", "ask orders.refund"),
-        ("{allow: ['*']}", "{allow: [bank.pay]}", "not in skill_policy.allow"),
+        ("{allow: ['*']}", "{allow: [bank.pay]}", "not in tools.allow"),
         ("{deny: [orders.refund], allow: ['*']}", "{allow: ['*']}", "deny orders.refund"),
         ("{ask: [orders.refund], allow: ['*']}", "{allow: ['*']}", "ask orders.refund"),
         ("{ask: [orders.refund], allow: ['*']}", "{deny: [orders.refund], allow: ['*']}", "deny orders.refund"),
@@ -306,8 +306,8 @@ def test_a_sub_agent_is_denied_every_call_once_its_caller_is_deleted_or_no_longe
 @pytest.mark.parametrize(
     ("began", "live", "expected"),
     [
-        (shaped("t", "low"), shaped("t", "high"), "risk_level medium"),
-        (shaped("t", "high"), shaped("t", "low"), "risk_level medium"),
+        (shaped("t", "low"), shaped("t", "high"), "max_risk medium"),
+        (shaped("t", "high"), shaped("t", "low"), "max_risk medium"),
         (shaped("t"), shaped("t", confirm=True), "@tool(confirm=True)"),
         (shaped("t", confirm=True), shaped("t"), "@tool(confirm=True)"),
         (shaped("t"), shaped("other"), "the tool no longer exists"),
@@ -325,7 +325,7 @@ def test_a_lowered_ceiling_applies_to_the_pinned_tool_even_if_its_risk_was_lower
     now = clerk("{allow: ['*']}", "{risk_level: medium}", tools=[live])
 
     assert Policy(before, having(before).get).evaluate(began, {}).kind == "allow"
-    assert Policy(before, having(now).get).evaluate(began, {}).rule == "risk_level medium"
+    assert Policy(before, having(now).get).evaluate(began, {}).rule == "max_risk medium"
 
 
 def test_a_removed_sub_agent_is_no_longer_called() -> None:
@@ -333,7 +333,7 @@ def test_a_removed_sub_agent_is_no_longer_called() -> None:
     helper = before.toolset.tools["agent.helper"]
 
     assert Policy(before, having(before).get).evaluate(helper, {}).rule == "sub_agents"
-    assert Policy(before, having(now).get).evaluate(helper, {}).rule == "not in sub_agents"
+    assert Policy(before, having(now).get).evaluate(helper, {}).rule == "not in agents"
 
 
 def parent_of(policy: str, runtime_policy: str = "{}") -> Agent:
@@ -345,9 +345,9 @@ def parent_of(policy: str, runtime_policy: str = "{}") -> Agent:
     ("parent", "name", "expected"),
     [
         (parent_of("{deny: [bank.*], allow: []}"), "bank.pay", "deny bank.*"),
-        (parent_of("{allow: []}", "{risk_level: low}"), "orders.refund", "risk_level low"),
+        (parent_of("{allow: []}", "{risk_level: low}"), "orders.refund", "max_risk low"),
         (parent_of("{ask: [bank.pay], allow: []}"), "bank.pay", "ask bank.pay"),
-        (parent_of("{allow: []}", "{confirm: {from: low}}"), "bank.pay", "confirm from low"),
+        (parent_of("{allow: []}", "{confirm: {from: low}}"), "bank.pay", "approve_from low"),
         (parent_of("{allow: []}"), "bank.pay", "allow *"),
     ],
 )
@@ -491,7 +491,7 @@ def test_a_denied_call_is_reported_to_the_model_with_rule_and_place(tmp_path: Pa
     tool_messages = [message.content for message in model.requests[1].messages if message.role == "tool"]
     assert tool_messages == [
         "Denied: the policy forbids this call: deny bank.* (agents.d/clerk.yaml:8): use the till",
-        "Denied: the policy forbids this call: risk_level medium (agents.d/clerk.yaml:16): its risk is high",
+        "Denied: the policy forbids this call: max_risk medium (agents.d/clerk.yaml:16): its risk is high",
         "orders.look did 3",
     ]
     assert {definition.name for definition in model.requests[0].tools} == {"orders.look", "orders.refund"}

@@ -83,7 +83,7 @@ def test_a_goal_step_runs_with_react_and_gets_earlier_results(tmp_path: Path) ->
     [
         (step("a", tool="wrok"), "there is no tool 'wrok'; did you mean work?"),
         (step("a", parameters={"m": 1}), "work: n: it is missing; add it: string; m: there is no such argument"),
-        (step("a", tool="drill"), "the policy forbids it: risk_level medium"),
+        (step("a", tool="drill"), "the policy forbids it: max_risk medium"),
     ],
 )
 def test_an_invalid_plan_is_requested_again_with_its_problems(

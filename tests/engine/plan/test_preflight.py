@@ -87,7 +87,7 @@ def step(name: str, *after: str, **keys: Any) -> dict[str, Any]:
         ([], "it has no steps"),
         ([step("a", tool="wrok")], "step a: there is no tool 'wrok'; did you mean work?"),
         ([step("a", tool="wipe")], "step a: the policy forbids it: deny wipe"),
-        ([step("a", tool="launch", parameters={})], "step a: the policy forbids it: risk_level medium"),
+        ([step("a", tool="launch", parameters={})], "step a: the policy forbids it: max_risk medium"),
         ([step("a", tool="pay", parameters={"amount": 51})], "step a: the policy forbids it: deny pay"),
         ([step("a", "a")], "step a depends on itself"),
         ([step("a", "b")], "step a depends on 'b', which does not exist"),

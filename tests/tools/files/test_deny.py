@@ -108,7 +108,7 @@ def test_denied_files_apply_to_plugins_that_open_files_the_same_way(tmp_path: Pa
 
     result = asyncio.run(called(project(tmp_path), "peek", {"name": "secret.json"}, peek))
 
-    assert result.error == "'data/secret.json' is denied by skill_policy.files.deny: ./data/*secret*"
+    assert result.error == "'data/secret.json' is denied by tools.files.deny: ./data/*secret*"
 
 
 def test_declared_paths_of_a_plugin_are_denied_before_the_call(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_case_matters_only_if_the_file_system_is_case_sensitive(tmp_path: Path, 
     if not ignores_case:
         open_file(base, ("DATA", "Secret.txt")).close()
         return
-    with pytest.raises(ToolError, match=r"is denied by skill_policy.files.deny"):
+    with pytest.raises(ToolError, match=r"is denied by tools.files.deny"):
         open_file(base, ("DATA", "Secret.txt"))
 
 
