@@ -14,7 +14,7 @@ from benchmarks.model_server import serving
 from benchmarks.wire import by_hand, note, one_run, project
 from framework import Runtime
 
-JOBS = ((10, 0, 0.16), (3, 400, 0.02))
+JOBS = ((10, 0, 0.2), (3, 400, 0.04))
 """Steps, earlier messages, and the promised ratio."""
 
 

@@ -25,7 +25,6 @@ Fixtures for pytest are in `framework.pytest_fixtures`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from framework.llm.scripted import Script, ScriptedModel, Turn, calls
 from framework.store.memory import MemoryStore
@@ -33,7 +32,7 @@ from framework.store.protocol import NOBODY, Blueprint, Conversation, Deciders
 from framework.store.run_record import RunRecord
 from framework.store.work import UNLIMITED, RunLimits
 from framework.types.budget import BudgetUse
-from framework.types.events import Event, wire
+from framework.types.events import Event
 from framework.types.run_request import IdempotencyKey, RunRequest
 from framework.types.state import Decision, RunState
 from framework.types.trace import SpanRecord
@@ -42,7 +41,7 @@ __all__ = ["Crash", "JsonStore", "Script", "ScriptedModel", "Turn", "calls"]
 
 
 class JsonStore(MemoryStore):
-    """A store in memory that keeps only JSON, as a database does: a loaded state shares no object with a saved one.
+    """A store in memory that is written at each step, as a database in a file is.
 
     `crash_after(n)` simulates a killed process: n more writes succeed, and the next one raises `Crash`.
     """
@@ -51,18 +50,13 @@ class JsonStore(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self._bodies: dict[str, str] = {}
-        self._released: set[str] = set()
-        """Ids of runs that have ended or are paused."""
-        self._blueprints: dict[str, Blueprint] = {}
-        self._events: dict[str, list[dict[str, Any]]] = {}
         self._writes_left: int | None = None
 
     def crash_after(self, writes: int | None) -> None:
         """Raise `Crash` after this many more writes, or never if None. Releases every run."""
         self._writes_left = writes
-        for record in self._runs.values():
-            record.held = False
+        for lease in self._leases.alive():
+            self._leases.end(lease)
 
     async def begin(
         self,
@@ -71,21 +65,14 @@ class JsonStore(MemoryStore):
         blueprint: Blueprint | None,
         limits: RunLimits = UNLIMITED,
     ) -> RunRecord:
-        """Save a new run as JSON."""
+        """Save a new run."""
         self.count()
-        record = await super().begin(state, conversation, blueprint, limits)
-        if blueprint:
-            self._blueprints[blueprint.digest] = blueprint
-        self.keep(state, ())
-        return JsonRecord(record, self)
+        return JsonRecord(await super().begin(state, conversation, blueprint, limits), self)
 
     async def enqueue(self, request: RunRequest, *, idempotency: IdempotencyKey | None = None) -> str:
-        """Save a queued run as JSON."""
+        """Save a queued run."""
         self.count()
-        run_id = await super().enqueue(request, idempotency=idempotency)
-        if run_id == request.run_id:
-            self.keep(self._runs[run_id].state, ())
-        return run_id
+        return await super().enqueue(request, idempotency=idempotency)
 
     async def take(
         self,
@@ -95,41 +82,7 @@ class JsonStore(MemoryStore):
         limits: RunLimits = UNLIMITED,
     ) -> RunRecord:
         """Take over a run that is not held."""
-        record = await super().take(state, decisions, by, limits)
-        self._released.discard(state.run_id)
-        return JsonRecord(record, self)
-
-    async def hand_over(self, state: RunState, decisions: Mapping[str, Decision], by: Deciders = NOBODY) -> None:
-        """Save decisions about a run that is not held."""
-        await super().hand_over(state, decisions, by)
-        self.keep(state.model_copy(update={"decisions": {**state.decisions, **decisions}}), ())
-        self._released.discard(state.run_id)
-
-    async def load_run(self, run_id: str) -> RunState:
-        """Return the saved state as a new object; raises RunNotFound."""
-        self._record(run_id)
-        state = RunState.model_validate_json(self._bodies[run_id])
-        if run_id in self._queue:
-            state.status = "queued"
-        elif run_id not in self._released:  # the saved state may contain an end that was not written
-            state.status, state.pending = "running", []
-        return state
-
-    async def events(self, run_id: str, after: int = 0) -> Sequence[Mapping[str, Any]]:
-        """Return the events of a run."""
-        self._record(run_id)
-        return [event for event in self._events[run_id] if event["seq"] > after]
-
-    async def blueprint(self, digest: str) -> Blueprint | None:
-        """Return a stored blueprint, or None."""
-        return self._blueprints.get(digest)
-
-    def keep(self, state: RunState, events: Sequence[Event], *, last: bool = False) -> None:
-        """Store a state and its new events as JSON."""
-        if last:
-            self._released.add(state.run_id)
-        self._bodies[state.run_id] = state.model_dump_json()
-        self._events.setdefault(state.run_id, []).extend(wire(event) for event in events)
+        return JsonRecord(await super().take(state, decisions, by, limits), self)
 
     def count(self) -> None:
         """Count a write; raises Crash if no writes are left."""
@@ -155,9 +108,8 @@ class JsonRecord:
         last: bool = False,
         uses: Sequence[BudgetUse] = (),
     ) -> None:
-        """Save the state and its new events as JSON."""
+        """Save the state and its new events."""
         self._store.count()
-        self._store.keep(state, events, last=last)
         await self._record.write(state, events, spans, last=last, uses=uses)
         self.cancel_requested = self._record.cancel_requested
 

@@ -128,7 +128,6 @@ MUTANTS = (
     Mutant("store/queue_rules", "if idempotency.digest != digest:", "if False:", WAITING_TEST),
     Mutant("store/sql/runs", "_CLAIM if is_queued else _CLAIM_UNQUEUED", "_CLAIM", WAITING_TEST),
     Mutant("store/sql/conversations", "open_run.is_(None), ~waits)", "open_run.is_(None))", WAITING_TEST),
-    Mutant("store/memory_runs", "return self._queue.is_first(run_id, key) and", "return", WAITING_TEST),
     Mutant("store/sql/texts", "parts += [user] if tenant is not None", "parts += [] if tenant", "store/test_tenants"),
     Mutant("store/sql/migrations", "    _move_conversations_to_tenants(connection)\n", "", "store/sql/test_old_stores"),
     Mutant(RECORD, "row.version != self._version + 1 or", "False or", "store/sql/test_outage"),

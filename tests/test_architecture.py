@@ -46,7 +46,7 @@ HEAVY = {
 """Modules that may be imported inside a function: SDKs that not every process needs."""
 HEAVY |= {"framework.types.bounded_body", "framework.llm.reconnection"}  # with httpx2
 HEAVY |= {"framework.tools.mcp.client"}  # with the MCP SDK, an extra
-HEAVY |= {"framework.store.sql.store"}  # with SQLAlchemy, for projects with a database
+HEAVY |= {"framework.store.sql.store", "framework.store.memory"}  # with SQLAlchemy, once a store is opened
 HEAVY |= {"sqlalchemy.dialects.postgresql"}  # for a store in PostgreSQL
 HEAVY |= {"framework.engine.work.procrastinate"}  # with Procrastinate, an extra
 HEAVY |= {"framework.server.process"}  # with FastAPI and uvicorn, an extra

@@ -31,14 +31,13 @@ print(*sorted(sys.modules))
 OTHER_CLIENTS = ("framework.llm.anthropic", "framework.llm.gemini", "framework.llm.cloud")
 UNUSED = (
     *("framework.llm.message_formats", "framework.evals.runner", "framework.evals.suite", "framework.types.case"),
-    *("framework.replay", "framework.store.sql", "framework.server", "framework.cli", "framework.tools.mcp.client"),
+    *("framework.replay", "framework.server", "framework.cli", "framework.tools.mcp.client"),
     *(
         "instructor",
         "mcp",
         "anthropic",
         "google.genai",
         "watchfiles",
-        "sqlalchemy",
         "rich",
         "click",
         "opentelemetry.sdk",

@@ -23,7 +23,7 @@ from framework.engine.runtime.resume import RunResumer
 from framework.evals.runner import reachable_agents, without_budgets, without_router_model
 from framework.replay.recorded import NO_RESULT, RECORDED, FirstRequest, RecordedModel, Recording, requested_calls
 from framework.replay.stored_run import StoredRun
-from framework.store.memory import MemoryStore
+from framework.store.url import memory_store
 from framework.tools.schema.arguments import SchemaArguments
 from framework.tools.tool import Tool
 from framework.tools.tool_source import source_of
@@ -208,7 +208,7 @@ async def _replay_with(root: Path, record: RunState, generation: Generation, lim
     """Replay the run to the end of its record. Recorded decisions are repeated, other confirmations approved."""
     state = _first_state(record, limits)
     recording = Recording(record, state)
-    catalog, store = Catalog(root, tools=(), executors=(), models=()), MemoryStore()
+    catalog, store = Catalog(root, tools=(), executors=(), models=()), memory_store()
     catalog.set_live(_recorded_generation(generation, record, recording))
     launcher = Launcher(Project(root, catalog), store, {RECORDED: RecordedModel(recording)}, None, observed=False)
     background = BackgroundWork()

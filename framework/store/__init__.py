@@ -3,15 +3,8 @@
 In reading order; each module imports only from those below it:
 
     url                 Opens a store by its URL.
-    sql                 The durable store, in SQLite or PostgreSQL.
-    memory              A store that keeps runs and conversations in memory, until the process ends.
-    memory_runs         The runs of a store in memory: their records, and what is read of them and their conversations.
-    memory_backlog      The runs of a store in memory that have not ended: how many wait, where and why.
-    memory_packing      Ended runs of a store in memory: each is compressed JSON, a tenth of the live objects.
-    memory_usage        Figures of the runs of a store in memory.
-    memory_lists        Lists of the runs and conversations of a store in memory.
-    memory_bounds       Bounds the memory of ended runs in a store in memory.
-    memory_tables       The files, budget counters, queue and limits of a store in memory.
+    memory              A store in memory, until the process ends: a SQLite database without a file.
+    sql                 The store in a database: SQLite or PostgreSQL.
     span_rows           JSON encoding of a run's spans.
     unstored            The record of a run that is not stored.
     fleet               Reports who executes the runs of a store, and what waits where and why.

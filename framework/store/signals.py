@@ -58,20 +58,3 @@ class Signals(Protocol):
     async def signal(self, *signals: Signal) -> None:
         """Send signals; raises StoreError. Those that are too large are left out."""
         ...
-
-
-class NoSignals:
-    """The signals of a store that only this process uses."""
-
-    hears = False
-
-    async def listen(self, callback: SignalCallback) -> Callable[[], None]:  # noqa: ARG002 - nothing arrives
-        """Do nothing."""
-        return lambda: None
-
-    def is_followed(self, run_id: str) -> bool:  # noqa: ARG002 - of no run
-        """Return False."""
-        return False
-
-    async def signal(self, *signals: Signal) -> None:
-        """Do nothing."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from framework.store.memory import MemoryStore
 from framework.store.protocol import Store
 from framework.store.work import DEFAULT_LEASE_SECONDS
 
@@ -27,10 +26,17 @@ async def open_store(url: str, root: Path, lease_seconds: float = DEFAULT_LEASE_
         StoreTooNew: a newer version of agentsd wrote it.
     """
     if url == MEMORY_URL:
-        return MemoryStore(keep_spans=True)
+        return memory_store(keep_spans=True)
     from framework.store.sql.store import SqlStore
 
     return await SqlStore.open(url, root, lease_seconds=lease_seconds)
+
+
+def memory_store(*, keep_spans: bool = False) -> Store:
+    """Return a new store in memory, with its traces if they are to be kept."""
+    from framework.store.memory import MemoryStore
+
+    return MemoryStore(keep_spans=keep_spans)
 
 
 def shown_url(url: str) -> str:

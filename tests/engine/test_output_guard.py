@@ -13,6 +13,7 @@ import pytest
 from framework import Refused, RunResult, RunSuspended, Runtime, Tool, events, tool
 from framework.engine.context.event_hub import RunStream
 from framework.store.protocol import Store
+from framework.store.run_record import RunRecord
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
 from framework.types.events import Event, ToolStarted, wire
 from framework.types.messages import Message, Reasoning
@@ -116,12 +117,27 @@ class Watched(JsonStore):
         self.kept: list[RunState] = []
         self.looking = asyncio.Event()
 
-    def keep(self, state: RunState, events: Sequence[Event], *, last: bool = False) -> None:
-        super().keep(state, events, last=last)
+    async def begin(self, *arguments: Any) -> RunRecord:
+        return WatchedRecord(await super().begin(*arguments), self)
+
+
+class WatchedRecord:
+    cancel_requested = False
+
+    def __init__(self, record: RunRecord, store: Watched) -> None:
+        self._record, self._store = record, store
+
+    async def write(
+        self, state: RunState, events: Sequence[Event] = (), *arguments: Any, last: bool = False, **options: Any
+    ) -> None:
+        await self._record.write(state, events, *arguments, last=last, **options)
         if not last:
-            self.kept.append(state.model_copy())
+            self._store.kept.append(state.model_copy())
         if any(isinstance(event, ToolStarted) and event.message == "looking" for event in events):
-            self.looking.set()
+            self._store.looking.set()
+
+    async def release(self) -> None:
+        await self._record.release()
 
 
 @pytest.mark.parametrize("limits", [{}, {"max_steps": 1}], ids=["an answer", "what a limit leaves"])

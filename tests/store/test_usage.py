@@ -184,8 +184,6 @@ def test_figures_need_no_statement_of_their_own(tmp_path: Path) -> None:
         assert words[begun + 1 :] == [
             "BEGIN IMMEDIATE",
             "UPDATE agentsd_runs SET",
-            *["SELECT agentsd_parts.path, agentsd_parts.kind,", "SELECT agentsd_events.seq, agentsd_events.body"],
-            "SELECT agentsd_spans.body FROM",
             "COMMIT",
         ]
         await store.close()

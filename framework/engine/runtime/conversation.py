@@ -126,7 +126,7 @@ async def fork_conversation(
     """
     point.check()
     infos = await store.runs(RunQuery.of_conversation(origin))
-    states = await _states(store, origin, infos, point)
+    states = await _states(store, infos, point)
     fork_id = new_id or f"conv_{uuid4().hex}"
     copies = [await _copy(store, state, fork_id) for state in states]
     last = states[-1] if states else None
@@ -146,17 +146,11 @@ async def fork_conversation(
     return forked
 
 
-async def _states(store: Store, origin: Conversation, infos: Sequence[RunInfo], point: ForkPoint) -> Sequence[RunState]:
+async def _states(store: Store, infos: Sequence[RunInfo], point: ForkPoint) -> Sequence[RunState]:
     """Return the last states of the turns to copy; see `fork_conversation`."""
     answered = [info for info in infos if info.status in ANSWERED_STATUSES]
     kept = answered if point.messages is not None else _kept_turns(point, infos, answered)
     states = [await store.load_run(info.run_id) for info in kept]
-    if min((info.turn for info in infos if info.turn), default=2) > 1:
-        # A store in memory has deleted the first runs, but not their messages.
-        later = [await store.load_run(info.run_id) for info in answered[len(kept) :]]
-        stored = sum(len(state.messages) for state in (*states, *later))
-        if earlier := origin.messages[: len(origin.messages) - stored]:
-            states.insert(0, _state_of(origin, earlier))
     return states if point.messages is None else _first_messages(states, point.messages)
 
 
@@ -186,7 +180,7 @@ def _first_messages(states: Sequence[RunState], count: int) -> Sequence[RunState
     return kept
 
 
-def _state_of(source: Conversation | RunState, messages: Sequence[Message]) -> RunState:
+def _state_of(source: RunState, messages: Sequence[Message]) -> RunState:
     """Return a turn of these messages only; raises RequestError if a call has no result, or the answer is missing."""
     if problem := next(transcript_errors(messages), None):
         raise RequestError(f"messages: {problem}", param="messages")
@@ -195,8 +189,8 @@ def _state_of(source: Conversation | RunState, messages: Sequence[Message]) -> R
             f"messages: the last one must be an answer, not of role {messages[-1].role}", param="messages"
         )
     return RunState(
-        agent=source.agent or "",
-        conversation_id=source.id if isinstance(source, Conversation) else source.conversation_id,
+        agent=source.agent,
+        conversation_id=source.conversation_id,
         user=source.user,
         tenant=source.tenant,
         status="completed",

@@ -38,9 +38,8 @@ from framework.engine.runtime.start import RunStarter, ask_model_only, call_one_
 from framework.engine.work.source import EmbeddedSource, WorkSource
 from framework.evals.gate import case_gate
 from framework.llm.client import ModelClient
-from framework.store.memory import MemoryStore
 from framework.store.protocol import Conversation, RunInfo, Store
-from framework.store.url import MEMORY_URL, open_store
+from framework.store.url import MEMORY_URL, memory_store, open_store
 from framework.tools.plugins.loader import PluginLifecycle
 from framework.tools.tool import Tool
 from framework.types.budget import BudgetStatus, budget_statuses
@@ -246,7 +245,7 @@ class Runtime:
             raise ConfigError("strict: every file must be valid", errors)
         owns_store = isinstance(store, str)
         lease = project.settings.store.lease
-        store = await open_store(store, project.root, lease) if isinstance(store, str) else store or MemoryStore()
+        store = await open_store(store, project.root, lease) if isinstance(store, str) else store or memory_store()
         runtime = cls(project, store, clients, deps, work=work, single_user=single_user)
         try:
             async with (
@@ -266,7 +265,7 @@ class Runtime:
         """Open a runtime on one fixed generation with a separate store in memory. Reads and watches no files."""
         catalog = Catalog(root, tools=(), executors=(), models=())
         catalog.set_live(generation)
-        runtime = cls(Project(root, catalog), MemoryStore(), models, deps)
+        runtime = cls(Project(root, catalog), memory_store(), models, deps)
         try:
             yield runtime
         finally:

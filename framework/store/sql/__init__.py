@@ -1,8 +1,8 @@
-"""The durable store: SQLAlchemy Core over SQLite or PostgreSQL, with the same code for both.
+"""The store: SQLAlchemy Core over SQLite, in a file or in memory, or PostgreSQL, with the same code for all.
 
 In reading order; each module imports only from those below it:
 
-    store               The durable store: each method is one transaction.
+    store               The store: each method is one transaction.
     pruning             Deletes old data in many small transactions.
     reader              What a store reads: runs, their events and traces, lists, figures.
     claims              The queued runs that this process has claimed.
@@ -27,7 +27,7 @@ In reading order; each module imports only from those below it:
     signals             Signals through PostgreSQL: NOTIFY, and the one connection of a process that listens.
     shrinking           Returns free pages of a SQLite file to the file system.
     database            Connections, threads, transactions and retries for SQLite or PostgreSQL.
-    connections         Executes transactions in threads that keep a connection each.
+    connections         Executes transactions: in threads with a connection each, or at once for a store in memory.
     engines             Creates SQLAlchemy engines from a store's URL, and begins their transactions.
     leases              Names the holder of a run, and detects whether it is still alive.
     migrations          The migrations between the versions of the tables.

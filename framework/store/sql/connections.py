@@ -1,12 +1,14 @@
-"""Executes transactions in threads that keep a connection each."""
+"""Executes transactions: in threads that keep a connection each, or at once for a database in memory."""
 
 from __future__ import annotations
 
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -101,6 +103,36 @@ class ConnectionThreads:
             self._connections.discard(connection)
             connection.invalidate()
             connection.close()
+
+
+class MemoryConnection:
+    """The one connection of a database in memory. The caller's thread executes its transactions: none has to wait.
+
+    It is closed when nothing refers to it any more.
+    """
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self.engine = engine
+        self._connection, self._lock = engine.connect(), threading.Lock()
+        weakref.finalize(self, engine.dispose)
+
+    def submit(self, work: Work[T], *, transaction: bool = True, locks_until: float | None = None) -> Future[T]:  # noqa: ARG002 - nothing locks it
+        """Execute work, and return a future that is done."""
+        done: Future[T] = Future()
+        try:
+            with self._lock, self._connection.begin() if transaction else nullcontext():
+                result = work(self._connection)
+        except Exception as error:  # noqa: BLE001 - the future raises it
+            done.set_exception(error)
+        else:
+            done.set_result(result)
+        return done
+
+    def stop(self) -> None:
+        """Do nothing: the data lasts as long as this object."""
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 def _is_transient(error: BaseException | None) -> bool:

@@ -234,13 +234,13 @@ def delete_expired(connection: sa.Connection, now: float, key: str | None = None
     return Pruned(len(turns), len(ids), files)
 
 
-def delete_ended(connection: sa.Connection, before: float) -> Pruned | None:
-    """Delete a batch of runs that ended before a time; None if there are none.
+def delete_ended(connection: sa.Connection, before: float, limit: int = BATCH_SIZE) -> Pruned | None:
+    """Delete the runs that ended first, at most `limit`, if they ended before a time; None if there are none.
 
     Turns of conversations keep their messages.
     """
     oldest = sa.select(runs.c.id, runs.c.turn, _HAS_DATA.label("has_data")).where(*_ended(before))
-    batch = connection.execute(oldest.order_by(runs.c.ended_at).limit(BATCH_SIZE)).all()
+    batch = connection.execute(oldest.order_by(runs.c.ended_at, runs.c.no).limit(limit)).all()
     if not batch:
         return None
     # A run without a turn has no conversation, or ended while it waited for one.

@@ -15,8 +15,15 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from framework.store.clock import StoreClock
-from framework.store.sql.connections import ConnectionFailed, ConnectionThreads, Work
-from framework.store.sql.engines import NOW_FUNCTION, connect_to_listen, create_engine, lock_seconds, parse_store_url
+from framework.store.sql.connections import ConnectionFailed, ConnectionThreads, MemoryConnection, Work
+from framework.store.sql.engines import (
+    MEMORY,
+    NOW_FUNCTION,
+    connect_to_listen,
+    create_engine,
+    lock_seconds,
+    parse_store_url,
+)
 from framework.store.sql.migrations import upgrade
 from framework.types.errors import StoreError
 
@@ -60,7 +67,14 @@ class Database:
         self.is_sqlite = url.get_backend_name() == "sqlite"
         self.clock = clock or StoreClock()
         """The database's clock, as this process knows it: see `processes.set_clock`."""
+        self.is_in_memory = url == MEMORY
         self._retry_seconds = retry_seconds
+        self._writer: ConnectionThreads | MemoryConnection
+        self._reader: ConnectionThreads | MemoryConnection
+        if self.is_in_memory:
+            engine = create_engine(url, begin="BEGIN", idle_seconds=idle_seconds, clock=self.clock)
+            self._writer = self._reader = MemoryConnection(engine)
+            return
         writers = 1 if self.is_sqlite else _POSTGRES_THREADS
         writer = create_engine(url, begin="BEGIN IMMEDIATE", idle_seconds=idle_seconds, clock=self.clock)
         reader = create_engine(url, begin="BEGIN", idle_seconds=idle_seconds, clock=self.clock, snapshots=True)
@@ -97,6 +111,13 @@ class Database:
         except BaseException:
             await database.close()
             raise
+        return database
+
+    @classmethod
+    def in_memory(cls, clock: StoreClock | None = None) -> Database:
+        """Create a database in memory, with its tables. Its data ends with the last reference to it."""
+        database = cls(MEMORY, clock=clock)
+        database._writer.submit(upgrade).result()
         return database
 
     async def _migrate(self, url: sa.URL) -> None:
@@ -205,7 +226,7 @@ class Database:
 
     async def _do(
         self,
-        threads: ConnectionThreads,
+        threads: ConnectionThreads | MemoryConnection,
         work: Work[T],
         again: Work[T],
         retry_seconds: float,
@@ -218,6 +239,8 @@ class Database:
         while True:
             try:
                 ended = threads.submit(work, transaction=transaction, locks_until=deadline if is_short else None)
+                if self.is_in_memory:
+                    return ended.result()
                 if is_short:
                     return await self._begun_in_time(ended, deadline)
                 return await (_await_completion(ended) if threads is self._writer else asyncio.wrap_future(ended))

@@ -33,6 +33,8 @@ _NETWORK = {
     "tcp_user_timeout": 15_000,
 }
 """Connection options of PostgreSQL: a network that drops packets is noticed in seconds instead of 15 minutes."""
+MEMORY = sa.make_url("sqlite://")
+"""The URL of a database in memory."""
 NOW_FUNCTION = "agentsd_now"
 """SQL function without arguments that connections to SQLite have: the time of the store's clock."""
 _LISTENER = "agentsd signals"
@@ -66,7 +68,7 @@ def create_engine(
     """Create the engine for a database.
 
     Args:
-        url: a URL from `parse_store_url`.
+        url: a URL from `parse_store_url`, or `MEMORY` for a database in memory with one connection.
         begin: SQL statement that begins a SQLite transaction.
         idle_seconds: how long a transaction in PostgreSQL may wait for the next statement of this process, which may
             be suspended, before the server ends it and releases its locks.
@@ -74,7 +76,7 @@ def create_engine(
         snapshots: use REPEATABLE READ in PostgreSQL, so that a transaction reads one snapshot, as in SQLite.
     """
     if url.get_backend_name() == "sqlite":
-        return _sqlite(url, begin, clock)
+        return _sqlite(url, begin, clock) if url.database else _sqlite_in_memory(clock)
     options: dict[str, Any] = {"isolation_level": "REPEATABLE READ"} if snapshots else {}
     connect_args = {name: value for name, value in _NETWORK.items() if name not in url.query}
     try:
@@ -172,6 +174,25 @@ def _sqlite(url: sa.URL, begin: str, clock: StoreClock) -> sa.Engine:
     def _begin(connection: sa.Connection) -> None:
         file.check()
         connection.exec_driver_sql(begin)
+
+    return engine
+
+
+def _sqlite_in_memory(clock: StoreClock) -> sa.Engine:
+    """Return an engine with one connection, which any thread may use, one at a time. Its data ends with it."""
+    engine = sa.create_engine(
+        MEMORY, poolclass=sa.StaticPool, hide_parameters=True, connect_args={"check_same_thread": False}
+    )
+
+    @sa.event.listens_for(engine, "connect")
+    def _set_up(connection: Any, _: Any) -> None:
+        connection.isolation_level = None
+        connection.execute("PRAGMA foreign_keys=ON")
+        connection.create_function(NOW_FUNCTION, 0, clock)
+
+    @sa.event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("BEGIN")
 
     return engine
 

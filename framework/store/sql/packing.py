@@ -50,6 +50,7 @@ def pack(
     run_id: str,
     last_events: Sequence[tuple[int, str]] = (),
     last_spans: Sequence[tuple[str]] = (),
+    only_parts: Sequence[tuple[str, RowKind, str]] | None = None,
 ) -> bool:
     """Replace the rows of an ended run by one packed row, in the connection's transaction.
 
@@ -58,12 +59,15 @@ def pack(
         run_id: the id of the run.
         last_events: numbers and bodies of events that have no rows yet.
         last_spans: bodies of spans that have no rows yet.
+        only_parts: path, kind and body of all parts of a run that has no rows yet, in order. None: it has.
 
     Returns:
         Whether the run was packed; otherwise, the last events and spans need rows.
     """
-    run = {"run": run_id}
-    tables: list[list[Any]] = [[tuple(row) for row in connection.execute(rows, run)] for rows in _ROWS]
+    run, has_rows = {"run": run_id}, only_parts is None
+    tables: list[list[Any]] = [[*(only_parts or ())], [], []]
+    if has_rows:
+        tables = [[tuple(row) for row in connection.execute(rows, run)] for rows in _ROWS]
     tables[1] += last_events
     tables[2] += last_spans
     if not any(tables) or sum(len(found[-1]) for rows in tables for found in rows) > MAX_PACKED_CHARS:
@@ -71,7 +75,7 @@ def pack(
     compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW, _MEMORY)
     contents = orjson.dumps(dict(zip(("parts", "events", "spans"), tables, strict=True)))
     body = compressor.compress(contents) + compressor.flush()
-    for delete in _DELETE:
+    for delete in _DELETE if has_rows else ():
         connection.execute(delete, run)
     connection.execute(_INSERT, {"run_id": run_id, "body": body})
     return True

@@ -121,11 +121,11 @@ class RowBatch:
         """Add events that were emitted until now."""
         self.events = [{"run_id": run_id, "seq": event.seq, "at": now, "body": wire_json(event)} for event in events]
 
-    def insert(self, connection: sa.Connection, statements: Statements) -> None:
-        """Insert or update the rows of the state and of counters."""
+    def insert(self, connection: sa.Connection, statements: Statements, *, is_packed: bool = False) -> None:
+        """Insert or update the rows of the state and of counters, except parts that are packed."""
         if self.messages:
             connection.execute(statements.message, self.messages)
-        if self.parts:
+        if self.parts and not is_packed:
             connection.execute(statements.part, self.parts)
         statements.counters.add(connection, self.uses)
 
@@ -154,11 +154,17 @@ class SqlRecord:
         lease: RunLease,
         held: HeldRow,
         is_followed: Callable[[str], bool],
+        on_end: Callable[[sa.Connection, RunState], object],
+        *,
+        has_rows: bool,
     ) -> None:
         self.cancel_requested = held.cancel_requested
         self._database, self._statements, self._lease = database, statements, lease
         self._run_id, self._version, self._diff = state.run_id, held.version, diff
         self._conversation, self._is_queued, self._is_followed = held.conversation, held.is_queued, is_followed
+        self._on_end = on_end
+        self._has_rows = has_rows
+        """Whether parts, events or spans of the run are stored."""
         self._slots = held.slots
         self._attempts_are_reset = False
         """Whether this record has set the run's failed attempts back to 0, so that later steps need not."""
@@ -246,11 +252,14 @@ class SqlRecord:
             cancelled = self._compare_and_set(connection, statement, row)
             if cancelled and last and state.status in ANSWERED_STATUSES:
                 raise CancelAccepted
-            batch.insert(connection, self._statements)
-            if not (last and state.status != "paused" and self._pack(connection, batch)):
+            has_ended = last and state.status != "paused"
+            is_packed = has_ended and not self._has_rows and self._pack(connection, batch)
+            batch.insert(connection, self._statements, is_packed=is_packed)
+            if not (is_packed or (has_ended and self._has_rows and self._pack(connection, batch))):
                 batch.insert_events(connection, self._run_id, self._version + 1)
             if last:
                 self._end(connection, state, now)
+                self._on_end(connection, state)
             return cancelled
 
         return work
@@ -258,7 +267,11 @@ class SqlRecord:
     def _pack(self, connection: sa.Connection, batch: RowBatch) -> bool:
         """Pack a run that has ended, with its last events and spans; return False if it is too large."""
         events = [(row["seq"], row["body"]) for row in batch.events]
-        return pack(connection, self._run_id, events, [(batch.spans,)] if batch.spans else [])
+        spans, only_parts = [(batch.spans,)] if batch.spans else [], None
+        if not self._has_rows:
+            in_order = sorted(batch.parts, key=lambda row: (row["path"], row["kind"], row["n"]))
+            only_parts = [(row["path"], row["kind"], row["body"]) for row in in_order]
+        return pack(connection, self._run_id, events, spans, only_parts)
 
     def _end(self, connection: sa.Connection, state: RunState, now: float) -> None:
         """Free the slots of a run that has ended or pauses, and close its turn."""
@@ -269,6 +282,7 @@ class SqlRecord:
     def _saved(self, state: RunState, batch: RowBatch, *, cancelled: bool, last: bool) -> None:
         self.cancel_requested = cancelled
         self._version += 1
+        self._has_rows = self._has_rows or bool(batch.parts or batch.events or batch.spans)
         self._attempts_are_reset = self._attempts_are_reset or batch.progress
         state.version = self._version
         if last:

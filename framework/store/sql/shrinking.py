@@ -25,10 +25,10 @@ async def shrink(database: Database, is_idle: Callable[[], Awaitable[bool]]) -> 
     """Shrink a database's file, and return the number of bytes freed. Failures are logged, not raised.
 
     Args:
-        database: the database. PostgreSQL is skipped: it has autovacuum.
+        database: the database. PostgreSQL is skipped, which has autovacuum, and a database without a file.
         is_idle: returns whether no run is in progress. Only then is a file of an older version rewritten.
     """
-    if not database.is_sqlite:
+    if not database.is_sqlite or database.is_in_memory:
         return 0
     try:
         return await _shrink(database, is_idle)

@@ -164,7 +164,7 @@ class SqlStore(SqlReader, SqlSignals):
             return held
 
         try:
-            record = await self._hold(state, diff, lease, work, _IS_RUNNING, limits)
+            record = await self._hold(state, diff, lease, work, _IS_RUNNING, limits, has_rows=bool(batch.parts))
         except RunBlocked:
             await self._claims.block(state.run_id, limits)
             raise
@@ -396,6 +396,9 @@ class SqlStore(SqlReader, SqlSignals):
             await self._process.leave()
         await self._database.close()
 
+    def _run_ended(self, connection: sa.Connection, state: RunState) -> None:
+        """Do nothing. Called in the transaction that saves the end or the pause of a run."""
+
     def _check_clock(self, connection: sa.Connection) -> ClockCheck:
         set_clock(connection, self._database, self._leases)
         return check_clock(connection, self.now())
@@ -414,6 +417,7 @@ class SqlStore(SqlReader, SqlSignals):
         has_changed: sa.ColumnElement[bool],
         limits: RunLimits,
         *,
+        has_rows: bool = True,
         is_request: bool = False,
     ) -> SqlRecord:
         """Execute a transaction that makes this process the holder of a run, and return the run's record.
@@ -434,7 +438,17 @@ class SqlStore(SqlReader, SqlSignals):
         held = await self._process.write(whole, committed, is_request=is_request)
         held = replace(held, slots=frozenset(limits))
         state.version = held.version
-        return SqlRecord(self._database, self._statements, state, diff, lease, held, self.is_followed)
+        return SqlRecord(
+            self._database,
+            self._statements,
+            state,
+            diff,
+            lease,
+            held,
+            self.is_followed,
+            self._run_ended,
+            has_rows=has_rows,
+        )
 
     def _takeover(self, state: RunState, made: Mapping[str, Decision], by: Deciders) -> Takeover:
         bodies = {key: decision.model_dump_json() for key, decision in made.items()}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from framework import RunSuspended, Runtime, ToolContext, tool
 from framework.engine.context.event_hub import RunStream, TextKind, TextOnce
@@ -30,8 +31,8 @@ class Ending(MemoryStore):
         super().__init__()
         self.has_ended = asyncio.Event()
 
-    def record_end(self, state: RunState) -> None:
-        super().record_end(state)
+    def _run_ended(self, connection: sa.Connection, state: RunState) -> None:
+        super()._run_ended(connection, state)
         self.has_ended.set()
 
 

@@ -402,11 +402,6 @@ class Lagging(JsonStore):
         super().__init__()
         self.stored, self.may_return = asyncio.Event(), asyncio.Event()
 
-    def keep(self, state: RunState, new: Sequence[events.Event], *, last: bool = False) -> None:
-        super().keep(state, new, last=last)
-        if any(isinstance(event, events.Thought) for event in new):
-            self.stored.set()
-
     async def begin(self, *arguments: Any) -> RunRecord:
         return LaggingRecord(await super().begin(*arguments), self)
 
@@ -419,6 +414,8 @@ class LaggingRecord:
 
     async def write(self, *arguments: Any, **options: Any) -> None:
         await self._record.write(*arguments, **options)
+        if any(isinstance(event, events.Thought) for event in arguments[1]):
+            self._store.stored.set()
         if self._store.stored.is_set():
             await self._store.may_return.wait()
 
