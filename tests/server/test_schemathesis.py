@@ -53,6 +53,7 @@ REFUSALS = {
     "/agent/runs": ("400", "the same; without a message, the last of `messages` is not the user's"),
     "/agent/runs/{run_id}/test-case": ("400", "the run failed before a model replied"),
     "/agent/runs/{run_id}/decisions": ("400", "the run waits for no such decision"),
+    "/agent/conversations/{conversation_id}/fork": ("400", "a fork has exactly one of `before`, `after`, `messages`"),
     "/agent/usage": ("400", "the period ends before it begins or has too many steps; the time zone is unknown"),
     "/agent/agents/{name}/prompt": ("400", "the agent has no such input"),
     "/agent/chat": ('400, "5xx"', "without a message, the last of `messages` is not the user's; the run fails"),

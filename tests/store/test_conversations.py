@@ -100,7 +100,7 @@ def test_conversations_are_found_by_title_agent_or_id_in_pages(tmp_path: Path, a
             "NR-": ["nr-2", "Nr-1"],
             "acme": [],  # the tenant is no part of the id
             "b": ["c3"],
-            "and now": [],  # the title is the first message
+            "and now": ["c3"],  # what was said, besides the title
             "\x00": [],
         }
         for text, expected in queries.items():
@@ -115,11 +115,12 @@ def test_conversations_are_found_by_title_agent_or_id_in_pages(tmp_path: Path, a
     with_runtime(tmp_path, any_url, body)
 
 
-def test_titles_are_searched_in_the_latest_conversations_only(
+def test_only_the_latest_conversations_and_runs_are_searched(
     tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def body(runtime: Runtime, model: ScriptedModel) -> None:
         monkeypatch.setattr("framework.store.sql.conversations.SEARCHED_CONVERSATIONS", 2)
+        monkeypatch.setattr("framework.store.sql.texts.SEARCHED_TEXTS", 2)
         for name in ("c1", "c2", "c3"):
             await runtime.run("hello", conversation=name, agent="a")
         for query in (ConversationQuery(search="hello"), ConversationQuery(search="hello", limit=2)):

@@ -150,9 +150,10 @@ def test_pruning_does_not_read_turns_that_were_pruned_before(new_store: Callable
         await analyze(store)
         with measured(store) as steps:
             assert await store.prune(2.0, 0) == await store.prune(2.0, 0, dry_run=True) == Pruned()
+            found = steps()
         assert await store.count_runs(RunQuery()) == number
         await store.close()
-        return steps()
+        return found
 
     async def main() -> None:
         few, many = await work(FEW), await work(MANY)
