@@ -16,7 +16,7 @@ from framework.config.generations.generation import Generation
 from framework.engine.drive import EXECUTORS
 from framework.engine.runtime.background import BackgroundWork, Places
 from framework.engine.runtime.launcher import Launcher, PreparedRun
-from framework.engine.runtime.presence import HandOn
+from framework.engine.runtime.presence import RunReleaser
 from framework.engine.runtime.project import Project
 from framework.engine.runtime.request import RUNTIME_CALLER
 from framework.engine.runtime.resume import RunResumer
@@ -212,7 +212,7 @@ async def _replay_with(root: Path, record: RunState, generation: Generation, lim
     catalog.set_live(_recorded_generation(generation, record, recording))
     launcher = Launcher(Project(root, catalog), store, {RECORDED: RecordedModel(recording)}, None, observed=False)
     background = BackgroundWork()
-    resumer = RunResumer(catalog, launcher, Blueprints(EXECUTORS), background, Places(1), HandOn(store))
+    resumer = RunResumer(catalog, launcher, Blueprints(EXECUTORS), background, Places(1), RunReleaser(store))
     questions: dict[str, None] = {}
     still_open = {question.id for question in record.pending}
     try:

@@ -105,9 +105,9 @@ class MemoryStore(SqlStore):
         self._set_in_progress(state)
         return record
 
-    async def hand_over(self, state: RunState, decisions: Mapping[str, Decision], by: Deciders = NOBODY) -> None:
+    async def save_decisions(self, state: RunState, decisions: Mapping[str, Decision], by: Deciders = NOBODY) -> None:
         """Save decisions, and release the run."""
-        await super().hand_over(state, decisions, by)
+        await super().save_decisions(state, decisions, by)
         self._in_progress.pop(state.run_id, None)
 
     async def load_run(self, run_id: str) -> RunState:

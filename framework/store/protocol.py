@@ -283,7 +283,7 @@ class Store(WorkStore, Signals, Protocol):
         """
         ...
 
-    async def hand_over(self, state: RunState, decisions: Mapping[str, Decision], by: Deciders = NOBODY) -> None:
+    async def save_decisions(self, state: RunState, decisions: Mapping[str, Decision], by: Deciders = NOBODY) -> None:
         """Save decisions about a paused run, and offer the run, so that any process resumes it.
 
         The arguments are those of `take`. Then the run is in progress, and no process holds it.

@@ -124,7 +124,7 @@ class WorkStore(Protocol):
         """Release claims of this store, and offer the runs to any process. Runs that have begun are skipped."""
         ...
 
-    async def hand_on(self, run_id: str, reason: str, delay: float) -> None:
+    async def release_for_others(self, run_id: str, reason: str, delay: float) -> None:
         """Release a run that this process holds or has claimed, and cannot execute.
 
         Args:

@@ -55,7 +55,7 @@ def test_processes_are_listed_with_what_differs_and_what_waits(tmp_path: Path) -
             await stores[0].enqueue(named("a", conversation=conversation))
         run_id = await stores[0].enqueue(named("b"))
         await stores[0].claim(1, run_id=run_id)
-        await stores[0].hand_on(run_id, 'has no tool "refund" (plugins/refund.py)', 0)
+        await stores[0].release_for_others(run_id, 'has no tool "refund" (plugins/refund.py)', 0)
         shown = await fleet(tmp_path)
         lines = shown.splitlines()
         assert lines[0].split()[:4] == ["api", "serve", "1.2", "-"]

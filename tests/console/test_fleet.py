@@ -70,7 +70,7 @@ def test_processes_and_what_waits_are_shown_and_followed(tmp_path: Path) -> None
             await stores[1].claim(1)
             handed_on = await stores[2].enqueue(request(options={"agent": "refunds"}))
             await stores[2].claim(1, run_id=handed_on)
-            await stores[2].hand_on(handed_on, 'has no tool "refund" (plugins/refund.py)', 0)
+            await stores[2].release_for_others(handed_on, 'has no tool "refund" (plugins/refund.py)', 0)
             await press_in_turn(page, "g", "p")
             await expect(page.locator(".rail [aria-current]")).to_contain_text("Fleet")
             for title, figure in FIGURES.items():

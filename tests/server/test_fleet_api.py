@@ -31,7 +31,7 @@ async def asked(root: Path, identities: Sequence[Identity]) -> list[Any]:
         for owner in OWNERS:
             run_id = await runtime.store.enqueue(request(options={"agent": "one"}, **owner))
             await runtime.store.claim(1, run_id=run_id)
-            await runtime.store.hand_on(run_id, f"has no agent of {owner}", 0)
+            await runtime.store.release_for_others(run_id, f"has no agent of {owner}", 0)
         remaining = list(identities)
         app = FastAPI()
         app.include_router(router(runtime, identify=lambda _: remaining[0]))

@@ -96,7 +96,7 @@ def test_a_run_that_is_handed_on_is_listed_with_the_reasons_until_it_begins(any_
         await store.keep_alive("worker-1", WORKER)
         run_id = await store.enqueue(named("b"))
         await store.claim(1)
-        await store.hand_on(run_id, "has no agent 'b'", 0)
+        await store.release_for_others(run_id, "has no agent 'b'", 0)
         fleet = await read_fleet(store)
         assert groups(fleet) == {(None, "b", 1, "handed_on")}
         assert [(one.run_id, one.reasons) for one in fleet.handed_on] == [(run_id, {"worker-1": "has no agent 'b'"})]

@@ -86,7 +86,7 @@ def test_a_run_is_claimed_by_workers_of_its_queue_or_else_of_its_agent(any_url: 
 def test_a_paused_run_is_handed_over_to_any_process_with_its_decisions(any_url: str | None) -> None:
     async def body(store: Store) -> None:
         seen = await paused(store)
-        await store.hand_over(seen, {"c1": Approve()}, {"c1": "ann"})
+        await store.save_decisions(seen, {"c1": Approve()}, {"c1": "ann"})
         (info,) = await store.runs(RunQuery(orphaned=True))
         assert (info.status, info.held, info.attempts) == ("running", False, 0)
         state = await store.load_run(seen.run_id)
@@ -103,14 +103,14 @@ def test_only_one_of_two_processes_hands_a_run_over(store_url: str) -> None:
     async def body(store: Store) -> None:
         seen = await paused(store)
         late = await store.load_run(seen.run_id)
-        await store.hand_over(seen, {"c1": Approve()})
+        await store.save_decisions(seen, {"c1": Approve()})
         with pytest.raises(RunBusy):
-            await store.hand_over(late, {"c1": Reject()})
+            await store.save_decisions(late, {"c1": Reject()})
         with pytest.raises(DecisionRefused, match="already decided: c1"):
-            await store.hand_over(await store.load_run(seen.run_id), {"c1": Reject()})
+            await store.save_decisions(await store.load_run(seen.run_id), {"c1": Reject()})
         record = await store.take(await store.load_run(seen.run_id), {})
         with pytest.raises(RunBusy):
-            await store.hand_over(await store.load_run(seen.run_id), {})
+            await store.save_decisions(await store.load_run(seen.run_id), {})
         await record.release()
 
     with_store(body, store_url)
@@ -121,7 +121,7 @@ def test_a_queued_run_cannot_be_handed_over(any_url: str | None) -> None:
         one = request()
         await store.enqueue(one)
         with pytest.raises(RunBusy):
-            await store.hand_over(await store.load_run(one.run_id), {})
+            await store.save_decisions(await store.load_run(one.run_id), {})
         assert await store.claim(1) == [one]
 
     with_store(body, any_url)
@@ -135,12 +135,12 @@ def test_a_claim_that_is_handed_on_is_ready_again_after_the_delay(any_url: str |
         one, another = request("1"), request("2")
         await store.enqueue(one)
         await store.claim(1)
-        await store.hand_on(one.run_id, "no agent a here", 3600)
-        await store.hand_on("run_unknown", "why", 0)
+        await store.release_for_others(one.run_id, "no agent a here", 3600)
+        await store.release_for_others("run_unknown", "why", 0)
         await store.enqueue(another)
         await store.sweep(10)
         assert await store.claim(2) == [another], "the other run has to wait"
-        await store.hand_on(another.run_id, "no agent b here", 0)
+        await store.release_for_others(another.run_id, "no agent b here", 0)
         await store.sweep(10)
         assert await store.claim(2) == [another], "its attempts are those of processes that ended"
 
@@ -154,7 +154,7 @@ def test_a_run_that_is_handed_on_counts_no_attempt(any_url: str | None) -> None:
         await record.release()
         for _ in range(4):
             await store.take(await store.load_run(state.run_id), {})
-            await store.hand_on(state.run_id, "no tool t here", 0)
+            await store.release_for_others(state.run_id, "no tool t here", 0)
             (info,) = await store.runs(RunQuery(orphaned=True))
             assert (info.status, info.held, info.attempts) == ("running", False, 0)
         assert await store.renew([state.run_id]) == {}

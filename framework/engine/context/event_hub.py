@@ -287,7 +287,7 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class TextPiece:
+class TextDelta:
     """A piece of the text of one kind in a message."""
 
     source: str
@@ -312,20 +312,20 @@ class TextPiece:
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
 
-def read_piece(body: str) -> TextPiece | None:
+def read_piece(body: str) -> TextDelta | None:
     """Return the piece that `encode` converted to JSON; None if it is none."""
     try:
         source, name, generation, path, message_id, begin, text = json.loads(body)
-        return TextPiece(source, _KINDS[name], generation, tuple(path), message_id, begin, text)
+        return TextDelta(source, _KINDS[name], generation, tuple(path), message_id, begin, text)
     except (ValueError, KeyError, TypeError):
         return None
 
 
-def split(delta: ContentReceived | Thought, source: str, begin: int) -> Iterator[TextPiece]:
+def split(delta: ContentReceived | Thought, source: str, begin: int) -> Iterator[TextDelta]:
     """Yield the pieces of a delta that begins at a character of its text."""
     for at in range(0, len(delta.text), PIECE_CHARS):
         text = delta.text[at : at + PIECE_CHARS]
-        yield TextPiece(source, type(delta), delta.generation, delta.path, delta.message_id, begin + at, text)
+        yield TextDelta(source, type(delta), delta.generation, delta.path, delta.message_id, begin + at, text)
 
 
 class RunStream(Generic[OutputT]):

@@ -10,7 +10,7 @@ from contextvars import Context
 from typing import Any
 from weakref import WeakValueDictionary
 
-from framework.engine.context.event_hub import EventHub, EventReader, MessageKey, TextKind, TextPiece, read_piece
+from framework.engine.context.event_hub import EventHub, EventReader, MessageKey, TextDelta, TextKind, read_piece
 from framework.engine.runtime.launcher import Launcher
 from framework.engine.runtime.request import Caller
 from framework.engine.runtime.result import build_result
@@ -28,27 +28,27 @@ _BATCH = 100
 """Number of events after which the event loop may do other work."""
 
 
-class RunsElsewhere:
+class RemoteRuns:
     """The followed runs of one process."""
 
     def __init__(self, launcher: Launcher) -> None:
         self._launcher, self._store = launcher, launcher.store
-        self._runs: dict[str, RunElsewhere] = {}
+        self._runs: dict[str, RemoteRun] = {}
         self._followers = Counter[str]()
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         launcher.signals.add(self._receive)
 
-    def find(self, run_id: str) -> RunElsewhere | None:
+    def find(self, run_id: str) -> RemoteRun | None:
         """Return a run that is followed; None if it is not."""
         return self._runs.get(run_id)
 
     @contextmanager
-    def follow(self, run_id: str, number: int) -> Iterator[RunElsewhere]:
+    def follow(self, run_id: str, number: int) -> Iterator[RemoteRun]:
         """Put the events after this number into the hub of a run, until each context of the run is closed."""
         followed = self._runs.get(run_id)
         if followed is None:
-            followed = self._runs[run_id] = RunElsewhere(self._launcher, run_id, number)
+            followed = self._runs[run_id] = RemoteRun(self._launcher, run_id, number)
             self._announce_soon()
         self._followers[run_id] += 1
         try:
@@ -102,7 +102,7 @@ class RunsElsewhere:
         return [signal for run in self._runs.values() if (signal := run.announcement(now)) is not None]
 
 
-class RunElsewhere:
+class RemoteRun:
     """One run that is followed here. While this process executes it, nothing is read: the run fills the hub itself."""
 
     def __init__(self, launcher: Launcher, run_id: str, number: int) -> None:
@@ -187,7 +187,7 @@ class RunElsewhere:
         self._ended.add(message)
         self._lengths.pop(message, None)
 
-    def _add(self, piece: TextPiece) -> None:
+    def _add(self, piece: TextDelta) -> None:
         """Add what is new of a piece. One after a gap is left out, until the text so far was sent again."""
         if piece.source in self._earlier_sources:
             return
@@ -238,7 +238,7 @@ class RunFollowers:
 
     def __init__(self, launcher: Launcher, resumer: RunResumer) -> None:
         self._launcher, self._resumer = launcher, resumer
-        self._elsewhere = RunsElsewhere(launcher)
+        self._remote_runs = RemoteRuns(launcher)
         self._rows = WeakValueDictionary[tuple[str, int], _Rows]()
         """The rows that readers have in hand, by run and number of the event before."""
 
@@ -246,7 +246,7 @@ class RunFollowers:
         self, run_id: str, after: int, caller: Caller, *, through_pauses: bool = False
     ) -> AsyncGenerator[Event, None]:
         """Yield the events of a run after a number; see `Runtime.follow`."""
-        follower = _Follower(self._launcher, self._resumer, self._elsewhere, self._rows, run_id, caller)
+        follower = _Follower(self._launcher, self._resumer, self._remote_runs, self._rows, run_id, caller)
         return follower.events(after, through_pauses=through_pauses)
 
     async def result(self, run_id: str, caller: Caller) -> RunResult:
@@ -272,7 +272,7 @@ class RunFollowers:
 
     async def close(self) -> None:
         """Stop telling other processes which runs are followed."""
-        await self._elsewhere.close()
+        await self._remote_runs.close()
 
 
 class _Follower:
@@ -282,14 +282,14 @@ class _Follower:
         self,
         launcher: Launcher,
         resumer: RunResumer,
-        elsewhere: RunsElsewhere,
+        remote_runs: RemoteRuns,
         rows: WeakValueDictionary[tuple[str, int], _Rows],
         run_id: str,
         caller: Caller,
     ) -> None:
         self._launcher, self._resumer, self._store = launcher, resumer, launcher.store
-        self._elsewhere, self._rows = elsewhere, rows
-        self._run: RunElsewhere | None = None
+        self._remote_runs, self._rows = remote_runs, rows
+        self._run: RemoteRun | None = None
         """The run as other processes report it, once this reader waits for events."""
         self._run_id, self._caller = run_id, caller
         self._last = 0
@@ -319,7 +319,7 @@ class _Follower:
                 if await self._is_over(through_pauses=through_pauses) or self._launcher.is_closed:
                     return
                 if self._run is None:
-                    self._run = waiting.enter_context(self._elsewhere.follow(self._run_id, self._last))
+                    self._run = waiting.enter_context(self._remote_runs.follow(self._run_id, self._last))
                 while (live := await self._next(reader)) is not None:
                     async for event in self._in_order(live):
                         yield event
@@ -338,7 +338,7 @@ class _Follower:
         """Return a reader of the events that the caller does not have."""
         if self._launcher.is_running(self._run_id):
             await hub.wait_for(self._last)
-        elif (run := self._elsewhere.find(self._run_id)) is not None:
+        elif (run := self._remote_runs.find(self._run_id)) is not None:
             await run.catch_up(self._last)
         return hub.reader(self._last)
 
@@ -355,7 +355,7 @@ class _Follower:
                     return None
                 await self._look(self._run)
 
-    async def _look(self, run: RunElsewhere) -> None:
+    async def _look(self, run: RemoteRun) -> None:
         """Read the store, with all followers of the run."""
         try:
             await run.look()
@@ -363,7 +363,7 @@ class _Follower:
             if not self._launcher.is_closed:  # else the store may be closed as well
                 raise
 
-    def _is_heard(self, run: RunElsewhere) -> bool:
+    def _is_heard(self, run: RemoteRun) -> bool:
         """Return whether signals announce new events of the run, as far as is known."""
         return self._store.hears and (run.is_answered or self._status != "running")
 

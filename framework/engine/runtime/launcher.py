@@ -21,7 +21,7 @@ from framework.config.agents.models import Budgets
 from framework.config.generations.generation import Generation
 from framework.engine.context.budget import BudgetLedger
 from framework.engine.context.concurrency import ToolThreads
-from framework.engine.context.event_hub import EventHub, EventReader, MessageKey, RunStream, TextKind, TextPiece, split
+from framework.engine.context.event_hub import EventHub, EventReader, MessageKey, RunStream, TextDelta, TextKind, split
 from framework.engine.context.journal import Journal
 from framework.engine.context.model_clients import ModelClients
 from framework.engine.context.run_context import RateLimiter, RunMedia, Services
@@ -165,9 +165,9 @@ class _SentRun:
         self._sent: dict[MessageKey, dict[TextKind, int]] = {}
         """Number of characters that were sent of each text in progress."""
 
-    def take(self) -> Iterator[TextPiece]:
+    def take(self) -> Iterator[TextDelta]:
         """Yield the pieces that have arrived since the last call, of texts that are still in progress."""
-        pieces: dict[MessageKey, list[TextPiece]] = {}
+        pieces: dict[MessageKey, list[TextDelta]] = {}
         while (event := self._reader.take()) is not None:
             if not isinstance(event, (ContentReceived, Thought, Warned)) or event.message_id is None:
                 continue

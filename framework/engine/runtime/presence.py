@@ -150,7 +150,7 @@ class _Attempts:
     """On the monotonic clock."""
 
 
-class HandOn:
+class RunReleaser:
     """Hands runs on, if this process is announced to others. A plain program hands on nothing."""
 
     def __init__(self, store: Store, presence: Presence | None = None) -> None:
@@ -187,7 +187,7 @@ class HandOn:
         if len(self._attempts) >= _REMEMBERED_RUNS:
             del self._attempts[next(iter(self._attempts))]
         self._attempts[run_id] = _Attempts(number + 1, time.monotonic() + delay)
-        await self._store.hand_on(run_id, reason, delay)
+        await self._store.release_for_others(run_id, reason, delay)
 
     async def reason_to_leave(self, agent: str | None, error: AgentsdError) -> str | None:
         """Return what this process lacks for a queued run that cannot begin, if another process has it; else None.

@@ -21,7 +21,7 @@ from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
 from framework.engine.runtime.background import BackgroundWork, Places, limits_of
 from framework.engine.runtime.launcher import Launcher
-from framework.engine.runtime.presence import HandOn
+from framework.engine.runtime.presence import RunReleaser
 from framework.engine.runtime.request import (
     RUNTIME_CALLER,
     RunOptions,
@@ -189,12 +189,12 @@ class RunQueue:
         background: BackgroundWork,
         work: WorkSource,
         places: Places,
-        hand_on: HandOn,
+        releaser: RunReleaser,
     ) -> None:
         self._catalog, self._launcher, self._starter, self._resumer = catalog, launcher, starter, resumer
         self._store, self._background = launcher.store, background
         self._admission = QueueAdmission(self._store)
-        self._work, self._places, self._hand_on = work, places, hand_on
+        self._work, self._places, self._releaser = work, places, releaser
         self.must_look = self._store.durable
         self._claims: dict[str, _Claim] = {}
         """The runs that were claimed and have not ended, by id."""
@@ -281,7 +281,7 @@ class RunQueue:
     async def _claim_woken(self) -> None:
         await self._claim()
         now = asyncio.get_running_loop().time()
-        is_program = self.must_look and not self._hand_on.is_possible  # the housekeeping of a server sweeps itself
+        is_program = self.must_look and not self._releaser.is_possible  # the housekeeping of a server sweeps itself
         if is_program and now - self._swept_at >= LOOK_AGAIN_SECONDS:
             self._swept_at = now
             await self.sweep()
@@ -302,7 +302,7 @@ class RunQueue:
         claims: list[_Claim] = []
         try:
             async with self._claiming:
-                if not (self._is_closing or await self._resumer.suspects.tries_alone()):
+                if not (self._is_closing or await self._resumer.crash_loop_guard.tries_alone()):
                     for request in await self._store.claim(number, scope=self._work.scope):
                         claim = self._claims[request.run_id] = _Claim(request)
                         self._launcher.hold(request.run_id, claim)
@@ -375,7 +375,7 @@ class RunQueue:
         try:
             if request.attempts and not await self._may_begin(request):
                 return None
-            with self._resumer.suspects.trying(run_id) if request.attempts else nullcontext():
+            with self._resumer.crash_loop_guard.trying(run_id) if request.attempts else nullcontext():
                 new = await claim.prepare(self._starter, generation)
             if new:
                 return await self._start(claim, new)
@@ -387,9 +387,9 @@ class RunQueue:
             await self._release(run_id)
             raise
         except AgentsdError as error:
-            if reason := await self._hand_on.reason_to_leave(request.options.get("agent"), error):
+            if reason := await self._releaser.reason_to_leave(request.options.get("agent"), error):
                 self._launcher.drop(run_id)
-                await self._hand_on.leave(run_id, redact(reason))
+                await self._releaser.leave(run_id, redact(reason))
                 return None
             await self._fail(run_id, ErrorInfo(code=error.code, message=redact(str(error)), retryable=error.retryable))
         except Exception as error:  # noqa: BLE001 - a hook of a model client may raise anything: only this run fails
@@ -400,13 +400,13 @@ class RunQueue:
     async def _may_begin(self, request: RunRequest) -> bool:
         """Return whether to begin a run whose earlier processes ended. If not, it has failed, or begins later."""
         run_id = request.run_id
-        if await self._resumer.suspects.has_crashed(run_id, request.attempts):
+        if await self._resumer.crash_loop_guard.has_crashed(run_id, request.attempts):
             message = f"{request.attempts} processes in a row ended before the run began"
             await self._fail(run_id, ErrorInfo(code="crashed", message=message))
             return False
-        if not await self._resumer.suspects.admit(run_id, request.attempts):
+        if not await self._resumer.crash_loop_guard.admit(run_id, request.attempts):
             self._launcher.drop(run_id)
-            await self._store.hand_on(run_id, "waits until another run has saved a step", _TURN_SECONDS)
+            await self._store.release_for_others(run_id, "waits until another run has saved a step", _TURN_SECONDS)
             return False
         return True
 

@@ -18,7 +18,7 @@ from framework.engine.context.journal import Journal
 from framework.engine.routing.rules import choose_route
 from framework.engine.runtime.background import BackgroundWork, Places, limits_of
 from framework.engine.runtime.launcher import Launcher, PreparedRun
-from framework.engine.runtime.presence import CannotExecute, HandOn
+from framework.engine.runtime.presence import CannotExecute, RunReleaser
 from framework.engine.runtime.request import RUNTIME_CALLER, Caller, check_decisions, storable_decisions
 from framework.engine.runtime.result import closing_events
 from framework.store.protocol import OPEN_STATUSES, RunInfo, RunQuery, Store
@@ -46,7 +46,7 @@ SUSPECT_ATTEMPTS = MAX_RESUME_ATTEMPTS - 1
 """Number of times from which on a run is resumed only if no other resumed run has still to save a step."""
 
 
-class Suspects:
+class CrashLoopGuard:
     """The runs that this process has resumed, or is about to begin, after they were interrupted."""
 
     def __init__(self, store: Store, executes_only: Callable[[str], bool]) -> None:
@@ -134,7 +134,7 @@ class RunResumer:
         blueprints: Blueprints,
         background: BackgroundWork,
         places: Places,
-        hand_on: HandOn,
+        releaser: RunReleaser,
         *,
         leaves_runs: bool = False,
     ) -> None:
@@ -146,13 +146,13 @@ class RunResumer:
             blueprints: of the agents.
             background: of the runtime.
             places: one for each run that is continued in the background.
-            hand_on: leaves runs to other processes.
+            releaser: leaves runs to other processes.
             leaves_runs: save decisions, and leave it to the work source which process continues the run.
         """
         self._catalog, self._launcher, self._blueprints = catalog, launcher, blueprints
         self._store, self._background = launcher.store, background
-        self._places, self._hand_on, self._leaves_runs = places, hand_on, leaves_runs
-        self.suspects = Suspects(launcher.store, launcher.executes_only)
+        self._places, self._releaser, self._leaves_runs = places, releaser, leaves_runs
+        self.crash_loop_guard = CrashLoopGuard(launcher.store, launcher.executes_only)
         self._resuming = asyncio.Lock()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         """Timers of the runs that paused in this process with confirmations that expire, by run id."""
@@ -214,7 +214,7 @@ class RunResumer:
         await self._launcher.wait_until_released(run_id)
         state = await self.load(run_id, caller)
         decided = await self._all_decisions(state, decisions, caller)
-        await self._store.hand_over(state, decided, dict.fromkeys(decisions, by or caller.user))
+        await self._store.save_decisions(state, decided, dict.fromkeys(decisions, by or caller.user))
         self._stop_timer(run_id)
         if self._executes(execute):
             self._background.start(f"run {run_id}", self._continue_when_free(run_id))
@@ -247,7 +247,7 @@ class RunResumer:
             decided = await self._all_decisions(state, decisions, caller)
             generation = await self._original_generation(state, leased)
             if caller is RUNTIME_CALLER:  # a person who resumes a run here does not want another process to do it
-                await self._hand_on.check(state, generation, self._catalog.current)
+                await self._releaser.check(state, generation, self._catalog.current)
             agent = choose_route("", generation.agents, explicit=state.agent).agent
             limits = limits_of(state, agent, self._catalog.current.settings) if is_limited else UNLIMITED
             record = await self._store.take(state, decided, dict.fromkeys(decisions, by or caller.user), limits)
@@ -313,15 +313,15 @@ class RunResumer:
     async def _resume_candidates(self) -> list[str]:
         resumed = []
         must_wait = False
-        for info in await self.suspects.candidates(self._places.free + self._hand_on.remembered):
-            is_here = info.run_id in self.suspects or self._launcher.is_running(info.run_id)
-            if await self.suspects.has_crashed(info.run_id, info.attempts):
+        for info in await self.crash_loop_guard.candidates(self._places.free + self._releaser.remembered):
+            is_here = info.run_id in self.crash_loop_guard or self._launcher.is_running(info.run_id)
+            if await self.crash_loop_guard.has_crashed(info.run_id, info.attempts):
                 await self._fail_crashed(info)
-            elif not (must_wait or is_here) and self._hand_on.is_due(info.run_id):
+            elif not (must_wait or is_here) and self._releaser.is_due(info.run_id):
                 await self._places.known()
                 if not self._places.take():
                     must_wait = True
-                elif not await self.suspects.admit(info.run_id, info.attempts):
+                elif not await self.crash_loop_guard.admit(info.run_id, info.attempts):
                     self._places.give_back()
                     must_wait = True
                 else:
@@ -338,10 +338,10 @@ class RunResumer:
         return [info.run_id for info in infos]
 
     async def find_interrupted(self, run_id: str) -> RunInfo | None:
-        """Return a run if it has to be continued, and may be now: see `Suspects`."""
-        for info in () if run_id in self.suspects else await self._store.runs(RunQuery(run_id=run_id)):
+        """Return a run if it has to be continued, and may be now: see `CrashLoopGuard`."""
+        for info in () if run_id in self.crash_loop_guard else await self._store.runs(RunQuery(run_id=run_id)):
             is_expired = info.status == "paused" and (info.expires_at or math.inf) <= self._store.now()
-            if is_expired or (info.orphaned and await self.suspects.admit(run_id, info.attempts)):
+            if is_expired or (info.orphaned and await self.crash_loop_guard.admit(run_id, info.attempts)):
                 return info
         return None
 
@@ -350,8 +350,8 @@ class RunResumer:
 
         If another process continues it, nothing happens.
         """
-        with self.suspects.trying(info.run_id):
-            if info.orphaned and await self.suspects.has_crashed(info.run_id, info.attempts):
+        with self.crash_loop_guard.trying(info.run_id):
+            if info.orphaned and await self.crash_loop_guard.has_crashed(info.run_id, info.attempts):
                 await self._fail_crashed(info)
             else:
                 await self._continue(info.run_id)
@@ -468,17 +468,17 @@ class RunResumer:
 
     async def _continue(self, run_id: str) -> None:
         """Continue a run, or leave it to another process if this one lacks something for it."""
-        if not self._hand_on.is_due(run_id):
+        if not self._releaser.is_due(run_id):
             return
         with suppress(RunBusy):
             try:
                 await self._resume(run_id, {}, RUNTIME_CALLER)
             except ConfigError as error:
-                if isinstance(error, CannotExecute) and not self._hand_on.is_possible:
+                if isinstance(error, CannotExecute) and not self._releaser.is_possible:
                     raise ConfigError(
                         f"this process {error.message}: a process that has it can continue the run"
                     ) from None
-                if not self._hand_on.is_possible:
+                if not self._releaser.is_possible:
                     raise
                 await self._leave(run_id, error.message)
 
@@ -489,7 +489,7 @@ class RunResumer:
         if record.cancel_requested:
             await self._record_end(state, record, "cancelled", "cancelled")
         else:
-            await self._hand_on.leave(run_id, redact(reason))
+            await self._releaser.leave(run_id, redact(reason))
 
     async def _fail_crashed(self, info: RunInfo) -> None:
         message = f"{info.attempts} processes in a row ended during the next step of the run"

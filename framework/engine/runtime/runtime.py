@@ -28,7 +28,7 @@ from framework.engine.runtime.conversation import (
 )
 from framework.engine.runtime.follow import RunFollowers
 from framework.engine.runtime.launcher import Launcher
-from framework.engine.runtime.presence import HandOn, Presence
+from framework.engine.runtime.presence import Presence, RunReleaser
 from framework.engine.runtime.project import Project, check_arguments, project_folder
 from framework.engine.runtime.queue import RunQueue, Submitted
 from framework.engine.runtime.request import Caller, CommonOptions, RunOptions, UserMessage, check_request
@@ -84,10 +84,10 @@ def build_parts(
     launcher = Launcher(project, store, models, deps, clock)
     starter = RunStarter(store, blueprints, launcher.models, launcher.meters, caller, clock)
     presence = Presence(project.catalog, launcher, work)
-    hand_on = HandOn(store, presence)
+    releaser = RunReleaser(store, presence)
     leaves_runs = work.is_shared or not work.capacity
-    resumer = RunResumer(project.catalog, launcher, blueprints, background, places, hand_on, leaves_runs=leaves_runs)
-    queue = RunQueue(project.catalog, launcher, starter, resumer, background, work, places, hand_on)
+    resumer = RunResumer(project.catalog, launcher, blueprints, background, places, releaser, leaves_runs=leaves_runs)
+    queue = RunQueue(project.catalog, launcher, starter, resumer, background, work, places, releaser)
     work.claim(queue)
     if work.is_shared:
         store.offer_through(work)
@@ -124,7 +124,7 @@ class _Open(AbstractAsyncContextManager[R], Generic[R]):
         return await self._context.__aexit__(kind, error, traceback)
 
 
-def keep_open(
+def hold_context(
     context: Callable[P, AbstractAsyncContextManager[R]],
 ) -> Callable[P, AbstractAsyncContextManager[R]]:
     """Keep the context manager alive as long as the object that it yields.
@@ -177,7 +177,7 @@ class Runtime:
         return self.catalog.current.settings
 
     @classmethod
-    @keep_open
+    @hold_context
     @asynccontextmanager
     async def open(
         cls,

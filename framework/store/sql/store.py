@@ -46,7 +46,7 @@ from framework.store.sql.signals import SqlSignals
 from framework.store.sql.slots import take_slots
 from framework.store.sql.state_rows import StateDiff, history_rows
 from framework.store.sql.sweep import Sweep
-from framework.store.sql.takeover import NewDecisions, Takeover, hand_on
+from framework.store.sql.takeover import NewDecisions, Takeover, release_for_others
 from framework.store.sql.texts import conversation_key, storable
 from framework.store.work import (
     DEFAULT_LEASE_SECONDS,
@@ -209,22 +209,24 @@ class SqlStore(SqlReader, SqlSignals):
         diff.changes(state)  # it was just loaded, so it is written
         return record
 
-    async def hand_over(self, state: RunState, decisions: Mapping[str, Decision], by: Deciders = NOBODY) -> None:
+    async def save_decisions(self, state: RunState, decisions: Mapping[str, Decision], by: Deciders = NOBODY) -> None:
         """Insert the decisions, and offer the run to any process, in one transaction."""
         takeover = self._takeover(state, decisions, by)
 
         def work(connection: sa.Connection) -> bool:
-            takeover.hand_over(connection)
+            takeover.save_decisions(connection)
             return True
 
         await self._database.write(work, takeover.was_handed_over, is_request=True)
 
-    async def hand_on(self, run_id: str, reason: str, delay: float) -> None:
+    async def release_for_others(self, run_id: str, reason: str, delay: float) -> None:
         """Release a run that this process cannot execute, and save the reason."""
         if claim := self._claims.lease(run_id):
             self._claims.drop(run_id, claim)
         process = (self._leases.name, self._process.name)
-        owner = await self._database.write(lambda c: hand_on(c, self._database, run_id, process, reason, delay))
+        owner = await self._database.write(
+            lambda c: release_for_others(c, self._database, run_id, process, reason, delay)
+        )
         if owner is not None:
             self._leases.end(owner)
 

@@ -80,7 +80,7 @@ class Takeover:
         values = {**holder, "status": status, "attempts": runs.c.attempts + 1}
         return held_row(self._update(connection, runs.c.status.in_(OPEN_STATUSES), values))
 
-    def hand_over(self, connection: sa.Connection) -> None:
+    def save_decisions(self, connection: sa.Connection) -> None:
         """Offer the run to any process.
 
         Raises:
@@ -92,12 +92,12 @@ class Takeover:
         self._offers.offer(connection, [row[: len(OFFERED_COLUMNS)]])
 
     def block(self, connection: sa.Connection, limits: RunLimits) -> None:
-        """Let the run wait for a slot, or offer it if each limit has one by now; raises what `hand_over` raises."""
+        """Let the run wait for a slot, or offer it if each limit has one by now; raises as `save_decisions` does."""
         self._update(connection, runs.c.status.in_(("paused", "running")), {**RELEASED, "status": "running"})
         block_run(connection, self._offers, self._database, runs.c.id == self._run_id, limits)
 
     def was_handed_over(self, connection: sa.Connection) -> bool | None:
-        """Return True if `hand_over` was committed, else None."""
+        """Return True if `save_decisions` was committed, else None."""
         is_mine = (runs.c.id == self._run_id, runs.c.version == self._version + 1, runs.c.owner.is_(None))
         is_saved = connection.execute(sa.select(runs.c.no).where(*is_mine)).one_or_none() is not None
         return (is_saved and self._made.are_stored(connection, self._run_id)) or None
@@ -135,7 +135,7 @@ class Takeover:
         return runs.c.owner.is_(None)
 
 
-def hand_on(
+def release_for_others(
     connection: sa.Connection, database: Database, run_id: str, process: tuple[str, str], reason: str, delay: float
 ) -> str | None:
     """Release a run that a process cannot execute, and save the reason. It is offered after `delay` seconds.

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import Runtime, events
-from framework.engine.context.event_hub import EventReader, TextPiece, read_piece, split
-from framework.engine.runtime.follow import RunElsewhere
+from framework.engine.context.event_hub import EventReader, TextDelta, read_piece, split
+from framework.engine.runtime.follow import RemoteRun
 from framework.engine.runtime.launcher import Launcher
 from framework.store.signals import NEW, Signal
 from framework.testing import ScriptedModel
@@ -32,14 +32,14 @@ def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
 
 
 def piece(source: str, begin: int, text: str) -> Signal:
-    whole = TextPiece(source, events.ContentReceived, 1, ("sub",), "msg.sub.1", begin, text)
+    whole = TextDelta(source, events.ContentReceived, 1, ("sub",), "msg.sub.1", begin, text)
     return Signal("deltas", "run_1", 3, whole.encode())
 
 
 def shown(launcher: Launcher, signals: Sequence[Signal]) -> tuple[str, str, bool]:
     """Return the text that a follower has after these signals, that of a late one, and whether signals arrive."""
     hub = launcher.hub("run_1")
-    reader, run = hub.reader(), RunElsewhere(launcher, "run_1", 3)
+    reader, run = hub.reader(), RemoteRun(launcher, "run_1", 3)
     for signal in signals:
         run.receive(signal)
     return "".join(texts(reader)), "".join(texts(hub.reader())), run.is_answered

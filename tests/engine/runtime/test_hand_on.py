@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from framework import RunSuspended, Runtime
-from framework.engine.runtime.presence import HandOn
+from framework.engine.runtime.presence import RunReleaser
 from framework.engine.work.source import EmbeddedSource
 from framework.store.fleet import read_fleet
 from framework.store.protocol import RunQuery
@@ -57,9 +57,9 @@ class CountingStore(SqlStore):
         self.taken += len(found)
         return found
 
-    async def hand_on(self, run_id: str, reason: str, delay: float) -> None:
+    async def release_for_others(self, run_id: str, reason: str, delay: float) -> None:
         self.delays += (delay,)
-        await super().hand_on(run_id, reason, delay)
+        await super().release_for_others(run_id, reason, delay)
 
 
 @asynccontextmanager
@@ -301,14 +301,14 @@ def test_a_person_may_resume_a_run_without_its_tool(
 def test_each_time_the_delay_is_twice_as_long_up_to_a_limit(tmp_path: Path, store_url: str) -> None:
     async def main() -> None:
         async with worker(tmp_path, store_url) as (runtime, store):
-            hand_on = HandOn(store, runtime.presence)
+            releaser = RunReleaser(store, runtime.presence)
             for _ in range(9):
-                await hand_on.leave("run_1", "has no agent 'b'")
+                await releaser.leave("run_1", "has no agent 'b'")
             assert store.delays == (1000, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000, 60_000)
-            assert not hand_on.is_due("run_1")
-            assert hand_on.is_due("run_2")
+            assert not releaser.is_due("run_1")
+            assert releaser.is_due("run_2")
             for number in range(1100):
-                await hand_on.leave(f"run_{number + 10}", "has no agent 'b'")
-            assert hand_on.remembered == 1000
+                await releaser.leave(f"run_{number + 10}", "has no agent 'b'")
+            assert releaser.remembered == 1000
 
     asyncio.run(main())

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import Runtime, Tool, tool
-from framework.engine.runtime.resume import MAX_RESUME_ATTEMPTS, Suspects
+from framework.engine.runtime.resume import MAX_RESUME_ATTEMPTS, CrashLoopGuard
 from framework.llm.client import ModelRequest
 from framework.store.run_record import RunRecord
 from framework.store.sql.schema import processes as process_rows
@@ -155,11 +155,11 @@ class Process:
     """When the current step of each run ends, on the clock of the loop."""
 
     def __post_init__(self) -> None:
-        self.suspects = Suspects(self.store, lambda run_id: not self.held.keys() - {run_id})
+        self.crash_loop_guard = CrashLoopGuard(self.store, lambda run_id: not self.held.keys() - {run_id})
 
     def drop(self, run_id: str) -> None:
         del self.held[run_id], self.until[run_id]
-        self.suspects.drop(run_id)
+        self.crash_loop_guard.drop(run_id)
 
 
 class History:
@@ -202,10 +202,10 @@ class History:
 
     async def _resume(self, process: Process) -> None:
         await process.store.sweep(100)
-        for info in await process.suspects.candidates(100):
-            if await process.suspects.has_crashed(info.run_id, info.attempts):
+        for info in await process.crash_loop_guard.candidates(100):
+            if await process.crash_loop_guard.has_crashed(info.run_id, info.attempts):
                 await self._end(info.run_id, await self._take(process, info.run_id), "failed", "crashed")
-            elif await process.suspects.admit(info.run_id, info.attempts):
+            elif await process.crash_loop_guard.admit(info.run_id, info.attempts):
                 process.held[info.run_id] = await self._take(process, info.run_id)
                 self._start_step(process, info.run_id)
 

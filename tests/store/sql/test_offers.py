@@ -74,7 +74,7 @@ def test_a_run_is_offered_when_it_is_released(store_url: str) -> None:
         state.status, state.pending = "paused", [asked]
         await record.write(state, last=True)
         assert await offers.take() == []
-        await store.hand_over(await store.load_run(state.run_id), {"c1": Approve()})
+        await store.save_decisions(await store.load_run(state.run_id), {"c1": Approve()})
         assert await offers.take() == released
 
     with_offers(store_url, body)
