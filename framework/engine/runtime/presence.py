@@ -151,7 +151,7 @@ class _Attempts:
 
 
 class RunReleaser:
-    """Hands runs on, if this process is announced to others. A plain program hands on nothing."""
+    """Releases runs that this process cannot execute, if it is announced to others. A plain program releases none."""
 
     def __init__(self, store: Store, presence: Presence | None = None) -> None:
         self._store, self._presence = store, presence

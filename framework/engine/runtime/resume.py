@@ -47,7 +47,7 @@ SUSPECT_ATTEMPTS = MAX_RESUME_ATTEMPTS - 1
 
 
 class CrashLoopGuard:
-    """The runs that this process has resumed, or is about to begin, after they were interrupted."""
+    """Resumes runs that may crash their process one at a time, so that they take no others with them."""
 
     def __init__(self, store: Store, executes_only: Callable[[str], bool]) -> None:
         """Initialize. `executes_only`: returns whether this process executes no other run than the one with this id."""
