@@ -9,17 +9,17 @@ In reading order; each module imports only from those below it:
     chat_prompt    Input of a chat on a terminal: line editing, history and pastes.
     completer      Completes slash commands, agents, models, inputs and files.
     chat_commands  The slash commands of a chat.
-    chat_state     The options and the last result of a chat.
+    chat_state     What a chat knows: its options, its last result, its input, attached files.
     conversations  `agentsd conversations`: list, show, export, import, delete.
     runs           `agentsd runs`: list, show, decide, resume, cancel, replay, export, prune.
     fleet          `agentsd fleet`: shows the processes that share a store, and what waits where and why.
-    check          `agentsd check`: reports all problems of a project's files.
+    check          `agentsd check`: reports all problems of a project's files, and applies their fixes.
     explain        `agentsd explain`: shows what an agent may do, and which line decides.
     run            `agentsd run`: sends one message to an agent and prints the answer.
     models         `agentsd models`: what is assumed of a model, and whether its server agrees.
     keys           `agentsd keys`: creates keys of the HTTP server.
     worker         `agentsd worker`: executes runs that wait in a store, next to other workers.
-    serve          `agentsd serve`: serves a project over HTTP, while its files are watched.
+    serve          `agentsd serve`: serves a project over HTTP, while its files are watched; its log.
     test           `agentsd test`: runs the test cases of agents.
     tools          `agentsd tools`: lists the tools, calls one, accepts changed ones.
     agents         `agentsd agents`: lists the agents, or shows one with all defaults.
@@ -29,19 +29,19 @@ In reading order; each module imports only from those below it:
     new            `agentsd new`: adds an agent to a project.
     init           `agentsd init`: creates a working project.
     project_files  Texts of the files that `init` and `new` write.
-    session        Runs one message: shows progress, asks for decisions, prints the answer.
-    confirm        Asks the user for the decisions that a run waits for.
+    session        Runs or resumes one message: shows progress, asks for decisions, prints the answer.
+    confirm        Asks the user for the decisions that a run or a plan waits for.
     schema         `agentsd schema`: JSON Schemas for editors.
     templates      `agentsd templates`: the prompt templates, and the variables of one.
     records        Finds stored runs and conversations.
     project        Reads the project that a command works on, and finds its tools.
     location       The location a command works on: a project, one agent file, or one file of a project.
-    run_view       Shows a run on a terminal: tree, text as it arrives, status line.
-    show           Formats events as text, one line per event.
+    run_view       Shows a run on a terminal: tree, Markdown as it arrives, status line.
+    show           Formats events as text, rows as tables, and traces as waterfalls.
     exporting      Sends the traces of a command to a backend.
-    lazy           Command groups that import a command when it is called.
+    lazy           Command groups that import a command when it is called, and print its help without it.
     live_area      Lines at the bottom of a terminal that change, below output that stays.
-    terminal       Reads input and editor text, and handles Ctrl-C.
+    terminal       The terminal: escaped output, wrapped lines, input, Ctrl-C.
     options        Options and arguments that several commands share.
     command_index  The generated index of all commands: help and options.
 """

@@ -6,26 +6,26 @@ In reading order; each module imports only from those below it:
     worker            `agentsd worker`: executes queued and interrupted runs until a signal stops it.
     console           `/` and `/console/…`: the web page for people, from the static files of `framework/console`.
     routes            The router with all routes of a runtime.
-    operations_api    `/health`, `/ready` and `/metrics`: for load balancers, orchestrators and Prometheus.
+    operations_api    `/health`, `/ready`, `/metrics`, and what a server tells of itself: identity, processes, events.
     agui              `/agui`: runs of agents for user interfaces that speak AG-UI.
     mcp               `/mcp` and `agentsd mcp`: agents as tools of other programs.
     conversation_api  `/conversations`: lists, shows and deletes conversations.
     usage_api         `/usage`: runs, tokens, cost, latency and errors over time, by agent, model and more.
     approvals_api     `/approvals`: lists what runs wait for, and what was decided.
-    runs_api          `/runs`: starts, lists, shows, follows, decides and cancels runs.
+    runs_api          `/chat` and `/runs`: starts, lists, shows, follows, decides and cancels runs.
     replay_api        `/runs/{run_id}/files`, `/test-case` and `/replay`: what a run ran on, and how to repeat it.
     openai            `/v1`: agents as models for OpenAI's clients.
-    run_schemas       The response bodies of the routes for runs and conversations, unredacted.
-    run_service       Starts, follows, continues and cancels runs for an identity: the way to a run of every protocol.
+    run_schemas       The bodies of requests and answers about runs and conversations.
+    run_service       Starts, follows, continues and cancels runs for an identity, of its own data only.
     config_api        `/config`: the live configuration, its history, and rollbacks.
     files_api         `/config/files` and `/config/check`: the project's files, a check of edits, and edits.
     agents_api        `/agents`: the agents that are available, and what each of them may do.
     keyed_responses   Repetitions of requests with an `Idempotency-Key`: they get the first one's response.
     openapi           `/openapi.json`: describes the routes, with an example for each body.
-    event_stream      A response of server-sent events: headers, heartbeats, clients that leave, errors.
-    request_handling  Applies to every route: access check, limits of request bodies, strict JSON, error responses.
+    event_stream      Server-sent events: heartbeats, clients that leave or do not read, the events of the project.
+    request_handling  Applies to every route: access, limits of bodies, strict JSON, paging, error responses, metrics.
     key_limits        Limits of each key: requests that start runs, runs in progress, and open event streams.
-    identity          The identity of a client: its tenant and user, its agents and roles, and its limits.
+    identity          The identity of a client: key, tenant, user, agents, roles; who may enter without a key.
     startup           Starts and stops a server or worker, and the work that it does beside requests.
     listen_socket     Binds the socket of the server, and explains why an address is not available.
     wording           Why a run has no answer, and what it asks, in words.

@@ -2,13 +2,13 @@
 
 In reading order; each module imports only from those below it:
 
-    link               Links the agents of a generation; a file with errors keeps its last good version.
-    link_context       What the agents of a generation are linked from: parsed files, and what they may refer to.
+    link               Links the agents of a generation; a file with errors keeps its last good version, tightened.
+    link_context       What agents are linked from, and which of them an edit cannot affect.
     file_uses          The agents that use a file, and the variables that a template receives from them.
     findings           Finds the errors of a rejected file that its first errors hide.
-    compile            Compiles a parsed agent file into an `Agent`, or reports each reference that does not resolve.
+    compile            Compiles a parsed agent file into an `Agent`: inputs, rules, hooks; reports what is unresolved.
     diff               Compares two generations; each change widens, tightens, or is neutral.
     lint               Warnings about valid agents: rules without effect, unused variables, too many tools.
-    models             Checks the model names in agent files and in `agentsd.yaml`.
+    models             Models of a project: aliases, prices, budgets, settings that a model does not take.
     toolbox            The tools of a generation: those of the process, of plugin files and of tool servers.
 """

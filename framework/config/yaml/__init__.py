@@ -3,7 +3,7 @@
 In reading order; each module imports only from those below it:
 
     rewriting    Rewrites the older spellings of agent files.
-    parse        Validates a document against a pydantic model and converts errors to Problems.
+    parse        Validates a document against a pydantic model; `${VAR}`; what is valid in an invalid file.
     agent_keys   Reads the keys of agent files: each has one field in `AgentSpec`; older spellings remain valid.
-    document     Parses YAML 1.2 into plain data, with the line and column of every key and value.
+    document     Parses YAML 1.2 with the position of every key and value, and edits text at them.
 """

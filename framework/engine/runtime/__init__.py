@@ -5,14 +5,14 @@ In reading order; each module imports only from those below it:
     runtime         The embeddable runtime: opens a project, and starts, resumes and cancels its runs.
     queue           Runs that wait: saves requests, claims those that can begin, continues interrupted ones.
     follow          Follows a run, wherever it is in progress: its stored events, then live ones.
-    resume          Resumes runs after a pause or a crash, and ends runs that are not resumed.
-    presence        Reports this process to the others that share its store.
+    resume          Resumes runs after a pause or a crash, and fails those that crash their process again and again.
+    presence        Reports this process to others that share its store, and releases runs that it cannot execute.
     start           Turns a message into a run: its conversation, agent, first state and store record.
-    launcher        Starts each root run in its own task, drives it to its end, and stops all runs on close.
+    launcher        Starts each root run in its own task, renews its lease, drives it to its end.
     result          Ends a root run: saves the final state, emits the closing events, and builds the result.
-    project         Loads a project: its settings, tools and agents.
-    conversation    Loads conversations for their callers.
-    request         A caller's request: its options, decisions and identity, and the first state of a run.
-    background      Work on runs that nobody awaits.
+    project         Loads a project: its settings, tools and agents, and a summary of each.
+    conversation    Loads and forks conversations for their callers, and keeps their to-do lists.
+    request         A caller's request: message, options, decisions and identity, and its form in the queue.
+    background      Work on runs that nobody awaits, and the places that limit how many runs are executed.
     agent_policy    What an agent may do: its tools with the policy's verdicts, its limits and its prompt.
 """

@@ -7,7 +7,7 @@ In reading order; each module imports only from those below it:
     reader              What a store reads: runs, their events and traces, lists, figures.
     claims              The queued runs that this process has claimed.
     sweep               SQL that finds runs that need a process, and offers them again.
-    takeover            SQL for runs that change hands: take over, hand over, hand on.
+    takeover            SQL for runs that change hands: take over, save decisions, release for others.
     record              Writes one run that this process holds, a transaction per step.
     queue               SQL for queued runs: add, claim, begin.
     conversations       SQL for conversations: load, list, delete, prune.

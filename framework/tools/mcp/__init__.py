@@ -3,8 +3,8 @@
 In reading order; each module imports only from those below it:
 
     source          An MCP server as a tool source: lists its tools and calls them.
-    client          Requests to an MCP server; answers are checked and converted to text and plain data.
+    client          A connection to an MCP server, and the client that lists and calls its tools.
     transports      Transports to MCP servers: child processes (stdio) and streamable HTTP.
-    content         Converts MCP results, resources and prompts to text and plain data.
+    content         Results, errors and spans of MCP servers, as runs see them.
     child_launcher  Starts a program that the kernel kills when its parent process ends. Linux only.
 """
