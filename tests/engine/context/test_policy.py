@@ -332,7 +332,7 @@ def test_a_removed_sub_agent_is_no_longer_called() -> None:
     before, now = clerk("{allow: []}", sub_agents="[helper]"), clerk("{allow: []}")
     helper = before.toolset.tools["agent.helper"]
 
-    assert Policy(before, having(before).get).evaluate(helper, {}).rule == "sub_agents"
+    assert Policy(before, having(before).get).evaluate(helper, {}).rule == "agents"
     assert Policy(before, having(now).get).evaluate(helper, {}).rule == "not in agents"
 
 
