@@ -46,12 +46,14 @@ class ConfigHistory extends Component {
 
   async #refresh() {
     const asks = [get("/config/history"), get("/config/files")];
-    await this.load(Promise.all(asks), ([{ generations }, { files }]) => {
+    /** @param {any[]} found */
+    const done = ([{ generations }, { files }]) => {
       this.#entries = generations;
       this.#disk = { ...this.#disk, files };
       this.#draw();
       void this.#select();
-    });
+    };
+    await this.load(Promise.all(asks), done, undefined, this.#list);
     if (may("admin") && this.#differs) await this.#look();
   }
 
