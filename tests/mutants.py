@@ -64,7 +64,9 @@ MUTANTS = (
         "engine/runtime/test_resume",
     ),
     Mutant(GATE, '(verdict.kind != "ask" and not in_doubt)', "not in_doubt", POLICY_TEST),
-    Mutant(CALL, "evaluate_call(run, call, tool, Approve())", "None", PINNING_TEST),
+    Mutant(CALL, "if isinstance(evaluate_call(run, call, tool, Approve()), RefusedCall):", "if False:", PINNING_TEST),
+    Mutant(CALL, "if thread and isinstance(", "if None and isinstance(", PINNING_TEST),
+    Mutant(CALL, 'if any(True for _ in run.hooks("before_tool")):', "if False:", PINNING_TEST),
     Mutant(CALL, "if new and not fitting:", "if False:", BUDGET_TEST),
     Mutant(
         CALL, "if refused := await hooks.before_tool(run, call):", "if refused := None:", "engine/tool_call/test_hooks"

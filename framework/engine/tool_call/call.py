@@ -174,7 +174,7 @@ async def run_call(run: RunContext, call: ToolCall) -> Confirmations:
 async def _authorize(run: RunContext, call: ToolCall, tool: Tool) -> Ruling:
     """Pass a call through the gate, the hooks, a person's decision and the tool's rate limit.
 
-    Whatever may change the ruling leads back to the gate: an approval, an edit, a wait.
+    Whatever takes time or changes the call leads back to the gate: a hook, an approval, an edit, a wait.
     """
     decision: Approve | Edit | None = None
     seen_by_hooks: ToolCall | None = None
@@ -187,6 +187,8 @@ async def _authorize(run: RunContext, call: ToolCall, tool: Tool) -> Ruling:
             if refused := await hooks.before_tool(run, call):
                 return RefusedCall(refused)
             seen_by_hooks = call
+            if any(True for _ in run.hooks("before_tool")):
+                continue
         if isinstance(ruling, AllowedCall):
             if has_waited or not await _wait_for_rate(run, tool):
                 return ruling
@@ -329,6 +331,8 @@ async def _invoke(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, 
             _thread(run, tool) as thread,
             asyncio.timeout(min(limits, default=None)) as deadline,
         ):
+            if thread and isinstance(ruling := evaluate_call(run, call, tool, Approve()), RefusedCall):
+                return ruling.result  # denied while it waited for a thread
             context = partial(build_tool_context, run, call)
             returned = await tool.invoke(bound, context, thread)
             is_hosted = isinstance(returned, HostedOutput)

@@ -1,8 +1,8 @@
 """The gate: decides whether a tool call is allowed, refused, or a question for a person. Executes nothing.
 
 The arguments are repaired first, so that rules see them as the tool will. `evaluate_call` is the only place in the path
-of a call where the policy is evaluated: before a call, after each wait, before each retry, and for arguments that a
-person edited. The end of the file explains verdicts without a call, for `agentsd explain` and the console.
+of a call where the policy is evaluated: before a call, after each hook and wait, before each retry, and for arguments
+that a person edited. The end of the file explains verdicts without a call, for `agentsd explain` and the console.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from hypothesis import strategies as st
 
 from framework import RunResult, Runtime, tool
 from framework.engine.context.budget import with_lowered_limits
+from framework.engine.context.concurrency import THREADS_PER_RUN
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.spec import Limits
 from tests.support.cases import cases
@@ -85,6 +89,79 @@ def test_a_call_that_waited_for_its_rate_limit_is_evaluated_again(tmp_path: Path
         ]
     else:
         assert [call.status for call in result.tool_calls] == ["success", "denied"]
+
+
+EDIT: ContextVar[Callable[[], Awaitable[None]]] = ContextVar("edit")
+"""What the hook of a test does while a call waits for it."""
+HOOK = """
+from framework import hook
+from tests.engine.context.test_pinning import EDIT
+
+@hook
+async def slow(context, call):
+    await EDIT.get()()
+"""
+
+
+@pytest.mark.parametrize(
+    ("rules", "status"), [('{deny: [pay], allow: ["*"]}', "denied"), ('{ask: [pay], allow: ["*"]}', "waits")]
+)
+def test_a_call_that_waited_for_a_hook_is_evaluated_again(tmp_path: Path, rules: str, status: str) -> None:
+    hooks = "{before_tool: [guard.slow]}"
+    root, made = write(project(tmp_path, hooks=hooks), {"plugins/guard.py": HOOK}), list[int]()
+
+    @tool(risk="low")
+    async def pay(amount: int) -> str:
+        """Pay."""
+        made.append(amount)
+        return "paid"
+
+    async def main() -> RunResult:
+        async def edit() -> None:
+            write(root, {"agents.d/one.yaml": agent("one", model="offline", hooks=hooks, skill_policy=rules)})
+            await runtime.reload()
+
+        EDIT.set(edit)
+        model = ScriptedModel(calls(("pay", {"amount": 1})), "done")
+        async with Runtime.open(root, tools=[pay], models={"offline": model}, watch=False) as runtime:
+            return await runtime.run("go")
+
+    result = asyncio.run(main())
+    assert made == []
+    assert [one.tool for one in result.pending] == (["pay"] if status == "waits" else [])
+    assert status == "waits" or [call.status for call in result.tool_calls] == ["denied"]
+
+
+def test_a_call_denied_while_it_waits_for_a_thread_is_not_executed(tmp_path: Path) -> None:
+    limits = f"{{max_parallel_tools: {THREADS_PER_RUN + 1}, max_tool_calls: {THREADS_PER_RUN + 1}}}"
+    root, made, denied = project(tmp_path, runtime_policy=limits), list[int](), threading.Event()
+
+    async def main() -> RunResult:
+        loop, full = asyncio.get_running_loop(), asyncio.Event()
+
+        @tool(risk="low")
+        def pay(amount: int) -> str:
+            """Pay, once this tool is denied."""
+            made.append(amount)
+            if len(made) == THREADS_PER_RUN:
+                loop.call_soon_threadsafe(full.set)
+            denied.wait()
+            return "paid"
+
+        model = ScriptedModel(calls(*(("pay", {"amount": n}) for n in range(THREADS_PER_RUN + 1))), "done")
+        async with Runtime.open(root, tools=[pay], models={"offline": model}, watch=False) as runtime:
+            running = asyncio.create_task(runtime.run("go"))
+            await full.wait()
+            rules = '{deny: [pay], allow: ["*"]}'
+            edited = agent("one", model="offline", runtime_policy=limits, skill_policy=rules)
+            write(root, {"agents.d/one.yaml": edited})
+            await runtime.reload()
+            denied.set()
+            return await running
+
+    result = asyncio.run(main())
+    assert len(made) == THREADS_PER_RUN
+    assert sorted(call.status for call in result.tool_calls) == ["denied", *["success"] * THREADS_PER_RUN]
 
 
 def test_a_call_denied_between_two_attempts_is_not_retried(tmp_path: Path) -> None:
