@@ -63,8 +63,8 @@ class MemoryStore(SqlStore):
         """Initialize.
 
         Args:
-            keep_runs: number of runs, open ones included, above which new runs replace those that ended first: one by
-                one, or of many runs a twentieth at once.
+            keep_runs: number of runs, open ones included, above which those that ended first are dropped, a twentieth
+                of this number at a time.
             keep_bytes: memory for the runs that have ended, with their files. Above it, those that ended first are
                 dropped; the last one is kept whatever its size. Messages and files of conversations are not counted.
             keep_spans: keep the traces of the runs.

@@ -117,7 +117,7 @@ function figureTable(a, b) {
       h("td.r.dim", change(one, other, shown)),
     );
   });
-  const head = h("tr", h("td"), h("th.r", "A"), h("th.r", "B"), h("th.r", t("B to A")));
+  const head = h("tr", h("td"), h("th.r", "A"), h("th.r", "B"), h("th.r", t("From A to B")));
   const name = h("caption.sr", t("Figures of both runs"));
   return h("div.card", h("table.table.cmp", name, h("thead", head), h("tbody", cells)));
 }

@@ -125,7 +125,7 @@ export default {
   "Both have the same question.": "两者的问题相同。",
   "Tokens in": "输入词元",
   "Tokens out": "输出词元",
-  "B to A": "B 相对 A",
+  "From A to B": "从 A 到 B",
   "Figures of both runs": "两个运行的数据",
   "Both answers are the same.": "两个回答相同。",
   "Beside each other": "并排",
