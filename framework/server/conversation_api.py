@@ -50,7 +50,7 @@ def add_conversation_routes(routes: APIRouter, runtime: Runtime, keyed: KeyedRes
         """List conversations, the latest turn first."""
         query = ConversationQuery(agent=agent, user=user, search=q, cursor=cursor or None, limit=limit)
         found, following = await list_conversations_for(runtime, identity_of(request), query)
-        summaries = tuple(map(ConversationSummary.of, found))
+        summaries = tuple(map(ConversationSummary.model_validate, found))
         return verbatim_response(ConversationList(conversations=summaries, next=following))
 
     @routes.get(
@@ -64,7 +64,7 @@ def add_conversation_routes(routes: APIRouter, runtime: Runtime, keyed: KeyedRes
     ) -> Response:
         """Return a conversation with its messages."""
         found = await load_conversation_for(runtime, identity_of(request), conversation_id, tenant, user)
-        return verbatim_response(ConversationDetail.of(found))
+        return verbatim_response(ConversationDetail.model_validate(found))
 
     @routes.delete(
         "/conversations/{conversation_id}",
@@ -105,6 +105,6 @@ def _add_fork_route(routes: APIRouter, runtime: Runtime, keyed: KeyedResponses) 
         async def fork() -> Response:
             origin = await load_conversation_for(runtime, identity_of(request), conversation_id, tenant, user)
             made = await copy_conversation(runtime.store, origin, body.point, body.conversation_id)
-            return verbatim_response(ForkedConversation.of(made), 201)
+            return verbatim_response(ForkedConversation.model_validate(made), 201)
 
         return await keyed.once(request, idempotency_key, fork)

@@ -15,8 +15,7 @@ from framework.engine.runtime.request import RunOptions
 from framework.engine.runtime.result import build_result
 from framework.server.run_service import MAX_URL_ID_CHARS
 from framework.server.schemas import PRINTABLE, ResponseModel, whole_number
-from framework.store.conversation_lists import ConversationInfo
-from framework.store.protocol import SEARCHED_RUNS, SEARCHED_TEXTS, Conversation, RunInfo, RunQuery
+from framework.store.protocol import SEARCHED_RUNS, SEARCHED_TEXTS, RunInfo, RunQuery
 from framework.types.errors import RequestError
 from framework.types.messages import Message, Summary
 from framework.types.report import CallSummary, IncompleteStep, Status
@@ -331,36 +330,6 @@ class RunSummary(ResponseModel):
     """Id of the run that it is a copy of, as a turn of a forked conversation. Only lists of the runs of a conversation
     contain copies."""
 
-    @classmethod
-    def of(cls, info: RunInfo) -> RunSummary:
-        """Return the summary of a run."""
-        return cls(
-            run_id=info.run_id,
-            status=info.status,
-            finish_reason=info.finish_reason,
-            agent=info.agent,
-            generation=info.generation,
-            digest=info.digest,
-            message=info.message,
-            created_at=_time(info.created_at),
-            updated_at=_time(info.updated_at),
-            conversation_id=info.conversation_id,
-            turn=info.turn,
-            user=info.user,
-            tenant=info.tenant,
-            trace_id=info.trace_id,
-            steps=info.steps,
-            tokens=info.tokens,
-            cost_usd=info.cost_usd,
-            elapsed_ms=info.elapsed_ms,
-            expires_at=None if info.expires_at is None else _time(info.expires_at),
-            orphaned=info.orphaned,
-            priority=info.priority,
-            waits_for=info.waits_for,
-            rating=info.rating,
-            copied_from=info.copied_from,
-        )
-
 
 class RunList(ResponseModel):
     """Runs, the newest first."""
@@ -508,7 +477,7 @@ class ApprovalList(ResponseModel):
 class ConversationSummary(ResponseModel):
     """One conversation, as shown in lists."""
 
-    conversation_id: str
+    conversation_id: Annotated[str, Field(validation_alias="id")]
     agent: str | None
     """The agent that answered last."""
     turns: int
@@ -527,24 +496,6 @@ class ConversationSummary(ResponseModel):
     forked_from: str | None = None
     """Id of the conversation whose first turns were copied to this one."""
 
-    @classmethod
-    def of(cls, info: ConversationInfo) -> ConversationSummary:
-        """Return the summary of a conversation."""
-        return cls(
-            conversation_id=info.id,
-            agent=info.agent,
-            turns=info.turns,
-            created_at=_time(info.created_at),
-            updated_at=_time(info.updated_at),
-            expires_at=None if info.expires_at is None else _time(info.expires_at),
-            open_run=info.open_run,
-            user=info.user,
-            tenant=info.tenant,
-            title=info.title,
-            status=info.status,
-            forked_from=info.forked_from,
-        )
-
 
 class ConversationList(ResponseModel):
     """Conversations, the latest turn first."""
@@ -557,7 +508,7 @@ class ConversationList(ResponseModel):
 class ConversationDetail(ResponseModel):
     """The messages of a conversation."""
 
-    conversation_id: str
+    conversation_id: Annotated[str, Field(validation_alias="id")]
     agent: str | None
     """The agent that answered last."""
     turns: int
@@ -573,43 +524,17 @@ class ConversationDetail(ResponseModel):
     forked_from: str | None = None
     """Id of the conversation whose first turns were copied to this one."""
 
-    @classmethod
-    def of(cls, conversation: Conversation) -> ConversationDetail:
-        """Return a conversation."""
-        return cls(
-            conversation_id=conversation.id,
-            agent=conversation.agent,
-            turns=conversation.turns,
-            waiting=conversation.waiting,
-            open_run=conversation.open_run,
-            user=conversation.user,
-            tenant=conversation.tenant,
-            messages=conversation.messages,
-            summary=conversation.summary,
-            forked_from=conversation.forked_from,
-        )
-
 
 class ForkedConversation(ResponseModel):
     """A conversation that begins with copies of the turns of another."""
 
-    conversation_id: str
+    conversation_id: Annotated[str, Field(validation_alias="id")]
     forked_from: str | None
     """Id of the other conversation."""
     agent: str | None
     """The agent that answered last."""
     turns: int
     """Number of turns that were copied."""
-
-    @classmethod
-    def of(cls, conversation: Conversation) -> ForkedConversation:
-        """Return a forked conversation."""
-        return cls(
-            conversation_id=conversation.id,
-            forked_from=conversation.forked_from,
-            agent=conversation.agent,
-            turns=conversation.turns,
-        )
 
 
 class DeletedConversation(ResponseModel):

@@ -234,7 +234,7 @@ def _add_list_route(routes: APIRouter, runtime: Runtime) -> None:
         """List runs, the newest first."""
         query = filters.query(either(cursor, before, "before"), limit)
         found, following = await list_runs_for(runtime, identity_of(request), query)
-        return verbatim_response(RunList(runs=tuple(map(RunSummary.of, found)), next=following))
+        return verbatim_response(RunList(runs=tuple(map(RunSummary.model_validate, found)), next=following))
 
 
 def _add_read_routes(routes: APIRouter, service: RunService) -> None:

@@ -19,9 +19,14 @@ _R = TypeVar("_R", bound="ResponseModel")
 
 
 class ResponseModel(BaseModel):
-    """The base of response bodies. Immutable; clients ignore unknown fields of newer servers."""
+    """The base of response bodies. Immutable; clients ignore unknown fields of newer servers.
 
-    model_config = ConfigDict(frozen=True, defer_build=True, extra="ignore", hide_input_in_errors=True)
+    `model_validate` reads the attributes of an object, such as a row of the store; times in seconds become dates.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, defer_build=True, extra="ignore", from_attributes=True, hide_input_in_errors=True
+    )
 
 
 class HeldSince(ResponseModel):
@@ -67,7 +72,7 @@ class LiveConfig(ResponseModel):
             at=last and last.at,
             trigger=last and last.trigger,
             held=catalog.held,
-            hold=hold and HeldSince(generation=hold.generation, digest=hold.digest, at=hold.at),
+            hold=hold and HeldSince.model_validate(hold),
             agents=tuple(sorted(current.agents)),
             stale=tuple(sorted(name for name, agent in current.agents.items() if agent.stale)),
             problems=redact_problems(catalog.problems),

@@ -18,7 +18,7 @@ from framework.server.run_service import report_usage_for
 from framework.server.schemas import ResponseModel
 from framework.store.period import STEP_SECONDS, Period, Step
 from framework.store.protocol import RunQuery
-from framework.store.usage import CHARTED_GROUPS, Figures, FirstUse, Grouping, UsageGroup, UsageReport
+from framework.store.usage import CHARTED_GROUPS, Figures, Grouping, UsageGroup, UsageReport
 from framework.types.errors import RequestError
 from framework.types.report import Status
 
@@ -125,7 +125,7 @@ class UsageFigures(ResponseModel):
     @classmethod
     def fields_of(cls, figures: Figures) -> dict[str, Any]:
         """Return the fields of figures."""
-        counts, latency = figures.counts, figures.latency
+        counts = figures.counts
         return {
             "runs": counts.runs,
             "statuses": figures.statuses,
@@ -140,7 +140,7 @@ class UsageFigures(ResponseModel):
             "unknown_cost": counts.unknown_cost,
             "steps": counts.steps,
             "tool_calls": counts.tool_calls,
-            "latency": LatencyFigures(p50_ms=latency.p50_ms, p95_ms=latency.p95_ms),
+            "latency": LatencyFigures.model_validate(figures.latency),
         }
 
 
@@ -194,11 +194,6 @@ class NewGeneration(ResponseModel):
     at: datetime
     """When the first run on it was created."""
 
-    @classmethod
-    def of(cls, use: FirstUse) -> NewGeneration:
-        """Return a version."""
-        return cls(generation=use.generation, digest=use.digest, at=datetime.fromtimestamp(use.at, UTC))
-
 
 class UsageSummary(ResponseModel):
     """What runs have used in a period."""
@@ -234,7 +229,7 @@ class UsageSummary(ResponseModel):
             ),
             groups=tuple(map(GroupFigures.of, report.groups)),
             more_groups=report.more_groups,
-            generations=tuple(map(NewGeneration.of, report.generations)),
+            generations=tuple(map(NewGeneration.model_validate, report.generations)),
         )
 
 
