@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.harness import Row, Table
 from framework import RunResult, Runtime, Tool, tool
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
-from framework.llm.request_cache import estimate_tokens
+from framework.llm.message_shape import estimate_tokens
 from framework.types.errors import ToolError
 from framework.types.messages import Message, ToolCall, Usage
 

@@ -8,7 +8,7 @@ from textwrap import dedent
 
 import pytest
 
-from framework.llm.scripted import ScriptedModel
+from framework.llm.client import ScriptedModel
 from framework.testing import JsonStore
 
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from framework.llm.scripted import Script, ScriptedModel, Turn, calls
+from framework.llm.client import Script, ScriptedModel, Turn, calls
 from framework.store.memory import MemoryStore
 from framework.store.protocol import NOBODY, Blueprint, Conversation, Deciders
 from framework.store.run_record import RunRecord

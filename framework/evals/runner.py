@@ -18,9 +18,8 @@ from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
 from framework.evals.expectations import MAX_LINE_CHARS, Check, Evidence, checks
 from framework.evals.suite import PlacedCase, read_suite
-from framework.llm.client import ModelClient, ModelRequest
+from framework.llm.client import ModelClient, ModelRequest, ScriptedModel, Turn
 from framework.llm.providers import OFFLINE
-from framework.llm.scripted import ScriptedModel, Turn
 from framework.tools.tool import Tool, ToolContext
 from framework.types.case import Case, Failure, ScriptedAnswer, to_decision
 from framework.types.errors import AgentsdError, ModelError, ToolError

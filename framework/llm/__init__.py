@@ -11,16 +11,13 @@ In reading order; each module imports only from those below it:
     anthropic          Client for Claude.
     gemini             Client for Gemini.
     offline            The rule-based model behind `model: offline`.
-    scripted           A model that replies from a script, for tests of agents.
-    stream_assembler   Assembles a streamed chat completion from its chunks.
-    provider_client    What the clients of all providers share: options, and the check of a complete response.
+    provider_client    What the clients of all providers share: options, streams, the check of a complete response.
     provider_errors    Translates every failure of a provider to a ModelError.
     answer_text        Thoughts and function calls that a model wrote into its text.
-    client             The interface of every model client: request, deltas and reply.
+    client             The interface of every model client: request, deltas and reply; a model that follows a script.
     openai_format      Converts messages to and from the format of OpenAI's chat completions.
     tool_schemas       Puts the JSON Schema of a tool's arguments into the form that a provider accepts.
-    request_cache      Requests as JSON bytes, each part encoded once, and estimates of their tokens.
-    message_shape      Puts a conversation into the form that the receiver's chat template accepts.
+    message_shape      Conversations in the form that the receiver's chat template accepts, as JSON encoded once.
     capabilities       Known capabilities of models: features, token limits and prices.
     http_client        The HTTP client passed to provider SDKs, with limits on responses; base URLs of servers.
     reconnection       An HTTP client that replaces a connection that the server closed before it answered.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from framework.llm.capabilities import THINKING_TOKENS, Capabilities
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, whole_reply
 from framework.llm.http_client import SDK_TIMEOUT, create_http_client, read_unstreamed
-from framework.llm.message_shape import leading_instructions, mark_notices
+from framework.llm.message_shape import Base64, leading_instructions, mark_notices, merged_fields, missing_file
 from framework.llm.openai_format import (
     PARAGRAPH,
     parse_call,
@@ -26,10 +26,17 @@ from framework.llm.openai_format import (
     tool_names,
     wire_names,
 )
-from framework.llm.provider_client import FinishReasons, ProviderClient, ProviderResponse, merge_finish_reason, to_reply
+from framework.llm.provider_client import (
+    FinishReasons,
+    ProviderClient,
+    ProviderResponse,
+    as_dict,
+    as_list,
+    index_key,
+    merge_finish_reason,
+    to_reply,
+)
 from framework.llm.provider_errors import message_in, parse_retry_after
-from framework.llm.request_cache import Base64, merged_fields, missing_file
-from framework.llm.stream_assembler import as_dict, as_list, index_key
 from framework.llm.tool_schemas import wire_schema
 from framework.types.errors import ModelError
 from framework.types.media import MessagePart, TextPart

@@ -1,14 +1,8 @@
-"""The interface of every model client: `ModelClient`, its request, its reply and the deltas between them.
-
-`ModelClient.stream` yields `Delta`s; the last one contains the complete `ModelReply`. A stream without one was cut
-off, and no part of it is executed. Every chunk of a reply is a `Delta`, an empty one if it contains nothing to
-show, such as a fragment of a tool call: the first delta marks the beginning of the reply.
-
-A client sends each request once. Retries, deadlines and fallbacks belong to the engine.
-"""
+"""The interface of every model client: request, deltas and reply; and a model that replies from a script."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -16,11 +10,13 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from pydantic import BaseModel
 
 from framework.llm.capabilities import Capabilities, known_capabilities
-from framework.llm.request_cache import RequestCache
+from framework.llm.message_shape import RequestCache
+from framework.types.errors import ModelError
 from framework.types.http import server_address
 from framework.types.media import MEDIA_TYPES, MediaPart
-from framework.types.messages import Message, ToolDefinition, Usage
+from framework.types.messages import Message, ToolCall, ToolDefinition, Usage
 from framework.types.spec import ModelSettings
+from framework.types.text import shorten
 
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter"]
 _ALL_MEDIA_TYPES = frozenset(MEDIA_TYPES)
@@ -238,3 +234,89 @@ class ProbingClient(ModelClient, Protocol):
     async def probe(self) -> None:
         """Ask the server, and add what it reports to `info`. A failure changes nothing."""
         ...
+
+
+Turn = str | tuple[ToolCall, ...] | Message | BaseModel | BaseException
+Script = Callable[[ModelRequest], Turn]
+_SHOWN_CHARS = 80
+
+
+def calls(*tools: tuple[str, dict[str, Any]], prefix: str = "c") -> tuple[ToolCall, ...]:
+    """Return a turn that calls tools: `calls(("read_file", {"path": "a.txt"}))`. The ids are `c1`, `c2`, …"""
+    return tuple(
+        ToolCall(id=f"{prefix}{number}", tool=tool, arguments=arguments)
+        for number, (tool, arguments) in enumerate(tools, 1)
+    )
+
+
+class ScriptedModel:
+    """A model that replies from a script, one turn per request; `requests` records the requests it received.
+
+    A turn is a text, tool calls, a message, a typed answer, or an exception to raise. Instead of turns, `script` can be
+    a function that returns the turn for a request. A script that is too short, or contains anything else, fails the run
+    with a message that says so; `mistakes` contains these messages.
+    """
+
+    def __init__(self, *turns: Turn, script: Script | None = None, tokens: int = 10) -> None:
+        self._turns, self._length = list(turns), len(turns)
+        self._script = script
+        self._tokens = tokens
+        self._info = ModelInfo(provider="scripted", model="", typed=True, stand_in=True)
+        self.requests: list[ModelRequest] = []
+        self.mistakes: list[str] = []
+        """What is wrong with the script, as far as requests have shown."""
+
+    @property
+    def info(self) -> ModelInfo:
+        """Provider, model and capabilities."""
+        return self._info
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        """Yield the next turn; raise its exception, or ModelError if the script has no valid turn for the request."""
+        self.requests.append(request)
+        turn = self._script(request) if self._script else self._next()
+        if isinstance(turn, BaseException):
+            raise turn
+        message = self._as_message(turn)
+        if request.stream:
+            for word in _words(message.reasoning.text if message.reasoning else ""):
+                yield Delta(reasoning=word)
+                await asyncio.sleep(0)  # as a network would, let readers run between two deltas
+            for word in _words(message.content):
+                yield Delta(text=word)
+                await asyncio.sleep(0)
+        half = self._tokens // 2
+        usage = Usage(prompt_tokens=self._tokens - half, completion_tokens=half, total_tokens=self._tokens)
+        yield Delta(reply=ModelReply(message, "tool_calls" if message.tool_calls else "stop", usage, "scripted"))
+
+    async def close(self) -> None:
+        """Do nothing: there is no connection."""
+
+    def _next(self) -> Turn:
+        if not self._turns:
+            turns = f"{self._length} turn" + ("" if self._length == 1 else "s")
+            raise self._mistake(f"the script has {turns}, and the model received request {len(self.requests)}")
+        return self._turns.pop(0)
+
+    def _as_message(self, turn: Turn) -> Message:
+        if isinstance(turn, Message):
+            return turn
+        if isinstance(turn, BaseModel):
+            return Message(role="assistant", content=turn.model_dump_json(by_alias=True))
+        if isinstance(turn, str):
+            return Message(role="assistant", content=turn)
+        if isinstance(turn, tuple) and all(isinstance(call, ToolCall) for call in turn):
+            return Message(role="assistant", tool_calls=turn)
+        given = f"turn {len(self.requests)} of the script is no turn: {shorten(repr(turn), _SHOWN_CHARS)}"
+        raise self._mistake(
+            f"{given}; write a text, calls((TOOL, ARGUMENTS)), a Message, a typed answer or an exception"
+        )
+
+    def _mistake(self, message: str) -> ModelError:
+        self.mistakes.append(message)
+        return ModelError(message)
+
+
+def _words(text: str) -> Iterator[str]:
+    for place, word in enumerate(text.split(" ") if text else ()):
+        yield f" {word}" if place else word

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from framework.llm.anthropic import content_to_message, to_turns
 from framework.llm.capabilities import Capabilities
 from framework.llm.gemini import ResponseAssembler, to_contents
+from framework.llm.message_shape import Base64
 from framework.llm.openai_format import (
     chat_to_message,
     content_text,
@@ -24,7 +25,6 @@ from framework.llm.openai_format import (
     tool_names,
     wire_names,
 )
-from framework.llm.request_cache import Base64
 from framework.types.errors import RequestError
 from framework.types.file import File
 from framework.types.media import MediaPart, MessagePart, TextPart

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from framework import Runtime
-from framework.llm.scripted import ScriptedModel, calls
+from framework.llm.client import ScriptedModel, calls
 from tests.support.commands import agentsd
 from tests.support.projects import agent, write
 

@@ -10,8 +10,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from framework import Tool, tool
-from framework.llm.client import ModelRequest
-from framework.llm.scripted import ScriptedModel, calls
+from framework.llm.client import ModelRequest, ScriptedModel, calls
 from framework.store.protocol import RunQuery
 from tests.support.console import check_axe, open_page, run_in_browser, serve_console
 from tests.support.projects import agent, write

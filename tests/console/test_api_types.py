@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from framework.llm.scripted import ScriptedModel
+from framework.llm.client import ScriptedModel
 from tests.support.node_modules import CONSOLE
 from tests.support.runs_http import client_of
 

@@ -14,8 +14,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from framework import Runtime, Tool, ToolError, tool
-from framework.llm.client import ModelRequest
-from framework.llm.scripted import ScriptedModel, calls
+from framework.llm.client import ModelRequest, ScriptedModel, calls
 from framework.types.errors import ModelError
 from tests.support.console import check_axe, open_page, run_in_browser, serve_console, settle
 from tests.support.layout import measured, wrong

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Route, expect
 
-from framework.llm.scripted import ScriptedModel
+from framework.llm.client import ScriptedModel
 from tests.support.console import open_page, run_in_browser, serve_console
 from tests.support.projects import agent
 

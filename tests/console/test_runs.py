@@ -11,7 +11,7 @@ from playwright.async_api import Page, expect
 
 from framework import Edit, Runtime, Tool, ToolError, tool
 from framework.engine.runtime.request import RunOptions
-from framework.llm.scripted import ScriptedModel, calls
+from framework.llm.client import ScriptedModel, calls
 from framework.types.events import RunEvent, ToolFinished
 from framework.types.messages import Message
 from framework.types.state import RunState

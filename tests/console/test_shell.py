@@ -9,7 +9,7 @@ from pathlib import Path
 
 from playwright.async_api import Route, expect
 
-from framework.llm.scripted import ScriptedModel, calls
+from framework.llm.client import ScriptedModel, calls
 from framework.types.messages import Message
 from framework.types.state import RunState
 from tests.support.api_keys import KEY, OTHER, key_entry

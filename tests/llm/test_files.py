@@ -11,7 +11,7 @@ import pytest
 
 from framework.llm.client import ModelRequest
 from framework.llm.json_protocol import JsonProtocol
-from framework.llm.request_cache import RequestCache
+from framework.llm.message_shape import RequestCache
 from framework.types.errors import ModelError
 from framework.types.file import File
 from framework.types.messages import Message, ToolCall, ToolDefinition

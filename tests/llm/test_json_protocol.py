@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from framework import RunResult, Runtime, events
 from framework.llm.capabilities import Capabilities
-from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, Unusable
+from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, ScriptedModel, Unusable
 from framework.llm.json_protocol import (
     MAX_QUOTED_CHARS,
     MAX_TEXT_CHARS,
@@ -26,7 +26,6 @@ from framework.llm.json_protocol import (
     request_valid_reply,
     with_protocol,
 )
-from framework.llm.scripted import ScriptedModel
 from framework.testing import calls as scripted_calls
 from framework.types.errors import LimitExceeded, ModelError
 from framework.types.messages import Message, ToolCall, ToolDefinition, Usage

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from framework.llm.message_shape import MAX_TOOLSETS, EncodedMessages, ToolsetCache, encode_json, json_object
 from framework.llm.openai_format import message_to_chat
-from framework.llm.request_cache import MAX_TOOLSETS, EncodedMessages, ToolsetCache, encode_json, json_object
 from framework.types.messages import Message, ToolDefinition
 from tests.support.cases import cases
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from framework import Tool, tool
-from framework.llm.scripted import ScriptedModel, calls
+from framework.llm.client import ScriptedModel, calls
 from tests.support.api_keys import key_entry
 from tests.support.plans import draft, tool_step
 from tests.support.projects import agent, write

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from framework import ModelError
-from framework.llm.scripted import ScriptedModel, Turn, calls
+from framework.llm.client import ScriptedModel, Turn, calls
 from framework.server.mcp.agents import tool_result
 from framework.types.plan import PlanDraft, StepDraft
 from framework.types.text import one_line

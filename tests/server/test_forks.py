@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from framework.llm.scripted import ScriptedModel
+from framework.llm.client import ScriptedModel
 from tests.support.projects import agent, write
 from tests.support.runs_http import client_of
 

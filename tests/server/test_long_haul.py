@@ -13,8 +13,7 @@ import pytest
 
 from framework import Runtime
 from framework.config.generations.generation import Generation
-from framework.llm.client import ModelRequest
-from framework.llm.scripted import Turn
+from framework.llm.client import ModelRequest, Turn
 from framework.testing import ScriptedModel, calls
 from tests.support.cases import FACTOR
 from tests.support.projects import agent, write

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from jsonschema import Draft202012Validator
 
 from framework import Runtime
-from framework.llm.scripted import ScriptedModel, calls
+from framework.llm.client import ScriptedModel, calls
 from framework.server import router
 from tests.support.projects import agent, write
 from tests.support.runs_http import RunClient, client_of

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from framework.llm.scripted import ScriptedModel, calls
+from framework.llm.client import ScriptedModel, calls
 from tests.support.api_keys import key_entry
 from tests.support.projects import agent, write
 from tests.support.runs_http import client_of

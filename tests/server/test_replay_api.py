@@ -14,7 +14,7 @@ import yaml
 from fastapi import FastAPI
 
 from framework import Runtime
-from framework.llm.scripted import ScriptedModel, calls
+from framework.llm.client import ScriptedModel, calls
 from framework.replay.stored_run import StoredRun
 from framework.server import router
 from framework.server.errors import ReplayTimeout, TooManyReplays

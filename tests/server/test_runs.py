@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from framework.llm.client import ModelRequest
-from framework.llm.scripted import ScriptedModel, Turn, calls
+from framework.llm.client import ModelRequest, ScriptedModel, Turn, calls
 from framework.store.memory import MemoryStore
 from framework.store.protocol import NOBODY, Deciders
 from framework.store.run_record import RunRecord

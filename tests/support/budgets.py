@@ -10,8 +10,7 @@ from typing import Any
 
 from framework import ModelError, RunResult, Runtime
 from framework.llm.capabilities import Capabilities, Prices
-from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
-from framework.llm.scripted import Script, ScriptedModel, Turn, calls
+from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, Script, ScriptedModel, Turn, calls
 from framework.store.protocol import RunQuery, Store
 from framework.store.sql.store import SqlStore
 from framework.types.messages import Usage

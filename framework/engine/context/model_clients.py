@@ -17,8 +17,8 @@ from framework.engine.context.budget import Budget
 from framework.engine.context.event_hub import TextKind
 from framework.llm.client import ModelClient, ModelInfo, ModelRequest, ProbingClient
 from framework.llm.json_protocol import with_protocol
+from framework.llm.message_shape import ToolsetCache, message_tokens, tool_tokens
 from framework.llm.providers import OFFLINE, PROVIDERS, create_client, environment_of
-from framework.llm.request_cache import ToolsetCache, message_tokens, tool_tokens
 from framework.telemetry.content import Content
 from framework.telemetry.metrics import RunMetrics
 from framework.telemetry.spans import Spans

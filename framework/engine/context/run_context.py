@@ -30,7 +30,7 @@ from framework.engine.context.journal import Journal, next_event
 from framework.engine.context.model_clients import ModelCaller, ModelClients
 from framework.engine.context.policy import Policy
 from framework.llm.client import ModelInfo
-from framework.llm.request_cache import RequestCache
+from framework.llm.message_shape import RequestCache
 from framework.store.protocol import RunQuery
 from framework.telemetry import names
 from framework.telemetry.content import TEXT, Content

@@ -14,7 +14,7 @@ from framework.engine.context.run_context import RunContext
 from framework.engine.model_call.turn import call_model, render, render_preamble, render_summary, warn_truncated
 from framework.llm.client import ModelRequest
 from framework.llm.json_protocol import request_valid_reply
-from framework.llm.request_cache import message_tokens
+from framework.llm.message_shape import message_tokens
 from framework.tools.mcp.source import McpSource
 from framework.types.errors import ConfigError, LimitExceeded, ModelError, ToolError
 from framework.types.messages import Message

@@ -27,7 +27,7 @@ from framework.engine.tool_call.results import record_final_answer
 from framework.llm.client import ModelInfo, ModelReply, ModelRequest, SendRequest
 from framework.llm.instructor_client import request_typed_output
 from framework.llm.json_protocol import request_valid_reply, strip_fence
-from framework.llm.request_cache import estimate_tokens, message_tokens
+from framework.llm.message_shape import estimate_tokens, message_tokens
 from framework.tools.builtin.notes import TODO, TODO_MARKS
 from framework.tools.schema.arguments import ArgumentsError, SchemaArguments, bounded_model
 from framework.types.errors import AgentsdError, ConfigError, LimitExceeded, ModelError

@@ -14,8 +14,8 @@ from framework.engine.plan.trace import plan_span, record_draft
 from framework.engine.run import Run
 from framework.engine.tool_call.gate import repair_plan
 from framework.engine.tool_call.results import describe_output, describe_unfinished, observation, tool_message
+from framework.llm.message_shape import estimate_tokens
 from framework.llm.openai_format import revalidate_call
-from framework.llm.request_cache import estimate_tokens
 from framework.tools.schema.arguments import ArgumentsError
 from framework.tools.tool import Tool
 from framework.types.errors import LimitExceeded

@@ -12,7 +12,7 @@ from framework.config.settings import Settings
 from framework.engine.context.policy import VerdictKind
 from framework.engine.tool_call.gate import ConditionalVerdict, ToolExplanation, explain_tools, system_prompt
 from framework.llm.capabilities import Capabilities, known_capabilities
-from framework.llm.request_cache import estimate_tokens
+from framework.llm.message_shape import estimate_tokens
 from framework.types.frozen import Frozen
 from framework.types.spec import HookPlace, Risk
 

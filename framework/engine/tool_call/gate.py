@@ -22,8 +22,8 @@ from framework.engine.context.run_context import RunContext
 from framework.engine.tool_call.results import INVALID_CALL, raised_error_type
 from framework.llm.capabilities import Capabilities
 from framework.llm.json_protocol import needs_json_protocol
+from framework.llm.message_shape import estimate_tokens
 from framework.llm.openai_format import revalidate_call
-from framework.llm.request_cache import estimate_tokens
 from framework.tools.base_folder import BaseFolder
 from framework.tools.conditions import policy_views
 from framework.tools.locations import canonical_arguments, require_canonical

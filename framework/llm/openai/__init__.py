@@ -4,6 +4,5 @@ In reading order; each module imports only from those below it:
 
     responses     The Responses API: its client, and messages as its items.
     client        Chat completions, and what both APIs share: the exchange with the server, and its errors.
-    local_server  What a local server reports about itself: its context window and abilities.
     connection    Sends requests through the openai SDK, and reads the events of streamed responses.
 """

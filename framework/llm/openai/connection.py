@@ -31,8 +31,8 @@ from openai import (
 )
 
 from framework.llm.http_client import http_client_options
+from framework.llm.provider_client import STREAM_END
 from framework.llm.provider_errors import ServerError
-from framework.llm.stream_assembler import STREAM_END
 
 if TYPE_CHECKING:
     pass

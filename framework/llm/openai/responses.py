@@ -11,11 +11,17 @@ from typing import Any
 
 from framework.llm.capabilities import Capabilities, with_cost
 from framework.llm.client import Delta, ModelReply, ModelRequest
+from framework.llm.message_shape import Base64, encode_json, json_object, missing_file
 from framework.llm.openai.client import OpenAIExchange
 from framework.llm.openai_format import PARAGRAPH, chat_to_call, content_text, read_usage, to_wire_name, token_count
-from framework.llm.provider_client import FinishReasons, ProviderResponse, merge_finish_reason, to_reply
-from framework.llm.request_cache import Base64, encode_json, json_object, missing_file
-from framework.llm.stream_assembler import as_dict, as_list
+from framework.llm.provider_client import (
+    FinishReasons,
+    ProviderResponse,
+    as_dict,
+    as_list,
+    merge_finish_reason,
+    to_reply,
+)
 from framework.llm.tool_schemas import wire_schema
 from framework.types.errors import ModelError
 from framework.types.media import MessagePart, TextPart

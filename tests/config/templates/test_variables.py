@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from framework import Runtime
 from framework.config.templates.prompt_check import RunVariables
 from framework.config.templates.prompts import Prompts
-from framework.llm.request_cache import estimate_tokens
+from framework.llm.message_shape import estimate_tokens
 from framework.testing import ScriptedModel, Turn
 from framework.types.http import HttpLimits
 from framework.types.spec import RuntimePolicy

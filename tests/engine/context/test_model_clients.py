@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from framework import Runtime
-from framework.llm.scripted import ScriptedModel, calls
+from framework.llm.client import ScriptedModel, calls
 from framework.store.memory import MemoryStore
 from framework.types.errors import RequestError
 from framework.types.state import Approve

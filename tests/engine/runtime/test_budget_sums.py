@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import Approve, RunResult, Runtime
-from framework.llm.client import ModelRequest
-from framework.llm.scripted import Turn, calls
+from framework.llm.client import ModelRequest, Turn, calls
 from framework.store.memory import MemoryStore
 from framework.store.sql.store import SqlStore
 from framework.testing import Crash, JsonStore

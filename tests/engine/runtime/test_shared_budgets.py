@@ -12,8 +12,7 @@ import pytest
 
 from framework import Approve, ConfigError, ModelError, RunResult, Runtime, tool
 from framework.engine.runtime.project import Project
-from framework.llm.client import ModelRequest
-from framework.llm.scripted import Turn, calls
+from framework.llm.client import ModelRequest, Turn, calls
 from framework.store.memory import MemoryStore
 from framework.store.run_record import RunRecord
 from framework.store.sql.store import SqlStore

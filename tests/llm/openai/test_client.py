@@ -14,8 +14,8 @@ import pytest
 from framework.llm.client import Delta, ModelReply, ModelRequest
 from framework.llm.message_shape import short_call_id
 from framework.llm.openai.client import OpenAIModel
+from framework.llm.provider_client import StreamAssembler
 from framework.llm.provider_errors import parse_retry_after
-from framework.llm.stream_assembler import StreamAssembler
 from framework.types.errors import ModelError
 from framework.types.messages import Message, Reasoning, ToolCall, Usage
 from framework.types.spec import ModelSettings

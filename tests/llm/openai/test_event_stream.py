@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.llm.openai.connection import EventStream
+from framework.llm.provider_client import STREAM_END
 from framework.llm.provider_errors import ServerError
-from framework.llm.stream_assembler import STREAM_END
 from tests.support.cases import cases
 
 EVENTS = [{"id": "a", "text": "one\ntwo é \u2028"}, {"id": "b"}, {"n": [1, {"x": None}]}]

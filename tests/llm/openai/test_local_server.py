@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from framework import RunResult, Runtime
 from framework.llm.capabilities import Capabilities
-from framework.llm.openai.client import OpenAIModel
-from framework.llm.openai.local_server import ask_server, is_local
+from framework.llm.openai.client import OpenAIModel, ask_server, is_local
 from framework.llm.providers import PROVIDERS
 from tests.support.cases import cases
 from tests.support.projects import agent, write

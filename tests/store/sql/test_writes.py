@@ -13,8 +13,7 @@ import pytest
 from framework import Runtime, tool
 from framework.engine.context.event_hub import EventHub
 from framework.engine.context.journal import Journal, next_event
-from framework.llm.client import ModelRequest
-from framework.llm.scripted import Turn
+from framework.llm.client import ModelRequest, Turn
 from framework.store.sql.record import SqlRecord
 from framework.store.sql.store import SqlStore
 from framework.testing import ScriptedModel, calls
