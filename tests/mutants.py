@@ -131,7 +131,12 @@ MUTANTS = (
     Mutant("store/sql/runs", "_CLAIM if is_queued else _CLAIM_UNQUEUED", "_CLAIM", WAITING_TEST),
     Mutant("store/sql/conversations", "open_run.is_(None), ~waits)", "open_run.is_(None))", WAITING_TEST),
     Mutant("store/sql/texts", "parts += [user] if tenant is not None", "parts += [] if tenant", "store/test_tenants"),
-    Mutant("store/sql/migrations", "    _move_conversations_to_tenants(connection)\n", "", "store/sql/test_old_stores"),
+    Mutant(
+        "store/sql/migrations",
+        "        _add_column(connection, runs.c[name])\n",
+        "        pass\n",
+        "store/sql/test_migrations",
+    ),
     Mutant(RECORD, "row.version != self._version + 1 or", "False or", "store/sql/test_outage"),
     Mutant(RECORD, "self._version += 1", "self._version += 0", STORE_TEST),
     Mutant(RECORD, "statements.counters.add(connection, self.uses)", "pass", "engine/runtime/test_shared_budgets"),

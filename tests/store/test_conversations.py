@@ -158,7 +158,7 @@ def test_no_row_of_a_deleted_or_expired_conversation_remains(tmp_path: Path, sto
 
     async def rows() -> int:
         database = await Database.open(store_url, tmp_path)
-        others = ("agentsd_schema", "agentsd_processes")
+        others = ("agentsd_versions", "agentsd_processes")
         tables = [table for table in metadata.sorted_tables if table.name not in others]
         counts = [sa.select(sa.func.count()).select_from(table) for table in tables]
         try:

@@ -59,7 +59,7 @@ async def cancel(store: Store, run_id: str) -> None:
 
 async def clear(store: SqlStore) -> None:
     """Delete all rows of a database."""
-    tables = [table for table in metadata.sorted_tables if table.name != "agentsd_schema"]
+    tables = [table for table in metadata.sorted_tables if table.name != "agentsd_versions"]
     await store._database.write(lambda connection: [connection.execute(sa.delete(table)) for table in tables])
 
 

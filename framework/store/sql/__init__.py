@@ -25,7 +25,6 @@ In reading order; each module imports only from those below it:
     owners              Which process holds a run, according to its row and that of the process.
     processes           SQL for processes: their leases, and the runs that they hold.
     signals             Signals through PostgreSQL: NOTIFY, and the one connection of a process that listens.
-    shrinking           Returns free pages of a SQLite file to the file system.
     database            Connections, threads, transactions and retries for SQLite or PostgreSQL.
     connections         Executes transactions: in threads with a connection each, or at once for a store in memory.
     engines             Creates SQLAlchemy engines from a store's URL, and begins their transactions.

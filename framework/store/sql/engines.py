@@ -161,7 +161,7 @@ def _sqlite(url: sa.URL, begin: str, clock: StoreClock) -> sa.Engine:
     @sa.event.listens_for(engine, "connect")
     def _set_up(connection: Any, record: Any) -> None:
         connection.isolation_level = None  # transactions begin as below
-        if file.is_empty:  # changing it later needs a VACUUM, see `shrinking`
+        if file.is_empty:  # changing it later needs a VACUUM, see `pruning`
             connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
         # Durable after a crash of the process, consistent after a power loss.
         checkpoint = f"wal_autocheckpoint={_CHECKPOINT_PAGES}"

@@ -1,9 +1,11 @@
-"""Deletes old data of a store in many small transactions, so that runs can write between them."""
+"""Deletes old data of a store in many small transactions, so that runs can write between them, and shrinks its file."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -13,16 +15,22 @@ from framework.store.sql.budgets import delete_ended_counters
 from framework.store.sql.connections import Work
 from framework.store.sql.conversations import delete_ended, delete_expired, delete_unused_blueprints
 from framework.store.sql.database import Database
-from framework.store.sql.leases import RunLeases
 from framework.store.sql.media import delete_unused_media
-from framework.store.sql.processes import delete_old, list_processes
+from framework.store.sql.processes import delete_old
 from framework.store.sql.queue import delete_expired_keys
 from framework.store.sql.schema import processes, runs
-from framework.store.sql.shrinking import shrink
-from framework.types.errors import ClockRefused
+from framework.types.errors import ClockRefused, StoreError
+
+log = logging.getLogger(__name__)
 
 MAX_CLOCK_SECONDS = 86400.0
 """Nothing is deleted by a clock that may be wrong by more than this."""
+_RESERVED_BYTES = 1_000_000
+"""Free space that stays in the file for new runs. A file with less than twice this is not shrunk."""
+SLICE_PAGES = 1000
+"""Number of pages that one transaction frees, so that other processes can write in between."""
+_INCREMENTAL = 2
+"""Value of `auto_vacuum` in a file that a store created. Others cannot be shrunk in slices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +81,7 @@ def _shown(moment: float) -> str:
         return f"{moment:.0f}"
 
 
-async def prune(database: Database, leases: RunLeases, before: float | None, now: float) -> Pruned:
+async def prune(database: Database, before: float | None, now: float) -> Pruned:
     """Delete old data, and return how much; see `Store.prune`."""
     pruned = await _repeat(database, lambda connection: delete_expired(connection, now))
     if before is not None:
@@ -84,13 +92,7 @@ async def prune(database: Database, leases: RunLeases, before: float | None, now
     pruned += Pruned(files=await database.write(lambda connection: delete_unused_media(connection, now)))
     await database.write(lambda connection: delete_expired_keys(connection, now))
     await database.write(lambda connection: delete_old(connection, database))
-
-    async def is_idle() -> bool:
-        """Return whether no run is in progress, so that a longer write delays none."""
-        processes = await database.read(lambda connection: list_processes(connection, database, leases))
-        return not any(process.is_alive and process.holds for process in processes)
-
-    return replace(pruned, freed_bytes=await shrink(database, is_idle))
+    return replace(pruned, freed_bytes=await _shrink(database))
 
 
 async def _repeat(database: Database, delete: Work[Pruned | None]) -> Pruned:
@@ -99,3 +101,45 @@ async def _repeat(database: Database, delete: Work[Pruned | None]) -> Pruned:
     while (some := await database.write(delete)) is not None:
         total += some
     return total
+
+
+async def _shrink(database: Database) -> int:
+    """Shrink a database's file, and return the number of bytes freed. Failures are logged, not raised.
+
+    PostgreSQL is skipped, which has autovacuum, and a database without a file.
+    """
+    if not database.is_sqlite or database.is_in_memory:
+        return 0
+    try:
+        before = await database.maintain(_Pages)
+        if before.mode != _INCREMENTAL or before.free <= 2 * before.reserved:
+            return 0
+        while await database.maintain(_free_some):
+            pass
+        after = await database.maintain(_Pages)
+    except StoreError as error:
+        log.warning("the store file was not shrunk: %s", error.message)
+        return 0
+    return max(0, before.all - after.all) * before.size
+
+
+class _Pages:
+    """Page counts and page size of a SQLite file."""
+
+    def __init__(self, connection: Any) -> None:
+        self.all, self.free, self.size, self.mode = (
+            int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+            for name in ("page_count", "freelist_count", "page_size", "auto_vacuum")
+        )
+        self.reserved = _RESERVED_BYTES // self.size
+
+
+def _free_some(connection: Any) -> bool:
+    """Free one slice of pages; return whether more remain."""
+    pages = _Pages(connection)
+    excess = pages.free - pages.reserved
+    if excess > 0:
+        # Returns a row without columns per page, and `execute` would stop at the first.
+        connection.executescript(f"PRAGMA incremental_vacuum({min(excess, SLICE_PAGES)})")
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()  # truncates the file unless it is being read
+    return excess > SLICE_PAGES

@@ -12,7 +12,7 @@ metadata = sa.MetaData()
 _Long = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 versions = sa.Table(
-    "agentsd_schema",
+    "agentsd_versions",
     metadata,
     sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("applied_at", sa.Double, nullable=False),
@@ -281,15 +281,13 @@ def _index_of_bytes(name: str, column: sa.Column[Any]) -> sa.Index:
     return sa.Index(name, column, info={"ops": ops}).ddl_if(dialect="postgresql")
 
 
-INDEXES_OF_VERSION_5 = (
-    _partial_index("ix_agentsd_runs_queued", runs.c.no, where=has_status("queued")),
-    _partial_index("ix_agentsd_runs_waiting", runs.c.conversation_id, runs.c.no, where=has_status("queued")),
-)
 CLAIM_ORDER = (runs.c.priority.desc(), runs.c.rank, runs.c.no)
 """The order in which ready runs are claimed."""
 RELEASED_ORDER = (runs.c.status, runs.c.process, runs.c.no)
 """The order of released runs in their index. In another order, PostgreSQL would read all runs."""
-INDEXES_OF_VERSION_7 = (
+_INDEXES = (
+    _partial_index("ix_agentsd_runs_queued", runs.c.no, where=has_status("queued")),
+    _partial_index("ix_agentsd_runs_waiting", runs.c.conversation_id, runs.c.no, where=has_status("queued")),
     _partial_index(
         "ix_agentsd_runs_ready", runs.c.status, *CLAIM_ORDER, where=sa.and_(has_status("queued"), runs.c.ready)
     ),
@@ -317,21 +315,18 @@ INDEXES_OF_VERSION_7 = (
         *CLAIM_ORDER,
         where=sa.and_(has_status("queued"), runs.c.blocked_by.is_not(None)),
     ),
+    # For the keys that begin with the id of a conversation.
+    _index_of_bytes("ix_agentsd_conversations_of_owners", conversations.c.id),
+    _index_of_bytes("ix_agentsd_runs_of_conversations", runs.c.conversation_id),
 )
 """Indexes of few rows. Some begin with the status, so that SQLite does not choose the index of all statuses instead.
 
 There is none on a column that each step changes: a step would then update all indexes of its row in PostgreSQL.
 """
 
-INDEXES_OF_VERSION_10 = (
-    _index_of_bytes("ix_agentsd_conversations_of_owners", conversations.c.id),
-    _index_of_bytes("ix_agentsd_runs_of_conversations", runs.c.conversation_id),
-)
-"""Indexes for the keys that begin with the id of a conversation."""
-
 
 def complete_for_postgresql() -> None:
     """Give the indexes their options for PostgreSQL. SQLAlchemy loads its dialect for them, 40 ms that SQLite saves."""
-    for index in (*INDEXES_OF_VERSION_5, *INDEXES_OF_VERSION_7, *INDEXES_OF_VERSION_10):
+    for index in _INDEXES:
         for name, value in index.info.items():
             index.dialect_kwargs[f"postgresql_{name}"] = value

@@ -389,7 +389,7 @@ class SqlStore(SqlReader, SqlSignals):
             return await self._database.read(lambda c: sql_conversations.count_prunable(c, before, now))
         if not trust_clock:
             self._clock_check.check(now)
-        return await prune(self._database, self._leases, before, now)
+        return await prune(self._database, before, now)
 
     async def close(self) -> None:
         """Close the connections."""

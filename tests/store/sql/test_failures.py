@@ -13,10 +13,8 @@ import pytest
 
 from framework import ConfigError, RequestError, Runtime, StoreError, tool
 from framework.llm.client import ModelRequest
-from framework.store.sql.migrations import SCHEMA_VERSION
 from framework.store.sql.store import SqlStore
 from framework.testing import ScriptedModel, Turn, calls
-from framework.types.errors import StoreTooNew
 from framework.types.messages import Message
 from framework.types.run_request import RunRequest
 from tests.support.projects import agent, write
@@ -223,42 +221,6 @@ def test_a_deleted_or_replaced_file_is_no_longer_written(tmp_path: Path, replace
                 with pytest.raises(StoreError, match="deleted or replaced"):
                     await runtime.store.runs()
         assert (tmp_path / "state.db").exists() == replaced
-
-    asyncio.run(main())
-
-
-def test_a_store_of_a_newer_version_is_rejected_and_unchanged(store_url: str) -> None:
-    async def main() -> None:
-        store = await SqlStore.open(store_url, Path("/"))
-        newer = SCHEMA_VERSION + 1
-        insert = f"INSERT INTO agentsd_schema (version, applied_at) VALUES ({newer}, 0)"
-        await store._database.write(lambda connection: connection.exec_driver_sql(insert))
-        await store.close()
-        with pytest.raises(StoreTooNew, match=f"schema version {newer}; this version of agentsd supports up to"):
-            await SqlStore.open(store_url, Path("/"))
-
-    asyncio.run(main())
-
-
-def test_a_newer_store_opens_if_it_allows_this_version(store_url: str) -> None:
-    async def main() -> None:
-        store = await SqlStore.open(store_url, Path("/"))
-
-        async def add(version: int, min_version: int) -> None:
-            """Do what a migration of a newer version does."""
-            insert = f"INSERT INTO agentsd_schema VALUES ({version}, 0, {min_version})"
-            await store._database.write(lambda connection: connection.exec_driver_sql(insert))
-
-        await add(SCHEMA_VERSION + 1, SCHEMA_VERSION)
-        await add(SCHEMA_VERSION + 2, SCHEMA_VERSION - 1)
-        other = await SqlStore.open(store_url, Path("/"))
-        assert await other.runs() == []
-        await other.close()
-        await add(SCHEMA_VERSION + 3, SCHEMA_VERSION + 2)
-        supports = f"version {SCHEMA_VERSION + 3}; .* up to {SCHEMA_VERSION}"
-        with pytest.raises(StoreTooNew, match=f"{supports}, .* at least {SCHEMA_VERSION + 2}: upgrade agentsd"):
-            await SqlStore.open(store_url, Path("/"))
-        await store.close()
 
     asyncio.run(main())
 

@@ -37,7 +37,7 @@ def migrate(url: str, root: Path, version: int, min_version: int | None, additio
         for addition in additions:
             connection.exec_driver_sql(addition)
         row = {"version": version, "at": 0.0, "oldest": min_version}
-        insert = "INSERT INTO agentsd_schema (version, applied_at, min_version) VALUES (:version, :at, :oldest)"
+        insert = "INSERT INTO agentsd_versions (version, applied_at, min_version) VALUES (:version, :at, :oldest)"
         connection.execute(sa.text(insert), row)
     engine.dispose()
 
@@ -83,7 +83,9 @@ def test_a_process_opens_a_newer_store_that_allows_it_and_changes_nothing(tmp_pa
             await store.close()
         engine = create_engine(parse_store_url(store_url, tmp_path), begin="BEGIN", idle_seconds=60, clock=StoreClock())
         with engine.begin() as connection:
-            versions = connection.exec_driver_sql("SELECT version FROM agentsd_schema ORDER BY version").scalars().all()
+            versions = (
+                connection.exec_driver_sql("SELECT version FROM agentsd_versions ORDER BY version").scalars().all()
+            )
         engine.dispose()
         assert versions[-2:] == [NEXT, NEXT + 1]
         assert len(versions) == len(set(versions))

@@ -1,4 +1,4 @@
-"""Pruning returns space of a SQLite file of any version to the file system, while other processes use it."""
+"""Pruning returns space of a SQLite file to the file system, while other processes use it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import pytest
 import sqlalchemy as sa
 
 from framework.store.protocol import Store
-from framework.store.sql import shrinking
+from framework.store.sql import pruning
 from framework.store.sql.store import SqlStore
 from framework.types.messages import Message
 from framework.types.state import RunState
 from tests.support.commands import agentsd
-from tests.support.old_stores import STORE, project_with_old_store
 from tests.support.projects import write
 
+STORE = "sqlite:///state.db"
 TEXT = "x" * 50_000
 RUNS = 120
 """With a text of 50 kB each: 6 MB."""
@@ -55,10 +55,9 @@ def is_whole(root: Path) -> bool:
         return bool(found == "ok")
 
 
-@pytest.mark.parametrize("made_by", ["this version", "an older version"])
-def test_pruning_shrinks_the_file(tmp_path: Path, made_by: str) -> None:
+def test_pruning_shrinks_the_file(tmp_path: Path) -> None:
     async def main() -> None:
-        store = await SqlStore.open(STORE, tmp_path if made_by == "this version" else project_with_old_store(tmp_path))
+        store = await SqlStore.open(STORE, tmp_path)
         kept = RunState(agent="one", messages=[Message(role="user", content="stay")])
         record = await store.begin(kept, None, None)
         await record.release()
@@ -90,39 +89,21 @@ def test_the_command_prints_by_how_much_the_file_shrank(tmp_path: Path) -> None:
     assert (tmp_path / ".agentsd/state.db").stat().st_size < before / 3
 
 
-def test_a_file_of_an_older_version_is_not_rewritten_while_a_run_is_in_progress(tmp_path: Path) -> None:
-    async def main() -> None:
-        store = await SqlStore.open(STORE, project_with_old_store(tmp_path))
-        other = await SqlStore.open(STORE, tmp_path)
-        state = RunState(agent="one", messages=[Message(role="user", content="go")])
-        record = await other.begin(state, None, None)
-        await fill(store)
-        assert (await store.prune(time.time() + 1, time.time(), trust_clock=True)).freed_bytes == 0
-        await record.release()
-        assert (await store.prune(time.time() + 1, time.time(), trust_clock=True)).freed_bytes > 4_000_000
-        await store.close()
-        await other.close()
-
-    asyncio.run(main())
-
-
-def test_a_large_file_of_an_older_version_is_unchanged_and_the_log_contains_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(shrinking, "MAX_REWRITE_BYTES", 0)
+def test_a_file_that_was_made_without_slices_is_left_as_it_is(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "state.db")) as database:
+        database.execute("CREATE TABLE other (id INTEGER)")
 
     async def main() -> None:
-        store = await SqlStore.open(STORE, project_with_old_store(tmp_path))
+        store = await SqlStore.open(STORE, tmp_path)
         await fill(store)
         assert (await store.prune(time.time() + 1, time.time(), trust_clock=True)).freed_bytes == 0
         await store.close()
 
     asyncio.run(main())
-    assert "MB of the store file are free; while no process uses it, run: sqlite3 FILE" in caplog.text
 
 
 def test_runs_begin_and_write_while_the_file_shrinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shrinking, "SLICE_PAGES", 10)
+    monkeypatch.setattr(pruning, "SLICE_PAGES", 10)
 
     async def main() -> None:
         store, other = await SqlStore.open(STORE, tmp_path), await SqlStore.open(STORE, tmp_path)
