@@ -12,7 +12,9 @@ from framework.store.memory import MemoryStore
 from framework.store.url import open_store
 from framework.testing import ScriptedModel
 from framework.types.errors import ConfigError
+from tests.support.clocks import MovableClock
 from tests.support.projects import agent, write
+from tests.support.queues import request
 
 
 def test_memory_opens_a_store_without_files(tmp_path: Path) -> None:
@@ -20,6 +22,21 @@ def test_memory_opens_a_store_without_files(tmp_path: Path) -> None:
     assert isinstance(store, MemoryStore)
     assert store.files == ()
     assert not list(tmp_path.iterdir())
+
+
+def test_stores_in_memory_have_their_own_data_and_clock() -> None:
+    async def run() -> None:
+        stores = []
+        for moment in (1000.0, 2000.0):
+            clock = MovableClock()
+            clock.at = moment
+            stores.append(MemoryStore(clock=clock))
+        ids = [await store.enqueue(request()) for store in stores]
+        for store, run_id, moment in zip(stores, ids, (1000.0, 2000.0), strict=True):
+            (info,) = await store.runs()
+            assert (info.run_id, info.created_at) == (run_id, moment)
+
+    asyncio.run(run())
 
 
 def test_a_runtime_with_a_store_in_memory_lists_its_runs_with_their_traces(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
-from framework.store.sql.engines import wait_for_locks
+from framework.store.clock import StoreClock
+from framework.store.sql.engines import NOW_FUNCTION, memory_engine, wait_for_locks
 from framework.types.errors import StoreError, StoreLost
 
 T = TypeVar("T")
@@ -111,10 +112,13 @@ class MemoryConnection:
     It is closed when nothing refers to it any more.
     """
 
-    def __init__(self, engine: sa.Engine) -> None:
-        self.engine = engine
-        self._connection, self._lock = engine.connect(), threading.Lock()
-        weakref.finalize(self, engine.dispose)
+    def __init__(self, clock: StoreClock) -> None:
+        """Create an empty database; `clock` is the time that SQL reads."""
+        self.engine = memory_engine()
+        self._connection, self._lock = self.engine.connect(), threading.Lock()
+        driver: Any = self._connection.connection.dbapi_connection
+        driver.create_function(NOW_FUNCTION, 0, clock)
+        weakref.finalize(self, self._connection.close)
 
     def submit(self, work: Work[T], *, transaction: bool = True, locks_until: float | None = None) -> Future[T]:  # noqa: ARG002 - nothing locks it
         """Execute work, and return a future that is done."""

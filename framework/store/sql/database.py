@@ -72,8 +72,7 @@ class Database:
         self._writer: ConnectionThreads | MemoryConnection
         self._reader: ConnectionThreads | MemoryConnection
         if self.is_in_memory:
-            engine = create_engine(url, begin="BEGIN", idle_seconds=idle_seconds, clock=self.clock)
-            self._writer = self._reader = MemoryConnection(engine)
+            self._writer = self._reader = MemoryConnection(self.clock)
             return
         writers = 1 if self.is_sqlite else _POSTGRES_THREADS
         writer = create_engine(url, begin="BEGIN IMMEDIATE", idle_seconds=idle_seconds, clock=self.clock)

@@ -1,9 +1,10 @@
-"""Creates SQLAlchemy engines from a store's URL, for a SQLite file or PostgreSQL."""
+"""Creates SQLAlchemy engines: for a SQLite file or PostgreSQL from a store's URL, and for databases in memory."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def create_engine(
     """Create the engine for a database.
 
     Args:
-        url: a URL from `parse_store_url`, or `MEMORY` for a database in memory with one connection.
+        url: a URL from `parse_store_url`.
         begin: SQL statement that begins a SQLite transaction.
         idle_seconds: how long a transaction in PostgreSQL may wait for the next statement of this process, which may
             be suspended, before the server ends it and releases its locks.
@@ -76,7 +77,7 @@ def create_engine(
         snapshots: use REPEATABLE READ in PostgreSQL, so that a transaction reads one snapshot, as in SQLite.
     """
     if url.get_backend_name() == "sqlite":
-        return _sqlite(url, begin, clock) if url.database else _sqlite_in_memory(clock)
+        return _sqlite(url, begin, clock)
     options: dict[str, Any] = {"isolation_level": "REPEATABLE READ"} if snapshots else {}
     connect_args = {name: value for name, value in _NETWORK.items() if name not in url.query}
     try:
@@ -102,6 +103,28 @@ def create_engine(
     def _begin(connection: sa.Connection) -> None:
         if connection.info[_POOLED]:
             connection.exec_driver_sql(f"SET LOCAL {limit}")
+
+    return engine
+
+
+@cache
+def memory_engine() -> sa.Engine:
+    """Return the engine of all databases in memory, which share its compiled statements.
+
+    Each connection is a database of its own, without a clock. Any thread may use it, one at a time.
+    """
+    engine = sa.create_engine(
+        MEMORY, poolclass=sa.NullPool, hide_parameters=True, connect_args={"check_same_thread": False}
+    )
+
+    @sa.event.listens_for(engine, "connect")
+    def _set_up(connection: Any, _: Any) -> None:
+        connection.isolation_level = None
+        connection.execute("PRAGMA foreign_keys=ON")
+
+    @sa.event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("BEGIN")
 
     return engine
 
@@ -174,25 +197,6 @@ def _sqlite(url: sa.URL, begin: str, clock: StoreClock) -> sa.Engine:
     def _begin(connection: sa.Connection) -> None:
         file.check()
         connection.exec_driver_sql(begin)
-
-    return engine
-
-
-def _sqlite_in_memory(clock: StoreClock) -> sa.Engine:
-    """Return an engine with one connection, which any thread may use, one at a time. Its data ends with it."""
-    engine = sa.create_engine(
-        MEMORY, poolclass=sa.StaticPool, hide_parameters=True, connect_args={"check_same_thread": False}
-    )
-
-    @sa.event.listens_for(engine, "connect")
-    def _set_up(connection: Any, _: Any) -> None:
-        connection.isolation_level = None
-        connection.execute("PRAGMA foreign_keys=ON")
-        connection.create_function(NOW_FUNCTION, 0, clock)
-
-    @sa.event.listens_for(engine, "begin")
-    def _begin(connection: sa.Connection) -> None:
-        connection.exec_driver_sql("BEGIN")
 
     return engine
 

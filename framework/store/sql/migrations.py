@@ -6,7 +6,8 @@ Later changes are new migrations at the end of the list.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -62,7 +63,8 @@ def upgrade(connection: sa.Connection) -> int:
         _check_newer(connection, saved)
     version = saved or _development_version(connection)
     if version == 0:
-        metadata.create_all(connection)
+        for statement in _create_statements(connection.dialect.name):
+            connection.exec_driver_sql(statement)
     else:
         for number in range(version + 1, SCHEMA_VERSION + 1):
             MIGRATIONS[number](connection)
@@ -73,6 +75,20 @@ def upgrade(connection: sa.Connection) -> int:
     if rows:
         connection.execute(versions.insert(), rows)
     return version
+
+
+@cache
+def _create_statements(dialect: str) -> Sequence[str]:
+    """Return the SQL that creates all tables but that of the versions, with their indexes."""
+    statements: list[str] = []
+
+    def add(statement: sa.DDLElement, *_: object, **__: object) -> None:
+        statements.append(str(statement.compile(dialect=engine.dialect)))
+
+    engine = sa.create_mock_engine(f"{dialect}://", add)
+    tables = [table for table in metadata.sorted_tables if table is not versions]
+    metadata.create_all(engine, tables, checkfirst=False)
+    return statements
 
 
 def _check_newer(connection: sa.Connection, version: int) -> None:
