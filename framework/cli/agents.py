@@ -13,6 +13,7 @@ from framework.cli.location import locate
 from framework.cli.options import PROJECT_OPTION
 from framework.cli.project import read_project
 from framework.cli.show import show_table
+from framework.config.yaml.agent_keys import written_agent
 from framework.engine.routing.rules import NO_AGENTS
 from framework.engine.runtime.project import summarize_agents
 
@@ -62,10 +63,10 @@ def show(agent: str, project: str, as_json: bool) -> int:
     """Show AGENT with every key and its value in effect, defaults included."""
     read = asyncio.run(read_project(locate(project)))
     found = read.catalog.current.agent(agent)
-    spec = found.spec.model_dump(mode="json", by_alias=True)
     if as_json:
+        spec = found.spec.model_dump(mode="json", by_alias=True)
         click.echo(json.dumps({"path": found.path, "digest": found.digest, "spec": spec}, ensure_ascii=False, indent=2))
     else:
         click.secho(f"# {found.path}, digest {found.digest}", dim=True)
-        click.echo(yaml.safe_dump(spec, sort_keys=False, allow_unicode=True), nl=False)
+        click.echo(yaml.safe_dump(written_agent(found.spec), sort_keys=False, allow_unicode=True), nl=False)
     return 0

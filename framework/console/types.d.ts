@@ -15,6 +15,7 @@ export interface Problem {
 export interface Change {
   agent: string;
   key: string;
+  file_key?: string;
   before?: unknown;
   after?: unknown;
   effect: "widens" | "tightens" | "neutral";
@@ -315,6 +316,7 @@ export interface AgentDetail {
   files: string[];
   /** `file:line` of the keys that the file contains. */
   places: Record<string, string>;
+  file_keys: Record<string, string>;
   problems: Problem[];
 }
 

@@ -25,9 +25,7 @@ _MIN_KEY_CHARS = 8
 """A shorter API key, such as `none`, is a placeholder."""
 _PROXY_SCHEMES = {"http", "https", "all"}
 """Schemes of the environment's proxies that apply to requests to a provider."""
-_SHORTEN = (
-    "start a new conversation, or lower conversation.window or runtime_policy.max_observation_chars in the agent's file"
-)
+_SHORTEN = "start a new conversation, or lower conversation.window or limits.observation_chars in the agent's file"
 _TOOLS = r"(?:tools?|tool use|tool choice|tool[- ]calling|function[- ]calling|functions?)"
 _NO_TOOLS = re.compile(
     rf"(?i)\b{_TOOLS}\b.{{0,120}}\b(?:not (?:yet )?(?:supported|enabled|available)|unsupported|requires)\b"

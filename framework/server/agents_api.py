@@ -18,6 +18,7 @@ from framework.config.generations.generation import Generation
 from framework.config.generations.history import AgentRevision, FileChange, Trigger, agent_revisions
 from framework.config.templates.prompt_check import NO_RUN
 from framework.config.templates.prompts import PROMPTS_FOLDER, PromptError
+from framework.config.yaml.agent_keys import written_path
 from framework.config.yaml.document import DEFAULT_PLACE
 from framework.engine.routing.rules import default_route
 from framework.engine.runtime.agent_policy import AgentPolicy, agent_policy, render_prompt
@@ -153,6 +154,8 @@ class AgentDetail(ResponseModel):
     """Its file and the project's templates that it uses."""
     places: dict[str, str]
     """`file:line` of the keys that its file contains, such as `runtime_policy.max_steps`."""
+    file_keys: dict[str, str]
+    """Keys as files are written now, such as `limits.steps` for `runtime_policy.max_steps`; others have one name."""
     problems: tuple[Problem, ...]
     """Errors and warnings of its file and its templates."""
 
@@ -176,6 +179,7 @@ class AgentDetail(ResponseModel):
             prompt=AgentPrompt.of(agent, generation, locale),
             files=files,
             places=_places(agent),
+            file_keys=_file_keys(),
             problems=redact_problems([problem for problem in generation.problems if problem.path in files]),
         )
 
@@ -246,12 +250,20 @@ def _variables(agent: Agent, source: TemplateRef, locale: str) -> Iterator[Promp
             yield PromptVariable(name=name, origin=origins[name])
 
 
+def _placed_paths() -> Iterator[tuple[str, ...]]:
+    yield from ((key,) for key in _PLACED_KEYS)
+    yield from (("runtime_policy", key) for key in RuntimePolicy.model_fields if key != "confirm")
+    yield from (("runtime_policy", "confirm", key) for key in ("from", "expires", "on_expiry"))
+
+
 def _places(agent: Agent) -> dict[str, str]:
-    limits = [("runtime_policy", key) for key in RuntimePolicy.model_fields if key != "confirm"]
-    confirm = [("runtime_policy", "confirm", key) for key in ("from", "expires", "on_expiry")]
-    paths: list[tuple[str, ...]] = [*((key,) for key in _PLACED_KEYS), *limits, *confirm]
-    places = {".".join(path): agent.place(*path) for path in paths}
+    places = {".".join(path): agent.place(*path) for path in _placed_paths()}
     return {key: place for key, place in places.items() if place != DEFAULT_PLACE}
+
+
+def _file_keys() -> dict[str, str]:
+    written = {path: written_path(path) for path in (*_placed_paths(), ("plan", "approval"))}
+    return {".".join(path): ".".join(map(str, own)) for path, own in written.items() if own != path}
 
 
 def add_agent_routes(routes: APIRouter, runtime: Runtime) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 from framework.types.frozen import Frozen
@@ -61,6 +62,7 @@ class Problem(Frozen):
 
 
 ChangeEffect = Literal["widens", "tightens", "neutral"]
+_WORD = re.compile(r"[\w.*/-]+")
 _MAX_VALUE_CHARS = 60
 """Maximum length of a value in the text of a change."""
 
@@ -72,6 +74,8 @@ class Change(Frozen):
     """Name of the agent, or `agentsd.yaml`."""
     key: str
     """Key such as `runtime_policy.max_steps`; empty if the whole agent was added or removed."""
+    file_key: str = ""
+    """The key as files are written now, such as `limits.steps`. Empty as for `key`."""
     before: Any = None
     """Previous value."""
     after: Any = None
@@ -83,8 +87,30 @@ class Change(Frozen):
         """Return the change as one line of text."""
         if not self.key:
             return f"{self.agent}: {'added' if self.after else 'removed'} ({self.effect})"
-        return f"{self.agent}: {self.key}: {_text(self.before)} -> {_text(self.after)} ({self.effect})"
+        return f"{self.agent}: {self.file_key or self.key}: {_text(self.before)} -> {_text(self.after)} ({self.effect})"
 
 
 def _text(value: Any) -> str:
-    return shorten("none" if value is None else str(value), _MAX_VALUE_CHARS)
+    return shorten(_plain(value), _MAX_VALUE_CHARS)
+
+
+def _plain(value: Any) -> str:
+    """Return a value as one line of YAML. A rule that is only a tool, or an approval from a risk, is its name."""
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return str(value).lower()
+        case {"from": str(name), **rest} | {"tool": str(name), **rest} if not any(rest.values()):
+            return name
+        case dict():
+            is_rule = "tool" in value
+            return f"{{{', '.join(f'{key}: {_item(own)}' for key, own in value.items() if own or not is_rule)}}}"
+        case list() | tuple():
+            return f"[{', '.join(map(_item, value))}]"
+        case _:
+            return str(value)
+
+
+def _item(value: Any) -> str:
+    return _plain(value) if not isinstance(value, str) or _WORD.fullmatch(value) else repr(value)

@@ -19,8 +19,8 @@ def test_diff_shows_each_change_with_its_direction(tmp_path: Path) -> None:
     done = agentsd("config", "diff", "old", "new", cwd=tmp_path)
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
-        "one: runtime_policy.max_steps: 10 -> 3 (tightens)",
-        "one: runtime_policy.max_total_tokens: 50000 -> none (widens)",
+        "one: limits.steps: 10 -> 3 (tightens)",
+        "one: limits.tokens: 50000 -> none (widens)",
         "two: added (widens)",
     ]
     as_json = json.loads(agentsd("config", "diff", "old", "new", "--json", cwd=tmp_path).stdout)
@@ -212,9 +212,9 @@ def test_a_project_is_compared_with_a_revision_of_git(tmp_path: Path, folder: st
     assert agentsd("config", "diff", "HEAD", cwd=root).returncode == 0
     write(root, {"agents.d/one.yaml": agent("one", model="offline", runtime_policy="{max_steps: 9}")})
     done = agentsd("config", "diff", "HEAD", cwd=root)
-    assert (done.returncode, "max_steps" in done.stdout) == (1, True), done.stderr
+    assert (done.returncode, "limits.steps" in done.stdout) == (1, True), done.stderr
     git("commit", "-qam", "second")
-    assert "max_steps" in agentsd("config", "diff", "HEAD~1", "HEAD", "-C", str(root), cwd=tmp_path).stdout
+    assert "limits.steps" in agentsd("config", "diff", "HEAD~1", "HEAD", "-C", str(root), cwd=tmp_path).stdout
     unknown = agentsd("config", "diff", "--", "--output=x", cwd=root)
     assert (unknown.returncode, unknown.stdout) == (2, "")
     assert "no such file or folder, nor a revision of git: --output=x" in unknown.stderr

@@ -103,8 +103,8 @@ def test_agents_are_listed_and_shown_with_effective_settings(project: Path) -> N
     (row,) = json.loads(agentsd("agents", "list", "--json", cwd=project).stdout)
     assert (row["name"], row["path"], row["stale"]) == ("a", "agents.d/a.yaml", False)
     spec = yaml.safe_load(agentsd("agents", "show", "a", cwd=project).stdout)
-    assert spec["runtime_policy"]["max_steps"] == 10
-    assert spec["runtime_policy"]["confirm"] == {"from": "high", "expires": None, "on_expiry": "reject"}
+    assert spec["limits"]["steps"] == 10
+    assert spec["approve_from"] == {"risk": "high", "expires": None, "on_expiry": "reject"}
     missing = agentsd("agents", "show", "b", cwd=project)
     assert (missing.returncode, "no agent named 'b'" in missing.stderr) == (2, True)
 

@@ -315,7 +315,7 @@ def test_the_history_contains_time_reason_and_changes_of_the_last_twenty(tmp_pat
         entries = list(runtime.catalog.history)
         assert len(entries) == 20
         assert (entries[-1].trigger, entries[-1].number) == ("api", 26)
-        assert [str(change) for change in entries[-1].changes] == ["one: runtime_policy.max_steps: 24 -> 25 (widens)"]
+        assert [str(change) for change in entries[-1].changes] == ["one: limits.steps: 24 -> 25 (widens)"]
 
     live(root, body)
 

@@ -53,8 +53,11 @@ def test_the_permissions_of_an_agent_name_the_rules_and_conditions(tmp_path: Pat
             await page.get_by_label("Find a tool").fill("read")
             await expect(table).to_contain_text("No tool matches.")
             limits = page.locator(".card", has=page.get_by_role("heading", name="Limits"))
-            await expect(limits.locator("dl div", has_text="max_steps")).to_have_text("max_steps7")
-            await expect(limits.locator("dl div", has_text="max_tool_calls")).to_have_text("max_tool_calls20 default")
+            await expect(limits.locator("dl div", has_text="limits.steps")).to_have_text("limits.steps7")
+            await expect(limits.locator("dl div", has_text="limits.tool_calls")).to_have_text(
+                "limits.tool_calls20 default"
+            )
+            await expect(limits).to_contain_text("approve_from.expires")
             chosen = page.locator(".card", has=page.get_by_role("heading", name="When this agent is chosen"))
             await expect(chosen.locator("dl div", has_text="keywords")).to_have_text("keywordsrefund")
             await page.get_by_role("tab", name="Permissions").focus()
@@ -103,10 +106,10 @@ def test_edits_go_live_and_a_broken_file_is_shown_as_a_problem(tmp_path: Path) -
             open_page(server, "#/agents/support", allowed=["status of 404"]) as page,
         ):
             limits = page.locator(".card", has=page.get_by_role("heading", name="Limits"))
-            await expect(limits).to_contain_text("max_steps7")
+            await expect(limits).to_contain_text("limits.steps7")
             good = SUPPORT["agents.d/support.yaml"]
             write(tmp_path, {"agents.d/support.yaml": good.replace("max_steps: 7", "max_steps: 5")})
-            await expect(limits).to_contain_text("max_steps5")
+            await expect(limits).to_contain_text("limits.steps5")
             write(tmp_path, {"agents.d/support.yaml": good.replace("max_steps: 7", "max_stesp: 5")})
             problem = page.locator("page-agents .problem").first
             await expect(problem).to_contain_text("unknown key 'max_stesp'")
@@ -114,13 +117,13 @@ def test_edits_go_live_and_a_broken_file_is_shown_as_a_problem(tmp_path: Path) -
             await expect(page.get_by_text("Its last valid version is live")).to_be_visible()
             await expect(problem).to_contain_text("is NOT in effect")
             await expect(page.locator("page-agents .problem")).to_have_count(1)
-            await expect(limits).to_contain_text("max_steps5")
+            await expect(limits).to_contain_text("limits.steps5")
             side = page.get_by_role("complementary", name="Agents")
             await expect(side.locator("a", has_text="support").locator(".tag")).to_have_text("stale")
             await check_axe(page, "page-agents")
             await page.get_by_role("button", name="Write max_steps").click()
             await expect(page.locator("page-agents .problem.k-danger")).to_have_count(0)
-            await expect(limits).to_contain_text("max_steps5")
+            await expect(limits).to_contain_text("limits.steps5")
             assert (tmp_path / "agents.d/support.yaml").read_text("utf-8") == good.replace(": 7", ": 5")
             write(tmp_path, {"prompts/support.j2": "Hello {{ customer }}."})
             await page.get_by_role("tab", name="History").click()

@@ -30,7 +30,7 @@ def test_an_edit_goes_live_and_is_rolled_back(tmp_path: Path) -> None:
             await expect(page.get_by_role("button", name="Roll back")).to_have_count(0)
             write(tmp_path, {SUPPORT: support(20)})
             await expect(page.get_by_role("heading", name="Generation 2")).to_be_visible()
-            await expect(page.locator(".gen.is-live")).to_contain_text("support: runtime_policy.max_steps: 10 → 20")
+            await expect(page.locator(".gen.is-live")).to_contain_text("support: limits.steps: 10 → 20")
             await expect(page.locator(".change")).to_contain_text("widens")
             await expect(page.locator(".filediff .add b").first).to_have_text("20")
             write(tmp_path, {SUPPORT: support(3)})
@@ -40,7 +40,7 @@ def test_an_edit_goes_live_and_is_rolled_back(tmp_path: Path) -> None:
             await page.get_by_role("button", name="Roll back to 2").click()
             dialog = page.get_by_role("dialog", name="Roll back to 2")
             await expect(dialog).to_contain_text("It lets agents do more than now:")
-            await expect(dialog).to_contain_text("support: runtime_policy.max_steps: 3 → 20")
+            await expect(dialog).to_contain_text("support: limits.steps: 3 → 20")
             await check_axe(page)
             await dialog.get_by_role("button", name="Cancel").click()
             assert server.runtime.catalog.current.number == 3

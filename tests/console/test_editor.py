@@ -77,7 +77,7 @@ def test_a_file_is_edited_with_completion_problems_and_one_key_to_apply(tmp_path
                 await page.keyboard.press("Backspace")
             await page.keyboard.type("99")
             await expect(page.get_by_text("Would go live.")).to_be_visible()
-            await expect(page.locator(".edside .change")).to_contain_text("runtime_policy.max_tool_calls: 20 → 99")
+            await expect(page.locator(".edside .change")).to_contain_text("limits.tool_calls: 20 → 99")
             assert (tmp_path / SUPPORT).read_text() == TEXT, "nothing is written while one types"
             await page.keyboard.press("Control+s")
             dialog = page.get_by_role("dialog", name=f"Apply {SUPPORT}")

@@ -93,7 +93,7 @@ def run_job(folder: Path, job: dict[str, Any], summary: Path) -> int:
 @pytest.mark.parametrize(
     ("policy", "code", "shown"),
     [
-        ("{allow: [calculator, echo]}", 0, "    clerk: skill_policy.allow: none -> echo (widens)\n"),
+        ("{allow: [calculator, echo]}", 0, "    clerk: tools.allow: none -> echo (widens)\n"),
         ("{allow: [calculater]}", 78, ""),
     ],
 )

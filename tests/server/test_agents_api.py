@@ -194,6 +194,7 @@ def test_the_history_of_an_agent_has_its_changes_and_the_texts_of_its_files(tmp_
         assert prompt["changes"] == []
         (change,) = limits["changes"]
         assert (change["key"], change["before"], change["after"]) == ("runtime_policy.max_steps", 3, 5)
+        assert change["file_key"] == "limits.steps"
         assert change["effect"] == "widens"
         assert limits["files"][0]["before"] == first
         assert [file["path"] for file in added["files"]] == ["agents.d/one.yaml", "prompts/one.j2"]

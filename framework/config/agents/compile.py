@@ -506,7 +506,7 @@ def cycle_problems(spec: AgentSpec, document: Document, specs: Mapping[str, Agen
     """Yield a problem for each sub-agent that leads back to the agent itself."""
     for index, name in enumerate(spec.sub_agents):
         if cycle := _find_cycle(spec.name, name, specs):
-            yield document.problem(("sub_agents", index), f"sub_agents form a cycle: {' -> '.join(cycle)}")
+            yield document.problem(("sub_agents", index), f"agents form a cycle: {' -> '.join(cycle)}")
 
 
 def _find_cycle(start: str, name: str, specs: Mapping[str, AgentSpec]) -> tuple[str, ...] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from math import isfinite
 from typing import Any, get_args
 
@@ -17,6 +18,7 @@ from pydantic import SecretStr
 from framework.config.api_keys import ApiKey, permits_more
 from framework.config.overlay import SETTINGS_FILE
 from framework.config.settings import Settings, common_folders
+from framework.config.yaml.agent_keys import written_path
 from framework.types.budget import BUDGET_LIMITS
 from framework.types.problem import Change, ChangeEffect
 from framework.types.spec import CONTENT_MODES, RISKS, AgentSpec, HookPlace
@@ -51,7 +53,8 @@ def diff_settings(before: Settings, after: Settings) -> Iterator[Change]:
             yield from _set_changes(SETTINGS_FILE, key, old or [], new or [], _SETTINGS_SETS[key])
         else:
             effect = _settings_effect(path)(old, new)
-            yield Change(agent=SETTINGS_FILE, key=key, before=_masked(old), after=_masked(new), effect=effect)
+            own = {"agent": SETTINGS_FILE, "key": key, "file_key": key}
+            yield Change(**own, before=_masked(old), after=_masked(new), effect=effect)
 
 
 def diff_agent(before: AgentSpec, after: AgentSpec) -> Iterator[Change]:
@@ -71,7 +74,7 @@ def diff_agent(before: AgentSpec, after: AgentSpec) -> Iterator[Change]:
             yield from found
         else:
             effect = VALUE_EFFECTS.get(key, _neutral)(old, new)
-            yield Change(agent=before.name, key=key, before=old, after=new, effect=effect)
+            yield Change(agent=before.name, key=key, file_key=_file_key(key), before=old, after=new, effect=effect)
 
 
 def _leaves(path: tuple[str, ...], old: Any, new: Any) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
@@ -90,6 +93,7 @@ def _set_changes(
 ) -> Iterator[Change]:
     """Yield the items that were removed from and added to a list of rules or names. Their order is ignored."""
     adding, removing = effects
+    changed = partial(Change, agent=agent, key=key, file_key=key if agent == SETTINGS_FILE else _file_key(key))
     old_items, new_items = ({json.dumps(item, sort_keys=True): item for item in items} for items in (old, new))
     removed = [item for text, item in old_items.items() if text not in new_items]
     added = [item for text, item in new_items.items() if text not in old_items]
@@ -98,11 +102,15 @@ def _set_changes(
         added.remove(after)
         wider, narrower = covers(after, before), covers(before, after)
         effect: ChangeEffect = "neutral" if wider and narrower else adding if wider else removing
-        yield Change(agent=agent, key=key, before=before, after=after, effect=effect)
+        yield changed(before=before, after=after, effect=effect)
     for item in removed:
-        yield Change(agent=agent, key=key, before=item, effect=removing)
+        yield changed(before=item, effect=removing)
     for item in added:
-        yield Change(agent=agent, key=key, after=item, effect=adding)
+        yield changed(after=item, effect=adding)
+
+
+def _file_key(key: str) -> str:
+    return ".".join(map(str, written_path(tuple(key.split(".")))))
 
 
 def _rewritten(removed: list[Any], added: list[Any]) -> list[tuple[Any, Any]]:

@@ -203,7 +203,7 @@ def unknown_model_message(name: str, models: Collection[str]) -> str:
 
 _LIMIT_PATH, _COST_PATH = ("runtime_policy", "max_cost_usd"), ("runtime_policy", "cost")
 _PRICES = "{input: N, output: N}"
-OPT_OUT_HINT = "or set runtime_policy.cost: unknown_ok, and its calls count as 0"
+OPT_OUT_HINT = "or set limits.prices: unknown_ok, and its calls count as 0"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 from framework.config.yaml.document import MAX_SHOWN_CHARS, Document, KeyPath, Marks, text_fix
 from framework.types.problem import Problem
-from framework.types.spec import AGENT_NAME, RISKS, InputType, Limits, is_glob
+from framework.types.spec import AGENT_NAME, RISKS, AgentSpec, InputType, Limits, is_glob
 from framework.types.text import shorten
 
 TOP_LEVEL: Mapping[str, KeyPath] = {
@@ -38,6 +38,8 @@ LIMITS: Mapping[str, KeyPath] = {
 WRITTEN: Mapping[KeyPath, KeyPath] = {
     **{path: (key,) for key, path in TOP_LEVEL.items()},
     **{path: ("limits", key) for key, path in LIMITS.items()},
+    ("skill_policy", "any_risk"): ("tools", "allow"),
+    ("skill_policy", "any_risk_if_asked"): ("tools", "ask"),
     ("runtime_policy", "confirm", "from"): ("approve_from",),
     ("plan", "approval"): ("plan", "approve"),
     ("plan", "approval", "from"): ("plan", "approve"),
@@ -75,6 +77,27 @@ _MAX_MOVED = 4
 def written_path(path: KeyPath) -> KeyPath:
     """Return where agent files have the value of a field, such as `limits.steps` for `runtime_policy.max_steps`."""
     return next((WRITTEN[path[:n]] + path[n:] for n in range(len(path), 0, -1) if path[:n] in WRITTEN), path)
+
+
+def written_agent(spec: AgentSpec) -> dict[str, Any]:
+    """Return the data of a file that defines an agent: every key with its value in effect, defaults included."""
+    data = spec.model_dump(mode="json", by_alias=True)
+    policy, confirm, plan = data["skill_policy"], data["runtime_policy"]["confirm"], data["plan"]
+    data["runtime_policy"]["confirm"] = {"risk": confirm.pop("from"), **confirm}
+    if isinstance(plan["approval"], dict):
+        plan["approval"] = plan["approval"]["from"]
+    older = {
+        key for key, lift in zip(("allow", "ask"), _LIFTS, strict=True) if policy.pop(lift) != _lifted(policy, key)
+    }
+    written: dict[str, Any] = {}
+    for path, value in _fields((), data):
+        is_older = path[0] == "skill_policy" and path[-1] in older
+        *sections, last = map(str, path if is_older else written_path(path))
+        at = written
+        for section in sections:
+            at = at.setdefault(section, {})
+        at[last] = value
+    return written
 
 
 def path_in_file(document: Document, path: KeyPath) -> KeyPath:
@@ -169,9 +192,7 @@ class _Reader:
 
     def _lift(self, tools: Mapping[str, Any], policy: dict[str, Any]) -> None:
         """Lift the risk ceiling for tools that are named without a wildcard."""
-        allowed = list(dict.fromkeys(_outright(tools.get("allow"))))
-        asked = [name for name in dict.fromkeys(_outright(tools.get("ask"))) if name not in allowed]
-        for key, names in zip(_LIFTS, (allowed, asked), strict=True):
+        for key, names in zip(_LIFTS, (_lifted(tools, "allow"), _lifted(tools, "ask")), strict=True):
             if names and isinstance(policy.get(key, []), list):
                 policy[key] = [*policy.get(key, []), *names]
                 self._place(("skill_policy", key), ("tools",))
@@ -302,6 +323,24 @@ def _dotted(path: KeyPath) -> str:
 def _meant(word: str, known: Sequence[str]) -> str | None:
     close = get_close_matches(word.lower(), known, n=1, cutoff=0.7)
     return f"did you mean {close[0]!r}?" if close else None
+
+
+def _fields(path: KeyPath, data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield the fields of an agent that have a key of their own in a file, with their paths."""
+    for name, value in data.items():
+        own = (*path, name)
+        if own in (*((section,) for section in _SECTIONS), ("plan",)):
+            yield from _fields(own, value)
+        else:
+            yield own, value
+
+
+def _lifted(tools: Mapping[str, Any], key: str) -> list[str]:
+    """Return the tools that `allow` or `ask` of a file's `tools` names without a wildcard, those of `allow` once."""
+    allowed = list(dict.fromkeys(_outright(tools.get("allow"))))
+    if key == "allow":
+        return allowed
+    return [name for name in dict.fromkeys(_outright(tools.get("ask"))) if name not in allowed]
 
 
 def _outright(rules: Any) -> Iterator[str]:

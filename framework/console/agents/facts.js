@@ -10,19 +10,22 @@ import { place } from "../widgets/place.js";
 /** @typedef {Record<string, any>} Values */
 
 /** @param {AgentDetail} detail */
-export function facts({ policy, places, fallback_models, model_settings, plan, sub_agents, routing }) {
+export function facts({ policy, places, file_keys, fallback_models, model_settings, plan, sub_agents, routing }) {
   const { confirm, ...limits } = policy.limits;
+  /** @param {string} section */
+  const keys = (section) => (/** @type {string} */ name) => file_keys[`${section}.${name}`] ?? name;
+  const approval = plan.approval?.from ?? plan.approval;
   for (const [name, value] of Object.entries(confirm)) limits[`confirm.${name}`] = value;
   const budgets = policy.budgets.map(({ name, limits, places }) =>
     h("p", h("code", name), " ", limits ?? t("not defined"), places.map((one) => [" ", place(one)])));
   const hooks = Object.entries(policy.hooks).map(([at, names]) => h("p", h("code", at), ` ${names.join(", ")}`));
   const agents = sub_agents.map((name) => h("a.lk", { href: link("agents", name) }, name));
-  const model = { model: policy.model, fallback_models, executor: policy.executor, ...model_settings };
+  const model = { model: policy.model, fallback_models, mode: policy.executor, ...model_settings };
   return h("div.stack",
     card(t("Model"), places.model, list(model)),
-    card(t("Limits"), places.runtime_policy, list(limits, (name) => places[`runtime_policy.${name}`])),
+    card(t("Limits"), places.runtime_policy, list(limits, (name) => places[`runtime_policy.${name}`], keys("runtime_policy"))),
     card(t("When this agent is chosen"), places.routing, chosen(routing)),
-    policy.executor === "react" ? null : card(t("Plan"), places.plan, list(plan)),
+    policy.executor === "react" ? null : card(t("Plan"), places.plan, list({ ...plan, approval }, undefined, (name) => keys("plan")(name).replace("plan.", ""))),
     card(t("Shared budgets"), places.budgets, budgets),
     card(t("Hooks"), places.hooks, hooks),
     card(t("Sub-agents"), places.sub_agents, agents.length ? h("p.row.wrap", agents) : null));
@@ -39,10 +42,14 @@ function chosen({ is_default, model, priority, ...rules }) {
   ].filter(Boolean).join(" ")), hasRules ? list({ priority, ...rules }) : null);
 }
 
-/** @param {Values} values @param {(name: string) => string | undefined} [at] the places of keys, if those matter */
-function list(values, at = () => "-") {
+/**
+ * @param {Values} values
+ * @param {(name: string) => string | undefined} [at] the places of keys, if those matter
+ * @param {(name: string) => string} [key] the key in a file
+ */
+function list(values, at = () => "-", key = (name) => name) {
   const rows = Object.entries(values).filter(([, value]) => !Array.isArray(value) || value.length);
-  return h("dl.limits", rows.map(([name, value]) => h("div", h("dt", h("code", name)),
+  return h("dl.limits", rows.map(([name, value]) => h("div", h("dt", h("code", key(name))),
     h("dd.num", shown(name, value), at(name) ? null : h("span.dim", ` ${t("default")}`)))));
 }
 

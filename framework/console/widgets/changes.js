@@ -29,10 +29,10 @@ export function effectTags(changes) {
   });
 }
 
-/** @param {Change} change as one line, such as `support: max_steps: 10 → 12` */
-export function changeText({ agent, key, before, after }) {
+/** @param {Change} change as one line, such as `support: limits.steps: 10 → 12` */
+export function changeText({ agent, key, file_key, before, after }) {
   if (!key) return `${agent}: ${after === undefined || after === null ? t("removed") : t("added")}`;
-  return `${agent}: ${key}: ${valueText(before)} → ${valueText(after)}`;
+  return `${agent}: ${file_key || key}: ${valueText(before)} → ${valueText(after)}`;
 }
 
 /**
@@ -46,6 +46,10 @@ export function changeList(changes) {
   return h("ul.changes", rows);
 }
 
-/** @param {unknown} value */
-const valueText = (value) =>
-  value === undefined || value === null ? t("none") : typeof value === "string" ? value : JSON.stringify(value);
+/** @param {any} value A rule that is only a tool, or an approval from a risk, is its name, as in a file. */
+function valueText(value) {
+  if (value === undefined || value === null) return t("none");
+  const { tool, from, ...rest } = value;
+  if ((tool || from) && !Object.values(rest).some((one) => one && Object.keys(one).length)) return tool ?? from;
+  return typeof value === "string" ? value : JSON.stringify(value);
+}

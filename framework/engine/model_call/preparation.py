@@ -158,7 +158,7 @@ async def shorten_conversation(run: RunContext) -> bool:
         if max(results) > chars and run.cut_results(chars):
             is_shorter = True
             place = run.agent.place("runtime_policy", "max_observation_chars")
-            advice = f"have tools return less, or lower runtime_policy.max_observation_chars ({place})"
+            advice = f"have tools return less, or lower limits.observation_chars ({place})"
             await run.warn("compressed", f"results of tools are cut to {chars} characters in requests: {advice}")
     state.counted = (0, 0)  # of the longer conversation
     return is_shorter

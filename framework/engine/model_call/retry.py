@@ -38,6 +38,7 @@ from time import perf_counter
 
 from framework.config.agents.models import OPT_OUT_HINT, price_hint
 from framework.config.settings import ModelCallSettings
+from framework.config.yaml.agent_keys import written_path
 from framework.engine.context.model_clients import ModelCaller, NamedClient, Permit
 from framework.engine.context.policy import defined_at
 from framework.engine.context.run_context import RunContext
@@ -321,7 +322,8 @@ class _Attempt:
         """Return the key of a limit, and the file and line that set it."""
         agent = self.caller.agent
         is_own = getattr(agent.spec.runtime_policy, key) == getattr(self.caller.budget.limits, key)
-        return f"runtime_policy.{key}, {agent.place('runtime_policy', key) if is_own else 'set by the caller'}"
+        written = ".".join(map(str, written_path(("runtime_policy", key))))
+        return f"{written}, {agent.place('runtime_policy', key) if is_own else 'set by the caller'}"
 
     def name_rejected_tool(self, error: ModelError) -> None:
         """Add to an error about a tool which one it is, where it is defined, and where to leave it out."""

@@ -572,7 +572,7 @@ def _window_advice(run: RunContext, expected: int, answer: int) -> str:
     parts = (
         (message, "shorten the message"),
         (earlier, "begin a new conversation"),
-        (sum(later), f"have tools return less, or lower runtime_policy.max_observation_chars ({place})"),
+        (sum(later), f"have tools return less, or lower limits.observation_chars ({place})"),
         (expected - message - earlier - sum(later), "shorten the agent's instructions, or allow it fewer tools"),
         (answer, "lower model_settings.max_tokens"),
     )

@@ -285,7 +285,7 @@ def _question(run: Run, plan: Plan, reason: str) -> Confirmation:
         preflight=preflight(run, plan, plan_settings(run)),
         hash=plan.hash,
         reason=reason,
-        rule=f"plan.approval ({run.agent.place('plan', 'approval')})",
+        rule=f"plan.approve ({run.agent.place('plan', 'approval')})",
         risk=risk,
     )
 

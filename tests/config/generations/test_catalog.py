@@ -376,11 +376,11 @@ def test_a_cycle_of_sub_agents_is_rejected_at_every_reference(tmp_path: Path) ->
     project = Project(tmp_path, {**files, "agents.d/ok.yaml": one("ok")})
     assert list(project.live) == ["ok"]
     assert project.errors == [
-        "agents.d/a.yaml:7:14: sub_agents form a cycle: a -> b -> c -> a",
-        "agents.d/b.yaml:7:14: sub_agents form a cycle: b -> c -> a -> b",
-        "agents.d/c.yaml:7:14: sub_agents form a cycle: c -> a -> b -> c",
+        "agents.d/a.yaml:7:14: agents form a cycle: a -> b -> c -> a",
+        "agents.d/b.yaml:7:14: agents form a cycle: b -> c -> a -> b",
+        "agents.d/c.yaml:7:14: agents form a cycle: c -> a -> b -> c",
         "agents.d/d.yaml:7:14: there is no usable agent 'a'; there are: ok",
-        "agents.d/e.yaml:7:14: sub_agents form a cycle: e -> e",
+        "agents.d/e.yaml:7:14: agents form a cycle: e -> e",
     ]
 
 
@@ -390,7 +390,7 @@ def test_the_edit_that_closes_a_cycle_is_the_one_rejected(tmp_path: Path) -> Non
     before = dict(project.live)
     project.reload({"agents.d/c.yaml": one("c", sub_agents="[a]")})
     assert project.stale() == {"c"}
-    assert [error.partition(": ")[2] for error in project.errors] == ["sub_agents form a cycle: c -> a -> b -> c"]
+    assert [error.partition(": ")[2] for error in project.errors] == ["agents form a cycle: c -> a -> b -> c"]
     assert all(project.live[name] is before[name] for name in "ab")
 
 

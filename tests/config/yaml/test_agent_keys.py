@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
+from hypothesis import strategies as st
 
 from framework.config.agents.compile import Agent
+from framework.config.agents.diff import diff_agent
 from framework.config.agents.link import read_permissions, tighten_agent
-from framework.config.yaml.agent_keys import LIMITS, TOP_LEVEL, WRITTEN, path_in_file
+from framework.config.yaml.agent_keys import LIMITS, TOP_LEVEL, WRITTEN, path_in_file, written_agent
 from framework.config.yaml.parse import ParseError, parse_agent
 from framework.engine.context.policy import agent_verdict
 from framework.types.spec import AgentSpec, RuntimePolicy
@@ -64,6 +70,108 @@ def test_an_invalid_file_restricts_in_both_spellings(before: Wish, after: Wish, 
                 and all(name != tool.name for name, _ in (*before.ask, *after.ask))
             )
             assert now.kind == "deny" or not is_firm, tool
+
+
+@given(WISHES, st.booleans())
+@cases(60)
+def test_a_shown_agent_is_a_file_that_defines_it(wish: Wish, is_older: bool) -> None:
+    defined = spec(wish.text(wish.old() if is_older else wish.new()))
+    shown = written_agent(defined)
+    assert spec(yaml.safe_dump(shown)) == defined
+    older = {str(path[0]) for path in WRITTEN if len(path) == 1}
+    assert not shown.keys() & older
+
+
+def test_a_tool_below_the_risk_ceiling_is_shown_in_the_older_spelling() -> None:
+    defined = spec(HEAD + "skill_policy: {allow: [bank.pay], deny: [x]}\ntools: {ask: [orders.look]}\n")
+    shown = written_agent(defined)
+    assert (shown["skill_policy"], shown["tools"]["ask"][0]["tool"]) == ({"allow": ["bank.pay"]}, "orders.look")
+    assert spec(yaml.safe_dump(shown)) == defined
+
+
+@given(WISHES, WISHES, st.booleans())
+@cases(60)
+def test_a_change_names_a_key_of_the_file(before: Wish, after: Wish, is_older: bool) -> None:
+    specs = [spec(wish.text(wish.old() if is_older else wish.new())) for wish in (before, after)]
+    for change in diff_agent(*specs):
+        at: Any = written_agent(specs[1]) | ({"tools": {"allow": [], "ask": []}} if "any_risk" in change.key else {})
+        for part in change.file_key.split("."):
+            assert part in at, change
+            at = at[part]
+        assert str(change).startswith(f"clerk: {change.file_key}: ")
+
+
+@pytest.mark.parametrize("path", sorted(WRITTEN, key=str), ids=str)
+def test_each_key_with_two_spellings_has_one_in_changes(path: tuple[str, ...]) -> None:
+    required = {"version": 1, "name": "clerk", "description": "d", "instructions": "i"}
+    before, after = (AgentSpec.model_validate(required | data) for data in _values(path))
+    for change in diff_agent(before, after):
+        assert change.key.startswith(path[0]), "the wire keeps the field"
+        assert change.file_key.split(".")[0] == WRITTEN[path][0], str(change)
+
+
+def _values(path: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the keys of two agents that differ in a field."""
+    first, second = _EXAMPLES.get(path) or (None, VALUES[str(WRITTEN[path][-1])])
+    empty = {} if first is None else _nested(path, first)
+    return empty, _nested(path, second)
+
+
+def _nested(path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    section = {"allow": ["a"]} if path[0] == "skill_policy" and len(path) > 1 else {}
+    for part in reversed(path[1:]):
+        value = {part: value}
+    return {path[0]: section | value if section else value}
+
+
+_EXAMPLES: Mapping[tuple[str, ...], tuple[Any, Any]] = {
+    ("skill_policy",): ({"allow": ["a"]}, {"allow": ["a"], "deny": ["b"]}),
+    ("skill_policy", "any_risk"): ([], ["a"]),
+    ("skill_policy", "any_risk_if_asked"): ([], ["a"]),
+    ("runtime_policy",): ({"max_steps": 1}, {"max_steps": 2}),
+    ("runtime_policy", "risk_level"): ("low", "high"),
+    ("runtime_policy", "confirm"): ({"expires": "1m"}, {"expires": "2m"}),
+    ("runtime_policy", "confirm", "from"): ("low", "never"),
+    ("runtime_policy", "strict_arguments"): (False, True),
+    ("runtime_policy", "cost"): ("known", "unknown_ok"),
+    ("budgets",): ([], ["team"]),
+    ("sub_agents",): ([], ["helper"]),
+    ("executor",): ("react", "plan"),
+    ("mcp_policy",): ({}, {"time": {"pin": "warn"}}),
+    ("plan", "approval"): ("always", {"from": "high"}),
+    ("plan", "approval", "from"): ("low", "high"),
+    ("instructions", "template"): ("a.j2", "b.j2"),
+    ("guidance", "template"): ("a.j2", "b.j2"),
+}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "text"),
+    [
+        ("tools: []", "tools: {ask: [write_file]}", "tools.ask: none -> write_file (tightens)"),
+        (
+            "tools: []",
+            "tools: {allow: [], deny: [{tool: pay, when: {amount: '> 5'}}]}",
+            "tools.deny: none -> {tool: pay, when: {amount: '> 5'}} (tightens)",
+        ),
+        ("plan: {approve: high}", "plan: {approve: never}", "plan.approve: high -> never (widens)"),
+        ("strict_arguments: true", "", "strict_arguments: true -> false (widens)"),
+    ],
+)
+def test_a_change_shows_values_as_files_have_them(before: str, after: str, text: str) -> None:
+    first, *_ = diff_agent(spec(HEAD + before + "\n"), spec(HEAD + after + "\n"))
+    assert str(first) == f"clerk: {text}"
+
+
+def test_no_message_names_an_older_key() -> None:
+    older = re.compile(r"\b(?:skill_policy|runtime_policy|mcp_policy|sub_agents|risk_level)\b")
+    for path in Path("framework").rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented:
+                says = " " in node.value and "`--fix`" not in node.value and path.name != "check.py"
+                assert not (says and older.search(node.value)), f"{path}:{node.lineno}: {node.value}"
 
 
 @pytest.mark.parametrize("broken", ["max_stepz: 1\n", "conversation: {window: many}\n", "plan: {approve: alwys}\n"])

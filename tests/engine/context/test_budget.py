@@ -162,7 +162,7 @@ def test_model_timeout_fails_a_run_whose_model_does_not_answer(tmp_path: Path) -
     assert (result.status, result.finish_reason) == ("failed", "model_error")
     assert result.error is not None
     assert result.error.message == (
-        "silent/1 did not answer within 0.05s (runtime_policy.model_timeout, agents.d/worker.yaml:7) (4 attempts)"
+        "silent/1 did not answer within 0.05s (limits.model_timeout, agents.d/worker.yaml:7) (4 attempts)"
     )
     assert result.error.retryable
 

@@ -82,7 +82,7 @@ def test_every_model_that_a_run_can_call_needs_a_price(
     assert hint == (
         f"add to `models` in agentsd.yaml: `{UNPRICED}: {{model: {UNPRICED}, capabilities: {{prices: {{input: N,"
         " output: N}}}`, in US dollars per million tokens, or `prices: free`;"
-        " or set runtime_policy.cost: unknown_ok, and its calls count as 0"
+        " or set limits.prices: unknown_ok, and its calls count as 0"
     )
 
 
@@ -304,7 +304,7 @@ def test_a_caller_s_cost_limit_fails_before_the_first_call(
         assert result.error.message == (
             "max_cost_usd (limits.max_cost_usd of the request) cannot be enforced: the price of local is unknown;"
             " set capabilities.prices of models.local in agentsd.yaml: {input: N, output: N}, in US dollars per million"
-            " tokens, or `free`; or set runtime_policy.cost: unknown_ok, and its calls count as 0"
+            " tokens, or `free`; or set limits.prices: unknown_ok, and its calls count as 0"
         )
 
 

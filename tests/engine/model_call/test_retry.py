@@ -405,7 +405,7 @@ def wire(answers: Answers, root: Path, use: Callable[[list[Event], RunResult], N
 
 
 def test_keep_alive_comments_do_not_begin_an_answer(tmp_path: Path) -> None:
-    late = "openai/test did not begin to answer within 0.3s (runtime_policy.first_token_timeout, agents.d/one.yaml:7)"
+    late = "openai/test did not begin to answer within 0.3s (limits.first_token_timeout, agents.d/one.yaml:7)"
 
     def check(received: list[Event], result: RunResult) -> None:
         assert result.output == "at last", result.error
@@ -419,7 +419,7 @@ def test_keep_alive_comments_do_not_begin_an_answer(tmp_path: Path) -> None:
 def test_an_answer_that_stalls_times_out_and_its_connection_is_closed(tmp_path: Path) -> None:
     def check(received: list[Event], result: RunResult) -> None:
         assert result.output == "at last", result.error
-        late = "openai/test did not continue its answer within 1s (runtime_policy.model_timeout, agents.d/one.yaml:7)"
+        late = "openai/test did not continue its answer within 1s (limits.model_timeout, agents.d/one.yaml:7)"
         assert late in {text.partition(";")[0] for _, text in warnings(received)}
 
     policy = "{first_token_timeout: 20s, model_timeout: 1s}"
@@ -474,7 +474,7 @@ class Talking:
 def test_a_streamed_answer_may_exceed_model_timeout_while_pieces_arrive(tmp_path: Path) -> None:
     root = project(tmp_path, "max_retries: 0", runtime_policy="{model_timeout: 20s, timeout: null}")
     assert asyncio.run(stream_run(root, scripted=Talking(40, skipped=2)))[1].output == "done"
-    unstreamed = "talking/1 did not answer within 20s (runtime_policy.model_timeout, agents.d/one.yaml:7)"
+    unstreamed = "talking/1 did not answer within 20s (limits.model_timeout, agents.d/one.yaml:7)"
     assert why(run(root, scripted=Talking(40, skipped=2))) == unstreamed
 
 
@@ -484,7 +484,7 @@ def test_a_timeout_after_much_of_an_answer_is_not_retried(tmp_path: Path, words:
     model = Talking(words, stalls=True)
     message = why(asyncio.run(stream_run(root, scripted=model))[1])
     assert model.calls == expected_calls
-    assert "did not continue its answer within 20s (runtime_policy.model_timeout, agents.d/one.yaml:7)" in message
+    assert "did not continue its answer within 20s (limits.model_timeout, agents.d/one.yaml:7)" in message
     assert ("not retried after 1800 characters" in message) == (expected_calls == 1)
 
 
@@ -493,14 +493,14 @@ def test_model_total_timeout_ends_an_answer_that_is_still_arriving(tmp_path: Pat
     root = project(tmp_path, "max_retries: 0", runtime_policy="{model_timeout: 20s, model_total_timeout: 200ms}")
     model = Talking(2000, 0.02)
     result = asyncio.run(stream_run(root, scripted=model))[1] if streams else run(root, scripted=model)
-    message = "did not finish its answer within 0.2s (runtime_policy.model_total_timeout, agents.d/one.yaml:7)"
+    message = "did not finish its answer within 0.2s (limits.model_total_timeout, agents.d/one.yaml:7)"
     assert message in why(result)
 
 
 def test_first_token_timeout_applies_only_to_streamed_answers(tmp_path: Path) -> None:
     root = project(tmp_path, "max_retries: 0", runtime_policy="{first_token_timeout: 20ms}")
     assert run(root, scripted=Slow()).output == "done", "not streamed: there are no pieces"
-    late = "slow/1 did not begin to answer within 0.02s (runtime_policy.first_token_timeout, agents.d/one.yaml:7)"
+    late = "slow/1 did not begin to answer within 0.02s (limits.first_token_timeout, agents.d/one.yaml:7)"
     assert why(asyncio.run(stream_run(root, scripted=Slow()))[1]) == late
     assert asyncio.run(stream_run(root, scripted=Slow(signs=True)))[1].output == "done", "any piece will do"
 

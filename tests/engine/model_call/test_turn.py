@@ -247,6 +247,4 @@ def test_tool_results_that_fill_the_window_are_named_with_their_setting(tmp_path
     policy = "{max_observation_chars: 90000}"
     result, _, warned = send(tmp_path, answers, window=2000, runtime_policy=policy)
     assert result.finish_reason == "context_full"
-    assert (
-        "have tools return less, or lower runtime_policy.max_observation_chars (agents.d/a.yaml:" in warned[-1].message
-    )
+    assert "have tools return less, or lower limits.observation_chars (agents.d/a.yaml:" in warned[-1].message

@@ -77,7 +77,7 @@ def test_a_question_shows_the_plan_its_hash_the_verdicts_and_the_estimate(tmp_pa
     assert asked.preflight is not None
     assert [check.verdict for check in asked.preflight.steps] == ["ask", "ask"]
     assert asked.preflight.estimate.tool_calls == 2
-    assert asked.rule == "plan.approval (agents.d/p.yaml:8)"
+    assert asked.rule == "plan.approve (agents.d/p.yaml:8)"
 
 
 @cases(25)
