@@ -113,7 +113,7 @@ def _add_metrics(routes: APIRouter, scrape: Scrape | None, route_class: type) ->
         text, content_type = await asyncio.to_thread(scrape, request.headers.get("accept", ""))
         return Response(text, headers={"content-type": content_type})
 
-    routes.include_router(guarded)
+    routes.routes.extend(guarded.routes)
 
 
 def _may_read(identify: Identify, request: Request) -> bool:

@@ -92,11 +92,8 @@ def build_routes(
     add_mcp_routes(protocols, service)
     add_openapi_route(config, [*runs.routes, *config.routes, *files.routes, *protocols.routes])
     router = APIRouter()
-    router.include_router(runs)
-    router.include_router(config)
-    router.include_router(files)
-    router.include_router(protocols)
-    router.include_router(v1_routes(service, identify))
+    for part in (runs, config, files, protocols, v1_routes(service, identify)):
+        router.routes.extend(part.routes)  # complete; `include_router` would build each of them again
     return router
 
 

@@ -69,7 +69,7 @@ async def serving(
     async with Runtime.open(root, **{"watch": False, "single_user": True, **options}) as runtime:
         app = FastAPI(openapi_url=None)
         routes = build_routes(runtime, ConfigFeed(), runtime_access_check(runtime), streams) if streams else None
-        app.include_router(routes or router(runtime))
+        app.router.routes.extend((routes or router(runtime)).routes)  # cheaper than `include_router`
         async with _listening(app, drain) as url:
             yield Serving(url, runtime)
 
@@ -88,7 +88,7 @@ async def serving_everything(root: Path, console: Path | None = None, **options:
         unsubscribe = runtime.catalog.subscribe(feed.add)
         app = create_app(runtime, feed, ServerMetrics(), None, streams)
         if console:
-            app.include_router(console_routes(console))
+            app.router.routes.extend(console_routes(console).routes)
         async with _listening(app, 5) as url:
             try:
                 yield Serving(url, runtime)
