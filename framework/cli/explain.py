@@ -110,24 +110,7 @@ def _show_agent(agent: Agent, data: dict[str, Any]) -> None:
     click.echo(wrapped_line(f"{click.style(agent.name, bold=True)} {about}", sys.stdout))
     for problem in data["stale"]:
         click.secho(f"last good version, because of: {problem}", fg="red")
-    found = explain_tools(agent)
-    offered = [one for one in found if one.offered]
-    width = max((len(one.tool.name) for one in found), default=0)
-    click.secho(f"\noffered to the model: {len(offered)} tools, about {data['tools_tokens']} tokens", bold=True)
-    for one in offered:
-        _show_tool(one, width)
-    if names := data["not_contacted"]:
-        servers = f"{counted(len(names), 'server')} not contacted: {', '.join(names)}"
-        hint = f"{servers}; use --connect to include their tools"
-        click.secho(wrapped(hint), fg="yellow")
-    silent = [one.tool.name for one in found if not one.offered and one.verdict.rule == "not in tools.allow"]
-    click.secho("\nnot offered, and denied if called", bold=True)
-    for one in found:
-        if not one.offered and one.tool.name not in silent:
-            _show_tool(one, width)
-    if silent:
-        names = f"not in tools.allow ({agent.place('skill_policy', 'allow')}): {', '.join(silent)}"
-        click.echo(wrapped(names))
+    _show_tools(agent, data)
     if data["budgets"]:
         click.secho("\nshared budgets", bold=True)
     for budget in data["budgets"]:
@@ -137,6 +120,32 @@ def _show_agent(agent: Agent, data: dict[str, Any]) -> None:
         click.echo(f"\n{place}: {', '.join(names)}")
     click.secho(f"\nsystem prompt, about {data['system_prompt_tokens']} tokens", bold=True)
     click.echo("\n".join(wrapped(line) for line in data["system_prompt"].splitlines()))
+
+
+def _show_tools(agent: Agent, data: dict[str, Any]) -> None:
+    found = explain_tools(agent)
+    sent, width = [one for one in found if one.is_sent], max((len(one.tool.name) for one in found), default=0)
+    click.secho(f"\noffered to the model: {len(sent)} tools, about {data['tools_tokens']} tokens", bold=True)
+    for one in sent:
+        _show_tool(one, width)
+    if names := data["not_contacted"]:
+        servers = f"{counted(len(names), 'server')} not contacted: {', '.join(names)}"
+        hint = f"{servers}; use --connect to include their tools"
+        click.secho(wrapped(hint), fg="yellow")
+    # Every agent can read on in long results: that is said only where a rule changes it.
+    later = [one for one in found if one.deferred and not (one.tool.source == "run" and one.verdict.kind == "allow")]
+    if later:
+        click.secho("\noffered once a run needs them", bold=True)
+    for one in later:
+        _show_tool(one, width)
+    silent = [one.tool.name for one in found if not one.offered and one.verdict.rule == "not in tools.allow"]
+    click.secho("\nnot offered, and denied if called", bold=True)
+    for one in found:
+        if not one.offered and one.tool.name not in silent:
+            _show_tool(one, width)
+    if silent:
+        names = f"not in tools.allow ({agent.place('skill_policy', 'allow')}): {', '.join(silent)}"
+        click.echo(wrapped(names))
 
 
 def _show_tool(found: ToolExplanation, width: int) -> None:

@@ -65,7 +65,7 @@ class Run(RunContext):
             ModelError: the provider failed.
             LimitExceeded: a limit is reached.
         """
-        definitions = self.agent.toolset.definitions if tools else ()
+        definitions = self.tool_definitions() if tools else ()
         self._begin_step(len(self.state.replies) + 1)
 
         async def send() -> tuple[ModelRequest, ModelReply]:
@@ -137,7 +137,7 @@ class Run(RunContext):
         call = partial(self._call_model, primary=primary)
 
         async def send() -> T:
-            request = turns.build_request(self, instructions, tools=self.agent.toolset.definitions, output=output)
+            request = turns.build_request(self, instructions, tools=self.tool_definitions(), output=output)
             return await typed_reply(primary.info, call, request, output)
 
         answer = await self._call_fitting(send, model)
@@ -196,6 +196,7 @@ class Run(RunContext):
                 output_schema=agent.spec.output_schema,
                 model_settings=agent.spec.model_settings,
                 messages=[Message(role="user", content=message)],
+                added_tools=list(self.state.added_tools) if agent.name == self.agent.name else [],
             )
         return Run(self.state.children[key], agent, self.services, self._drive, parent=self)
 

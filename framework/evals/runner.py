@@ -32,7 +32,7 @@ from framework.types.state import Confirmation, Decision, RunResult, subject_of
 from framework.types.text import one_line
 
 _NOT_EXECUTED = "(not executed in a test)"
-_LOCAL_SOURCES = ("builtin", "plugin", "python")
+_LOCAL_SOURCES = ("builtin", "plugin", "python", "run")
 """Sources of tools that may be executed; tools of external servers never are."""
 
 Answers = Sequence[str | Failure]

@@ -129,7 +129,8 @@ class Session:
 
 _WITHOUT_DOCSTRINGS = 2
 """Level of optimization from which Python removes docstrings."""
-SourceKind = Literal["builtin", "plugin", "python", "agent", "mcp", "skill"]
+SourceKind = Literal["builtin", "plugin", "python", "agent", "mcp", "skill", "run"]
+"""Where a tool comes from; `run`: the engine executes it, on the run itself."""
 Progress = Callable[[float, str], Awaitable[None]]
 
 

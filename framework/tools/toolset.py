@@ -103,7 +103,7 @@ class Toolset:
     Projects have thousands of toolsets, so they store little: each garbage collection traverses them.
     """
 
-    __slots__ = ("_definitions", "_policy", "_rules", "_source", "blocked", "offered", "scope", "tools")
+    __slots__ = ("_definitions", "_policy", "_rules", "_source", "blocked", "offered", "on_demand", "scope", "tools")
 
     def __init__(
         self,
@@ -127,6 +127,8 @@ class Toolset:
         names.update([name for name, tool in tools.items() if tool.source == "agent"])
         names -= Globs(rule.tool for rule in policy.deny if not rule.when).matching(names)
         names.difference_update(blocked)
+        own = {name: tool for name, tool in tools.items() if tool.source == "run"}
+        names -= own.keys() - set(policy.allow)
         risks, lifted = RISKS[: RISKS.index(risk_level) + 1], {*policy.any_risk, *policy.any_risk_if_asked}
         self._policy, self._source = policy, source
         self._rules: dict[str, ToolRules] = {}
@@ -135,6 +137,12 @@ class Toolset:
         self.offered: Mapping[str, Tool] = {
             name: tool for name, tool in tools.items() if name in names and (tool.risk in risks or name in lifted)
         }
+        denied = Globs(rule.tool for rule in policy.deny if not rule.when).matching(own.keys())
+        self.on_demand: Mapping[str, Tool] = {
+            name: tool for name, tool in own.items() if self.offered and name not in denied
+        }
+        """Tools that a run adds to its requests when it needs them: `result.read` once a result was cut. They are in
+        `offered`, too, and in each request, if `allow` names them without a wildcard."""
         self._definitions: tuple[ToolDefinition, ...] | None = None
         self.scope = ""
         """The part of the agent's work that the toolset was narrowed to, for messages; empty otherwise."""
@@ -145,6 +153,10 @@ class Toolset:
         if self._definitions is None:
             self._definitions = tuple(tool.definition for tool in self.offered.values())
         return self._definitions
+
+    def is_deferred(self, name: str) -> bool:
+        """Return whether the model may call a tool that the first request of a run does not contain."""
+        return name in self.on_demand and name not in self.offered
 
     def narrowed(self, names: Collection[str], scope: str) -> Toolset:
         """Return the same tools and rules, offering no more than `names`, for a part of the agent's work."""
@@ -158,7 +170,7 @@ class Toolset:
         return next((tool for tool in self.tools.values() if tool.definition.wire_name == name), None)
 
     def by_misspelt_name(self, name: str) -> Tool | None:
-        """Return the offered tool that a model meant by an unknown name, or None unless exactly one remains.
+        """Return the tool that a model may call and meant by an unknown name, or None unless exactly one remains.
 
         Chat templates and models add special tokens, namespaces such as `functions.`, counters such as `:0`, blanks
         and capital letters.
@@ -171,7 +183,7 @@ class Toolset:
         wanted = {bare.casefold(), _ADDED.sub("", bare).casefold()}
         found = [
             tool
-            for tool in self.offered.values()
+            for tool in ({**self.on_demand, **self.offered}).values()
             if tool.name.casefold() in wanted or tool.definition.wire_name.casefold() in wanted
         ]
         return found[0] if len(found) == 1 else None

@@ -267,7 +267,8 @@ class Limits(Frozen):
     max_corrections: Annotated[int, Field(ge=0, strict=True)] = 2
     """Maximum number of consecutive turns with invalid arguments or unknown tool names."""
     max_observation_chars: Annotated[int, Field(ge=100, strict=True)] = 4000
-    """Maximum number of characters of a tool result that the model receives. The trace contains the full result."""
+    """Maximum number of characters of a tool result that the model receives. Of a longer one it receives the beginning,
+    and can read on with `result.read` and `result.search`. The trace contains the full result."""
 
 
 class RuntimePolicy(Limits):

@@ -289,6 +289,10 @@ class RunState(BaseModel):
     """Number of this run's messages in the last measured request, and the tokens that the provider counted for it."""
     warned: list[str] = Field(default_factory=list)
     """Limits for which a warning was emitted."""
+    added_tools: list[str] = Field(default_factory=list)
+    """Names of tools that requests contain in addition to those of the agent, in the order in which they were added."""
+    kept_bytes: int = 0
+    """Size of the results that were too long for the model and are kept whole. Root runs only."""
     misspelt: dict[str, str] = Field(default_factory=dict)
     """Names of tools as the model wrote them, by the id of a call whose name was repaired and that has not begun."""
     call_counts: dict[str, int] = Field(default_factory=dict)

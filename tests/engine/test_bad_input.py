@@ -569,7 +569,8 @@ def test_a_large_result_is_truncated_for_the_model_and_complete_in_the_trace(tmp
     result = asyncio.run(run(root, model=model, tools=[read]))
 
     text = output if isinstance(output, str) else json.dumps(output)
-    assert observation(model) == f"{text[:500]}\n… ({len(text) - 500} more characters)"
+    advice = 'read on with result__read(id="c1", start=2), or find a text in it with result__search'
+    assert observation(model) == f"{text[:500]}\n… ({len(text) - 500} more characters; {advice})"
     [entry] = [entry for entry in result.trace if entry.action.type == "tool"]
     assert entry.tool_output == output
     assert entry.observation == observation(model)

@@ -113,13 +113,15 @@ def agent_verdict(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: 
     """Return the verdict of one agent's policy on a call."""
     if denied := _denial(agent, tool, arguments, base):
         return denied
-    if tool.name not in agent.toolset.offered:
+    if tool.name not in agent.toolset.offered and tool.name not in agent.toolset.on_demand:
         return _not_offered(agent, tool)
     if asked := _asked_by_rule(agent, tool, arguments, base):
         return asked
     allowing = agent.toolset.rules_for(tool.name).allow
     if tool.source == "agent":
         allowed = Verdict("allow", "agents", agent.place("sub_agents"))
+    elif allowing is None and tool.source == "run":
+        allowed = Verdict("allow", "reads what was cut", agent.place("skill_policy", "allow"))
     elif allowing is None:  # offered by an ask rule whose conditions are not met
         why = "an ask rule permits only calls that meet its conditions"
         return Verdict("deny", "not in tools.allow", agent.place("skill_policy", "allow"), why)

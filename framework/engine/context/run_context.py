@@ -42,7 +42,7 @@ from framework.types.errors import AgentsdError, outcome_for
 from framework.types.events import RunEvent, Warned
 from framework.types.file import File
 from framework.types.media import MediaPart
-from framework.types.messages import Message, Usage
+from framework.types.messages import Message, ToolDefinition, Usage
 from framework.types.redact import redact
 from framework.types.report import MAX_WARNINGS_PER_CODE, WARNINGS, ErrorInfo, RunWarning, WarningCode
 from framework.types.spec import HookPlace
@@ -239,6 +239,8 @@ class RunContext(ABC):
         self._answer: BaseModel | None = None
         self.rendered: dict[Literal["preamble", "summary"], tuple[Message, ...]] = {}
         """Messages that are equal in every request of this run, rendered for the first one."""
+        self._definitions: tuple[int, tuple[ToolDefinition, ...]] = (-1, ())
+        """What `tool_definitions` returned last, with the number of tools that were added before."""
         self.result_chars: int | None = None
         """Characters of each tool result that requests contain, once the whole results did not fit the model."""
 
@@ -282,6 +284,26 @@ class RunContext(ABC):
             return False
         self.result_chars = chars
         return True
+
+    # --- tools in requests
+
+    def tool_definitions(self) -> tuple[ToolDefinition, ...]:
+        """Return the definitions of tools that requests contain: the agent's, then those that were added to the run.
+
+        Tools that no longer exist are left out. Returns the same object until a tool is added.
+        """
+        toolset, added = self.agent.toolset, self.state.added_tools
+        if not added:
+            return toolset.definitions
+        if self._definitions[0] != len(added):
+            known = (toolset.tools[name].definition for name in added if name in toolset.tools)
+            self._definitions = len(added), (*toolset.definitions, *known)
+        return self._definitions[1]
+
+    def add_tools(self, names: Iterable[str]) -> None:
+        """Add tools to the further requests of this run, after the others: providers cache the beginning."""
+        there = {tool.name for tool in self.tool_definitions()}
+        self.state.added_tools.extend(name for name in dict.fromkeys(names) if name not in there)
 
     # --- rules in force
 

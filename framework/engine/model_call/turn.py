@@ -65,7 +65,7 @@ def answer_instruction(run: RunContext) -> Iterator[str]:
     schema, info = response_schema(run), run.model_caller.primary().info
     if schema is None or info.describes_json:
         return
-    if schema and info.holds_schema(with_tools=bool(run.agent.toolset.definitions)):
+    if schema and info.holds_schema(with_tools=bool(run.tool_definitions())):
         return
     yield _FORM
     if schema:

@@ -362,7 +362,7 @@ def _estimate(run: RunContext, plan: Plan) -> Estimate:
     context = sum(estimate_tokens(m.content) + sum(part.tokens for part in m.media) for m in conversation)
     prompt = context + _RESULT_TOKENS * len(plan.steps)
     if goals:
-        tools = [definition.model_dump() for definition in run.agent.toolset.definitions]
+        tools = [definition.model_dump() for definition in run.tool_definitions()]
         own = sum(estimate_tokens(message.content) for message in preamble)
         prompt += goals * (own + estimate_tokens(json.dumps(tools, ensure_ascii=False)) + _RESULT_TOKENS)
     completion = (goals + 1) * _ANSWER_TOKENS
@@ -425,7 +425,7 @@ def call_messages(run: RunContext, steps: Iterable[PlanStep], content: str) -> I
         yield Message(role="assistant", content=content, tool_calls=tuple(record.call for record in completed))
     for record in completed:
         assert record.result is not None
-        text = observation(run, record.call.tool, record.result)
+        text = observation(run, record.call, record.result)
         yield tool_message(run, record.call, record.result, text)
 
 

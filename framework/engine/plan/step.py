@@ -80,7 +80,7 @@ async def _call(run: Run, step: PlanStep) -> tuple[Confirmations, StepStatus, st
         await asyncio.sleep(retry_delay(number))
         number += 1
     succeeded = record.result.status == "success"
-    return (), "done" if succeeded else "failed", observation(run, call.tool, record.result)
+    return (), "done" if succeeded else "failed", observation(run, call, record.result)
 
 
 async def _attempt_call(run: Run, step: PlanStep, call: ToolCall) -> Confirmations:

@@ -67,6 +67,8 @@ class ToolPolicy(Frozen):
     """Risk of the tool."""
     tokens: int
     """Estimated tokens of its definition in each request."""
+    deferred: bool = False
+    """The first request does not contain the tool: a run adds it when it needs it."""
 
     @classmethod
     def of(cls, found: ToolExplanation) -> ToolPolicy:
@@ -81,6 +83,7 @@ class ToolPolicy(Frozen):
             conditions=tuple(map(PolicyCondition.of, found.conditions)),
             risk=found.tool.risk,
             tokens=found.tokens,
+            deferred=found.deferred,
         )
 
 

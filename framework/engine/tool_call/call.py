@@ -41,6 +41,7 @@ from framework.engine.tool_call.results import (
     record_result,
     split_output,
 )
+from framework.engine.tool_call.run_tools import RUN_TOOLS
 from framework.llm.openai_format import revalidate_call, unique_calls
 from framework.telemetry import names
 from framework.telemetry.redact import places
@@ -257,7 +258,7 @@ async def _execute(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str,
     await run.emit(ToolStarted, **described)
     await run.save()
     started = perf_counter()
-    invoke_tool = _delegate if tool.source == "agent" else _call_with_retries
+    invoke_tool = {"agent": _delegate, "run": _call_run_tool}.get(tool.source, _call_with_retries)
     todo_before = run.services.root.session.get(TODO) if call.tool == TODO else None
     pending, result = await invoke_tool(run, call, tool, bound)
     if pending:
@@ -386,6 +387,19 @@ async def _delegate(
         return pending, ToolResult(status="success", output=output)
     metadata = {"error_type": state.finish_reason}
     return (), ToolResult(status="error", error=describe_unfinished(state), metadata=metadata)
+
+
+async def _call_run_tool(
+    run: RunContext,
+    call: ToolCall,  # noqa: ARG001 - the signature is that of `_delegate`
+    tool: Tool,
+    bound: dict[str, Any],
+) -> tuple[Confirmations, ToolResult]:
+    """Call a tool that works on the run itself."""
+    try:
+        return (), ToolResult(status="success", output=await RUN_TOOLS[tool.name](run, **bound))
+    except ToolError as error:
+        return (), ToolResult(status="error", error=error.message, metadata={"error_type": error.code})
 
 
 def _failure_result(run: RunContext, tool: Tool, error: BaseException) -> ToolResult:

@@ -296,11 +296,18 @@ class ToolExplanation:
     """The verdict on a call that meets no condition, or on the explained call."""
     conditions: tuple[ConditionalVerdict, ...] = ()
     """Verdicts on calls that meet a condition."""
+    deferred: bool = False
+    """Whether the first request does not contain the tool: a run adds it when it needs it."""
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether every request contains the tool."""
+        return self.offered and not self.deferred
 
     @property
     def tokens(self) -> int:
         """Estimated tokens of the tool's definition in each request."""
-        return estimate_tokens(json.dumps(self.tool.definition.model_dump(), ensure_ascii=False)) if self.offered else 0
+        return estimate_tokens(json.dumps(self.tool.definition.model_dump(), ensure_ascii=False)) if self.is_sent else 0
 
 
 def explain_tools(agent: Agent) -> list[ToolExplanation]:
@@ -310,10 +317,10 @@ def explain_tools(agent: Agent) -> list[ToolExplanation]:
 
 def explain_tool(agent: Agent, tool: Tool) -> ToolExplanation:
     """Explain one tool, for any arguments."""
-    offered = tool.name in agent.toolset.offered
-    return ToolExplanation(
-        tool, offered, agent_verdict(agent, tool, {}), tuple(_conditions(agent, tool)) if offered else ()
-    )
+    deferred = agent.toolset.is_deferred(tool.name)
+    offered = deferred or tool.name in agent.toolset.offered
+    conditions = tuple(_conditions(agent, tool)) if offered else ()
+    return ToolExplanation(tool, offered, agent_verdict(agent, tool, {}), conditions, deferred)
 
 
 def explain_call(
@@ -335,7 +342,9 @@ def explain_call(
     except ToolError as error:
         error_message = error.message
     verdict = policy.evaluate(tool, *argument_views)
-    return ToolExplanation(tool, tool.name in agent.toolset.offered, verdict), error_message
+    deferred = agent.toolset.is_deferred(tool.name)
+    offered = deferred or tool.name in agent.toolset.offered
+    return ToolExplanation(tool, offered, verdict, deferred=deferred), error_message
 
 
 def system_prompt(

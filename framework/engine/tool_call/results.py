@@ -18,6 +18,7 @@ from framework.config.templates.prompts import PromptError
 from framework.engine.context.run_context import RunContext, record_pending
 from framework.telemetry import names
 from framework.telemetry.spans import NOOP_SPAN, current_span
+from framework.tools.builtin.results import RESULT_READ, RESULT_SEARCH, next_line
 from framework.tools.tool import Tool
 from framework.types.errors import ToolError
 from framework.types.events import ToolFinished
@@ -32,6 +33,10 @@ from framework.types.text import fix_surrogates
 
 _MAX_OUTPUT_DEPTH = MAX_JSON_DEPTH
 _CUT_NOTE = "(This answer was cut at the output limit: its end is missing.)"
+MAX_RESULT_BYTES, MAX_KEPT_BYTES = 10_000_000, 50_000_000
+"""What is kept of one result that is too long for the model, and of all those of a run: the beginnings."""
+_DROPPED = "dropped_bytes"
+"""Key in a result's metadata: size of the end that is not kept."""
 INVALID_CALL = "wrong_call"
 """Key in a result's metadata: the model named a tool that does not exist, or passed invalid arguments."""
 
@@ -42,11 +47,12 @@ async def record_result(run: RunContext, call: ToolCall, result: ToolResult) -> 
     record = state.calls[call.id]
     if result.error:
         result = result.model_copy(update={"error": fix_surrogates(redact(result.error))})
+    result = _kept(run, call, result)
     state.calls[call.id] = record.model_copy(update={"result": result})
     if call.tool in run.agent.toolset.tools:  # a name that the model made up must not reach the log
         stat = state.tool_stats.get(call.tool) or ToolStat()
         state.tool_stats[call.tool] = ToolStat(count=stat.count + 1, total_ms=stat.total_ms + result.elapsed_ms)
-    text = observation(run, call.tool, result)
+    text = observation(run, call, result)
     state.trace.append(_trace_entry(run, call, result, text))
     decision = "respond" if result.metadata.get("decision") == "respond" else None
     ended = {"status": result.status, "error": result.error, "decision": decision, "elapsed_ms": result.elapsed_ms}
@@ -67,7 +73,7 @@ def append_tool_messages(run: RunContext, requested: Sequence[ToolCall]) -> None
     records = [state.calls[call.id] for call in requested]
     for call, record in zip(requested, records, strict=True):
         assert record.result is not None
-        text = observation(run, call.tool, record.result)
+        text = observation(run, call, record.result)
         if record.repeats == run.budget.limits.max_repeated_calls:
             text += f"\n(You made this exact call {record.repeats} times. Do not repeat it; use what you have.)"
         state.messages.append(tool_message(run, call, record.result, text))
@@ -108,7 +114,7 @@ def answer_open_calls(run: RunContext) -> None:
         result = (record and record.result) or ToolResult(
             status="error", error=f"not finished: the run ended with {run.state.finish_reason}"
         )
-        run.state.messages.append(tool_message(run, call, result, observation(run, call.tool, result)))
+        run.state.messages.append(tool_message(run, call, result, observation(run, call, result)))
     if run.state.plan is not None:
         run.state.plan = run.state.plan.interrupted(f"not finished: the run ended with {run.state.finish_reason}")
 
@@ -137,18 +143,51 @@ def _decision_text(decisions: Mapping[str, Decision], key: str) -> str | None:
             return "approve"
 
 
-def observation(run: RunContext, tool: str, result: ToolResult) -> str:
-    """Return a result as the model sees it: text or JSON, truncated to `max_observation_chars`."""
-    if result.status in REFUSED_STATUSES:
-        text = f"{result.status.capitalize()}: {result.error}"
-    elif result.status != "success":
-        text = _error_text(run, tool, result)
-    elif isinstance(result.output, str):
-        text = result.output
-    else:
-        text = json.dumps(result.output, ensure_ascii=False)
+def observation(run: RunContext, call: ToolCall, result: ToolResult) -> str:
+    """Return a result as the model sees it: text or JSON, cut at `max_observation_chars`, and how to read on."""
+    text = whole_text(run, call.tool, result)
     limit = run.budget.limits.max_observation_chars
-    return text if len(text) <= limit else f"{text[:limit]}\n… ({len(text) - limit} more characters)"
+    if len(text) <= limit:
+        return text
+    shown, more = text[:limit], f"{len(text) - limit} more characters"
+    if dropped := result.metadata.get(_DROPPED):
+        more += f", without {dropped} bytes at the end that are not kept"
+    read, search = (run.agent.toolset.on_demand.get(name) for name in (RESULT_READ, RESULT_SEARCH))
+    if read:
+        arguments = f"(id={json.dumps(call.id, ensure_ascii=False)}, start={next_line(shown, limit)})"
+        more += f"; read on with {read.definition.wire_name}{arguments}"
+    if search:
+        more += f"{', or' if read else ';'} find a text in it with {search.definition.wire_name}"
+    return f"{shown}\n… ({more})"
+
+
+def whole_text(run: RunContext, tool: str, result: ToolResult) -> str:
+    """Return a result as text or JSON, of which the model sees the beginning."""
+    if result.status in REFUSED_STATUSES:
+        return f"{result.status.capitalize()}: {result.error}"
+    if result.status != "success":
+        return _error_text(run, tool, result)
+    return result.output if isinstance(result.output, str) else json.dumps(result.output, ensure_ascii=False)
+
+
+def _kept(run: RunContext, call: ToolCall, result: ToolResult) -> ToolResult:
+    """Return a result as it is recorded; if it is too long for the model, the tools that read on are added to the run.
+
+    Of a result that is larger than the limits of what is kept, only the beginning is recorded, as text.
+    """
+    text, shown = whole_text(run, call.tool, result), run.budget.limits.max_observation_chars
+    if len(text) <= shown:
+        return result
+    run.add_tools(name for name in (RESULT_READ, RESULT_SEARCH) if name in run.agent.toolset.on_demand)
+    data, root = text.encode("utf-8", "replace"), run.services.root
+    allowed = max(0, min(MAX_RESULT_BYTES, MAX_KEPT_BYTES - root.kept_bytes))
+    if result.status == "success" and len(data) > allowed:
+        beginning = max(text[:shown], data[:allowed].decode("utf-8", "ignore"), key=len)
+        dropped = len(data) - len(beginning.encode("utf-8", "replace"))
+        changed = {"output": beginning, "metadata": {**result.metadata, _DROPPED: dropped}}
+        result = result.model_copy(update=changed)
+    root.kept_bytes += min(len(data), allowed)
+    return result
 
 
 def _error_text(run: RunContext, tool: str, result: ToolResult) -> str:

@@ -11,6 +11,7 @@ In reading order; each module imports only from those below it:
     calculator        `calculator`: arithmetic on exact fractions.
     formatting        `format_text` and `echo`.
     notes             `session_set`, `session_get`, `todo`: data of the conversation; `ask_user`: a question.
+    results           `result.read` and `result.search`: the rest of a long result; the engine executes them.
     http              `http_request`: one request to an allowed server.
 """
 
@@ -23,6 +24,7 @@ from framework.tools.builtin.http import http_request
 from framework.tools.builtin.json_query import json_transform
 from framework.tools.builtin.logs import log_transform
 from framework.tools.builtin.notes import ask_user, session_get, session_set, todo
+from framework.tools.builtin.results import RESULT_READ, RESULT_SEARCH, result_read, result_search
 from framework.tools.builtin.search import search_files
 from framework.tools.builtin.writing import edit_file, write_file
 from framework.tools.tool import Tool
@@ -32,4 +34,8 @@ _TOOLS = (
     *(json_transform, format_text, write_file, edit_file),
     *(session_get, session_set, todo, ask_user, http_request),
 )
-BUILTIN_TOOLS: tuple[Tool, ...] = tuple(tool.named(tool.name, "builtin") for tool in _TOOLS)
+BUILTIN_TOOLS: tuple[Tool, ...] = (
+    *(tool.named(tool.name, "builtin") for tool in _TOOLS),
+    result_read.named(RESULT_READ, "run"),
+    result_search.named(RESULT_SEARCH, "run"),
+)
