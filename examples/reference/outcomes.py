@@ -12,13 +12,14 @@ from framework.server.agui import request as agui_request
 from framework.server.openai import exchange
 from framework.tools import http_hosts
 from framework.tools.http import client, urls
+from framework.tools.openapi import source as api_source
 from framework.tools.schema import arguments, json_schema
 from framework.types import errors
 from framework.types.errors import EXIT_CODES, OUTCOMES, AgentsdError, outcome_for
 from framework.types.report import WARNINGS
 
 MODULES = (
-    *(errors, arguments, json_schema, client, urls, http_hosts),
+    *(errors, arguments, json_schema, client, urls, http_hosts, api_source),
     *(server_errors, agui_request, exchange, listen_socket, startup, config_command),
 )
 """Where errors are defined: those of runs and tools first, then those of the server and of commands."""

@@ -20,7 +20,11 @@ SECRET_SETTINGS = (
     *("telemetry.otlp_headers", "store.url", "server.api_keys"),
 )
 """Keys of `agentsd.yaml` whose values are secret, with everything below them."""
-SECRETS_OF_SOURCES = ("mcp_servers.*.env", "mcp_servers.*.headers", "skill_hosts.*.headers")
+SECRETS_OF_SOURCES = (
+    *("mcp_servers.*.env", "mcp_servers.*.headers", "skill_hosts.*.headers"),
+    *("openapi.*.auth", "openapi.*.headers", "openapi.*.cookies", "openapi.*.query"),
+    *("http_tools.*.auth", "http_tools.*.headers", "http_tools.*.cookies"),
+)
 """The same for files of tool servers."""
 _KEY_RIGHTS = frozenset(ApiKey.model_fields) - {"sha256"}
 """Keys of an entry of `server.api_keys` that are not secret."""

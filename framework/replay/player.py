@@ -25,7 +25,7 @@ from framework.replay.recorded import NO_RESULT, RECORDED, FirstRequest, Recorde
 from framework.replay.stored_run import StoredRun
 from framework.store.url import memory_store
 from framework.tools.schema.arguments import SchemaArguments
-from framework.tools.tool import Tool
+from framework.tools.tool import SourceKind, Tool
 from framework.tools.tool_source import source_of
 from framework.tools.toolset import Toolset
 from framework.types.errors import AgentNotFound, ConfigError, ToolError
@@ -300,4 +300,5 @@ def _unconnected_tool(name: str) -> Tool:
 
     arguments = SchemaArguments(_OPEN_OBJECT)
     definition = ToolDefinition(name=name, description="(its server is not connected)", parameters=arguments.schema)
-    return Tool(definition, unknown, arguments, source="mcp" if name.startswith("mcp.") else "skill")
+    source: SourceKind = "mcp" if name.startswith("mcp.") else "skill" if name.startswith("skill.") else "http"
+    return Tool(definition, unknown, arguments, source=source)

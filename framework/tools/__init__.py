@@ -2,10 +2,11 @@
 
 In reading order; each module imports only from those below it:
 
+    connection_pool  Connections to tool servers, shared by the generations that use the same server entry.
+    openapi          HTTP APIs: tools that OpenAPI documents or the project's files describe.
     builtin          The tools that come with the runtime: files, search, logs, JSON, arithmetic, notes, HTTP.
     plugins          Plugin files: Python files with tools, hooks and executors, reloaded while the process runs.
     conditions       Evaluates the conditions (`when`) of policy rules, and checks them against the arguments' types.
-    connection_pool  Connections to tool servers, shared by the generations that use the same server entry.
     contracts        Pins the definitions of server tools: a changed tool waits until an operator accepts it.
     mcp              MCP servers: their tools, resources and prompts.
     http_hosts       HTTP hosts that describe their tools in a file, and the source that calls them.

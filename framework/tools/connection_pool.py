@@ -10,14 +10,15 @@ from typing import Any
 
 from framework.tools.http_hosts import SkillSource
 from framework.tools.mcp.source import McpSource
+from framework.tools.openapi.source import ApiSource
 from framework.tools.tool_source import OnChange, ToolSource
 from framework.types.errors import ConfigError
 from framework.types.redact import redact
-from framework.types.tool_servers import McpServer, SkillHost
+from framework.types.tool_servers import McpServer, OpenApi, SkillHost
 
 log = logging.getLogger(__name__)
 
-SourceConfig = McpServer | SkillHost
+SourceConfig = McpServer | SkillHost | OpenApi
 _QUIET_SECONDS = 2.0
 """Time after which servers that have not responded yet are logged, in seconds."""
 
@@ -109,6 +110,8 @@ class ConnectionPool:
         try:
             if isinstance(config, McpServer):
                 source: ToolSource = McpSource(short, config, self._changed)
+            elif isinstance(config, OpenApi):
+                source = ApiSource(name, config, self._changed)
             else:
                 source = SkillSource(short, config, self._changed)
         except ConfigError as error:

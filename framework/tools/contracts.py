@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from framework.tools.tool import Tool
@@ -48,8 +49,17 @@ class Contracts:
         self.path = path
         self._accepted: dict[str, AcceptedContract] = {}
         self._seen: dict[str, AcceptedContract] = {}
+        self._documents: dict[str, str] = {}
+        """Digests of the documents of which every chosen tool was accepted, by source."""
 
-    def compare(self, tools: Iterable[Tool], rated: Collection[str] = ()) -> list[tuple[Tool, ContractChange | None]]:
+    def compare(
+        self,
+        tools: Iterable[Tool],
+        rated: Collection[str] = (),
+        documents: Mapping[str, str] = MappingProxyType({}),
+        *,
+        record: bool = True,
+    ) -> list[tuple[Tool, ContractChange | None]]:
         """Compare tools with the accepted definitions. Tools of a server seen for the first time are accepted.
 
         If the file exists but cannot be read, nothing is accepted, because it is unknown which servers were seen.
@@ -57,6 +67,9 @@ class Contracts:
         Args:
             tools: current tools of the servers.
             rated: sources whose risk the project sets, so that the risk claimed by the server is ignored.
+            documents: digest of the document of each source that has one. A tool that is chosen later from a document
+                that was accepted as a whole is not new.
+            record: whether to write what is accepted.
 
         Returns:
             Each tool and its pending change, or None. The tool has at least the accepted risk, and is idempotent only
@@ -65,11 +78,22 @@ class Contracts:
         is_readable = self._read()
         now = {tool.name: (tool, _claims(tool, rated)) for tool in tools}
         known = {source_of(name) for name in self._accepted}
-        news = {name: claims for name, (_, claims) in now.items() if is_readable and source_of(name) not in known}
+        same = {source for source, digest in documents.items() if self._documents.get(source) == digest}
+        news = {
+            name: claims
+            for name, (_, claims) in now.items()
+            if is_readable
+            and (source_of(name) not in known or (source_of(name) in same and name not in self._accepted))
+        }
         self._seen |= {name: claims for name, (_, claims) in now.items()}
-        if news:
+        accepted = self._accepted | news
+        compared = [_compared(tool, claims, accepted.get(name)) for name, (tool, claims) in now.items()]
+        waiting = {source_of(tool.name) for tool, change in compared if change}
+        read = {source: digest for source, digest in documents.items() if source not in waiting and source not in same}
+        if record and is_readable and (news or read):
+            self._documents |= read
             self._write(news)
-        return [_compared(tool, claims, self._accepted.get(name)) for name, (tool, claims) in now.items()]
+        return compared
 
     def accept(self, patterns: Iterable[str]) -> list[str]:
         """Accept the last seen definitions of tools, by names or globs. Return the names of the accepted tools.
@@ -91,7 +115,9 @@ class Contracts:
     def _read(self) -> bool:
         """Add what other processes have accepted. Return False if the file exists but cannot be read."""
         try:
-            self._accepted |= dict(_entries(json.loads(self.path.read_bytes())))
+            content = json.loads(self.path.read_bytes())
+            self._accepted |= dict(_entries(content))
+            self._documents |= {str(source): str(digest) for source, digest in content.get("documents", {}).items()}
         except (FileNotFoundError, NotADirectoryError):
             return True
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -103,7 +129,8 @@ class Contracts:
     def _write(self, more: Mapping[str, AcceptedContract]) -> None:
         self._accepted |= more
         entries = {name: asdict(entry) for name, entry in sorted(self._accepted.items())}
-        content = json.dumps({"version": _VERSION, "contracts": entries}, indent=2) + "\n"
+        documents = {"documents": dict(sorted(self._documents.items()))} if self._documents else {}
+        content = json.dumps({"version": _VERSION, "contracts": entries, **documents}, indent=2) + "\n"
         try:
             write_private_file(self.path, content)
         except OSError as error:
@@ -112,6 +139,8 @@ class Contracts:
 
 
 def _claims(tool: Tool, rated: Collection[str]) -> AcceptedContract:
+    if tool.source == "http":  # the project's files set its risk, and whether it is idempotent
+        return AcceptedContract(tool.contract)
     return AcceptedContract(tool.contract, None if source_of(tool.name) in rated else tool.risk, tool.idempotent)
 
 

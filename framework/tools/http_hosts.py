@@ -11,13 +11,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from framework.tools.http.client import HttpClient, HttpFailed, HttpReply
 from framework.tools.http.urls import UrlRefused, WebUrl, parse_http_url
 from framework.tools.tool import HostedOutput, Tool, ToolContext
-from framework.tools.tool_source import OnChange, RemoteCall, external_tool
+from framework.tools.tool_source import OnChange, RemoteCall, external_tool, request_in_span
 from framework.types.errors import ConfigError, ToolError
 from framework.types.text import shorten
 from framework.types.tool_servers import Skill, SkillHost
@@ -260,19 +259,13 @@ class SkillSource:
         headers = {**self._headers(), "content-type": "application/json", "idempotency-key": context.idempotency_key}
         body = json.dumps({"arguments": arguments}, ensure_ascii=False).encode("utf-8", "replace")
         url = self._url(f"skills/{skill_id}/invoke")
-        with context.span("POST", _http_attributes(url), client=True) as span:
-            if self._host.trace:
-                headers.update(_traceparent())
-            try:
-                reply = await self._client.request("POST", url, headers=headers, body=body, follow=False)
-            except ToolError as error:
-                span.fail(error.code)
-                if isinstance(error, HttpFailed):
-                    self._wake.set()
-                raise
-            span.set_attribute("http.response.status_code", reply.status)
-            if reply.status >= 400:
-                span.fail(str(reply.status))
+        try:
+            reply = await request_in_span(
+                self._client, context, "POST", url, headers=headers, body=body, trace=self._host.trace
+            )
+        except HttpFailed:
+            self._wake.set()
+            raise
         if reply.status == 404:
             self._wake.set()
         result = parse_result(skill_id, reply)
@@ -307,20 +300,3 @@ def _base(url: str) -> WebUrl:
     if "?" in base.target:
         raise ConfigError(f"the URL of a skill host cannot have a query: write {str(base).partition('?')[0]}")
     return base
-
-
-def _http_attributes(url: WebUrl) -> dict[str, Any]:
-    """Return the attributes of an HTTP request. Host and path come from the operator and contain no secrets."""
-    return {
-        "http.request.method": "POST",
-        "server.address": url.host,
-        "server.port": url.port,
-        "url.full": str(url).partition("?")[0],
-    }
-
-
-def _traceparent() -> dict[str, str]:
-    """Return the `traceparent` header of the current span, without baggage."""
-    carrier: dict[str, str] = {}
-    TraceContextTextMapPropagator().inject(carrier)
-    return {name: value for name, value in carrier.items() if name == "traceparent"}

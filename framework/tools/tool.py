@@ -45,7 +45,7 @@ from framework.types.extras import install_command
 from framework.types.http import HttpLimits
 from framework.types.messages import ToolDefinition
 from framework.types.spec import Risk
-from framework.types.strict_json import read_object
+from framework.types.strict_json import content_digest, read_object
 
 
 class ToolSpan(Protocol):
@@ -129,7 +129,7 @@ class Session:
 
 _WITHOUT_DOCSTRINGS = 2
 """Level of optimization from which Python removes docstrings."""
-SourceKind = Literal["builtin", "plugin", "python", "agent", "mcp", "skill", "run"]
+SourceKind = Literal["builtin", "plugin", "python", "agent", "mcp", "skill", "http", "run"]
 """Where a tool comes from; `run`: the engine executes it, on the run itself."""
 Progress = Callable[[float, str], Awaitable[None]]
 
@@ -238,13 +238,15 @@ class Tool:
     preview: Callable[..., str] | None = None
     """Called with the arguments of the function before a person is asked. Returns what the call would change, as text
     for the person, and raises ToolError if the call cannot succeed. Changes nothing; runs in a thread."""
+    wire: str = ""
+    """How calls are sent, as text, if a description determines it: a change of it changes the contract."""
     needs_thread: bool = field(init=False, compare=False, repr=False)
     """Whether the function is not a coroutine function and must run in a thread."""
 
     @property
     def is_external(self) -> bool:
         """Whether a server executes the tool, with its own file system."""
-        return self.source in ("mcp", "skill")
+        return self.source in ("mcp", "skill", "http")
 
     def __post_init__(self) -> None:
         """Validate the declaration. Raise ConfigError if it is invalid."""
@@ -281,8 +283,8 @@ class Tool:
 
     @property
     def contract(self) -> str:
-        """Digest of the tool's definition."""
-        return self.definition.contract
+        """Digest of the tool's definition, and of how its calls are sent."""
+        return content_digest(f"{self.definition.contract} {self.wire}") if self.wire else self.definition.contract
 
     def with_defaults(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments with defaults filled in. Policies are evaluated for these."""

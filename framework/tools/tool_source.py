@@ -1,4 +1,4 @@
-"""The interface of tool servers, and tools built from the descriptions that servers send."""
+"""The interface of tool servers, tools built from the descriptions that servers send, and requests to them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import unicodedata
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Literal, Protocol
 
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from framework.tools.http.client import HttpClient, HttpReply
+from framework.tools.http.urls import WebUrl
 from framework.tools.locations import LocationKind, declared_in_schema
 from framework.tools.schema.arguments import SchemaArguments
 from framework.tools.tool import Tool, ToolContext
-from framework.types.errors import ConfigError
+from framework.types.errors import ConfigError, ToolError
 from framework.types.messages import ToolDefinition
 from framework.types.spec import Risk
 from framework.types.text import shorten
@@ -18,6 +22,7 @@ from framework.types.text import shorten
 MAX_DESCRIPTION_CHARS = 4096
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}(?<!\.)\Z")
 _CONTEXT = "__context__"
+_SERVER_PREFIXES = ("mcp", "skill")
 
 RemoteCall = Callable[[dict[str, Any], ToolContext], Awaitable[Any]]
 """Calls a tool of a server with validated arguments. Raises ToolError for errors that the model can act on."""
@@ -55,8 +60,63 @@ OnChange = Callable[[], None]
 
 
 def source_of(tool: str) -> str:
-    """Return the source in a tool's name, such as `mcp.docs` for `mcp.docs.search` or `mcp.docs.*`."""
-    return ".".join(tool.split(".")[:2])
+    """Return the source in a tool's name: `mcp.docs` for `mcp.docs.search` or `mcp.docs.*`, `billing` of `billing.pay`.
+
+    APIs have no common prefix, so for other tools than those of servers it may be the name of no source.
+    """
+    parts = tool.split(".")
+    return ".".join(parts[:2]) if parts[0] in _SERVER_PREFIXES else parts[0]
+
+
+async def request_in_span(
+    client: HttpClient,
+    context: ToolContext,
+    method: str,
+    url: WebUrl,
+    *,
+    headers: Mapping[str, str],
+    body: bytes | None = None,
+    follow: bool = False,
+    trace: bool = False,
+    template: str | None = None,
+) -> HttpReply:
+    """Send a request of a tool call in a span of its own.
+
+    Args:
+        client: the client of the server.
+        context: the call.
+        method: the HTTP method.
+        url: the URL.
+        headers: the headers.
+        body: the body.
+        follow: whether to follow redirects.
+        trace: whether to send the trace context.
+        template: the path without its arguments, for a URL that contains arguments.
+
+    Raises:
+        ToolError: the request was not sent, or has no response.
+    """
+    attributes = {"http.request.method": method, "server.address": url.host, "server.port": url.port}
+    attributes |= {"url.full": str(url).partition("?")[0]} if template is None else {"url.template": template}
+    with context.span(method, attributes, client=True) as span:
+        try:
+            reply = await client.request(
+                method, url, headers={**headers, **(_traceparent() if trace else {})}, body=body, follow=follow
+            )
+        except ToolError as error:
+            span.fail(error.code)
+            raise
+        span.set_attribute("http.response.status_code", reply.status)
+        if reply.status >= 400:
+            span.fail(str(reply.status))
+    return reply
+
+
+def _traceparent() -> dict[str, str]:
+    """Return the `traceparent` header of the current span, without baggage."""
+    carrier: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(carrier)
+    return {name: value for name, value in carrier.items() if name == "traceparent"}
 
 
 def external_tool(
@@ -65,12 +125,13 @@ def external_tool(
     schema: Mapping[str, Any],
     call: RemoteCall,
     *,
-    source: Literal["mcp", "skill"],
+    source: Literal["mcp", "skill", "http"],
     risk: Risk = "medium",
     idempotent: bool = False,
     timeout: float | None = None,
     paths: Iterable[str] = (),
     urls: Iterable[str] = (),
+    wire: str = "",
 ) -> Tool:
     """Build a tool from a server's description of it.
 
@@ -85,6 +146,7 @@ def external_tool(
         timeout: time limit of a call, in seconds.
         paths: arguments that are paths, in addition to those with `format: path` in the schema.
         urls: arguments that are URLs, in addition to those with `format: uri` in the schema.
+        wire: how calls are sent, as text, if the description determines it.
 
     Raises:
         ConfigError: the name or the schema is invalid.
@@ -107,6 +169,7 @@ def external_tool(
         idempotent=idempotent,
         timeout=timeout,
         source=source,
+        wire=wire,
         paths=_declared("path", paths, arguments.flat),
         urls=_declared("url", urls, arguments.flat),
     )

@@ -1,12 +1,14 @@
-"""Files of tool servers (`plugins/*.yaml`) as typed data: MCP servers and hosts of HTTP skills."""
+"""Files of tool servers (`plugins/*.yaml`) as typed data: MCP servers, hosts of HTTP skills, APIs and HTTP tools."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Iterator
+from typing import Annotated, Any, cast
 
-from pydantic import BeforeValidator, Field, SecretStr, StringConstraints, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, StringConstraints, model_validator
 
 from framework.types.frozen import Duration, Frozen, check_version
+from framework.types.http import Method
 from framework.types.spec import Risk, SourceName, ToolPattern
 
 SkillId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
@@ -85,6 +87,172 @@ class SkillHost(Frozen):
     """Time limit for one request."""
 
 
+DOCUMENTS_FOLDER = "openapi"
+"""Folder of a project with OpenAPI documents."""
+_RESERVED_NAMES = ("agent", "client", "mcp", "result", "skill", "tool")
+"""Prefixes of the names of other tools."""
+
+
+def _not_reserved(name: str) -> str:
+    if name.partition(".")[0] in _RESERVED_NAMES:
+        raise ValueError(f"the names of other tools begin with {name.partition('.')[0]!r}: choose another name")
+    return name
+
+
+def _is_document(place: str) -> str:
+    folder, *parts = place.split("/")
+    is_url = folder in ("http:", "https:") and len(parts) > 1 and parts[0] == "" and parts[1] != ""
+    if not is_url and (folder != DOCUMENTS_FOLDER or not parts or any(part in ("", ".", "..") for part in parts)):
+        raise ValueError(f"expected a file such as {DOCUMENTS_FOLDER}/billing.yaml, or a URL")
+    return place
+
+
+ApiName = Annotated[SourceName, AfterValidator(_not_reserved)]
+HttpToolName = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$", max_length=62),
+    AfterValidator(_not_reserved),
+]
+OperationPattern = Annotated[str, StringConstraints(min_length=1, max_length=500)]
+OperationName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,61}$")]
+
+
+class BasicAuth(Frozen):
+    """User name and password of HTTP basic authentication."""
+
+    username: str
+    """User name."""
+    password: SecretStr
+    """Password."""
+
+
+class ApiAuth(Frozen):
+    """How requests to an API are authenticated: one of two headers. Use `headers`, `query` or `cookies` for others."""
+
+    bearer: SecretStr | None = None
+    """Token sent as `Authorization: Bearer`."""
+    basic: BasicAuth | None = None
+    """Credentials sent as `Authorization: Basic`."""
+
+    @model_validator(mode="after")
+    def _one_scheme(self) -> ApiAuth:
+        if (self.bearer is None) == (self.basic is None):
+            raise ValueError("write either `bearer` or `basic`")
+        return self
+
+
+class _ApiRequests(Frozen):
+    """What the file adds to each request. The model sees none of it."""
+
+    auth: ApiAuth | None = None
+    """Authentication of every request."""
+    headers: dict[str, SecretStr] = {}
+    """HTTP headers sent with every request."""
+    cookies: dict[str, SecretStr] = {}
+    """Cookies sent with every request."""
+    timeout: Duration = Field(default=30.0, validate_default=False)
+    """Time limit for one request."""
+    max_bytes: Annotated[int, Field(gt=0, le=100_000_000)] = 1_000_000
+    """Maximum size of a response after decompression; the rest is cut off."""
+
+
+class OpenApi(_ApiRequests):
+    """An HTTP API that an OpenAPI document describes. Its tools are named `<api>.<operation>`."""
+
+    document: Annotated[str, StringConstraints(max_length=2000), AfterValidator(_is_document)]
+    """The document, OpenAPI 3.0 or 3.1 as YAML or JSON: a file below `openapi/`, or a URL."""
+    base_url: HttpUrl
+    """URL that the paths of the document follow, such as `https://api.example.com/v1`. Its `servers` are not used."""
+    query: dict[str, SecretStr] = {}
+    """Query parameters sent with every request, such as an API key. The model cannot set them."""
+    operations: tuple[OperationPattern, ...] = ("*",)
+    """Globs of the operations to use, by operation id, tool name or `METHOD /path`. Default: all that are not
+    deprecated."""
+    names: dict[OperationPattern, OperationName] = {}
+    """Names of tools, by operation id or `METHOD /path`. Default: the operation id, or method and path."""
+    risk: Risk | dict[OperationPattern, Risk] = {}
+    """Risk of all operations, or by glob; the last glob that matches applies. Default: by method, `low` for GET and
+    HEAD, `high` for DELETE, else `medium`."""
+    idempotent: tuple[OperationPattern, ...] = ()
+    """Globs of operations whose repetition has no further effect, in addition to GET, HEAD, PUT and DELETE."""
+    deprecated: bool = False
+    """Whether to use deprecated operations."""
+    refresh: Duration = Field(default=3600.0, validate_default=False)
+    """Time between two requests for a document with a URL."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the document is a file of the project."""
+        return self.document.startswith(DOCUMENTS_FOLDER + "/")
+
+
+HttpParameters = dict[ArgumentName, dict[str, Any]]
+
+
+class HttpTool(_ApiRequests):
+    """A tool that sends one HTTP request."""
+
+    get: HttpUrl | None = None
+    """URL of a GET request. Parameters of the path are in braces: `https://api.example.com/people/{id}`."""
+    head: HttpUrl | None = None
+    """URL of a HEAD request."""
+    post: HttpUrl | None = None
+    """URL of a POST request."""
+    put: HttpUrl | None = None
+    """URL of a PUT request."""
+    patch: HttpUrl | None = None
+    """URL of a PATCH request."""
+    delete: HttpUrl | None = None
+    """URL of a DELETE request."""
+    description: str = ""
+    """Description for the model. Default: method and URL."""
+    path: HttpParameters = {}
+    """JSON Schemas of path parameters by name. Default: a string. Each is required."""
+    query: HttpParameters = {}
+    """JSON Schemas of query parameters by name, with `required: true` for those that a call must have."""
+    json_body: HttpParameters = Field(default={}, alias="json")
+    """JSON Schemas of the properties of a JSON body, in the same form."""
+    form: HttpParameters = {}
+    """JSON Schemas of the fields of an `application/x-www-form-urlencoded` body."""
+    multipart: HttpParameters = {}
+    """JSON Schemas of the parts of a `multipart/form-data` body."""
+    result: Annotated[str, StringConstraints(max_length=2000)] = ""
+    """JMESPath expression that selects the result from a JSON response. Default: all of it."""
+    risk: Risk | None = None
+    """Risk of a call. Default: by method, `low` for GET and HEAD, `high` for DELETE, else `medium`."""
+    idempotent: bool | None = None
+    """Whether repeating a call has no further effect. Default: true for GET, HEAD, PUT and DELETE."""
+
+    @property
+    def request(self) -> tuple[Method, str]:
+        """Method and URL."""
+        return next(self._requests())
+
+    @property
+    def body(self) -> tuple[str, HttpParameters] | None:
+        """Kind of the body, and the schemas of its properties; None without a body."""
+        bodies = {"json": self.json_body, "form": self.form, "multipart": self.multipart}
+        return next(((kind, fields) for kind, fields in bodies.items() if fields), None)
+
+    def _requests(self) -> Iterator[tuple[Method, str]]:
+        for method in ("get", "head", "post", "put", "patch", "delete"):
+            if (url := getattr(self, method)) is not None:
+                yield cast("Method", method.upper()), url
+
+    @model_validator(mode="after")
+    def _one_request(self) -> HttpTool:
+        if len(list(self._requests())) != 1:
+            raise ValueError("write one URL, with its method as the key: get, head, post, put, patch or delete")
+        if len([kind for kind in (self.json_body, self.form, self.multipart) if kind]) > 1:
+            raise ValueError("write one of `json`, `form` and `multipart`")
+        if self.body and self.request[0] in ("GET", "HEAD"):
+            raise ValueError(f"a {self.request[0]} request has no body")
+        names = [name for fields in (self.path, self.query, (self.body or ("", {}))[1]) for name in fields]
+        if len(names) != len(set(names)):
+            raise ValueError("two parameters have the same name")
+        return self
+
+
 class Sources(Frozen):
     """A file of tool servers."""
 
@@ -94,3 +262,7 @@ class Sources(Frozen):
     """MCP servers, by name."""
     skill_hosts: dict[SourceName, SkillHost] = {}
     """Skill hosts, by name."""
+    openapi: dict[ApiName, OpenApi] = {}
+    """APIs that OpenAPI documents describe, by name."""
+    http_tools: dict[HttpToolName, HttpTool] = {}
+    """Tools that send one HTTP request each, by name."""

@@ -497,8 +497,8 @@ def _tools_for_rules(spec: AgentSpec, document: Document, context: CompileContex
 
 
 def _is_pinned(spec: AgentSpec, tool: str) -> bool:
-    """Return whether the agent refuses MCP tools whose definition has changed since they were accepted."""
-    policy = spec.mcp_policy.get(tool.split(".")[1])
+    """Return whether the agent refuses tools whose definition has changed since they were accepted."""
+    policy = spec.mcp_policy.get(tool.split(".")[1]) if tool.startswith("mcp.") else None
     return policy is None or policy.pin == "block"
 
 

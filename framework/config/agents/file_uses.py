@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from framework.config.agents.compile import Agent, template_names
+from framework.config.files.snapshot import PLUGINS
 from framework.config.templates.prompt_check import (
     OWN_VARIABLE_TEXTS,
     PLAN_TEMPLATE,
@@ -18,9 +19,9 @@ from framework.tools.plugins.loader import plugins_of
 from framework.types.spec import TemplateRef
 from framework.types.text import shorten
 
-_SOURCES: Mapping[str, str] = {"mcp_servers": "mcp", "skill_hosts": "skill"}
-"""Sections of files of tool servers, with the prefix of the tools that they declare."""
-
+_SOURCES: Mapping[str, str] = {"mcp_servers": "mcp.", "skill_hosts": "skill.", "openapi": ""}
+"""Sections of files of tool servers, with what precedes the name of an entry in the names of its tools."""
+_HTTP_TOOLS = "http_tools"
 _MAX_VALUE_CHARS = 60
 
 
@@ -67,14 +68,15 @@ def _server_files(agent: Agent, servers: Mapping[str, tuple[str, ...]]) -> Itera
 
 def _tool_prefixes(path: str, source: bytes) -> tuple[str, ...]:
     """Return the prefixes of the tools that a file of tool servers declares; empty for other files."""
-    if b"mcp_servers" not in source and b"skill_hosts" not in source:
+    if not path.startswith(PLUGINS + "/") or not any(name.encode() in source for name in (*_SOURCES, _HTTP_TOOLS)):
         return ()
     try:
         data = read_document(path, source).data
     except DocumentError:
         return ()
-    sections = ((prefix, data.get(section)) for section, prefix in _SOURCES.items())
-    return tuple(f"{prefix}.{name}." for prefix, names in sections if isinstance(names, dict) for name in names)
+    sections = [(f"{prefix}{{}}.", data.get(section)) for section, prefix in _SOURCES.items()]
+    sections.append(("{}", data.get(_HTTP_TOOLS)))
+    return tuple(form.format(name) for form, names in sections if isinstance(names, dict) for name in names)
 
 
 def template_variables(agents: Mapping[str, Agent], template: str) -> list[TemplateVariable]:

@@ -12,6 +12,7 @@ from framework.config.agents.toolbox import Toolbox
 from framework.config.files.snapshot import source_digest
 from framework.config.templates.prompts import Prompts
 from framework.config.yaml.document import Document
+from framework.tools.tool_source import source_of
 from framework.tools.toolset import filter_tools
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec
@@ -63,9 +64,9 @@ class LinkContext:
         """Return the state of tool servers that affects whether an agent is valid and which tools it is offered."""
         external = self.toolbox.external
         drifted = sorted(external.drifted.intersection(tools))
-        if not spec.mcp_policy and not any(
-            pattern.startswith(("mcp.", "skill.")) for pattern in spec.skill_policy.allow
-        ):
+        sources = {source_of(pattern) for pattern in spec.skill_policy.allow}
+        servers = (source for source in sources if source.startswith(("mcp.", "skill.")))
+        if not spec.mcp_policy and not any(servers) and sources.isdisjoint((*external.declared, *external.unavailable)):
             return drifted
         return [*sorted(external.declared), *sorted(external.unavailable), *drifted]
 

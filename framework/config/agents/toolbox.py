@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from inspect import unwrap
 from pathlib import Path
 from threading import Event
+from types import MappingProxyType
 
 from pydantic import ValidationError
 
@@ -27,9 +28,11 @@ from framework.config.yaml.parse import (
     validation_problems,
 )
 from framework.telemetry.redact import places
-from framework.tools.connection_pool import ConnectionPool, PooledSource
+from framework.tools.connection_pool import ConnectionPool, PooledSource, SourceConfig
 from framework.tools.contracts import ContractChange, Contracts
 from framework.tools.declaration import Extension
+from framework.tools.openapi.operations import Fault
+from framework.tools.openapi.source import ApiSource, BuiltApi, build_api, build_http_tool
 from framework.tools.plugins.loader import Plugin, PluginError, PluginLoader
 from framework.tools.plugins.modules import is_plugin, plugin_files
 from framework.tools.plugins.trial import TrialNotStarted, try_plugins
@@ -40,7 +43,8 @@ from framework.types.errors import ConfigError
 from framework.types.extras import install_command, needs_only_extras
 from framework.types.problem import Problem
 from framework.types.redact import redact
-from framework.types.tool_servers import McpServer, SkillHost, Sources
+from framework.types.strict_json import bytes_digest
+from framework.types.tool_servers import HttpTool, McpServer, OpenApi, SkillHost, Sources
 
 log = logging.getLogger(__name__)
 
@@ -73,11 +77,11 @@ _SUFFIXES = (".yaml", ".yml")
 
 @dataclass(frozen=True, slots=True)
 class DeclaredSource:
-    """The declaration of one MCP server or skill host."""
+    """The declaration of one MCP server, skill host, API or HTTP tool."""
 
     name: str
-    """The prefix of its tool names: `mcp.docs`, `skill.files`."""
-    config: McpServer | SkillHost
+    """The prefix of its tool names: `mcp.docs`, `skill.files`, `billing`; of an HTTP tool, its name."""
+    config: McpServer | SkillHost | OpenApi | HttpTool
     document: Document
     path: tuple[str, str]
 
@@ -86,6 +90,11 @@ class DeclaredSource:
         problem = self.document.problem(self.path, message, at_key=True)
         return problem.model_copy(update={"severity": "warning", "excerpt": None})
 
+    def error(self, message: str, *keys: str) -> Problem:
+        """Return an error at the line of the declaration, or of a key of it."""
+        problem = self.document.problem((*self.path, *keys), f"{self.name}: {message}", at_key=not keys)
+        return problem.model_copy(update={"excerpt": None})
+
 
 @dataclass(frozen=True, slots=True)
 class SourceFiles:
@@ -93,35 +102,86 @@ class SourceFiles:
 
     declared: Mapping[str, DeclaredSource]
     problems: tuple[Problem, ...] = ()
+    described: Mapping[str, DescribedTools] = field(default_factory=dict)
+    """The tools that the files describe, by the name of the source."""
 
     @property
-    def configs(self) -> dict[str, McpServer | SkillHost]:
-        """The configurations by name."""
-        return {name: source.config for name, source in self.declared.items()}
+    def configs(self) -> dict[str, SourceConfig]:
+        """The configurations, by name, of the sources that must be contacted."""
+        configs = ((name, source.config) for name, source in self.declared.items() if name not in self.described)
+        return {name: config for name, config in configs if not isinstance(config, HttpTool)}
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedTools:
+    """The tools of an API whose document is a file, or one HTTP tool."""
+
+    made_from: tuple[HttpTool | OpenApi, bytes | None]
+    """The entry, and the document; None without one."""
+    number: int
+    """Number that distinguishes it from earlier versions."""
+    built: BuiltApi = field(default_factory=BuiltApi)
+    faults: tuple[Fault, ...] = ()
+    """Why the tools are not those of the current files, or why some are missing."""
+    document: str = ""
+    """Digest of the document that the tools are of, if the current one is usable."""
+
+    def problems(self, source: DeclaredSource) -> Iterator[Problem]:
+        """Yield the faults at the line of the document, or at the entry. A single operation is only a warning."""
+        config = source.config
+        is_warning = bool(self.document)
+        for fault in self.faults:
+            if fault.line is not None and isinstance(config, OpenApi):
+                path, severity = config.document, "warning" if is_warning else "error"
+                yield Problem.model_validate(
+                    {"path": path, "line": fault.line, "message": fault.message, "severity": severity}
+                )
+            else:
+                yield source.problem(f"{source.name}: {fault.message}") if is_warning else source.error(fault.message)
+
+
+_ReadFile = tuple[bytes, tuple[DeclaredSource, ...], tuple[Problem, ...]]
+"""The bytes of a file, the sources that it declares, and its problems."""
+
+
+def _read_file(path: str, content: bytes, before: _ReadFile | None) -> _ReadFile:
+    """Read a file. An invalid one keeps its last valid declarations."""
+    last_valid = before[1] if before else ()
+    try:
+        return content, tuple(read_sources(path, content, os.environ)), ()
+    except ParseError as error:
+        return content, last_valid, error.problems
+    except Exception as error:  # noqa: BLE001 - one file must not keep the others from being read
+        return content, last_valid, (problem_from_exception(path, error),)
 
 
 class SourceCache:
     """Reads the files when their bytes change. An invalid file keeps its last valid declarations."""
 
     def __init__(self) -> None:
-        self._read: dict[str, tuple[bytes, tuple[DeclaredSource, ...], tuple[Problem, ...]]] = {}
+        self._read: dict[str, _ReadFile] = {}
+        self._described: dict[str, DescribedTools] = {}
+        self._builds = 0
 
-    def read(self, files: Mapping[str, bytes], unreadable: Mapping[str, Problem]) -> SourceFiles:
-        """Return the sources that these files declare. For duplicate names, the first file by path wins."""
+    def read(
+        self,
+        files: Mapping[str, bytes],
+        unreadable: Mapping[str, Problem],
+        documents: Mapping[str, bytes] = MappingProxyType({}),
+    ) -> SourceFiles:
+        """Return the sources that these files declare. For duplicate names, the first file by path wins.
+
+        Args:
+            files: files of plugins, by path.
+            unreadable: files of plugins and documents that cannot be read, by path.
+            documents: documents of APIs, by path.
+        """
         before, self._read = self._read, {}
         for path in [path for path in unreadable if path in before]:
             self._read[path] = (b"", before[path][1], ())  # the snapshot reports the reason
         for path in (path for path in files if path.endswith(_SUFFIXES)):
             cached = before.get(path)
-            if cached and cached[0] == files[path]:
-                self._read[path] = cached
-                continue
-            try:
-                self._read[path] = files[path], tuple(read_sources(path, files[path], os.environ)), ()
-            except ParseError as error:
-                self._read[path] = files[path], cached[1] if cached else (), error.problems
-            except Exception as error:  # noqa: BLE001 - one file must not keep the others from being read
-                self._read[path] = files[path], cached[1] if cached else (), (problem_from_exception(path, error),)
+            self._read[path] = cached if cached and cached[0] == files[path] else _read_file(path, files[path], cached)
         declared: dict[str, DeclaredSource] = {}
         problems: list[Problem] = []
         for _, (_, sources, errors) in sorted(self._read.items()):
@@ -132,7 +192,53 @@ class SourceCache:
                     problems.append(source.document.problem(source.path, message, at_key=True))
                 else:
                     declared[source.name] = source
-        return SourceFiles(declared, tuple(problems))
+        self._described = self._described_tools(declared, documents, unreadable)
+        for name, described in self._described.items():
+            problems.extend(described.problems(declared[name]))
+        return SourceFiles(declared, tuple(problems), self._described)
+
+    def _described_tools(
+        self,
+        declared: Mapping[str, DeclaredSource],
+        documents: Mapping[str, bytes],
+        unreadable: Mapping[str, Problem],
+    ) -> dict[str, DescribedTools]:
+        """Return the tools that files describe. Those of entries and documents that did not change are the same."""
+        found = {}
+        for name, source in declared.items():
+            config = source.config
+            if isinstance(config, HttpTool) or (isinstance(config, OpenApi) and config.is_local):
+                document = documents.get(config.document) if isinstance(config, OpenApi) else None
+                before = self._described.get(name)
+                if before is None or before.made_from != (config, document):
+                    self._builds += 1
+                    before = _describe(name, config, document, before, self._builds)
+                found[name] = before
+                if isinstance(config, OpenApi) and config.document in unreadable:  # the snapshot reports the reason
+                    found[name] = replace(before, faults=())
+        return found
+
+
+def _describe(
+    name: str, config: HttpTool | OpenApi, document: bytes | None, before: DescribedTools | None, number: int
+) -> DescribedTools:
+    """Build the tools of an entry. If its document cannot be used, those of its last good version remain."""
+    made_from = (config, document)
+    last_good = before.built if before and before.made_from[0] == config else BuiltApi()
+    try:
+        if isinstance(config, HttpTool):
+            return DescribedTools(made_from, number, BuiltApi((build_http_tool(name, config),)))
+        if document is None:
+            return DescribedTools(made_from, number, last_good, (Fault(f"there is no file {config.document}"),))
+        built = build_api(name, config, document, last_good)
+    except ConfigError as error:
+        return DescribedTools(made_from, number, last_good, (Fault(error.message),))
+    except Exception as error:  # noqa: BLE001 - one document must not keep the others from being read
+        message = problem_from_exception(name, error).message
+        return DescribedTools(made_from, number, last_good, (Fault(message),))
+    if not built.is_usable:
+        return DescribedTools(made_from, number, last_good, built.faults)
+    return DescribedTools(made_from, number, built, built.faults, bytes_digest(document))
 
 
 def read_sources(path: str, source: bytes, environ: Mapping[str, str]) -> Iterator[DeclaredSource]:
@@ -156,6 +262,10 @@ def read_sources(path: str, source: bytes, environ: Mapping[str, str]) -> Iterat
         yield DeclaredSource(f"mcp.{name}", server, document, ("mcp_servers", name))
     for name, host in sources.skill_hosts.items():
         yield DeclaredSource(f"skill.{name}", host, document, ("skill_hosts", name))
+    for name, api in sources.openapi.items():
+        yield DeclaredSource(name, api, document, ("openapi", name))
+    for name, tool in sources.http_tools.items():
+        yield DeclaredSource(name, tool, document, ("http_tools", name))
 
 
 _MCP_PREFIX = "mcp."
@@ -215,26 +325,49 @@ async def discover(
         starting: wait until each source is connected or has failed. Otherwise wait a few seconds at most.
     """
     declared = {name: one.document.place(one.path) for name, one in files.declared.items()}
-    if pool is None:
-        names, problems = frozenset(declared), (*files.problems, *_without_sdk(files.declared))
-        return ExternalTools(declared, not_contacted=names, unavailable=names, problems=problems)
-    opened = await pool.open(files.configs, None if starting else EDIT_WAIT_SECONDS)
-    tools = [tool for one in opened for tool in one.source.tools]
-    rated = [one.name for one in opened if isinstance(one.config, McpServer) and one.config.risk]
-    compared = contracts.compare([tool for tool in tools if tool.name.startswith(_MCP_PREFIX)], rated) if tools else []
-    accepted = {tool.name: tool for tool, _ in compared}
+    opened = await pool.open(files.configs, None if starting else EDIT_WAIT_SECONDS) if pool else []
+    rejected = pool.rejected if pool else {}
+    tools = [tool for one in files.described.values() for tool in one.built.tools]
+    tools += [tool for one in opened for tool in one.source.tools]
+    accepted, changes = _compared(files, opened, tools, contracts, record=pool is not None)
     tools = [accepted.get(tool.name, tool) for tool in tools]
-    changes = {tool.name: change for tool, change in compared if change}
     faulty = {one.name for one in opened if one.source.faults and not one.source.tools}
+    faulty |= {name for name, one in files.described.items() if not one.built.tools}
+    silent = frozenset() if pool else frozenset(files.configs)
     return ExternalTools(
         declared,
         {one.name: one for one in opened},
         tuple(tools),
-        _digests(opened, accepted),
-        frozenset({*pool.rejected, *faulty, *(one.name for one in opened if not _is_known(one))}),
+        _digests(files.described.values(), opened, accepted),
+        frozenset({*silent, *rejected, *faulty, *(one.name for one in opened if not _is_known(one))}),
         frozenset(name for name, change in changes.items() if change != "lower risk"),
-        (*files.problems, *_problems(files.declared, opened, pool.rejected, changes)),
+        (
+            *files.problems,
+            *(_without_sdk(files.declared) if pool is None else ()),
+            *_problems(files.declared, opened, rejected, changes),
+        ),
+        silent,
     )
+
+
+def _compared(
+    files: SourceFiles, opened: Iterable[PooledSource], tools: Iterable[Tool], contracts: Contracts, *, record: bool
+) -> tuple[dict[str, Tool], dict[str, ContractChange]]:
+    """Compare the tools whose definitions come from others with the accepted ones: those of MCP servers and APIs.
+
+    Returns:
+        The tools with accepted properties, and the changes that wait, both by name.
+    """
+    rated = [one.name for one in opened if isinstance(one.config, McpServer) and one.config.risk]
+    documents = {name: one.document for name, one in files.described.items()}
+    documents |= {one.name: one.source.document for one in opened if isinstance(one.source, ApiSource)}
+    apis = {f"{name}." for name, one in files.declared.items() if isinstance(one.config, OpenApi)}
+    described = [tool for tool in tools if tool.name.startswith((_MCP_PREFIX, *apis))]
+    pinned = [tool for tool in described if tool.name not in files.declared]  # an HTTP tool is the project's own
+    documents = {name: digest for name, digest in documents.items() if digest}
+    compared = contracts.compare(pinned, rated, documents, record=record) if pinned else []
+    changes = {tool.name: change for tool, change in compared if change}
+    return {tool.name: tool for tool, _ in compared}, changes
 
 
 def _without_sdk(declared: Mapping[str, DeclaredSource]) -> Iterator[Problem]:
@@ -249,11 +382,15 @@ def _is_known(one: PooledSource) -> bool:
     return bool(one.source.tools or one.source.faults or one.is_started)
 
 
-def _digests(opened: Iterable[PooledSource], accepted: Mapping[str, Tool]) -> Mapping[str, str]:
+def _digests(
+    described: Iterable[DescribedTools], opened: Iterable[PooledSource], accepted: Mapping[str, Tool]
+) -> Mapping[str, str]:
+    numbered = [(f"file {one.number}", one.built.tools) for one in described]
+    numbered += [(str(one.number), one.source.tools) for one in opened]
     digests = {}
-    for one in opened:
-        for tool in (accepted.get(tool.name, tool) for tool in one.source.tools):
-            digests[tool.name] = f"{one.number} {tool.contract} {tool.risk} {tool.idempotent} {tool.timeout}"
+    for number, tools in numbered:
+        for tool in (accepted.get(tool.name, tool) for tool in tools):
+            digests[tool.name] = f"{number} {tool.contract} {tool.risk} {tool.idempotent} {tool.timeout}"
     return digests
 
 

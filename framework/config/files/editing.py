@@ -18,7 +18,7 @@ from secrets import token_hex
 from shutil import copymode
 
 from framework.config.files.scanner import is_read_below
-from framework.config.files.snapshot import AGENTS, PROJECT_FOLDERS, PROMPTS, source_digest
+from framework.config.files.snapshot import AGENTS, PLUGINS, PROJECT_FOLDERS, PROMPTS, source_digest
 from framework.config.overlay import is_settings_file
 from framework.config.yaml.document import MAX_DOCUMENT_BYTES
 
@@ -66,7 +66,8 @@ def edit_refusal(path: str, single_file: str | None = None) -> str | None:
     if is_settings_file(path):
         return "settings are edited on the server's machine only: they contain keys, and decide who may edit"
     if top in PROJECT_FOLDERS and top not in EDITABLE_FOLDERS:
-        return "plugins are code: they are edited on the server's machine only"
+        kind = "plugins are code" if top == PLUGINS else "documents of APIs decide what tools do"
+        return f"{kind}: they are edited on the server's machine only"
     if not single_file and top in EDITABLE_FOLDERS and _is_plain(below) and is_read_below(below, PROJECT_FOLDERS[top]):
         return None
     expected = single_file or f"{AGENTS}/NAME.yaml, or {PROMPTS}/NAME.j2"

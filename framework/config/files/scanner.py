@@ -12,6 +12,7 @@ from operator import attrgetter, itemgetter
 from pathlib import Path
 
 from framework.config.files.snapshot import (
+    API_DOCUMENTS,
     PROJECT_FOLDERS,
     TEST_SUFFIXES,
     Cases,
@@ -21,6 +22,7 @@ from framework.config.files.snapshot import (
 )
 from framework.config.overlay import settings_files
 from framework.config.yaml.document import MAX_DOCUMENT_BYTES
+from framework.tools.openapi.document import MAX_API_DOCUMENT_BYTES
 from framework.types.problem import Problem
 
 _MAX_ATTEMPTS, _RETRY_SECONDS = 5, 0.005
@@ -141,11 +143,11 @@ def _link_target(path: str, folder: str) -> Path:
     return target.relative_to(base)
 
 
-def read_consistent(path: str) -> tuple[bytes, Fingerprint]:
+def read_consistent(path: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> tuple[bytes, Fingerprint]:
     """Read a file as it was at one moment.
 
     Raises:
-        OSError: the file cannot be read, is not a regular file, is larger than `MAX_DOCUMENT_BYTES`, or kept changing.
+        OSError: the file cannot be read, is not a regular file, is larger than `max_bytes`, or kept changing.
     """
     for attempt in range(_MAX_ATTEMPTS):
         if attempt:
@@ -156,21 +158,21 @@ def read_consistent(path: str) -> tuple[bytes, Fingerprint]:
             before = os.fstat(descriptor)
             if not stat.S_ISREG(before.st_mode):
                 raise OSError(errno.EINVAL, "not a regular file")
-            source = _read(descriptor)
+            source = _read(descriptor, max_bytes)
             after = os.fstat(descriptor)
         finally:
             os.close(descriptor)
-        if len(source) > MAX_DOCUMENT_BYTES:
-            raise OSError(errno.EFBIG, f"larger than {MAX_DOCUMENT_BYTES} bytes")
+        if len(source) > max_bytes:
+            raise OSError(errno.EFBIG, f"larger than {max_bytes} bytes")
         if fingerprint(before) == fingerprint(after) and len(source) == after.st_size:
             return source, fingerprint(after)
     raise OSError(errno.EBUSY, "still being written")
 
 
-def _read(descriptor: int) -> bytes:
+def _read(descriptor: int, max_bytes: int) -> bytes:
     """Read the whole file, or one byte more than allowed."""
     parts: list[bytes] = []
-    remaining = MAX_DOCUMENT_BYTES + 1
+    remaining = max_bytes + 1
     while remaining and (part := os.read(descriptor, remaining)):
         parts.append(part)
         remaining -= len(part)
@@ -324,7 +326,8 @@ class Scanner:
             if isinstance(status, OSError):
                 raise status
             began = time.time_ns()
-            source, version = read_consistent(path)
+            is_api = name.startswith(API_DOCUMENTS + "/")
+            source, version = read_consistent(path, MAX_API_DOCUMENT_BYTES) if is_api else read_consistent(path)
             known = (self._last.files if self._last else self._known).get(name)
             if known == source:
                 source = known

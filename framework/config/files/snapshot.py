@@ -10,12 +10,15 @@ from itertools import islice
 
 from framework.config.overlay import is_settings_file
 from framework.types.problem import Problem
+from framework.types.tool_servers import DOCUMENTS_FOLDER
 
 AGENTS, PROMPTS, PLUGINS = "agents.d", "prompts", "plugins"
+API_DOCUMENTS = DOCUMENTS_FOLDER
 PROJECT_FOLDERS: Mapping[str, tuple[str, ...]] = {
     AGENTS: (".yaml", ".yml"),
     PROMPTS: (".j2",),
     PLUGINS: (".py", ".yaml", ".yml"),
+    API_DOCUMENTS: (".yaml", ".yml", ".json"),
 }
 """The watched folders, and the suffixes of the files that are read in each."""
 TEST_SUFFIXES = (".test.yaml", ".test.yml")

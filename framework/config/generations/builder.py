@@ -37,7 +37,7 @@ from framework.config.agents.toolbox import (
     find_problems,
     problem_from_exception,
 )
-from framework.config.files.snapshot import AGENTS, PLUGINS, PROMPTS, Snapshot, source_digest
+from framework.config.files.snapshot import AGENTS, API_DOCUMENTS, PLUGINS, PROMPTS, Snapshot, source_digest
 from framework.config.generations.generation import Generation
 from framework.config.generations.reload_effects import SettingsFile
 from framework.config.overlay import SETTINGS_FILE, SettingsSource, is_settings_file, settings_source
@@ -124,9 +124,10 @@ class GenerationBuilder:
         return tuple(one.plugin for one in loaded.values() if one.plugin)
 
     def sources(self, snapshot: Snapshot) -> SourceFiles:
-        """Return the tool servers that a snapshot declares."""
+        """Return the tool servers and HTTP tools that a snapshot declares."""
         with self._lock:
-            return self._sources.read(snapshot.files_in(PLUGINS), snapshot.unreadable(PLUGINS, ()))
+            unreadable = snapshot.unreadable(PLUGINS, ()) | snapshot.unreadable(API_DOCUMENTS, ())
+            return self._sources.read(snapshot.files_in(PLUGINS), unreadable, snapshot.files_in(API_DOCUMENTS))
 
     def build(self, snapshot: Snapshot, previous: Generation, external: ExternalTools) -> Generation:
         """Build the generation after `previous`. Its `problems` contain every file that was not usable."""

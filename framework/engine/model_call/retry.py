@@ -330,10 +330,12 @@ class _Attempt:
         blamed = blamed_tool(error.message, self.request.tools) if error.error_type in _REJECTED else None
         if blamed is not None:
             agent = self.caller.agent
-            tool, place = agent.toolset.tools.get(blamed.name), agent.place("skill_policy")
-            origin = self.caller.sources.get(source_of(blamed.name)) or (defined_at(tool) if tool else "")
+            tool, policy = agent.toolset.tools.get(blamed.name), agent.place("skill_policy")
+            declared = self.caller.sources
+            place = declared.get(blamed.name) or declared.get(source_of(blamed.name))
+            origin = place or (defined_at(tool) if tool else "")
             named = f"{blamed.name} ({origin})" if origin else blamed.name
-            advice = f"this is about the tool {named}: leave it out with tools.deny ({place})"
+            advice = f"this is about the tool {named}: leave it out with tools.deny ({policy})"
             error.args = (f"{error.message}; {advice}",)
 
     # --- usage

@@ -20,6 +20,7 @@ from framework.telemetry import names
 from framework.telemetry.spans import NOOP_SPAN, current_span
 from framework.tools.builtin.results import RESULT_READ, RESULT_SEARCH, next_line
 from framework.tools.tool import Tool
+from framework.tools.tool_source import source_of
 from framework.types.errors import ToolError
 from framework.types.events import ToolFinished
 from framework.types.file import File
@@ -383,8 +384,8 @@ class ToolTrace:
             attributes[names.TOOL_RISK] = tool.risk
             attributes[names.TOOL_TYPE] = "function"
             attributes[names.TOOL_DESCRIPTION] = tool.definition.summary
-            if tool.source in ("mcp", "skill"):
-                attributes[names.TOOL_SERVER] = tool.name.split(".")[1]
+            if tool.is_external:
+                attributes[names.TOOL_SERVER] = source_of(tool.name).rpartition(".")[2]
             if tool.source == "mcp":
                 attributes[names.MCP_METHOD] = "tools/call"
         return attributes

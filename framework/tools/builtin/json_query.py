@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from framework.tools.builtin.files import format_size
 from framework.tools.child_processes import child_environment, isolated_python
 from framework.tools.files import open_file, readable_parts
 from framework.tools.tool import ToolContext, tool
-from framework.types.errors import ToolError
+from framework.types.errors import ConfigError, ToolError
 
 MAX_DATA_BYTES = 10 * 1024 * 1024
 _MAX_EXPRESSION_CHARS = 2_000
@@ -37,10 +38,7 @@ def json_transform(expression: str, data: str | None = None, path: str | None = 
     text = data if data is not None else _content(context, path or "")
     if len(text) > MAX_DATA_BYTES:
         raise ToolError(f"the data is larger than {format_size(MAX_DATA_BYTES)}")
-    answer = _evaluate(expression, text)
-    if "error" in answer:
-        raise ToolError(answer["error"])
-    result = json.loads(answer["result"])
+    result = evaluate_jmespath(expression, text)
     return "null: the expression matches nothing in the data" if result is None else result
 
 
@@ -53,7 +51,16 @@ def _content(context: ToolContext, path: str) -> str:
         raise ToolError(f"the file is not UTF-8 text (at byte {error.start + 1})") from None
 
 
-def _evaluate(expression: str, data: str) -> dict[str, str]:
+def check_jmespath(expression: str) -> None:
+    """Raise ConfigError if an expression of the operator is invalid."""
+    try:
+        import_module("jmespath").compile(expression)  # takes 0.1 s to import
+    except ValueError as error:
+        raise ConfigError(f"not a JMESPath expression: {' '.join(str(error).split())}") from None
+
+
+def evaluate_jmespath(expression: str, data: str) -> Any:
+    """Return the result of an expression for JSON text, within limits; raise ToolError. Blocks until it is known."""
     request = json.dumps({"expression": expression, "data": data})
     try:
         process = subprocess.run(
@@ -72,4 +79,6 @@ def _evaluate(expression: str, data: str) -> dict[str, str]:
         reason = process.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
         raise ToolError(f"the expression could not be evaluated: {reason}")
     answer: dict[str, str] = json.loads(process.stdout)
-    return answer
+    if "error" in answer:
+        raise ToolError(answer["error"])
+    return json.loads(answer["result"])

@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 from urllib.parse import urljoin
 
 from framework.tools.http.urls import UrlRefused, WebUrl, parse_canonical_url, parse_http_url, refuse_ambiguous_path
 from framework.types.errors import ToolError
-from framework.types.http import HttpLimits, Method
+from framework.types.http import HttpLimits
 
 if TYPE_CHECKING:
     import httpcore2
@@ -238,18 +238,23 @@ class HttpClient:
         """
         self._limits = limits
         self._network = CheckedNetwork(limits, resolver)
+        self._only = ""
+        """The only server, if the operator chose one."""
 
     @classmethod
-    def to(cls, server: str | WebUrl, *, timeout: float = 20.0) -> HttpClient:
+    def to(cls, server: str | WebUrl, *, timeout: float = 20.0, **more: Any) -> HttpClient:
         """Return a client for one server that the operator chose, not a model; it may be on a private network.
+
+        `more` are other limits of `HttpLimits`; by default, GET and POST requests are allowed.
 
         Raises:
             UrlRefused: the URL is not a plain http(s) URL.
         """
         url = parse_http_url(server) if isinstance(server, str) else server
-        server_only = (f"{url.url_host}:{url.port}",)
-        methods: tuple[Method, ...] = ("GET", "POST")
-        return cls(HttpLimits(domains=server_only, methods=methods, private_networks=_EVERYWHERE, timeout=timeout))
+        limits = {"methods": ("GET", "POST"), "private_networks": _EVERYWHERE, "timeout": timeout} | more
+        client = cls(HttpLimits(domains=(f"{url.url_host}:{url.port}",), **limits))
+        client._only = url.origin
+        return client
 
     async def request(
         self,
@@ -312,6 +317,8 @@ class HttpClient:
             line = f"tools: {{http: {{methods: [{listed}]}}}}"
             raise HttpRefused(f"tools may not send {method} requests: to allow it, write in agentsd.yaml: {line}")
         if not any(_entry_matches(entry, url) for entry in self._limits.domains):
+            if self._only:
+                raise HttpRefused(f"{self._only} redirects to {url.origin}, which is another server: it is not called")
             entry = url.url_host if url.port in {80, 443} else f"{url.url_host}:{url.port}"
             listed = ", ".join(self._limits.domains) or "none"
             line = f'tools: {{http: {{domains: ["{entry}"]}}}}'

@@ -1,0 +1,268 @@
+"""Reads OpenAPI documents: data with line numbers, and references.
+
+The documents are untrusted, and much larger than the project's own files: some have 13 MB.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+from urllib.parse import unquote
+
+import yaml
+from yaml.events import (
+    AliasEvent,
+    CollectionEndEvent,
+    CollectionStartEvent,
+    DocumentStartEvent,
+    MappingStartEvent,
+    NodeEvent,
+    ScalarEvent,
+)
+
+from framework.types.errors import ConfigError
+from framework.types.text import shorten
+
+MAX_API_DOCUMENT_BYTES = 32 * 1024 * 1024
+"""Maximum size of a document."""
+_MAX_DEPTH = 100
+_MAX_NODES = 3_000_000
+_MARKED_LEVELS = 3
+"""Levels of keys whose lines are recorded: `paths`, the paths, and the methods of each."""
+_MAX_REFERENCES = 32
+"""Maximum number of references that lead from one to the next."""
+_YAML_CONSTANTS: Mapping[str, Any] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+_YAML_NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
+_MAX_NUMBER_CHARS = 100
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class ApiDocumentError(ConfigError):
+    """A document, or a part of it, that cannot be used. `line` is where, from 1, if known."""
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+@dataclass(frozen=True, slots=True)
+class ApiDocument:
+    """A document as plain data. Keys are strings: a status code such as `200` is one in YAML, too."""
+
+    data: Mapping[str, Any]
+    _lines: Mapping[tuple[str, ...], int] = field(default_factory=dict, repr=False)
+    """Lines of the keys of the upper levels of YAML."""
+    _text: str = field(default="", repr=False)
+    """The text of a JSON document, in which keys are searched."""
+
+    def line_of(self, *keys: str) -> int | None:
+        """Return the line of the key at a path such as `("paths", "/pets", "get")`; None if it is not known."""
+        if not self._text:
+            return next((self._lines[keys[:end]] for end in range(len(keys), 0, -1) if keys[:end] in self._lines), None)
+        place, found = 0, False
+        for key in keys:
+            if (after := _find_key(self._text, key, place)) is None:
+                break
+            place, found = after, True
+        return self._text.count("\n", 0, place) + 1 if found else None
+
+    def resolve(self, reference: object) -> Any:
+        """Return what a reference within the document refers to.
+
+        Raises:
+            ApiDocumentError: it refers to nothing, or to another document.
+        """
+        if not isinstance(reference, str) or not reference.startswith("#/"):
+            raise ApiDocumentError(f"the reference {_short(reference)} is not within the document")
+        node: Any = self.data
+        for token in reference[2:].split("/"):
+            key = unquote(token).replace("~1", "/").replace("~0", "~")
+            if isinstance(node, Mapping) and key in node:
+                node = node[key]
+            elif isinstance(node, list) and key.isdecimal() and len(key) < _MAX_NUMBER_CHARS and int(key) < len(node):
+                node = node[int(key)]
+            else:
+                raise ApiDocumentError(f"the reference {_short(reference)} refers to nothing")
+        return node
+
+    def followed(self, node: Any) -> Mapping[str, Any]:
+        """Return an object of the document, or the one that its `$ref` leads to. Raise ApiDocumentError."""
+        for _ in range(_MAX_REFERENCES):
+            if not isinstance(node, Mapping):
+                raise ApiDocumentError(f"expected an object: {_short(node)}")
+            if "$ref" not in node:
+                return node
+            node = self.resolve(node["$ref"])
+        raise ApiDocumentError(f"references that lead to each other: {_short(node)}")
+
+
+def _short(value: object) -> str:
+    return repr(shorten(str(value), 200))
+
+
+def _find_key(text: str, key: str, start: int) -> int | None:
+    """Return the offset after a key of a JSON text."""
+    quoted = json.dumps(key, ensure_ascii=False)
+    while (at := text.find(quoted, start)) >= 0:
+        start = at + len(quoted)
+        if text[start : start + 20].lstrip().startswith(":"):
+            return start
+    return None
+
+
+def read_api_document(source: bytes) -> ApiDocument:
+    """Read a document in JSON or YAML.
+
+    Raises:
+        ApiDocumentError: it is neither, too large, or nested too deep.
+    """
+    if len(source) > MAX_API_DOCUMENT_BYTES:
+        raise ApiDocumentError(f"the document has {len(source)} bytes; the limit is {MAX_API_DOCUMENT_BYTES}")
+    try:
+        text = source.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ApiDocumentError(
+            f"not UTF-8: byte 0x{source[error.start]:02x}", source.count(b"\n", 0, error.start) + 1
+        ) from None
+    try:
+        document = _read_json(text) if text.lstrip()[:1] == "{" else _YamlReader().read(text)
+    except RecursionError:
+        raise ApiDocumentError(_TOO_DEEP) from None
+    if not isinstance(document.data, Mapping):
+        raise ApiDocumentError("the document is not an object with `openapi` and `paths`", 1)
+    return document
+
+
+_TOO_DEEP = f"nested deeper than {_MAX_DEPTH} levels"
+
+
+def _read_json(text: str) -> ApiDocument:
+    try:
+        return ApiDocument(json.loads(text, parse_constant=str), _text=text)
+    except json.JSONDecodeError as error:
+        raise ApiDocumentError(f"not JSON: {error.msg}", error.lineno) from None
+    except ValueError as error:  # a number with too many digits
+        raise ApiDocumentError(f"not JSON: {error}") from None
+
+
+class _YamlReader:
+    """Builds data from libyaml's events: its own composer crashes on deep nesting, and reads `no` as false."""
+
+    def __init__(self) -> None:
+        self._levels: list[dict[str, Any] | list[Any]] = []
+        self._keys: list[str | None] = []
+        """For each open mapping, the key of the next value."""
+        self._path: list[str] = []
+        """The keys that lead to each open mapping or list; empty for the root and in lists."""
+        self._anchors: dict[str, Any] = {}
+        self._lines: dict[tuple[str, ...], int] = {}
+        self._root: Any = None
+        self._nodes = self._documents = 0
+
+    def read(self, text: str) -> ApiDocument:
+        try:
+            for event in yaml.parse(text, Loader=_LOADER):
+                self._take(event)
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            message = str(getattr(error, "problem", None) or "invalid")
+            raise ApiDocumentError(f"not YAML: {message}", mark.line + 1 if mark else None) from None
+        return ApiDocument(self._root, self._lines)
+
+    def _take(self, event: Any) -> None:
+        if isinstance(event, CollectionEndEvent):
+            self._levels.pop()
+            self._keys.pop()
+            self._path.pop()
+        elif isinstance(event, DocumentStartEvent):
+            self._documents += 1
+            if self._documents > 1:
+                raise ApiDocumentError("more than one YAML document", _line(event))
+        elif isinstance(event, NodeEvent):
+            self._take_node(event)
+
+    def _take_node(self, event: Any) -> None:
+        self._nodes += 1
+        if self._nodes > _MAX_NODES:
+            raise ApiDocumentError(f"more than {_MAX_NODES} values", _line(event))
+        if self._levels and isinstance(self._levels[-1], dict) and self._keys[-1] is None:
+            self._take_key(event)
+            return
+        value, key = self._value(event), (self._keys[-1] or "") if self._keys else ""
+        self._add(value)
+        if isinstance(event, CollectionStartEvent):
+            if len(self._levels) >= _MAX_DEPTH:
+                raise ApiDocumentError(_TOO_DEEP, _line(event))
+            self._levels.append(value)
+            self._keys.append(None)
+            self._path.append(key)
+        if not isinstance(event, AliasEvent) and event.anchor:
+            self._anchors[event.anchor] = value
+
+    def _take_key(self, event: Any) -> None:
+        if not isinstance(event, ScalarEvent):
+            raise ApiDocumentError("a key that is not a text", _line(event))
+        self._keys[-1] = event.value
+        if len(self._levels) <= _MARKED_LEVELS:
+            self._lines[(*self._path[1:], event.value)] = _line(event)
+
+    def _value(self, event: Any) -> Any:
+        if isinstance(event, CollectionStartEvent):
+            return {} if isinstance(event, MappingStartEvent) else []
+        if isinstance(event, ScalarEvent):
+            return _scalar(event.value) if event.style is None and event.tag is None else event.value
+        if event.anchor not in self._anchors:
+            raise ApiDocumentError(f"unknown alias {_short(event.anchor)}", _line(event))
+        value = self._anchors[event.anchor]
+        if any(value is level for level in self._levels):
+            raise ApiDocumentError(f"the alias {_short(event.anchor)} is inside the value that it names", _line(event))
+        return value
+
+    def _add(self, value: Any) -> None:
+        if not self._levels:
+            self._root = value
+        elif isinstance(level := self._levels[-1], dict):
+            key = self._keys[-1] or ""
+            if key != "<<":
+                level[key] = value
+            elif isinstance(value, dict):  # a merge key of YAML 1.1
+                level.update({name: item for name, item in value.items() if name not in level})
+            self._keys[-1] = None
+        else:
+            level.append(value)
+
+
+def _line(event: Any) -> int:
+    mark = event.start_mark
+    return int(mark.line) + 1 if mark else 1
+
+
+def _scalar(text: str) -> Any:
+    """Return the value of an unquoted scalar. Numbers in other notations than JSON's stay text."""
+    if text in _YAML_CONSTANTS:
+        return _YAML_CONSTANTS[text]
+    if len(text) > _MAX_NUMBER_CHARS or not _YAML_NUMBER.match(text):
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        number = float(text)
+        return number if isfinite(number) else text
+
+
+def as_sequence(value: Any) -> Sequence[Any]:
+    """Return a list of the document; empty for anything else."""
+    return value if isinstance(value, list) else ()
+
+
+def as_mapping(value: Any) -> Mapping[str, Any]:
+    """Return an object of the document; empty for anything else."""
+    return value if isinstance(value, Mapping) else {}
