@@ -9,7 +9,7 @@ import os
 import re
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from framework.config.yaml.document import Document, DocumentError, read_document, read_unique_keys
@@ -39,16 +39,18 @@ class SettingsSource:
 
     def document(self) -> Document:
         """Return the merged document, which knows the file of each key; raise DocumentError if one is invalid."""
-        base = read_document(SETTINGS_FILE, self.base)
-        return read_document(self.overlay_path, self.overlay).over(base) if self.overlay_path else base
+        base = _with_models(read_document(SETTINGS_FILE, self.base))
+        if self.overlay_path is None:
+            return base
+        return _with_models(read_document(self.overlay_path, self.overlay)).over(base)
 
     def unique_keys(self) -> Document | None:
         """Return the merged document even if keys are duplicated; the last of them applies. None for other errors."""
         base = read_unique_keys(SETTINGS_FILE, self.base)
         if base is None or self.overlay_path is None:
-            return base
+            return base and _with_models(base)
         overlay = read_unique_keys(self.overlay_path, self.overlay)
-        return overlay.over(base) if overlay else None
+        return _with_models(overlay).over(_with_models(base)) if overlay else None
 
     def document_or_none(self) -> Document | None:
         """Return the merged document; None if the settings in effect come from the program, not from valid files."""
@@ -56,6 +58,18 @@ class SettingsSource:
             return self.document()
         except DocumentError:
             return None
+
+
+def _with_models(document: Document) -> Document:
+    """Return a document with each model that is only a name, such as `fast: openai/gpt-5`, as a mapping."""
+    models = document.data.get("models")
+    if not isinstance(models, dict):
+        return document
+    marks, long = dict(document.marks), dict(models)
+    for name, model in models.items():
+        if isinstance(model, str):
+            long[name], marks["models", name, "model"] = {"model": model}, marks["models", name]
+    return replace(document, data={**document.data, "models": long}, marks=marks)
 
 
 def environment() -> str | None:

@@ -126,6 +126,11 @@ def _add_keys(schema: EditorSchema) -> None:
     default = {"type": ["string", "number", "boolean"], "pattern": "(^|[^!])$"}
     inputs = agent["inputs"]
     inputs["additionalProperties"] = {"anyOf": [{"enum": types}, default, inputs["additionalProperties"]]}
+    words = definitions["Routing"]["properties"]["keywords"]
+    agent["routing"] = {
+        "description": "Rules by which the router selects this agent when a request names none: words, or a mapping.",
+        "anyOf": [_without(words, "description"), {"$ref": "#/$defs/Routing"}],
+    }
     schema["required"] = [key for key in schema["required"] if key not in ("version", "name")]
     order = ("model", "instructions", "inputs", "tools", "max_risk", "approve_from", "limits", "agents", "mode")
     schema["properties"] = {key: {**agent, **keys}[key] for key in dict.fromkeys((*order, *agent, *keys))}
@@ -159,6 +164,10 @@ def settings_schema(names: ProjectNames) -> EditorSchema:
     schema["properties"]["model"] = _offer(schema["properties"]["model"], models)
     alias["model"] = _offer(alias["model"], models)
     routing["model"] = _offer(routing["model"], models)
+    entries = schema["properties"]["models"]
+    entries["additionalProperties"] = {
+        "anyOf": [_offer({"type": "string"}, models), entries["additionalProperties"]],
+    }
     routing["default_agent"] = _offer(routing["default_agent"], names.agents)
     for model in (schema, *definitions.values()):
         model["properties"] = {key: _or_variable(node) for key, node in model["properties"].items()}

@@ -388,7 +388,7 @@ class Settings(BaseSettings):
     model: str = "offline"
     """Model of agents that do not set one."""
     models: dict[str, ModelAlias] = {}
-    """Models with names chosen by the project, for use in agent files."""
+    """Models with names chosen by the project, for use in agent files: `provider/model`, or a mapping."""
     model_calls: ModelCallSettings = ModelCallSettings()
     locale: str = "en"
     """Language of prompts for requests that do not set one."""

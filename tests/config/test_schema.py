@@ -309,7 +309,7 @@ WHOLE = data_of(
     "tools: {allow: ['*', echo], ask: [{tool: y}], deny: [x, {tool: y, when: {a: 1}}], files: {deny: ['*.env']}}\n"
     "limits: {steps: 3, tokens: null, cost_usd: 0.5, timeout: 90s, prices: known, budgets: [team]}\n"
     "max_risk: low\napprove_from: {risk: never, expires: 15m}\nmode: plan\nagents: [helper]\n"
-    "plan: {approve: low, max_plan_steps: 3}\n"
+    "plan: {approve: low, max_plan_steps: 3}\nrouting: [refund]\n"
 )
 OLDER = data_of(
     GOOD.replace("Do a.", "{template: a/system.j2, vars: {tone: short}}") + "model: fast\n"
@@ -384,6 +384,7 @@ def assert_agreement(data: dict[str, Any]) -> None:
         "models: {fast: {}}\n",
         "models: {fast: {model: x, base: y}}\n",
         "models: fast\n",
+        "models: {fast: 5}\n",
         "routing: {default_agent: Helper}\n",
         "routing: {default_agent: 3}\n",
         "reload: {quiet: soon}\n",
@@ -404,6 +405,7 @@ def test_schema_and_loader_reject_invalid_settings(tmp_path: Path, text: str) ->
     "text",
     [
         'models: {fast: {model: "${M}", base_url: "${U:-http://h}", api_key: "${K}"}}\n',
+        'models: {fast: openai/x, good: "${M}"}\n',
         'routing: {default_agent: "${A}"}\n',
         'reload: {quiet: "${Q:-1s}", mode: "${NOT_SET:-strict}"}\n',
         "reload: {quiet: 250ms}\nlocale: zh\nrouting: {default_agent: null}\n",

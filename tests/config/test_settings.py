@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from framework import Runtime
 from framework.config.api_keys import ApiKey, key_digest
@@ -17,6 +21,7 @@ from framework.engine.runtime.project import Project
 from framework.server.routes import runtime_access_check
 from framework.types.errors import ConfigError
 from framework.types.problem import Problem
+from tests.support.cases import cases
 from tests.support.projects import agent, write
 
 SECRET = "sk-5eCr3t"
@@ -61,6 +66,29 @@ def test_every_key_of_a_file_is_read(tmp_path: Path) -> None:
     assert (settings.model, settings.locale, settings.models["fast"].base_url) == ("fast", "zh", "http://h/v1")
     assert (settings.routing.default_agent, settings.tools.base_path) == ("helper", "data")
     assert settings.reload.quiet == 0.25
+
+
+@given(st.dictionaries(st.sampled_from(["fast", "smart"]), st.sampled_from(["offline", "openai/x", "${M:-openai/y}"])))
+@cases(40)
+def test_a_model_may_be_only_its_name(models: dict[str, str]) -> None:
+    with TemporaryDirectory() as folder:
+        root, whole = Path(folder), {name: {"model": model} for name, model in models.items()}
+        read = [load(root, json.dumps({"models": given})) for given in (models, whole)]
+    assert read[0] == read[1]
+
+
+def test_a_model_that_is_only_its_name_keeps_its_place_and_merges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "models:\n  fast: openai/x\n  good: ${NOT_SET}\n"
+    assert str(only(refused(tmp_path, text))).startswith("agentsd.yaml:3:9: ")
+    assert only(refused(tmp_path, "models: {fast: openai/x, bad: [x]}\n")).line == 1
+    monkeypatch.setenv("AGENTSD_MODELS__FAST__BASE_URL", "http://h/v1")
+    (tmp_path / "agentsd.staging.yaml").write_text("models: {fast: {api: chat}, good: openai/z}\n")
+    monkeypatch.setenv("AGENTSD_ENV", "staging")
+    models = load(tmp_path, text).models
+    assert (models["fast"].model, models["fast"].api, models["fast"].base_url) == ("openai/x", "chat", "http://h/v1")
+    assert models["good"].model == "openai/z"
 
 
 def test_the_environment_overrides_single_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

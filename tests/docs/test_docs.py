@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from framework.cli.init import copy_starter
+from framework.config.overlay import SettingsSource
 from framework.config.settings import Settings
-from framework.config.yaml.document import read_document
 from framework.config.yaml.parse import expand, parse, parse_agent
 from framework.tools.plugins.loader import PluginLoader
 from framework.types.case import CaseFile
@@ -30,7 +30,7 @@ def test_every_yaml_block_is_valid(place: str, text: str) -> None:
     elif "\ninstructions:" in text:
         parse_agent("agents.d/example.yaml", text.encode())
     else:
-        document = read_document(place, text.encode())
+        document = SettingsSource(text.encode()).document()
         data, problems = expand(document, {})
         assert not problems
         is_source = data.keys() & {"skill_hosts", "mcp_servers"}

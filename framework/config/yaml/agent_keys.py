@@ -161,6 +161,7 @@ class _Reader:
         for key in ("instructions", "guidance"):
             self._template(key, given.get(key))
         self._inputs(given.get("inputs"))
+        self._routing(given.get("routing"))
         self.data.setdefault("version", 1)
         stem = PurePosixPath(self.document.path).stem
         if re.fullmatch(AGENT_NAME, stem):
@@ -241,6 +242,12 @@ class _Reader:
         if isinstance(source, dict) and "file" in source:
             self.data[key] = {name: value for name, value in source.items() if name != "file"}
             self._move((key, "file"), (key, "template"), source["file"])
+
+    def _routing(self, words: Any) -> None:
+        if isinstance(words, list):
+            self.data["routing"] = {}
+            self.marks["routing",] = self.document.marks["routing",]
+            self._move(("routing",), ("routing", "keywords"), words)
 
     def _inputs(self, inputs: Any) -> None:
         if isinstance(inputs, dict):

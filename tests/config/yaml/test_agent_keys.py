@@ -291,6 +291,20 @@ def test_an_input_is_a_type_or_a_default(value: str, meant: dict[str, Any]) -> N
     assert read == type(read).model_validate(meant)
 
 
+@given(st.lists(st.text("abc äß-", min_size=1, max_size=5), max_size=4))
+@cases(40)
+def test_routing_may_be_a_list_of_words(words: list[str]) -> None:
+    short, whole = (spec(HEAD + f"routing: {json.dumps(given)}\n") for given in (words, {"keywords": words}))
+    assert short == whole
+
+
+def test_a_word_of_routing_keeps_its_place() -> None:
+    assert problems("routing:\n  - refund\n  - 5\n")[0][0] == 6
+    _, document = parse_agent("a.yaml", (HEAD + "routing:\n  - refund\n").encode())
+    for path, place in (((), 4), (("keywords",), 4), (("keywords", 0), 5)):
+        assert document.place(("routing", *path)) == f"a.yaml:{place}"
+
+
 @pytest.mark.parametrize("value", ["strng", "text", "str!", "strin!", "int", "whatever!", "Integer"])
 def test_a_type_with_a_typo_is_not_a_default(value: str) -> None:
     ((line, message),) = problems(f"inputs: {{x: {value}}}\n")

@@ -103,6 +103,7 @@ def test_a_file_is_rewritten() -> None:
             "inputs: {a: {default: string}, b: {type: integer}}\n",
         ),
         ("inputs: {a: {type: integer, default: 3}, b: {type: array}}\n", "inputs: {a: 3, b: array}\n"),
+        ("routing: [refund]\n", "routing: [refund]\n"),
         ("guidance: {template: a.j2}\n", "guidance: {file: a.j2}\n"),
         ("max_stepz: 1\nexecutor: plan\n", "max_stepz: 1\nexecutor: plan\n"),
     ],
