@@ -19,6 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from examples.scale_demo.postgres import empty, new_database, server
 from framework.cli.init import copy_starter
+from tests.support.exit_status import pytest_sessionfinish  # noqa: F401 - a hook of pytest
 from tests.support.llama_cpp import LlamaCpp, is_installed, llama_cpp_server
 
 
@@ -31,13 +32,6 @@ def pytest_collection_finish() -> None:
     """Exempt the objects of imported modules from later garbage collections."""
     gc.freeze()
     gc.enable()
-
-
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Save how the run ended, for `.ci/test`, which repeats failed tests only if nothing worse happened."""
-    cache = getattr(session.config, "cache", None)  # missing with `-p no:cacheprovider`
-    if cache and not hasattr(session.config, "workerinput"):  # a worker of xdist knows only its own tests
-        cache.set("agentsd/exit_status", int(exitstatus))
 
 
 @pytest.fixture(scope="session", autouse=True)

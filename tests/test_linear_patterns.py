@@ -9,7 +9,7 @@ import random
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,6 +25,8 @@ MOST_CHARACTERS = 8_000
 MOST_WORDS = 30
 TEXTS = 12 * FACTOR
 """Generated texts for each pattern."""
+PARTS = 8
+"""Tests that share the patterns, so that several workers can execute them."""
 ANCHORED = {"match", "fullmatch"}
 BOUNDED = {"framework.conversation": 80, "framework.llm.offline: (?:[\\s:": 40}
 BOUNDED |= {"framework.llm.offline: (\\S+)[\\s:=]*$": 40, "framework.tools.conditions: (?P<sign>": 100}
@@ -70,6 +72,7 @@ def _used(module: ModuleType) -> Iterator[Used]:
                     yield Used(re.compile(text), frozenset([name]))
 
 
+@cache
 def patterns() -> dict[str, Used]:
     """All patterns of the package and of the shipped plugins, by module and text."""
     found: dict[str, Used] = {}
@@ -81,9 +84,6 @@ def patterns() -> dict[str, Used]:
         for used in _used(importlib.import_module(name)):
             found.setdefault(f"{name}: {' '.join(used.pattern.pattern.split())[:60]}", used)
     return found
-
-
-PATTERNS = patterns()
 
 
 def _alphabet(pattern: re.Pattern[str]) -> list[str]:
@@ -103,14 +103,12 @@ def _texts(pattern: re.Pattern[str], chance: random.Random) -> Iterator[tuple[st
         yield "".join(chance.choices(alphabet, k=chance.randint(1, 4))), chance.choice(["\x00", "", *alphabet])
 
 
-@pytest.mark.parametrize("name", PATTERNS)
-def test_doubling_the_text_doubles_the_time_of_every_pattern(name: str) -> None:
-    used, chance = PATTERNS[name], random.Random(name)
-    largest = next((most for beginning, most in BOUNDED.items() if name.startswith(beginning)), MOST_CHARACTERS)
-    for piece, end in _texts(used.pattern, chance):
-        assert_linear(
-            used,
-            partial(repeated, piece, end=end),
-            largest=largest,
-            label=f"{piece!r} … {end!r}",
-        )
+@pytest.mark.parametrize("part", range(PARTS))
+def test_doubling_the_text_doubles_the_time_of_every_pattern(part: int) -> None:
+    assert len(patterns()) > 100
+    for name, used in list(patterns().items())[part::PARTS]:
+        largest = next((most for beginning, most in BOUNDED.items() if name.startswith(beginning)), MOST_CHARACTERS)
+        for piece, end in _texts(used.pattern, random.Random(name)):
+            assert_linear(
+                used, partial(repeated, piece, end=end), largest=largest, label=f"{name} of {piece!r} … {end!r}"
+            )

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.built_console import built_console
+from tests.support.cases import FACTOR
 from tests.support.paths import ROOT
 from tests.support.tutorial import follow_the_tutorial
 
@@ -80,17 +81,26 @@ def test_wheels_have_the_built_console_or_without_node_its_modules(built: Path, 
     assert [name for name in modules if "built" in name or Path(name).name in {"build.mjs", "package.json"}] == []
 
 
-def test_the_tutorial_works_with_the_installed_wheel(built: Path, tmp_path: Path) -> None:
+def test_the_installed_wheel_works_and_in_long_tests_the_tutorial_with_it(built: Path, tmp_path: Path) -> None:
     """Dependencies come from this environment, whose `agentsd` is not visible: a path file in it is not followed."""
     (wheel,) = built.glob("*.whl")
     bare = tmp_path / "bare"
     venv.create(bare, symlinks=True)
     python = bare / "bin/python"
-    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", str(wheel)]
-    subprocess.run(install, check=True)
+    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps"]
+    subprocess.run([*install, "--no-compile", str(wheel)], check=True)
     (packages,) = bare.glob("lib/*/site-packages")
     (packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()) + "\n", "utf-8")
     place = [str(python), "-c", "import framework; print(framework.__file__)"]
     assert subprocess.run(place, capture_output=True, text=True, check=True, cwd=tmp_path).stdout.startswith(str(bare))
-    (project := tmp_path / "project").mkdir()
+    starter, project = tmp_path / "starter", tmp_path / "project"
+    for arguments in (["init", str(starter)], ["run", "-C", str(starter), "calculate 6 * 7"]):
+        done = subprocess.run(
+            [bare / "bin/agentsd", *arguments], capture_output=True, text=True, check=False, cwd=tmp_path
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "42" in done.stdout
+    if FACTOR == 1:
+        return
+    project.mkdir()
     follow_the_tutorial(project, PATH=f"{bare / 'bin'}{os.pathsep}{os.environ['PATH']}")

@@ -44,7 +44,7 @@ def hashing() -> ModuleType:
     ],
 )
 def test_ci_repeats_failed_tests_once_and_names_them(tmp_path: Path, first: str, second: str, passes: bool) -> None:
-    (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_sessionfinish\n")
+    (tmp_path / "conftest.py").write_text("from tests.support.exit_status import pytest_sessionfinish\n")
     (tmp_path / "test_it.py").write_text(
         "import os, pathlib, pytest\n"
         "def test_steady(): pass\n"
@@ -58,7 +58,8 @@ def test_ci_repeats_failed_tests_once_and_names_them(tmp_path: Path, first: str,
     (tmp_path / ".venv/bin").mkdir(parents=True)
     (tmp_path / ".venv/bin/python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (tmp_path / ".venv/bin/python").chmod(0o755)
-    environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}
+    plugins = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin"}
+    environment = {**ENVIRONMENT, **plugins, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [ROOT / ".ci/test"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )

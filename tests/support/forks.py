@@ -15,14 +15,15 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from select import select
 from subprocess import PIPE, STDOUT
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import IO, Any, Self
 
@@ -133,6 +134,58 @@ def run(
         return subprocess.CompletedProcess([*arguments], code, out.result(), err.result())
 
 
+@contextmanager
+def command_for_shells() -> Iterator[Path]:
+    """Yield a folder for `PATH` whose `agentsd` asks for a fork with its own streams, folder and environment.
+
+    It passes SIGINT and SIGTERM on. If it is killed, so is the fork.
+    """
+    with TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
+        address = f"{folder}/requests"
+        listener.bind(address)
+        listener.listen()
+        program = Path(folder, "agentsd")
+        program.write_text(f"#!{sys.executable} -IS\n{_PROGRAM.format(address=address)}", "utf-8")
+        program.chmod(0o755)
+        thread = threading.Thread(target=_forward, args=(listener,))
+        thread.start()
+        try:
+            yield Path(folder)
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+_PROGRAM = """
+import json, os, signal, socket, sys
+control = socket.socket(socket.AF_UNIX)
+control.connect({address!r})
+socket.send_fds(control, [b"!"], [0, 1, 2])
+request = {{"arguments": sys.argv[1:], "cwd": os.getcwd(), "env": {{**os.environ}}, "session": False, "tied": True}}
+control.sendall(json.dumps(request).encode() + b"\\n")
+lines = control.makefile()
+pid = int(lines.readline())
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda number, _: os.kill(pid, number))
+code = os.waitstatus_to_exitcode(int(lines.readline()))
+sys.exit(code if code >= 0 else 128 - code)
+"""
+
+
+def _forward(listener: socket.socket) -> None:
+    """Pass connections of shells' commands to the parent of forks, until the listener is shut down."""
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        with connection:
+            _, streams, *_ = socket.recv_fds(connection, 1, 3)
+            socket.send_fds(_parent(), [b"!"], [connection.fileno(), *streams])
+        for fd in streams:
+            os.close(fd)
+
+
 def _give(stream: IO[str], text: str) -> None:
     with suppress(BrokenPipeError), stream:
         stream.write(text)
@@ -201,11 +254,20 @@ def _serve_forks() -> None:
         for fd in fds[1:]:
             os.close(fd)
         control.sendall(b"%d\n" % pid)
+        if command.get("tied"):
+            threading.Thread(target=_kill_without, args=(control, pid), daemon=True).start()
         with suppress(OSError):  # the requester may have ended
             control.sendall(b"%d\n" % os.waitpid(pid, 0)[1])
         os._exit(0)
     _become(command, fds[1:])
     control.close()
+
+
+def _kill_without(control: socket.socket, pid: int) -> None:
+    """Kill a process once its requester has ended."""
+    if not control.recv(1):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _reap_children() -> None:

@@ -32,8 +32,9 @@ class LlamaCpp:
 
 
 def is_installed() -> bool:
-    """Return whether llama.cpp and the writer of its model files can be imported."""
-    return PYTHON.exists() and run([PYTHON, "-c", "import gguf, xllamacpp"], capture_output=True).returncode == 0
+    """Return whether llama.cpp and the writer of its model files are installed."""
+    packages = PYTHON.parent.parent.glob("lib/*/site-packages")
+    return any((folder / "gguf").is_dir() and (folder / "xllamacpp").is_dir() for folder in packages)
 
 
 def smollm2() -> Path | None:
