@@ -22,7 +22,7 @@ from benchmarks.harness import Row, Table, end_on_interrupt, paired
 from benchmarks.model_server import serving
 from benchmarks.wire import AGENT, by_hand, note
 from framework import Runtime
-from framework.engine import drive, run
+from framework.engine import run
 from framework.engine.model_call import retry
 from framework.engine.runtime import launcher
 from framework.engine.tool_call import call
@@ -61,7 +61,7 @@ STUBS: Mapping[tuple[Any, str], Any] = {
     (retry, "ModelTrace"): lambda *_, **__: NOOP_TRACE,
     (call, "ToolTrace"): lambda *_: NOOP_TRACE,
     (launcher, "RunTrace"): lambda *_: NOOP_TRACE,
-    (drive, "AgentTrace"): lambda *_: NOOP_TRACE,
+    (run, "AgentTrace"): lambda *_: NOOP_TRACE,
     (run, "open_step_span"): lambda *_: NOOP_SPAN,
     (run, "record_reply"): lambda *_: None,
 }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from framework.config.generations.generation import Generation
-    from framework.engine.context.event_hub import RunStream
+    from framework.engine.context.events import RunStream
     from framework.engine.run import Run
     from framework.engine.runtime.queue import Submitted
     from framework.engine.runtime.request import RunOptions
@@ -185,7 +185,7 @@ _MODULES = {
     "RunInfo": "framework.store.protocol",
     "RunOptions": "framework.engine.runtime.request",
     "RunResult": "framework.types.state",
-    "RunStream": "framework.engine.context.event_hub",
+    "RunStream": "framework.engine.context.events",
     "RunWarning": "framework.types.report",
     "Runtime": "framework.engine.runtime.runtime",
     "Store": "framework.store.protocol",

@@ -6,13 +6,13 @@ import sys
 
 from tests.support.mutants import Mutant, try_all
 
-POLICY, BUDGET = "engine/context/policy", "engine/context/budget"
+POLICY, BUDGET = "engine/context/policy", "engine/context/policy"
 POLICY_TEST, BUDGET_TEST = "engine/context/test_policy", "engine/context/test_budget"
-CALL, GATE = "engine/tool_call/call", "engine/tool_call/gate"
-JOURNAL, JOURNAL_TEST = "engine/context/journal", "engine/context/test_journal"
-HUB, HUB_TEST = "engine/context/event_hub", "engine/context/test_event_hub"
-STREAM, STREAM_TEST = "engine/context/event_hub", "engine/context/test_stream"
-LEDGER, LEDGER_TEST = "engine/context/budget", "engine/context/test_budget_ledger"
+CALL, GATE = "engine/tool_call/call", "engine/tool_call/call"
+JOURNAL, JOURNAL_TEST = "engine/context/events", "engine/context/test_journal"
+HUB, HUB_TEST = "engine/context/events", "engine/context/test_event_hub"
+STREAM, STREAM_TEST = "engine/context/events", "engine/context/test_stream"
+LEDGER, LEDGER_TEST = "engine/context/policy", "engine/context/test_budget_ledger"
 PINNING_TEST = "engine/context/test_pinning"
 FILES_TEST, LOST_TEST = "engine/test_files", "llm/test_lost_connections"
 WRITES_TEST, CANCEL_TEST = "store/sql/test_writes", "engine/runtime/test_cancelling"
@@ -34,7 +34,7 @@ MUTANTS = (
     Mutant(POLICY, "            yield current, tool", "            pass", POLICY_TEST),
     Mutant(POLICY, "for parent in self.parents:", "for parent in ():", POLICY_TEST),
     Mutant(POLICY, "RISKS.index(tool.risk) > RISKS.index(ceiling)", "RISKS.index(tool.risk) < 0", POLICY_TEST),
-    Mutant(POLICY, "if tool.name not in agent.toolset.offered:", "if False:", POLICY_TEST),
+    Mutant(POLICY, "if tool.name not in agent.toolset.offered and", "if False and", POLICY_TEST),
     Mutant(POLICY, "if tool.confirm:", "if False:", POLICY_TEST),
     Mutant(POLICY, "RISKS.index(tool.risk) >= RISKS.index(threshold)", "False", POLICY_TEST),
     Mutant(BUDGET, "budget.state.tool_calls >= limit:", "budget.state.tool_calls > limit:", BUDGET_TEST),
@@ -69,7 +69,10 @@ MUTANTS = (
     Mutant(CALL, 'if any(True for _ in run.hooks("before_tool")):', "if False:", PINNING_TEST),
     Mutant(CALL, "if new and not fitting:", "if False:", BUDGET_TEST),
     Mutant(
-        CALL, "if refused := await hooks.before_tool(run, call):", "if refused := None:", "engine/tool_call/test_hooks"
+        CALL,
+        "if refused := await results.before_tool(run, call):",
+        "if refused := None:",
+        "engine/tool_call/test_hooks",
     ),
     Mutant(CALL, "while fresh in used:", "while False:", "engine/tool_call/test_call_names"),
     Mutant(
@@ -144,7 +147,7 @@ MUTANTS = (
     Mutant(LEDGER, "                if others and call.counters", "                if call.counters", LEDGER_TEST),
     Mutant("engine/model_call/retry", "failed.add(name)", "failed.discard(name)", "engine/model_call/test_retry"),
     Mutant("engine/model_call/retry", "request, messages=messages, media=media)", "request, media=media)", FILES_TEST),
-    Mutant("engine/model_call/retry", "if info.accepts(part) is False:", "if False:", FILES_TEST),
+    Mutant("engine/context/run_context", "if info.accepts(part) is False:", "if False:", FILES_TEST),
     Mutant(CATALOG, "if candidate.before is not self.current:", "if False:", CATALOG_TEST),
     Mutant(
         CATALOG,

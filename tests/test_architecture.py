@@ -111,7 +111,7 @@ TIME_OF_DAY = {
     "framework.config.files.scanner": "compares with the times of files on this machine",
     "framework.config.generations.catalog": "times of spans",
     "framework.config.generations.history": "shows when files were edited and rolled back",
-    "framework.engine.model_call.trace": "times of spans",
+    "framework.engine.model_call.retry": "times of spans",
     "framework.engine.routing.by_model": "times of spans",
     "framework.engine.runtime.conversation": "shows when an item was changed",
     "framework.llm.provider_errors": "compares with a date of the provider",

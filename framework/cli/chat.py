@@ -38,7 +38,7 @@ from framework.cli.session import StartupProblems, answer, data_of, print_result
 from framework.cli.show import View, requested_waterfall
 from framework.cli.terminal import draws, is_terminal, prints_on_stderr, raw_stderr, say, wrapped_line
 from framework.config.files.snapshot import AGENTS
-from framework.engine.context.event_hub import RunStream
+from framework.engine.context.events import RunStream
 from framework.engine.routing.rules import NO_AGENTS
 from framework.engine.runtime.request import checked_inputs
 from framework.engine.runtime.runtime import Runtime

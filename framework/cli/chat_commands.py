@@ -17,7 +17,7 @@ from framework.cli.show import MARKS, as_visible_json, counted, requested_waterf
 from framework.cli.terminal import as_json_text, wrapped_line, write_out
 from framework.config.agents.compile import Agent
 from framework.engine.runtime.request import checked_inputs
-from framework.engine.tool_call.gate import explain_tools
+from framework.engine.tool_call.call import explain_tools
 from framework.llm.message_formats import exported
 from framework.store.protocol import Conversation
 from framework.types.errors import RequestError

@@ -22,7 +22,7 @@ from framework.config.templates.prompts import PromptError
 from framework.engine.context.policy import VerdictKind
 from framework.engine.runtime.agent_policy import RenderedPrompt, ToolPolicy, agent_policy, render_prompt
 from framework.engine.runtime.request import checked_inputs
-from framework.engine.tool_call.gate import ToolExplanation, explain_call, explain_tool, explain_tools
+from framework.engine.tool_call.call import ToolExplanation, explain_call, explain_tool, explain_tools
 from framework.llm.providers import api_format
 from framework.llm.tool_schemas import schema_changes, wire_schema
 from framework.tools.tool import Tool

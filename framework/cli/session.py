@@ -25,7 +25,7 @@ from framework.cli.location import Location, show_problem, store_url
 from framework.cli.records import find_run
 from framework.cli.show import Lines, View, how_to_decide, reason_for_no_answer
 from framework.cli.terminal import draws, is_terminal, on_interrupt, raw_stderr, say, shows_answers, wrapped_line
-from framework.engine.context.event_hub import RunStream
+from framework.engine.context.events import RunStream
 from framework.engine.runtime.runtime import Runtime
 from framework.store.protocol import RunQuery
 from framework.types.errors import ConfigError, StoreError, outcome_for

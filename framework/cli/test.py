@@ -18,7 +18,7 @@ from framework.cli.terminal import prints_on_stderr, say
 from framework.config.files.snapshot import TEST_SUFFIXES
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
-from framework.engine.context.model_clients import ModelClients
+from framework.engine.context.run_context import ModelClients
 from framework.engine.runtime.runtime import Runtime
 from framework.evals.runner import Attempt, CaseRunner, SuccessRate, rates
 from framework.evals.suite import PlacedCase, Suite, read_suite

@@ -4,10 +4,9 @@ In reading order; each module imports only from those below it:
 
     runtime       The embeddable runtime: starts, resumes, cancels and persists runs.
     work          What delivers queued and interrupted runs to the processes that execute them.
-    drive         Drives a run: calls its executor, and sets the final state.
     plan          The plan executor: plan, get approval, execute the steps, answer from their results.
-    run           One run in progress: the methods that executors call, and the ReAct executor.
-    run_trace     Spans and metrics of a run, its agents and their turns.
+    run           One run in progress: the methods that executors call, and how an executor is driven.
+    run_report    What a run reports: spans, metrics, closing events, its result.
     routing       Chooses the agent for a message: by rules, or by asking a model.
     model_call    One model call: request, retries, fallbacks, reply.
     tool_call     One tool call: limits, policy, approval, execution, result.

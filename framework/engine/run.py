@@ -1,4 +1,4 @@
-"""One run in progress: everything an executor may do goes through it.
+"""One run in progress: everything an executor may do goes through it, and it records how the executor ends.
 
 Model calls, tool calls, questions to people and sub-runs are made here, so that budget, policy, events, spans,
 timeouts and checkpoints always apply. A run never waits for a person inside the process: calls that need a
@@ -8,49 +8,64 @@ decision are collected until the other calls of the turn have finished, and then
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import partial
 from time import perf_counter
 from typing import Any, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from framework.config.agents.compile import Agent
-from framework.engine.context.concurrency import Confirmations, gather_calls
-from framework.engine.context.model_clients import NamedClient
-from framework.engine.context.run_context import RunContext, Services
+from framework.config.templates.prompts import PromptError
+from framework.engine.context.run_context import Confirmations, NamedClient, RunContext, Services
 from framework.engine.model_call import turn as turns
-from framework.engine.model_call.preparation import shorten_conversation, warn_if_full
-from framework.engine.model_call.turn import complete_reply, typed_reply
-from framework.engine.run_trace import open_step_span, record_reply
+from framework.engine.model_call.turn import (
+    complete_reply,
+    prepare_run,
+    shorten_conversation,
+    stop_if_truncated,
+    typed_reply,
+    warn_if_full,
+)
+from framework.engine.run_report import AgentTrace, open_step_span, record_reply
 from framework.engine.tool_call import call as tool_calls
 from framework.engine.tool_call import results
+from framework.engine.tool_call.results import partial_output
 from framework.llm.client import ModelReply, ModelRequest
-from framework.llm.json_protocol import request_valid_reply
+from framework.llm.json_protocol import request_valid_reply, strip_fence
+from framework.telemetry.redact import places
 from framework.telemetry.spans import NOOP_SPAN, TraceSpan
-from framework.types.errors import LimitExceeded, ModelError
-from framework.types.messages import Message, ToolCall
+from framework.tools.schema.arguments import ArgumentsError, SchemaArguments, bounded_model
+from framework.types.errors import AgentsdError, ConfigError, LimitExceeded, ModelError, Paused, Refused, is_scarcity
+from framework.types.events import ContentReceived
+from framework.types.messages import Message, ToolCall, late_guidance
+from framework.types.report import LimitUse
 from framework.types.state import RunState
+from framework.types.strict_json import read_json
+from framework.types.text import fix_surrogates
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=BaseModel)
 _R = TypeVar("_R")
+_INSTRUCTION = "Repeat your complete answer as the arguments of {name}. Use only what the conversation contains."
 
 
 class Run(RunContext):
     """A root run or a sub-run, as executors see it: its state, and methods to call models, tools and sub-agents."""
 
     def __init__(
-        self, state: RunState, agent: Agent, services: Services, drive: Driver, parent: RunContext | None = None
+        self, state: RunState, agent: Agent, services: Services, executors: Executors, parent: RunContext | None = None
     ) -> None:
         super().__init__(state, agent, services, parent)
-        self._drive = drive
+        self._executors = executors
         self.step_span: TraceSpan = NOOP_SPAN
         """The current model turn, with the tool calls that it requested."""
         self._step_began: float | None = None
         """When the current model turn began, by `perf_counter`."""
-        self._message_id = ""
-        """Id of the last model call in this process."""
 
     # --- for executors
 
@@ -198,11 +213,25 @@ class Run(RunContext):
                 messages=[Message(role="user", content=message)],
                 added_tools=list(self.state.added_tools) if agent.name == self.agent.name else [],
             )
-        return Run(self.state.children[key], agent, self.services, self._drive, parent=self)
+        return Run(self.state.children[key], agent, self.services, self._executors, parent=self)
 
     async def drive(self, executor: Executor | None = None) -> Confirmations:
-        """Run a sub-run to its end, or until it pauses: see `framework.engine.drive.drive`."""
-        return await self._drive(self, executor)
+        """Run `executor`, by default the agent's own, to its end or a pause; record in the state how the run ended.
+
+        A root run is driven by the runtime, a sub-run by the tool call or plan step that started it.
+
+        Returns:
+            The confirmations that the run waits for; empty once it has ended.
+        """
+        if self.parent is not None and self.state.status not in ("running", "paused"):
+            return ()  # it ended before a crash, and only its caller had not recorded that yet
+        executor = executor or self.agent.executor or self._executors[self.agent.spec.executor]
+        with AgentTrace(self) as trace, self._in_progress():
+            pending = await _execute(self, executor)
+            trace.set_pending(pending, self.step_span)
+            if not pending and self.is_guarded:
+                await guard_output(self, self.output_message_id)
+        return pending
 
     async def delegate(
         self, key: str, agent: Agent, message: str, inputs: Mapping[str, Any]
@@ -211,10 +240,10 @@ class Run(RunContext):
         child = self.child(key, agent, message, inputs)
         return await child.drive(), child.state
 
-    # --- for the driver
+    # --- inside
 
     @contextmanager
-    def in_progress(self) -> Iterator[None]:
+    def _in_progress(self) -> Iterator[None]:
         """Count the time that the run takes; at its end, close the current turn and answer the calls it left open."""
         self._counted_at = perf_counter()
         self.state.status = "running"
@@ -231,20 +260,13 @@ class Run(RunContext):
         self.deadline = asyncio.timeout(self.budget.time_left())
         return self.deadline
 
-    @property
-    def output_message_id(self) -> str:
-        """Id, in events, of the message with the run's output: that of the last model call."""
-        return self._message_id or self.message_id()
-
-    # --- inside
-
     async def _call_model(self, request: ModelRequest, *, primary: NamedClient | None = None) -> ModelReply:
         try:
             reply = await turns.call_model(self, request, primary=primary)
         except ModelError as error:
-            self._message_id = error.message_id or self._message_id
+            self.last_message_id = error.message_id or self.last_message_id
             raise
-        self._message_id = reply.message_id
+        self.last_message_id = reply.message_id
         return reply
 
     def _begin_step(self, index: int) -> None:
@@ -262,8 +284,8 @@ class Run(RunContext):
 Executor = Callable[[Run], Awaitable[str]]
 """A coroutine function that works on a run through its methods, and returns the text of the answer."""
 
-Driver = Callable[[Run, Executor | None], Awaitable[Confirmations]]
-"""Runs an executor on a run until it ends or pauses; passed in, because it calls the executors, which call the run."""
+Executors = Mapping[str, Executor]
+"""The built-in executors by name; passed in, because executors call the run."""
 
 
 async def react(run: Run) -> str:
@@ -273,3 +295,268 @@ async def react(run: Run) -> str:
         if not reply.tool_calls:
             return reply.content
         await run.call_tools(reply.tool_calls)
+
+
+async def guard_output(run: RunContext, message_id: str) -> None:
+    """Pass the output through the hooks, and replace it with what they return.
+
+    While the hooks run, the state is that of a run in progress: a checkpoint does not contain the unchecked output, and
+    a run that is suspended here is guarded when it resumes.
+
+    Args:
+        run: a run that has just ended.
+        message_id: id, in events, of the message that contains the output.
+    """
+    state = run.state
+    final = (state.status, state.finish_reason, state.output, state.data, state.error, state.stopped_by)
+    state.status, state.finish_reason, state.output = "running", "", ""
+    state.data = state.error = state.stopped_by = None
+    output = final[2]
+    try:
+        visible = await results.after_run(run, output) if output else ""
+    except Refused as refusal:
+        run.end("refused", refusal.message)
+    except asyncio.CancelledError:
+        if not run.services.journal.is_suspended:
+            run.end("cancelled")
+            discard_output(run)
+        raise
+    else:
+        state.status, state.finish_reason, _, data, state.error, state.stopped_by = final
+        state.output, state.data = visible, data if visible == output else None
+    results.replace_answer(run, state.output)
+    if output:
+        await run.emit(ContentReceived, message_id=message_id, text=state.output)
+
+
+def discard_output(run: RunContext) -> None:
+    """Clear the output of a run that ended before its hooks could check it."""
+    if run.is_guarded:
+        run.state.output, run.state.data = "", None
+        results.replace_answer(run, "")
+
+
+async def _execute(run: Run, executor: Executor) -> Confirmations:
+    """Call the executor, and turn each way it can end into the run's final state."""
+    state = run.state
+    deadline = run.new_deadline()
+    try:
+        async with deadline:
+            run.services.journal.check()
+            await results.before_run(run)
+            await prepare_run(run)
+            output = await _answer(run, executor)
+            state.data = await final_data(run, output)
+            run.end("final", output)
+    except Paused as paused:
+        run.end("confirmation")
+        return paused.confirmations
+    except LimitExceeded as limit:
+        _stop_at_limit(run, limit)
+    except Refused as refusal:
+        run.end("refused", refusal.message)
+    except TimeoutError as error:
+        if deadline.expired():
+            _stop_at_limit(run, run.budget.timeout_error())
+        else:
+            run.end("internal_error", partial_output(state), error)
+    except asyncio.CancelledError:
+        if run.services.journal.is_suspended:
+            raise  # the runtime is closing: the run has not ended, and its state stays resumable
+        run.end("cancelled", partial_output(state))
+        discard_output(run)
+        raise
+    except (AgentsdError, PromptError) as error:
+        _release_if_scarce(run, error)
+        run.end(getattr(error, "code", ConfigError.code), partial_output(state), error)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin's executor may raise anything: only its run ends
+        _release_if_scarce(run, error)
+        log.error("run %s: executor %r failed: %s", state.run_id, run.agent.spec.executor, places(error))
+        run.end("internal_error", partial_output(state), error)
+    return ()
+
+
+async def _answer(run: Run, executor: Executor) -> str:
+    """Return the executor's answer; raise LimitExceeded if it is cut and the agent does not accept that."""
+    output = check_output(await executor(run), run.agent.spec.executor)
+    if run.state.truncated:
+        stop_if_truncated(run, output)
+    return output
+
+
+def check_output(output: object, executor: str) -> str:
+    """Return an executor's output as valid Unicode; raises ConfigError if it is not a string."""
+    if not isinstance(output, str):
+        raise ConfigError(f"executor {executor} returned {type(output).__name__}; expected str, the answer's text")
+    return fix_surrogates(output)
+
+
+async def final_data(run: Run, text: str) -> Any:
+    """Return the answer as JSON data of the requested type, or None if no type is requested.
+
+    If the text is not such data, the model is asked for it.
+
+    Args:
+        run: the run that ends with the answer.
+        text: the answer.
+
+    Raises:
+        ModelError: the model did not return such data.
+        LimitExceeded: a limit is used up.
+    """
+    output = _output_type(run)
+    if output is None:
+        return _any_object(text) if run.state.model_settings.response_format == "json" else None
+    try:
+        answer: BaseModel = output.model_validate_json(strip_fence(text.strip()))
+    except ValidationError:
+        instruction = late_guidance(_INSTRUCTION.format(name=output.__name__))
+        answer = await run.ask_typed(output, instruction)
+    run.keep_answer(answer)
+    return answer.model_dump(mode="json", by_alias=True)  # so that it fits the schema that was requested
+
+
+def _any_object(text: str) -> dict[str, Any] | None:
+    """Return the JSON object that an answer consists of, or None if it is something else."""
+    try:
+        value = read_json(strip_fence(text.strip()))
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _output_type(run: RunContext) -> type[BaseModel] | None:
+    requested = run.services.output_type
+    if requested is not None and run.parent is None:
+        return bounded_model(requested)
+    schema = run.state.output_schema
+    return None if schema is None else _model_of(schema)
+
+
+def _model_of(schema: dict[str, Any]) -> type[BaseModel]:
+    """Return a model that accepts what an object's JSON Schema accepts; raises ConfigError for an invalid schema."""
+    arguments = SchemaArguments(schema)
+
+    class Answer(BaseModel):
+        """The answer."""
+
+        model_config = ConfigDict(extra="allow")
+
+        @model_validator(mode="before")
+        @classmethod
+        def _fits(cls, data: Any) -> Any:
+            if not isinstance(data, dict):
+                raise ValueError("an object is expected")
+            try:
+                return arguments.bind(data)
+            except ArgumentsError as error:
+                raise ValueError(error.message) from None
+
+        @classmethod
+        def model_json_schema(cls, *_: Any, **__: Any) -> dict[str, Any]:
+            return {**deepcopy(arguments.schema), "title": cls.__name__}  # the name of the tool
+
+    return Answer
+
+
+def _release_if_scarce(run: Run, error: BaseException) -> None:
+    """Raise CancelledError, and suspend the run, if the error is a lack of open files or memory: nothing is wrong."""
+    if is_scarcity(error) and run.services.journal.mark_scarce():
+        log.warning("run %s is released: this process has no open files or memory left", run.state.run_id)
+        raise asyncio.CancelledError
+
+
+def _stop_at_limit(run: Run, limit: LimitExceeded) -> None:
+    run.end(limit.limit, partial_output(run.state))
+    run.state.stopped_by = LimitUse(
+        limit=limit.limit, used=limit.used, allowed=limit.allowed, place=limit.place, budget=limit.budget
+    )
+
+
+Job = Coroutine[Any, Any, Confirmations]
+
+
+async def gather_calls(calls: Sequence[Callable[[], Job]], *, limit: int) -> None:
+    """Run calls concurrently until all have finished, at most `limit` at a time.
+
+    Raises:
+        Paused: calls need confirmations; the exception carries those of all calls.
+        LimitExceeded: raised by the first call that exceeded a limit.
+    """
+    if len(calls) == 1:  # needs no separate task
+        if confirmations := await calls[0]():
+            raise Paused(confirmations)
+        return
+    gate = asyncio.Semaphore(limit)
+
+    async def run_one(call: Callable[[], Job]) -> Confirmations:
+        async with gate:
+            return await call()
+
+    group = _Group()
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for call in calls:
+                group.add(tasks, run_one(call))
+    except BaseExceptionGroup as errors:
+        raise _first(errors) from None
+    group.raise_deferred()
+
+
+async def run_as_ready(next_job: Callable[[], Job | None], *, limit: int) -> None:
+    """Run jobs concurrently; start each job when it is ready and fewer than `limit` are running.
+
+    Once a job has exceeded a limit of the run, no further job starts.
+
+    Args:
+        next_job: returns a job that can start now, or None; called at first, and whenever a job has ended.
+        limit: the number of jobs that may run at the same time.
+
+    Raises:
+        Paused: jobs need confirmations; the exception carries those of all jobs, in the order in which they started.
+        LimitExceeded: raised by the first job that exceeded a limit.
+    """
+    group = _Group()
+    running: set[asyncio.Task[Confirmations]] = set()
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                while not group.limits and len(running) < limit and (job := next_job()) is not None:
+                    running.add(group.add(tasks, job))
+                if not running:
+                    break
+                _, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+    except BaseExceptionGroup as errors:
+        raise _first(errors) from None
+    group.raise_deferred()
+
+
+class _Group:
+    """The jobs of a group; collects the limits that they exceeded."""
+
+    def __init__(self) -> None:
+        self.limits: list[LimitExceeded] = []
+        self._tasks: list[asyncio.Task[Confirmations]] = []
+
+    def add(self, tasks: asyncio.TaskGroup, job: Job) -> asyncio.Task[Confirmations]:
+        self._tasks.append(tasks.create_task(self._guarded(job)))
+        return self._tasks[-1]
+
+    def raise_deferred(self) -> None:
+        """Raise the first exceeded limit, or else Paused, after all jobs have finished."""
+        if self.limits:
+            raise self.limits[0]
+        if confirmations := [confirmation for task in self._tasks for confirmation in task.result()]:
+            raise Paused(confirmations)
+
+    async def _guarded(self, job: Job) -> Confirmations:
+        try:
+            return await job
+        except LimitExceeded as limit:
+            self.limits.append(limit)
+            return ()
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    error = errors.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error

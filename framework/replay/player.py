@@ -13,7 +13,7 @@ from framework.config.agents.toolbox import ExternalTools
 from framework.config.generations.blueprint import Blueprints
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
-from framework.engine.drive import EXECUTORS
+from framework.engine.plan.executor import EXECUTORS
 from framework.engine.runtime.background import BackgroundWork, Places
 from framework.engine.runtime.launcher import Launcher, PreparedRun
 from framework.engine.runtime.presence import RunReleaser

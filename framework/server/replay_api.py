@@ -14,7 +14,7 @@ from fastapi.responses import Response
 from framework.config.generations.blueprint import Blueprints
 from framework.config.generations.generation import Generation
 from framework.config.templates.prompts import PROMPTS_FOLDER
-from framework.engine.drive import EXECUTORS
+from framework.engine.plan.executor import EXECUTORS
 from framework.evals.export import export_case
 from framework.evals.suite import case_file
 from framework.replay.player import Difference, DifferenceKind, replay

@@ -10,9 +10,9 @@ from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Fiel
 from pydantic.config import JsonDict
 
 from framework.config.generations.generation import Generation
+from framework.engine.run_report import build_result
 from framework.engine.runtime.conversation import ForkPoint
 from framework.engine.runtime.request import RunOptions
-from framework.engine.runtime.result import build_result
 from framework.server.run_service import MAX_URL_ID_CHARS
 from framework.server.schemas import PRINTABLE, ResponseModel, whole_number
 from framework.store.protocol import SEARCHED_RUNS, SEARCHED_TEXTS, RunInfo, RunQuery

@@ -18,6 +18,7 @@ In reading order; each module imports only from those below it:
     child_processes  Child processes: how Python is started, what they inherit, who may read this process.
     base_folder      The base folder of file tools: splits paths, matches patterns, names denied files.
     deadline         Calls a function in a thread with a time limit, and abandons it when the limit is exceeded.
+    threads          Threads for blocking tools and hooks, with a quota for each run.
     declaration      Checks the options of `@tool` when the tool is declared.
     http             HTTP for tools, limited to the hosts, methods and networks that the operator allows.
     schema           Schemas of tools: checks and repairs of arguments, and checks of return values.

@@ -89,7 +89,7 @@ def test_check_imports_no_model_client_and_no_executor(tmp_path: Path) -> None:
     assert done.returncode == 0
     modules = set(done.stderr.split())
     assert "framework.config.generations.catalog" in modules
-    assert not {name for name in modules if name.startswith(("framework.engine.drive", "framework.llm.anthropic"))}
+    assert not {name for name in modules if name.startswith(("framework.engine.plan", "framework.llm.anthropic"))}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from framework import Runtime, tool
-from framework.engine.context.journal import Journal
+from framework.engine.context.events import Journal
 from framework.engine.run import Run
 from framework.llm.client import ModelRequest
 from framework.testing import ScriptedModel, Turn, calls

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from framework import Refused, RunResult, RunSuspended, Runtime, Tool, events, tool
-from framework.engine.context.event_hub import RunStream
+from framework.engine.context.events import RunStream
 from framework.store.protocol import Store
 from framework.store.run_record import RunRecord
 from framework.testing import JsonStore, ScriptedModel, Turn, calls

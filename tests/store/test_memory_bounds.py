@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.engine.context.journal import next_event
+from framework.engine.context.events import next_event
 from framework.store.memory import MemoryStore, ended_bytes
 from framework.store.protocol import OPEN_STATUSES
 from framework.store.run_record import RunRecord

@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from framework import Respond, RunBusy, Runtime, Tool, tool
-from framework.engine.context.event_hub import RunStream
+from framework.engine.context.events import RunStream
 from framework.llm.client import ModelRequest
 from framework.store.sql.store import SqlStore
 from framework.testing import ScriptedModel, Turn

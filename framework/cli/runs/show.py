@@ -27,7 +27,7 @@ from framework.cli.show import (
     widths_of,
 )
 from framework.cli.terminal import wrapped_line
-from framework.engine.runtime.result import build_result
+from framework.engine.run_report import build_result
 from framework.store.protocol import RunInfo, RunQuery
 from framework.telemetry.otlp_json import otlp_json as exported
 from framework.types.messages import REFUSED_STATUSES

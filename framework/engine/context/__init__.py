@@ -2,11 +2,7 @@
 
 In reading order; each module imports only from those below it:
 
-    run_context      One run as its parts see it: state, agent, rules, events, files, services, time.
-    policy           Decides whether a tool call is allowed, needs approval, or is denied.
-    model_clients    The model clients of a process, with a circuit breaker for each model.
-    budget           What a run has used of its limits and of shared budgets.
-    journal          Persists a run's state and events, and delivers events after they are persisted.
-    event_hub        Delivers the events of a run to any number of readers; live text from other processes.
-    concurrency      Runs tool calls or plan steps concurrently, and blocking tools in threads.
+    run_context      One run as its parts see it: state, agent, model clients, files, services, time.
+    events           The journal, which persists events, and the hub, which delivers them to readers.
+    policy           Decides whether a tool call is allowed, and counts what a run uses of its limits.
 """

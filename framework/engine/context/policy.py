@@ -1,24 +1,36 @@
-"""The policy: decides whether a tool call is allowed, needs approval or is denied, and by which rule.
+"""The policy of a run's tool calls, and the budgets of a run.
 
 Rules apply in this order: a matching deny rule > risk above `risk_level` > not offered > a matching ask rule > named by
 ask rules only > `@tool(confirm=True)` > a risk that must be confirmed > allow. A call is evaluated by several agents
 (the version that the run is pinned to, the live version, the callers of a sub-agent), and the strictest verdict wins.
 An agent that has been deleted, or that its caller no longer lists, is denied every further call.
+
+A budget is what a run has used of its limits. A sub-run spends its own budget and those of its callers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any, Literal
 
 from framework.config.agents.compile import Agent
+from framework.config.agents.models import Budgets, DefinedBudget
+from framework.config.overlay import SETTINGS_FILE
+from framework.llm.client import ModelInfo
+from framework.store.protocol import Store
 from framework.tools.base_folder import BaseFolder
 from framework.tools.conditions import WORKING_FOLDER, rule_matches
 from framework.tools.locations import paths_below_base
 from framework.tools.tool import Tool
-from framework.types.spec import RISKS
+from framework.types.budget import BudgetLimit, BudgetUse, CounterKey, ReachedBudget, counter_scope, period_end
+from framework.types.errors import ConfigError, LimitExceeded
+from framework.types.messages import ModelUse, Usage
+from framework.types.report import WarningCode
+from framework.types.spec import RISKS, Limits
+from framework.types.state import RunState
 
 VerdictKind = Literal["allow", "ask", "deny"]
 _STRICTNESS: Mapping[VerdictKind, int] = {"allow": 0, "ask": 1, "deny": 2}
@@ -201,3 +213,411 @@ def defined_at(tool: Tool) -> str:
         return tool.name
     path = PurePath(code.co_filename.partition("@")[0])  # a plugin's code is named FILE@LOAD
     return f"{path.name if path.is_absolute() else path.as_posix()}:{code.co_firstlineno}"
+
+
+_WARNING_SHARE = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedUse:
+    """What a model call will use: an estimate of its request, and the most that it can use."""
+
+    tokens: int
+    """Tokens of the request; 0 if unknown."""
+    most: Mapping[BudgetLimit, float]
+    """Upper bounds, by limit; infinite if unknown."""
+
+
+@dataclass(slots=True)
+class AdmittedCall:
+    """A model call in progress."""
+
+    names: Collection[str]
+    """Names of the budgets that pay for it."""
+    expected: ExpectedUse
+    budgets: tuple[tuple[DefinedBudget, CounterKey], ...] = ()
+    """The budgets that pay for its current attempt, each with its counter."""
+    counters: dict[CounterKey, BudgetUse] = field(default_factory=dict)
+    """The counters when the attempt was admitted, plus what it has used since."""
+    is_sent: bool = False
+    """Whether an attempt is in progress; otherwise the call waits for the next one."""
+
+
+@dataclass(slots=True)
+class BudgetLedger:
+    """The shared budgets of one root run and its sub-runs."""
+
+    root: RunState
+    store: Store
+    definitions: Callable[[], tuple[Budgets, Budgets]]
+    """Returns the budgets of the run's generation and of the live one. Both apply."""
+    clock: Callable[[], float] | None = None
+    """Returns Unix time; by default that of the store. It decides in which day or month a call counts."""
+    calls: dict[tuple[str, ...], AdmittedCall] = field(default_factory=dict)
+    """Calls in progress that shared budgets pay for, by path of the run or sub-run: one call for each."""
+    _released: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set, and replaced, when an attempt ends."""
+
+    def cost_limit(self, path: tuple[str, ...]) -> str | None:
+        """Return the place of a cost limit of the call in progress; None without one."""
+        call = self.calls.get(path)
+        places = (one.places.get("max_cost_usd") for one, _ in call.budgets) if call else iter(())
+        return next((place for place in places if place), None)
+
+    async def admit(self, path: tuple[str, ...], names: Collection[str], expected: ExpectedUse) -> None:
+        """Wait until a model call may be sent.
+
+        Args:
+            path: path of the run or sub-run that makes the call.
+            names: the budgets that pay for it.
+            expected: what the call will use.
+
+        Raises:
+            LimitExceeded: a budget is used up, or what remains is too little for the request.
+            ConfigError: a budget is not defined.
+            StoreError: the counters cannot be read.
+        """
+        await self._admit(path, AdmittedCall(names, expected))
+
+    async def readmit(self, path: tuple[str, ...]) -> None:
+        """Wait until another attempt at the call in progress may be sent; raises like `admit`."""
+        if (call := self.calls.get(path)) is not None:
+            call.is_sent = False
+            self._report_end()
+            await self._admit(path, call)
+
+    def count(self, path: tuple[str, ...], usage: Usage) -> bool:
+        """Count usage of the call in progress, for the run's next write. Return False if no budget pays for it."""
+        call = self.calls.get(path)
+        if call is None:
+            return False
+        for key, use in call.counters.items():
+            call.counters[key] = use.plus(usage.total_tokens, usage.cost_usd or 0.0)
+        self._add(call.counters, usage)
+        return True
+
+    def count_earlier(self, names: Iterable[str], usage: Usage) -> None:
+        """Count usage from before the run began, such as the choice of its agent."""
+        self._add(dict.fromkeys(key for _, key in self._in_force(names)), usage)
+
+    def release(self, path: tuple[str, ...]) -> None:
+        """End the call in progress of a run or sub-run, if there is one."""
+        if self.calls.pop(path, None) is not None:
+            self._report_end()
+
+    def new_warnings(self, path: tuple[str, ...]) -> Iterator[str]:
+        """Yield a message for each budget of the call in progress of which 80 % are used, once per run."""
+        call = self.calls.get(path)
+        for one, key in call.budgets if call else ():
+            mark = f"budget {one.name}"
+            for limit, allowed in one.budget.limits():
+                used = call.counters[key].of(limit) if call else 0
+                if used >= _WARNING_SHARE * allowed and mark not in self.root.warned:
+                    self.root.warned.append(mark)
+                    yield f"{mark}: {_reached(one, key, limit).describe(used, allowed)} ({one.places[limit]})"
+
+    # --- inside
+
+    async def _admit(self, path: tuple[str, ...], call: AdmittedCall) -> None:
+        call.budgets = self._in_force(call.names)
+        empty = {key: BudgetUse(budget=key[0], scope=key[1], period=key[2]) for _, key in call.budgets}
+        while True:
+            released = self._released
+            stored = {use.key: use for use in await self.store.budget_uses(empty.keys())}
+            if released.is_set():  # an attempt of this run ended meanwhile, and what it used may be missing
+                continue
+            call.counters = empty | stored
+            _check(call)
+            if self.calls.get(path, call) is call and self._fits(call):
+                break
+            await released.wait()
+        self.calls[path], call.is_sent = call, True
+
+    def _in_force(self, names: Iterable[str]) -> tuple[tuple[DefinedBudget, CounterKey], ...]:
+        """Return the definitions of budgets, with their counters. An edit during a run can add a stricter one."""
+        pinned, live = self.definitions()
+        found: list[DefinedBudget] = []
+        for name in names:
+            known = [budgets[name] for budgets in (pinned, live) if name in budgets]
+            if not known:
+                raise ConfigError(
+                    f"there is no budget {name!r} any longer: define it under `budgets` in {SETTINGS_FILE}"
+                )
+            found += known[:1] if known[0] == known[-1] else known
+        return tuple((one, self._key(one)) for one in found)
+
+    def _key(self, one: DefinedBudget) -> CounterKey:
+        root, budget = self.root, one.budget
+        scope = counter_scope(
+            budget.per, tenant=root.tenant, user=root.user, conversation=root.conversation_id, run_id=root.run_id
+        )
+        return one.name, scope, budget.period((self.clock or self.store.now)())
+
+    def _fits(self, call: AdmittedCall) -> bool:
+        """Return whether a call fits next to the attempts in progress that share its counters, whatever they use."""
+        for one, key in call.budgets:
+            sent = [other for other in self.calls.values() if other.is_sent and other is not call]
+            others = [other.expected for other in sent if key in other.counters]
+            for limit, allowed in one.budget.limits():
+                most = sum(expected.most[limit] for expected in (*others, call.expected))
+                if others and call.counters[key].of(limit) + most > allowed:
+                    return False
+        return True
+
+    def _report_end(self) -> None:
+        """Wake the calls that wait for the end of an attempt."""
+        self._released.set()
+        self._released = asyncio.Event()
+
+    def _add(self, keys: Iterable[CounterKey], usage: Usage) -> None:
+        self.root.uncounted += [
+            BudgetUse(
+                budget=key[0],
+                scope=key[1],
+                period=key[2],
+                tokens=usage.total_tokens,
+                cost_usd=usage.cost_usd or 0.0,
+            )
+            for key in keys
+        ]
+
+
+def _check(call: AdmittedCall) -> None:
+    """Raise LimitExceeded if a budget is used up, or what remains is too little for the request."""
+    for one, key in call.budgets:
+        for limit, allowed in one.budget.limits():
+            used = call.counters[key].of(limit)
+            needed = call.expected.tokens if limit == "max_total_tokens" else 0
+            if used >= allowed or used + needed > allowed:
+                place, reached = one.places[limit], _reached(one, key, limit)
+                raise LimitExceeded("budget", used=used + needed, allowed=allowed, place=place, budget=reached)
+
+
+def _reached(one: DefinedBudget, key: CounterKey, limit: BudgetLimit) -> ReachedBudget:
+    return ReachedBudget(name=one.name, limit=limit, per=one.budget.per, resets_at=period_end(key[2]))
+
+
+@dataclass(frozen=True, slots=True)
+class CostLimit:
+    """A limit of the cost of a run."""
+
+    place: str
+    """What sets it, such as `agents.d/a.yaml:7`."""
+    needs_prices: bool
+    """Whether a model may be called only if its price is known; otherwise a call of unknown price counts as 0."""
+    shared: bool = False
+    """Whether a shared budget sets it. It always needs prices: the agent file cannot opt out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The use of a run's limits. It is counted in the run's state, so that it survives a pause or a crash."""
+
+    state: RunState
+    agent: Agent
+    """The version the run is pinned to."""
+    current: Callable[[str], Agent | None]
+    """Returns the live version of an agent: a limit that it lowers applies immediately."""
+    above: tuple[Budget, ...] = ()
+    """The budgets of the runs that this one is part of, its caller's first."""
+    ledger: BudgetLedger | None = None
+    """Counters of the budgets that runs share; None for a model call before its run exists."""
+
+    @property
+    def chain(self) -> tuple[Budget, ...]:
+        """This budget and those above it; the last one is the root run's."""
+        return self, *self.above
+
+    @property
+    def limits(self) -> Limits:
+        """The limits in force."""
+        live = self.current(self.agent.name)
+        if live is None or live is self.agent:
+            return self.state.limits
+        return with_lowered_limits(self.state.limits, self.agent.spec.runtime_policy, live.spec.runtime_policy)
+
+    @property
+    def cost_limit(self) -> CostLimit | None:
+        """The cost limit of a model call, one that needs prices before one that does not; None without a limit."""
+        lenient = None
+        for budget in self.chain:
+            if budget.limits.max_cost_usd is not None:
+                limit = CostLimit(budget._place("max_cost_usd"), budget._needs_prices())
+                if limit.needs_prices:
+                    return limit
+                lenient = lenient or limit
+        ledger = self.ledger
+        place = ledger.cost_limit(self.state.path) if ledger is not None and ledger.calls else None
+        return lenient if place is None else CostLimit(place, needs_prices=True, shared=True)
+
+    @property
+    def shared(self) -> Collection[str]:
+        """Names of the shared budgets that pay for a model call: of the run and its callers, as pinned and as live."""
+        names: dict[str, None] = {}
+        for budget in self.chain:
+            for agent in (budget.agent, self.current(budget.agent.name)):
+                if agent is not None and agent.spec.budgets:
+                    names |= dict.fromkeys(agent.spec.budgets)
+        return names.keys()
+
+    def claim_warning(self, code: WarningCode) -> bool:
+        """Return whether this is the first time that the run, with its sub-runs, reports this warning."""
+        *_, root = self.chain
+        if code in root.state.warned:
+            return False
+        root.state.warned.append(code)
+        return True
+
+    def check_steps(self) -> None:
+        """Raise LimitExceeded before a model call if its steps, tokens or dollars are used up."""
+        for budget in self.chain:
+            limits = budget.limits
+            budget._check("max_steps", budget.state.steps, limits.max_steps)
+            budget._check_spent(limits)
+
+    def spend_step(self) -> None:
+        """Count a model call; raises LimitExceeded if its steps, tokens or dollars are used up."""
+        self.check_steps()
+        for budget in self.chain:
+            budget.state.steps += 1
+
+    @property
+    def limits_tokens(self) -> bool:
+        """Whether a limit of this run or of a caller applies to tokens."""
+        return any(budget.limits.max_total_tokens is not None for budget in self.chain)
+
+    def check_tokens(self, expected: int) -> None:
+        """Raise LimitExceeded before a model call if it needs more tokens than remain; `expected` is an estimate."""
+        for budget in self.chain:
+            limit, used = budget.limits.max_total_tokens, budget.state.usage.total_tokens
+            if limit is not None and used + expected > limit:
+                raise budget._exceeded("max_total_tokens", used + expected, limit)
+
+    def check_spent(self) -> None:
+        """Raise LimitExceeded before another attempt at a model call if tokens or dollars are used up."""
+        for budget in self.chain:
+            budget._check_spent(budget.limits)
+
+    def spend_tokens(self, usage: Usage, model: ModelInfo) -> bool:
+        """Add the usage of a model call. Return whether shared budgets pay for it, so that it must be saved now."""
+        *_, root = chain = self.chain
+        for budget in chain:
+            budget.state.usage = budget.state.usage + usage
+        use = root.state.model_uses.get(model.name) or ModelUse()
+        root.state.model_uses[model.name] = use.plus(usage)
+        ledger = self.ledger
+        return ledger is not None and bool(ledger.calls) and ledger.count(self.state.path, usage)
+
+    async def admit_call(self, expected: ExpectedUse) -> None:
+        """Wait until the shared budgets admit a model call; raises like `BudgetLedger.admit`."""
+        if self.ledger is not None:
+            await self.ledger.admit(self.state.path, self.shared, expected)
+
+    async def admit_retry(self) -> None:
+        """Wait until the shared budgets admit another attempt at the model call; raises like `BudgetLedger.admit`."""
+        if self.ledger is not None and self.ledger.calls:
+            await self.ledger.readmit(self.state.path)
+
+    def release_call(self) -> None:
+        """End the model call that was admitted, if there is one."""
+        if self.ledger is not None and self.ledger.calls:
+            self.ledger.release(self.state.path)
+
+    def reserve_call(self) -> bool:
+        """Count a tool call. Return False, and count nothing, if `max_tool_calls` is reached."""
+        for budget in self.chain:
+            limit = budget.limits.max_tool_calls
+            if limit is not None and budget.state.tool_calls >= limit:
+                return False
+        for budget in self.chain:
+            budget.state.tool_calls += 1
+        return True
+
+    def calls_exhausted(self) -> LimitExceeded:
+        """Return the error for a turn without a single tool call left."""
+        exhausted = next(b for b in self.chain if b.state.tool_calls >= (b.limits.max_tool_calls or float("inf")))
+        return exhausted._exceeded("max_tool_calls", exhausted.state.tool_calls, exhausted.limits.max_tool_calls or 0)
+
+    def spend_repeat(self, key: str) -> int:
+        """Count a tool call with these arguments, and return the count; raises LimitExceeded if it is too high."""
+        count = self.state.call_counts.get(key, 0) + 1
+        limit = self.limits.max_repeated_calls
+        if limit is not None and count > limit:
+            raise self._exceeded("max_repeated_calls", count, limit)
+        self.state.call_counts[key] = count
+        return count
+
+    def spend_correction(self) -> None:
+        """Count a turn with an invalid call; raises LimitExceeded after too many in a row."""
+        if self.state.corrections >= self.limits.max_corrections:
+            raise self._exceeded("max_corrections", self.state.corrections + 1, self.limits.max_corrections)
+        self.state.corrections += 1
+
+    def time_left(self) -> float | None:
+        """Return the remaining active time in seconds, or None without a timeout."""
+        limit = self.limits.timeout
+        return None if limit is None else max(0.0, limit - self.state.elapsed_ms / 1000)
+
+    def timeout_error(self) -> LimitExceeded:
+        """Return the error for a run that has timed out."""
+        return self._exceeded("timeout", self.limits.timeout or 0, self.limits.timeout or 0)
+
+    def new_warnings(self) -> Iterator[tuple[WarningCode, str]]:
+        """Yield code and message of each limit and shared budget of which 80 % are used, each once per run."""
+        state, limits = self.state, self.limits
+        uses: dict[WarningCode, tuple[float, float | None]] = {
+            "max_steps": (state.steps, limits.max_steps),
+            "max_tool_calls": (state.tool_calls, limits.max_tool_calls),
+            "max_total_tokens": (state.usage.total_tokens, limits.max_total_tokens),
+            "max_cost_usd": (state.usage.cost_usd or 0.0, limits.max_cost_usd),
+        }
+        for name, (used, limit) in uses.items():
+            if limit is not None and used >= _WARNING_SHARE * limit and name not in state.warned:
+                state.warned.append(name)
+                yield name, f"{used:.10g} of {name} {limit:.10g} used"
+        if self.ledger is not None and self.ledger.calls:
+            yield from (("budget", message) for message in self.ledger.new_warnings(state.path))
+
+    def _check_spent(self, limits: Limits) -> None:
+        usage = self.state.usage
+        self._check("max_total_tokens", usage.total_tokens, limits.max_total_tokens)
+        self._check("max_cost_usd", usage.cost_usd or 0.0, limits.max_cost_usd)
+
+    def _check(self, limit: str, used: float, allowed: float | None) -> None:
+        if allowed is not None and used >= allowed:
+            raise self._exceeded(limit, used, allowed)
+
+    def _exceeded(self, limit: str, used: float, allowed: float) -> LimitExceeded:
+        return LimitExceeded(limit, used=used, allowed=allowed, place=self._place(limit))
+
+    def _needs_prices(self) -> bool:
+        """Return whether the version of the agent that the run is pinned to, or its live version, requires prices."""
+        versions = (self.agent, self.current(self.agent.name))
+        return any(agent.spec.runtime_policy.cost == "known" for agent in versions if agent)
+
+    def _place(self, limit: str) -> str:
+        for agent in (self.agent, self.current(self.agent.name)):
+            if agent and getattr(self.limits, limit) == getattr(agent.spec.runtime_policy, limit):
+                return agent.place("runtime_policy", limit)
+        return f"limits.{limit} of the request"
+
+
+def with_lowered_limits(own: Limits, pinned: Limits, live: Limits) -> Limits:
+    """Return a run's limits, lowered where the live file is stricter than the version the run is pinned to.
+
+    Args:
+        own: the limits that the run began with.
+        pinned: limits in the agent file's version that the run is pinned to.
+        live: limits in the live agent file.
+    """
+    lower = {}
+    for name in Limits.model_fields:
+        now = getattr(live, name)
+        if _is_lower(now, getattr(pinned, name)) and _is_lower(now, getattr(own, name)):
+            lower[name] = now
+    return own.model_copy(update=lower) if lower else own
+
+
+def _is_lower(one: float | None, other: float | None) -> bool:
+    """Return whether the first limit is lower; None is no limit."""
+    return one is not None and (other is None or one < other)

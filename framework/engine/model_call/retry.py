@@ -16,9 +16,8 @@ Clients send a request once, and their SDKs retry nothing, so that attempts neve
 (-) With a correction that says how to call.
 (*) The run and its sub-runs do not call this model again as long as a fallback remains; other runs do.
 
-A failed attempt leaves nothing in the run but its cost: no message, and no tool call.
-
-The files of a request are loaded before the call, and replaced by descriptions where the model does not get them:
+A failed attempt leaves nothing in the run but its cost: no message, and no tool call. The files of a request are loaded
+before the call, and replaced by descriptions where the model does not get them:
 
 | a file                              | that the model does not accept | beyond the size limit | that was deleted    |
 |-------------------------------------|--------------------------------|-----------------------|---------------------|
@@ -34,30 +33,199 @@ import asyncio
 from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from time import perf_counter
+from time import perf_counter, time_ns
+from types import TracebackType
+from typing import Any, Self
 
 from framework.config.agents.models import OPT_OUT_HINT, price_hint
 from framework.config.settings import ModelCallSettings
 from framework.config.yaml.agent_keys import written_path
-from framework.engine.context.model_clients import ModelCaller, NamedClient, Permit
 from framework.engine.context.policy import defined_at
-from framework.engine.context.run_context import RunContext
-from framework.engine.model_call.trace import ModelTrace
+from framework.engine.context.run_context import (
+    ModelCaller,
+    NamedClient,
+    Permit,
+    RunContext,
+    model_attributes,
+    require_accepted,
+    usage_attributes,
+)
 from framework.llm.answer_text import Separated, ThoughtSplitter, reject_text_calls, without_thoughts
 from framework.llm.capabilities import accepted_settings, unsupported_settings, with_cost
 from framework.llm.client import Delta, ModelClient, ModelInfo, ModelReply, ModelRequest, other_seed
 from framework.llm.message_shape import estimate_tokens, message_tokens
 from framework.llm.provider_client import require_content
 from framework.llm.tool_schemas import blamed_tool
+from framework.telemetry import names
+from framework.telemetry.spans import NOOP_SPAN, TraceSpan
 from framework.tools.tool_source import source_of
-from framework.types.errors import ConfigError, ModelError, RequestError
+from framework.types.errors import ConfigError, ModelError
 from framework.types.events import ContentReceived, Thought
 from framework.types.http import backoff
-from framework.types.media import MAX_REQUEST_MEDIA_BYTES, MediaKind, MediaPart, file_size
+from framework.types.media import MAX_REQUEST_MEDIA_BYTES, MediaPart, file_size
 from framework.types.messages import Message, Usage, late_guidance
 
-_PLURALS: dict[MediaKind, str] = {"image": "images", "pdf": "PDFs", "audio": "audio"}
-_CAPABILITIES: dict[MediaKind, str] = {"image": "images", "pdf": "pdf", "audio": "audio"}
+
+class ModelTrace:
+    """Span and metrics of a model call: one `chat` span covers all attempts, as the GenAI conventions require.
+
+    It opens with the first attempt, so that a model in cooldown leaves none. Each attempt gets a child span once there
+    is more than one, so a call that succeeds at the first attempt costs one span.
+    """
+
+    def __init__(self, caller: ModelCaller, request: ModelRequest) -> None:
+        self._caller, self._request = caller, request
+        self._span = NOOP_SPAN
+        self._info: ModelInfo | None = None
+        self._usage: Usage | None = None
+        self._first: float | None = None
+        self._attempts = 0
+        self._held: AttemptTrace | None = None
+        """The first attempt, if it failed: it gets a span when there is a second one."""
+        self._error: str | None = None
+        self._message = ""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._info is None:
+            return
+        if isinstance(error, asyncio.CancelledError):
+            self._error = "cancelled"
+        if self._span is not NOOP_SPAN:
+            self._span.set_attributes({names.MODEL_ATTEMPTS: self._attempts, **usage_attributes(self._usage)})
+            if self._error:
+                self._fail(self._span, self._error, self._message)
+            self._span.__exit__(kind, error, traceback)
+        if meters := self._caller.meters:
+            seconds = perf_counter() - self._began
+            meters.record_model_call(self._info.provider, self._info.wire_name, seconds, self._first, self._error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def attempt(self, info: ModelInfo, *, fallback: bool) -> AttemptTrace:
+        """Return the trace of the next attempt."""
+        self._attempts += 1
+        if self._info is None:
+            self._open(info)
+        elif self._held is not None:
+            self._add_span(self._held)
+            self._held = None
+        return AttemptTrace(self, info, self._attempts, fallback=fallback)
+
+    def set_reply(self, info: ModelInfo, reply: ModelReply, first: float | None, *, fallback: bool) -> None:
+        """Record the reply of a successful attempt; `first` is the time to the first piece, in seconds."""
+        self._first = first
+        if self._span is NOOP_SPAN:
+            return
+        served_by: dict[str, Any] = {}  # of a fallback; the requested model remains the first one
+        if fallback and self._info:
+            served_by = {**model_attributes(info), names.REQUEST_MODEL: self._info.wire_name}
+        self._span.set_attributes(
+            {
+                **served_by,
+                names.MODEL_FALLBACK: fallback or None,
+                names.RESPONSE_MODEL: reply.model or (info.wire_name if fallback else None),
+                names.RESPONSE_ID: reply.response_id or None,
+                names.FINISH_REASONS: (reply.finish_reason,),
+                names.FIRST_CHUNK: first,
+            }
+        )
+        if self._span.is_recording() and (content := self._caller.content):
+            self._span.set_attributes(content.reply(reply.message, reply.finish_reason))
+
+    def add_attempt(self, attempt: AttemptTrace) -> None:
+        """Record an attempt that ended, in success or failure."""
+        self._error, self._message = attempt.error, attempt.message
+        if attempt.usage:
+            self._usage = self._usage + attempt.usage if self._usage else attempt.usage
+        if meters := self._caller.meters:
+            meters.record_model_attempt(attempt.info.provider, attempt.info.wire_name, attempt.usage, attempt.error)
+        if self._attempts == 1:
+            self._held = attempt
+        else:
+            self._add_span(attempt)
+
+    def _open(self, info: ModelInfo) -> None:
+        self._info, self._began = info, perf_counter()
+        spans = self._caller.spans
+        if not spans.recording:
+            return
+        self._span = spans.span(f"chat {info.wire_name}", "LLM", self._attributes(info))
+        self._span.__enter__()
+        if self._span.is_recording() and (content := self._caller.content):
+            self._span.set_attributes(content.request(self._request.messages, self._request.tools))
+
+    def _add_span(self, attempt: AttemptTrace) -> None:
+        if self._span is NOOP_SPAN:
+            return
+        attributes = {
+            names.AGENT: self._caller.agent.name,
+            names.MODEL_ATTEMPT: attempt.number,
+            names.MODEL_FALLBACK: attempt.fallback or None,
+            **model_attributes(attempt.info),
+        }
+        name = f"chat.attempt {attempt.number}"
+        span = self._caller.spans.span(name, "CHAIN", attributes, client=True, started_ns=attempt.began_ns)
+        if attempt.error:
+            self._fail(span, attempt.error, attempt.message)
+        span.end(attempt.ended_ns)
+
+    def _fail(self, span: TraceSpan, error_type: str, message: str) -> None:
+        """Mark a span as failed. Providers quote requests in their messages, so a message is content."""
+        span.fail(error_type)
+        if message and span.is_recording() and (content := self._caller.content):
+            span.set_attributes(content.text(names.ERROR_MESSAGE, message))
+
+    def _attributes(self, info: ModelInfo) -> dict[str, Any]:
+        request, settings = self._request, self._request.settings
+        return {
+            names.AGENT: self._caller.agent.name,
+            names.OPERATION: "chat",
+            **model_attributes(info),
+            names.OUTPUT_TYPE: "json" if request.output else None,
+            names.REQUEST_STREAM: info.is_streamed(request) or None,
+            names.REQUEST_TEMPERATURE: settings.temperature,
+            names.REQUEST_TOP_P: settings.top_p,
+            names.REQUEST_MAX_TOKENS: settings.max_tokens,
+            names.REQUEST_SEED: settings.seed,
+        }
+
+
+class AttemptTrace:
+    """Times, usage and error of one attempt."""
+
+    __slots__ = ("_call", "began", "began_ns", "ended_ns", "error", "fallback", "info", "message", "number", "usage")
+
+    def __init__(self, call: ModelTrace, info: ModelInfo, number: int, *, fallback: bool) -> None:
+        self._call, self.info, self.number, self.fallback = call, info, number, fallback
+        self.error: str | None = None
+        self.message = ""
+        self.usage: Usage | None = None
+
+    def __enter__(self) -> Self:
+        self.began, self.began_ns = perf_counter(), time_ns()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.ended_ns = time_ns()
+        if isinstance(error, asyncio.CancelledError):
+            self.error = "cancelled"
+        self._call.add_attempt(self)
+        del self._call  # which refers to this attempt: a cycle would keep ended runs until a collection
+
+    def replied(self, reply: ModelReply, first_at: float | None) -> None:
+        """Record the reply; `first_at` is when the first piece arrived, by `perf_counter`."""
+        self.usage = reply.usage
+        first = None if first_at is None else first_at - self.began
+        self._call.set_reply(self.info, reply, first, fallback=self.fallback)
+
+    def failed(self, error_type: str, message: str, usage: Usage | None) -> None:
+        """Record that the attempt failed, why, and what it consumed nevertheless."""
+        self.error, self.message, self.usage = error_type, message, usage
 
 
 async def with_files(run: RunContext, request: ModelRequest, primary: NamedClient) -> ModelRequest:
@@ -85,23 +253,6 @@ async def with_files(run: RunContext, request: ModelRequest, primary: NamedClien
         for part in run.services.media.newly_omitted([*files]):
             await run.warn("file_not_sent", f"the model gets only the description {part.description}: {reason}")
     return replace(request, messages=messages, media=media)
-
-
-def require_accepted(files: Sequence[MediaPart], model: str, info: ModelInfo) -> None:
-    """Raise RequestError if a model is known not to accept one of the files, or not so many."""
-    if info.max_files is not None and len(files) > info.max_files:
-        raise RequestError(f"the message has {len(files)} files; {model} accepts at most {info.max_files}: send fewer")
-    for part in files:
-        if info.accepts(part) is False:
-            what = (
-                _PLURALS[part.kind]
-                if getattr(info.capabilities, _CAPABILITIES[part.kind]) is False
-                else part.media_type
-            )
-            raise RequestError(
-                f"{model} does not accept {what}: {part.description}; choose another model, or, if it does, set"
-                f" `{_CAPABILITIES[part.kind]}: true` in the capabilities of its entry below `models` in agentsd.yaml"
-            )
 
 
 def fallback_request(request: ModelRequest, name: str, info: ModelInfo) -> ModelRequest:
@@ -226,14 +377,10 @@ class _Attempt:
         """The model's properties."""
         return self.client.info
 
-    @property
-    def _is_streamed(self) -> bool:
-        return self.info.is_streamed(self.request)
-
     async def receive(self) -> ModelReply:
         """Return the reply; raises ModelError, also for a timeout."""
         limits, now = self.caller.budget.limits, asyncio.get_running_loop().time
-        first_limit = limits.first_token_timeout if self._is_streamed else None
+        first_limit = limits.first_token_timeout if self.info.is_streamed(self.request) else None
         end = None if limits.model_total_timeout is None else now() + limits.model_total_timeout
         try:
             async with asyncio.timeout_at(_due(now(), limits.model_timeout, end)) as idle:
@@ -247,13 +394,13 @@ class _Attempt:
                 raise self._timeout_error(what, "model_total_timeout", limits.model_total_timeout) from None
             if first_limit is not None and first.expired():
                 raise self._timeout_error("did not begin to answer", "first_token_timeout", first_limit) from None
-            is_silent = self.first_at is None or not self._is_streamed
-            what = "did not answer" if is_silent else "did not continue its answer"
+            has_begun = self.first_at is not None and self.info.is_streamed(self.request)
+            what = "did not continue its answer" if has_begun else "did not answer"
             raise self._timeout_error(what, "model_timeout", limits.model_timeout) from None
 
     async def _read(self, first: asyncio.Timeout | None, idle: asyncio.Timeout, end: float | None) -> ModelReply:
         """Read the answer. The first piece ends the timeout `first`; each piece extends `idle`, at most to `end`."""
-        idle_limit = self.caller.budget.limits.model_timeout if self._is_streamed else None
+        idle_limit = self.caller.budget.limits.model_timeout if self.info.is_streamed(self.request) else None
         deltas = self.client.stream(self.request)
         try:
             async for delta in deltas:

@@ -1,15 +1,19 @@
-"""The plan executor's main loop: plan, get approval, execute the steps, handle failed ones, answer."""
+"""The plan executor's main loop: plan, get approval, execute the steps, handle failed ones, answer.
+
+Its end has the executor `auto`, which plans if the request needs it, and the table of the built-in executors.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
 
-from framework.engine.context.concurrency import Confirmations, Job, run_as_ready
-from framework.engine.context.run_context import record_pending
-from framework.engine.model_call.turn import render
+from framework.config.agents.compile import BUILTIN_EXECUTORS
+from framework.engine.context.run_context import Confirmations, record_pending
+from framework.engine.model_call.turn import call_model, render
 from framework.engine.plan.planner import (
     adopt_plan,
     attempt_id,
@@ -27,10 +31,12 @@ from framework.engine.plan.planner import (
 )
 from framework.engine.plan.step import run_step, set_status
 from framework.engine.plan.trace import approval_span, failure_span, record_summary, summary_span
-from framework.engine.run import Run
+from framework.engine.routing.by_model import choose_agent
+from framework.engine.run import Executors, Job, Run, react, run_as_ready
 from framework.engine.tool_call.results import partial_output, record_decision
 from framework.tools.tool import Tool, idempotency_key
-from framework.types.errors import AgentsdError, Paused, StepFailed
+from framework.types.errors import AgentsdError, ModelError, Paused, StepFailed
+from framework.types.events import Routed
 from framework.types.messages import late_guidance
 from framework.types.plan import ApprovalScope, Plan, PlanDraft, PlanStep, Preflight
 from framework.types.spec import RISKS
@@ -391,3 +397,29 @@ def _confirmation(run: Run, step: PlanStep) -> Confirmation:
         risk=highest_risk(usable_tools(run, step)),
         choices=(RETRY, SKIP, STOP),
     )
+
+
+async def auto(run: Run) -> str:
+    """Run the executor that suits the request: chosen once, by the router's model or by one model call."""
+    if not run.state.executor:
+        run.state.executor = await _choose_executor(run)
+    return await (plan(run) if run.state.executor == "plan" else react(run))
+
+
+async def _choose_executor(run: Run) -> str:
+    model = run.services.generation.settings.routing.model
+    name = run.agent.name
+    try:
+        await run.model_caller.probe(model)
+        primary = run.model_caller.primary(model)
+        call = partial(call_model, run, primary=primary)
+        choice = await choose_agent(run.state.messages[0].description, {name: run.agent}, primary.info, call)
+    except ModelError as error:
+        await run.warn("routing", f"the executor could not be chosen ({error.message}); using react")
+        return "react"
+    reason = f"executor {choice.executor}{': ' + choice.reason if choice.reason else ''}"
+    await run.emit(Routed, agent=name, reason=reason, confidence=choice.confidence, executor=choice.executor)
+    return choice.executor
+
+
+EXECUTORS: Executors = dict(zip(BUILTIN_EXECUTORS, (react, plan, auto), strict=True))

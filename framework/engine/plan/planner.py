@@ -12,7 +12,7 @@ from framework.engine.model_call.turn import preamble_messages, render
 from framework.engine.plan.references import expected_types, invalid_references, references, referring_parameters
 from framework.engine.plan.trace import plan_span, record_draft
 from framework.engine.run import Run
-from framework.engine.tool_call.gate import repair_plan
+from framework.engine.tool_call.call import repair_plan
 from framework.engine.tool_call.results import describe_output, describe_unfinished, observation, tool_message
 from framework.llm.message_shape import estimate_tokens
 from framework.llm.openai_format import revalidate_call

@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from framework.config.agents.compile import Agent
-from framework.engine.context.concurrency import Confirmations
+from framework.engine.context.run_context import Confirmations
 from framework.engine.plan.planner import (
     attempt_id,
     call_messages,

@@ -9,7 +9,6 @@ In reading order; each module imports only from those below it:
     presence        Reports this process to others that share its store, and releases runs that it cannot execute.
     start           Turns a message into a run: its conversation, agent, first state and store record.
     launcher        Starts each root run in its own task, renews its lease, drives it to its end.
-    result          Ends a root run: saves the final state, emits the closing events, and builds the result.
     project         Loads a project: its settings, tools and agents, and a summary of each.
     conversation    Loads and forks conversations for their callers, and keeps their to-do lists.
     request         A caller's request: message, options, decisions and identity, and its form in the queue.

@@ -10,7 +10,7 @@ from framework.config.agents.models import Budgets
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
 from framework.engine.context.policy import VerdictKind
-from framework.engine.tool_call.gate import ConditionalVerdict, ToolExplanation, explain_tools, system_prompt
+from framework.engine.tool_call.call import ConditionalVerdict, ToolExplanation, explain_tools, system_prompt
 from framework.llm.capabilities import Capabilities, known_capabilities
 from framework.llm.message_shape import estimate_tokens
 from framework.types.frozen import Frozen

@@ -10,10 +10,10 @@ from contextvars import Context
 from typing import Any
 from weakref import WeakValueDictionary
 
-from framework.engine.context.event_hub import EventHub, EventReader, MessageKey, TextDelta, TextKind, read_piece
+from framework.engine.context.events import EventHub, EventReader, MessageKey, TextDelta, TextKind, read_piece
+from framework.engine.run_report import build_result
 from framework.engine.runtime.launcher import Launcher
 from framework.engine.runtime.request import Caller
-from framework.engine.runtime.result import build_result
 from framework.engine.runtime.resume import RunResumer
 from framework.store.protocol import OPEN_STATUSES
 from framework.store.signals import MISSED, NEW, Signal

@@ -19,19 +19,24 @@ from pydantic import BaseModel
 from framework.config.agents.compile import Agent
 from framework.config.agents.models import Budgets
 from framework.config.generations.generation import Generation
-from framework.engine.context.budget import BudgetLedger
-from framework.engine.context.concurrency import ToolThreads
-from framework.engine.context.event_hub import EventHub, EventReader, MessageKey, RunStream, TextDelta, TextKind, split
-from framework.engine.context.journal import Journal
-from framework.engine.context.model_clients import ModelClients
-from framework.engine.context.run_context import RateLimiter, RunMedia, Services
-from framework.engine.drive import drive
+from framework.engine.context.events import (
+    EventHub,
+    EventReader,
+    Journal,
+    MessageKey,
+    RunStream,
+    TextDelta,
+    TextKind,
+    split,
+)
+from framework.engine.context.policy import BudgetLedger
+from framework.engine.context.run_context import ModelClients, RateLimiter, RunMedia, Services
+from framework.engine.plan.executor import EXECUTORS
 from framework.engine.routing.rules import Route
 from framework.engine.run import Run
-from framework.engine.run_trace import RunTrace, configured_content, run_spans
+from framework.engine.run_report import RunTrace, configured_content, finish_run, run_spans, suspend_run
 from framework.engine.runtime.background import essential, is_passing
 from framework.engine.runtime.project import Project
-from framework.engine.runtime.result import finish_run, suspend_run
 from framework.llm.client import ModelClient
 from framework.store.database_files import database_paths
 from framework.store.protocol import Store
@@ -42,6 +47,7 @@ from framework.telemetry.content import Content
 from framework.telemetry.json_log import log_as_run
 from framework.telemetry.metrics import RunMetrics
 from framework.telemetry.spans import Spans
+from framework.tools.threads import ToolThreads
 from framework.types.errors import StoreError
 from framework.types.events import ContentReceived, Routed, Thought, Warned
 from framework.types.state import Confirmation, RunResult, RunState
@@ -388,7 +394,7 @@ class Launcher:
         spans = self._spans(prepared)
         journal = Journal(prepared.state, prepared.record, hub, durable=self.store.durable, take_spans=spans.drain)
         services = self._services(prepared, hub, journal, spans)
-        run = Run(prepared.state, prepared.agent, services, drive)
+        run = Run(prepared.state, prepared.agent, services, EXECUTORS)
         self.begun, self.works = self.begun + (prepared.route is not None), True
         if not self.store.durable:
             self.pinned_generations[run_id] = prepared.generation
@@ -409,7 +415,7 @@ class Launcher:
         prepared, hub = PreparedRun(state, UnstoredRecord(self.store), generation, agent), EventHub(state.run_id)
         journal = Journal(state, prepared.record, hub, durable=False)
         services = self._services(prepared, hub, journal, self._spans(prepared))
-        return Run(state, agent, services, drive)
+        return Run(state, agent, services, EXECUTORS)
 
     def call_on_pause(self, callback: Callable[[RunState, bool], object]) -> None:
         """Set the callback for paused runs. Arguments: the state, and whether cancellation was requested."""
@@ -557,7 +563,7 @@ async def _run_to_end(run: Run, route: Route | None) -> RunResult:
             with suppress(asyncio.CancelledError):  # the state has the reason; the run still has to be saved
                 if route is not None:
                     await _emit_route(run, route)
-                pending = await drive(run)
+                pending = await run.drive()
             if run.services.journal.is_suspended and run.state.status == "running":
                 await suspend_run(run, trace)
             return await finish_run(run, pending, trace)

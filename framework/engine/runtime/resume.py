@@ -13,14 +13,13 @@ from types import MappingProxyType
 from framework.config.generations.blueprint import Blueprints
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
-from framework.engine.context.event_hub import RunStream
-from framework.engine.context.journal import Journal
+from framework.engine.context.events import Journal, RunStream
 from framework.engine.routing.rules import choose_route
+from framework.engine.run_report import closing_events
 from framework.engine.runtime.background import BackgroundWork, Places, limits_of
 from framework.engine.runtime.launcher import Launcher, PreparedRun
 from framework.engine.runtime.presence import CannotExecute, RunReleaser
 from framework.engine.runtime.request import RUNTIME_CALLER, Caller, check_decisions, storable_decisions
-from framework.engine.runtime.result import closing_events
 from framework.store.protocol import OPEN_STATUSES, RunInfo, RunQuery, Store
 from framework.store.run_record import RunRecord
 from framework.store.work import UNLIMITED

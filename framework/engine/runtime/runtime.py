@@ -16,8 +16,9 @@ from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
 from framework.config.watch import Watcher, watching
-from framework.engine.context.event_hub import RunStream
-from framework.engine.drive import EXECUTORS
+from framework.engine.context.events import RunStream
+from framework.engine.plan.executor import EXECUTORS
+from framework.engine.run_report import limit_error
 from framework.engine.runtime.background import BackgroundWork, Places
 from framework.engine.runtime.conversation import (
     ForkPoint,
@@ -32,7 +33,6 @@ from framework.engine.runtime.presence import Presence, RunReleaser
 from framework.engine.runtime.project import Project, check_arguments, project_folder
 from framework.engine.runtime.queue import RunQueue, Submitted
 from framework.engine.runtime.request import Caller, CommonOptions, RunOptions, UserMessage, check_request
-from framework.engine.runtime.result import limit_error
 from framework.engine.runtime.resume import RunResumer
 from framework.engine.runtime.start import RunStarter, ask_model_only, call_one_tool
 from framework.engine.work.source import EmbeddedSource, WorkSource

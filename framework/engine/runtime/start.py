@@ -15,12 +15,11 @@ from framework.config.agents.compile import Agent
 from framework.config.generations.blueprint import Blueprints
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
-from framework.engine.context.budget import BudgetLedger
-from framework.engine.context.model_clients import ModelClients
-from framework.engine.model_call.retry import require_accepted
+from framework.engine.context.policy import BudgetLedger
+from framework.engine.context.run_context import ModelClients, require_accepted
 from framework.engine.routing.by_model import route_by_model
 from framework.engine.routing.rules import Route, choose_route, known_route
-from framework.engine.run_trace import RunTrace
+from framework.engine.run_report import RunTrace, finish_run
 from framework.engine.runtime.conversation import load_conversation
 from framework.engine.runtime.launcher import Launcher, PreparedRun
 from framework.engine.runtime.request import (
@@ -36,7 +35,6 @@ from framework.engine.runtime.request import (
     read_history,
     unrouted_limits,
 )
-from framework.engine.runtime.result import finish_run
 from framework.store.protocol import Conversation, RunQuery, Store
 from framework.store.work import UNLIMITED, RunLimits
 from framework.telemetry.metrics import RunMetrics

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 import pytest
 
 from framework.config.agents.models import DefinedBudget
-from framework.engine.context.budget import BudgetLedger, ExpectedUse
+from framework.engine.context.policy import BudgetLedger, ExpectedUse
 from framework.store.memory import MemoryStore
 from framework.types.budget import BudgetUse, CounterKey, SharedBudget
 from framework.types.errors import ConfigError, LimitExceeded

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from framework.engine.context.concurrency import Confirmations, Job, run_as_ready
+from framework.engine.context.run_context import Confirmations
+from framework.engine.run import Job, run_as_ready
 from framework.types.errors import LimitExceeded
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.engine.context.event_hub import EventHub, EventReader, Path
+from framework.engine.context.events import EventHub, EventReader, Path
 from framework.types.events import ContentReceived, Event, Thought, ToolFinished, Warned
 from tests.support.cases import cases
 

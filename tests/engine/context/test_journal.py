@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.engine.context.event_hub import EventHub
-from framework.engine.context.journal import Journal, next_event
+from framework.engine.context.events import EventHub, Journal, next_event
 from framework.store.run_record import RunRecord
 from framework.store.sql.store import SqlStore
 from framework.types.budget import BudgetUse

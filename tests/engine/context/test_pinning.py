@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import RunResult, Runtime, tool
-from framework.engine.context.budget import with_lowered_limits
-from framework.engine.context.concurrency import THREADS_PER_RUN
+from framework.engine.context.policy import with_lowered_limits
 from framework.testing import ScriptedModel, Turn, calls
+from framework.tools.threads import THREADS_PER_RUN
 from framework.types.spec import Limits
 from tests.support.cases import cases
 from tests.support.projects import agent, write

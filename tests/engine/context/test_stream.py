@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from framework import RunSuspended, Runtime, ToolContext, tool
-from framework.engine.context.event_hub import RunStream, TextKind, TextOnce
+from framework.engine.context.events import RunStream, TextKind, TextOnce
 from framework.llm.client import Delta, ModelRequest
 from framework.store.memory import MemoryStore
 from framework.testing import JsonStore, ScriptedModel, Turn, calls

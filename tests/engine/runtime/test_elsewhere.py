@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import Runtime, events
-from framework.engine.context.event_hub import EventReader, TextDelta, read_piece, split
+from framework.engine.context.events import EventReader, TextDelta, read_piece, split
 from framework.engine.runtime.follow import RemoteRun
 from framework.engine.runtime.launcher import Launcher
 from framework.store.signals import NEW, Signal

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from framework import Approve, RunResult, Runtime, tool
-from framework.engine.context.event_hub import EventHub
-from framework.engine.context.journal import Journal
+from framework.engine.context.events import EventHub, Journal
 from framework.store.run_record import RunRecord
 from framework.testing import JsonStore, ScriptedModel, calls
 from framework.types.messages import Message

@@ -19,6 +19,6 @@ def test_the_policy_is_evaluated_in_one_function_of_the_path_of_a_call() -> None
         if isinstance(node, ast.Attribute) and node.attr == "evaluate"
     }
     assert places == {
-        "gate.py: evaluate_call",
-        "gate.py: explain_call",
+        "call.py: evaluate_call",
+        "call.py: explain_call",
     }  # the second one explains calls that are not made

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import ModelError, Runtime, tool
-from framework.engine.context.event_hub import RunStream
+from framework.engine.context.events import RunStream
 from framework.llm.client import Delta, ModelRequest
 from framework.server.agui.request import interrupt_of
 from framework.server.agui.translation import AguiTranslator

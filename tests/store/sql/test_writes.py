@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from framework import Runtime, tool
-from framework.engine.context.event_hub import EventHub
-from framework.engine.context.journal import Journal, next_event
+from framework.engine.context.events import EventHub, Journal, next_event
 from framework.llm.client import ModelRequest, Turn
 from framework.store.sql.record import SqlRecord
 from framework.store.sql.store import SqlStore

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from framework import RunResult, Runtime, tool
-from framework.engine.tool_call.gate import call_off_loop
+from framework.engine.tool_call.call import call_off_loop
 from framework.llm.openai_format import chat_to_call, revalidate_call
 from framework.testing import ScriptedModel, calls
 from framework.tools.schema.arguments import ArgumentsError, SchemaArguments, bounded_model

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import Approve, RunResult, Runtime, events, tool
-from framework.engine.tool_call.gate import explain_call
+from framework.engine.tool_call.call import explain_call
 from framework.testing import ScriptedModel, calls
 from framework.tools.schema.arguments import ArgumentsError, SchemaArguments
 from framework.tools.schema.json_schema import repair_arguments

@@ -18,8 +18,8 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from framework import Runtime, Tool, tool
-from framework.engine.context.concurrency import MAX_ABANDONED, THREADS_PER_RUN, ToolThreads
 from framework.testing import ScriptedModel
+from framework.tools.threads import MAX_ABANDONED, THREADS_PER_RUN, ToolThreads
 from framework.types.errors import ToolError
 from framework.types.messages import ToolCall
 from tests.support.clocks import skip
