@@ -8,6 +8,7 @@ from functools import cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import yaml
 from fastapi import APIRouter, Request
@@ -64,8 +65,9 @@ def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def add_openapi_route(router: APIRouter, routes: Sequence[BaseRoute]) -> None:
-    """Add `/openapi.json`, which describes `routes`."""
-    built = cache(lambda: build_document(routes))
+    """Add `/openapi.json`, which describes `routes`, and refers to them weakly: FastAPI caches functions of routes."""
+    described = [ref(route) for route in routes]
+    built = cache(lambda: build_document([route for weak in described if (route := weak()) is not None]))
 
     @router.get("/openapi.json", include_in_schema=False, dependencies=[requires(*ROLES)])
     async def openapi(request: Request) -> JSONResponse:
