@@ -152,8 +152,21 @@ def new_store(request: pytest.FixtureRequest) -> Iterator[Callable[[], str]]:
 
 @pytest.fixture
 def store_url(new_store: Callable[[], str]) -> str:
-    """URL of an empty database."""
+    """URL of an empty database of each kind: for rules of the store, and for what processes do at the same time."""
     return new_store()
+
+
+@pytest.fixture
+def file_url(tmp_path: Path) -> str:
+    """URL of an empty SQLite file: for what runtimes do with any database."""
+    return f"sqlite:///{tmp_path}/store/1.db"
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def local_url(request: pytest.FixtureRequest) -> str | None:
+    """URL of an empty SQLite file, written at each step; None for a store in memory, written at pauses and ends."""
+    url: str = request.getfixturevalue("file_url")
+    return url if request.param == "sqlite" else None
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql"])

@@ -373,7 +373,7 @@ class Observer:
         return re.sub(r"[0-9a-f]{32}", lambda id_: self._known[id_[0]], text)
 
 
-def test_asi03_what_a_user_sees_does_not_depend_on_the_ids_of_others(tmp_path: Path, any_url: str | None) -> None:
+def test_asi03_what_a_user_sees_does_not_depend_on_the_ids_of_others(tmp_path: Path, local_url: str | None) -> None:
     """Each case is one of two tenants: in one, others act too; in the other, the user is alone."""
     budgets = "budgets: {talk: {max_total_tokens: 45, per: conversation}}\n"
     policy = '{allow: ["*"], ask: [pay]}'
@@ -400,7 +400,7 @@ def test_asi03_what_a_user_sees_does_not_depend_on_the_ids_of_others(tmp_path: P
     async def main() -> None:
         models, tools = {"scripted": ScriptedModel(script=answer)}, Gate().tools()
         async with Runtime.open(
-            write(tmp_path, files), models=models, tools=tools, watch=False, store=any_url or "memory:"
+            write(tmp_path, files), models=models, tools=tools, watch=False, store=local_url or "memory:"
         ) as runtime:
             loop = asyncio.get_running_loop()
 

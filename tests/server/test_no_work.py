@@ -93,9 +93,9 @@ def test_a_run_waits_for_a_worker_and_is_decided_and_followed_from_the_api(tmp_p
     asyncio.run(main())
 
 
-def test_a_waiting_run_and_one_in_progress_elsewhere_are_cancelled(tmp_path: Path, store_url: str) -> None:
+def test_a_waiting_run_and_one_in_progress_elsewhere_are_cancelled(tmp_path: Path, file_url: str) -> None:
     async def main() -> None:
-        async with accepting(project(tmp_path, store_url)) as fleet:
+        async with accepting(project(tmp_path, file_url)) as fleet:
             waiting = await fleet.client.post("runs", {"message": "m"}, 202)
             await fleet.client.post(f"runs/{waiting['run_id']}/cancel", None, 202)
             assert (await fleet.client.get(f"runs/{waiting['run_id']}"))["status"] == "cancelled"
@@ -110,12 +110,12 @@ def test_a_waiting_run_and_one_in_progress_elsewhere_are_cancelled(tmp_path: Pat
 
 
 @pytest.mark.parametrize("on_expiry", ["reject", "cancel"])
-def test_a_decision_expires_while_no_worker_is_alive(tmp_path: Path, store_url: str, on_expiry: str) -> None:
+def test_a_decision_expires_while_no_worker_is_alive(tmp_path: Path, file_url: str, on_expiry: str) -> None:
     """A run that ends needs no worker; one that continues is begun by the next worker."""
 
     async def main() -> None:
         policy = f"{{confirm: {{from: high, expires: 300ms, on_expiry: {on_expiry}}}}}"
-        root = project(tmp_path, store_url, runtime_policy=policy)
+        root = project(tmp_path, file_url, runtime_policy=policy)
         async with accepting(root) as fleet:
             model = ScriptedModel(calls(("pay", {})), "not paid")
             async with _opened(root, model, fleet.gate, capacity=5):
@@ -131,9 +131,9 @@ def test_a_decision_expires_while_no_worker_is_alive(tmp_path: Path, store_url: 
     asyncio.run(main())
 
 
-def test_other_protocols_submit_and_follow(tmp_path: Path, store_url: str) -> None:
+def test_other_protocols_submit_and_follow(tmp_path: Path, file_url: str) -> None:
     async def main() -> None:
-        async with accepting(project(tmp_path, store_url)) as fleet:
+        async with accepting(project(tmp_path, file_url)) as fleet:
             await fleet.start_worker(ScriptedModel(script=lambda _: "hello"))
             assert (await fleet.client.post("chat", {"message": "hi"}))["response"] == "hello"
             http = fleet.client.http
@@ -157,10 +157,10 @@ def test_other_protocols_submit_and_follow(tmp_path: Path, store_url: str) -> No
 
 
 def test_the_log_says_that_runs_wait_and_no_worker_is_alive(
-    tmp_path: Path, store_url: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, file_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
-        root = project(tmp_path, store_url)
+        root = project(tmp_path, file_url)
         async with accepting(root) as fleet:
             await fleet.client.post("runs", {"message": "m"}, 202)
         async with accepting(root):

@@ -134,7 +134,7 @@ def test_repaired_arguments_are_counted(tmp_path: Path, reader: InMemoryMetricRe
 
 
 def test_a_suspended_and_resumed_run_is_counted_by_its_outcome(
-    tmp_path: Path, reader: InMemoryMetricReader, store_url: str
+    tmp_path: Path, reader: InMemoryMetricReader, file_url: str
 ) -> None:
     async def main() -> None:
         began = asyncio.Event()
@@ -148,7 +148,7 @@ def test_a_suspended_and_resumed_run_is_counted_by_its_outcome(
             return str(n)
 
         root = write(tmp_path, AGENTS)
-        options: dict[str, Any] = {"tools": [hang, work, erase], "store": store_url, "watch": False, "grace": 0}
+        options: dict[str, Any] = {"tools": [hang, work, erase], "store": file_url, "watch": False, "grace": 0}
         first = {"scripted": ScriptedModel(calls(("erase", {"n": "1"})), calls(("hang", {"n": "5"}), prefix="h"))}
         async with Runtime.open(root, models=first, **options) as runtime:
             paused = await runtime.run("go", agent="one")

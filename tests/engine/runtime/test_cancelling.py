@@ -126,10 +126,10 @@ async def must_be_cancelled(store: SqlStore, run_id: str) -> None:
 
 @pytest.mark.parametrize("elsewhere", [True, False])
 def test_a_run_cancelled_while_its_pause_is_saved_does_not_stay_paused(
-    tmp_path: Path, store_url: str, elsewhere: bool
+    tmp_path: Path, file_url: str, elsewhere: bool
 ) -> None:
     async def main() -> None:
-        store = await Slow.open(store_url, tmp_path)
+        store = await Slow.open(file_url, tmp_path)
         assert isinstance(store, Slow)
         store.slow_down()
         root = project(tmp_path)
@@ -138,7 +138,7 @@ def test_a_run_cancelled_while_its_pause_is_saved_does_not_stay_paused(
                 ended = asyncio.create_task(stream.result())
                 await store.reached.wait()
                 if elsewhere:
-                    async with Runtime.open(root, store=store_url, **options(Shop())) as other:
+                    async with Runtime.open(root, store=file_url, **options(Shop())) as other:
                         await other.cancel(stream.run_id)
                 else:
                     await runtime.cancel(stream.run_id)
@@ -152,12 +152,12 @@ def test_a_run_cancelled_while_its_pause_is_saved_does_not_stay_paused(
 
 @pytest.mark.parametrize("elsewhere", [True, False])
 def test_a_run_cancelled_while_its_end_is_saved_ends_as_cancelled(
-    tmp_path: Path, store_url: str, elsewhere: bool
+    tmp_path: Path, file_url: str, elsewhere: bool
 ) -> None:
     """The request is accepted, so the run must not end as completed."""
 
     async def main() -> None:
-        store = await Slow.open(store_url, tmp_path)
+        store = await Slow.open(file_url, tmp_path)
         assert isinstance(store, Slow)
         store.slow_down()
         root = project(tmp_path)
@@ -166,7 +166,7 @@ def test_a_run_cancelled_while_its_end_is_saved_ends_as_cancelled(
                 ended = asyncio.create_task(stream.result())
                 await store.reached.wait()
                 if elsewhere:
-                    async with Runtime.open(root, store=store_url, **options(Shop())) as other:
+                    async with Runtime.open(root, store=file_url, **options(Shop())) as other:
                         assert await other.cancel(stream.run_id) == "running"
                 else:
                     assert await runtime.cancel(stream.run_id) == "running"
@@ -179,7 +179,7 @@ def test_a_run_cancelled_while_its_end_is_saved_ends_as_cancelled(
     asyncio.run(main())
 
 
-def test_a_run_cancelled_while_its_answer_is_checked_ends_as_cancelled(tmp_path: Path, any_url: str | None) -> None:
+def test_a_run_cancelled_while_its_answer_is_checked_ends_as_cancelled(tmp_path: Path, local_url: str | None) -> None:
     async def main() -> None:
         reached, root = asyncio.Event(), project(tmp_path)
         write(
@@ -199,7 +199,7 @@ def test_a_run_cancelled_while_its_answer_is_checked_ends_as_cancelled(tmp_path:
             },
         )
         made = {**options(Shop(), "the answer"), "deps": reached}
-        async with Runtime.open(root, store=any_url, **made) as runtime, runtime.stream("go") as stream:
+        async with Runtime.open(root, store=local_url, **made) as runtime, runtime.stream("go") as stream:
             ended = asyncio.create_task(stream.result())
             async with asyncio.timeout(PATIENCE):
                 await reached.wait()
@@ -209,21 +209,21 @@ def test_a_run_cancelled_while_its_answer_is_checked_ends_as_cancelled(tmp_path:
     asyncio.run(main())
 
 
-def test_a_cancellation_of_a_run_that_has_ended_says_how_it_ended(tmp_path: Path, any_url: str | None) -> None:
+def test_a_cancellation_of_a_run_that_has_ended_says_how_it_ended(tmp_path: Path, local_url: str | None) -> None:
     async def main() -> None:
-        async with Runtime.open(project(tmp_path), store=any_url, **options(Shop(), "the answer")) as runtime:
+        async with Runtime.open(project(tmp_path), store=local_url, **options(Shop(), "the answer")) as runtime:
             result = await runtime.run("go")
             assert await runtime.cancel(result.run_id) == "completed"
 
     asyncio.run(main())
 
 
-def test_a_cancel_request_to_a_dead_process_is_executed_by_the_next(tmp_path: Path, store_url: str) -> None:
+def test_a_cancel_request_to_a_dead_process_is_executed_by_the_next(tmp_path: Path, file_url: str) -> None:
     async def main() -> None:
-        dead = await SqlStore.open(store_url, tmp_path)
+        dead = await SqlStore.open(file_url, tmp_path)
         state = RunState(agent="one", conversation_id="c", messages=[Message(role="user", content="go")])
         record = await dead.begin(state, await dead.conversation("c"), None)
-        async with Runtime.open(project(tmp_path), store=store_url, **options(Shop())) as runtime:
+        async with Runtime.open(project(tmp_path), store=file_url, **options(Shop())) as runtime:
             await runtime.cancel(state.run_id)
             await record.release()
             with pytest.raises(DecisionRefused, match="was cancelled: cancellation had already been requested"):
@@ -234,9 +234,9 @@ def test_a_cancel_request_to_a_dead_process_is_executed_by_the_next(tmp_path: Pa
     asyncio.run(main())
 
 
-def test_a_cancelled_run_is_not_suspended_when_its_runtime_closes(tmp_path: Path, store_url: str) -> None:
+def test_a_cancelled_run_is_not_suspended_when_its_runtime_closes(tmp_path: Path, file_url: str) -> None:
     async def main() -> None:
-        store = await SqlStore.open(store_url, tmp_path)
+        store = await SqlStore.open(file_url, tmp_path)
         shop = Shop()
         async with Runtime.open(project(tmp_path), store=store, **options(shop, HANG)) as runtime:
             running = asyncio.create_task(runtime.run("go", conversation="c"))
@@ -267,19 +267,19 @@ class Looking(SqlStore):
 
 
 def test_a_tool_that_cleans_up_is_cancelled_only_once(
-    tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, file_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launcher, "RENEWAL_SECONDS", 0.001)
 
     async def main() -> RunResult:
-        store = await Looking.open(store_url, tmp_path)
+        store = await Looking.open(file_url, tmp_path)
         assert isinstance(store, Looking)
         shop, root = Shop(), project(tmp_path)
         store.look(5, shop.may_clean)
         async with Runtime.open(root, store=store, **options(shop, HANG)) as runtime:
             async with runtime.stream("go", conversation="c") as stream:
                 await shop.began.wait()
-                async with Runtime.open(root, store=store_url, **options(Shop())) as other:
+                async with Runtime.open(root, store=file_url, **options(Shop())) as other:
                     await other.cancel(stream.run_id)
                 result = await stream.result()
             assert shop.cleaned
@@ -289,13 +289,13 @@ def test_a_tool_that_cleans_up_is_cancelled_only_once(
     assert asyncio.run(main()).status == "cancelled"
 
 
-def test_cancelling_resume_orphans_does_not_interrupt_the_end_of_a_crashed_run(tmp_path: Path, store_url: str) -> None:
+def test_cancelling_resume_orphans_does_not_interrupt_the_end_of_a_crashed_run(tmp_path: Path, file_url: str) -> None:
     async def main() -> None:
-        store = await Slow.open(store_url, tmp_path)
+        store = await Slow.open(file_url, tmp_path)
         assert isinstance(store, Slow)
         store.slow_down()
         async with Runtime.open(project(tmp_path), store=store, **options(Shop())) as runtime:
-            run_id = await create_crashing_run(store_url, tmp_path)
+            run_id = await create_crashing_run(file_url, tmp_path)
             giving_up = asyncio.create_task(runtime.resume_orphans())
             await store.reached.wait()
             giving_up.cancel()

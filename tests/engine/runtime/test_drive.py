@@ -28,12 +28,12 @@ def pay(request: ModelRequest) -> Turn:
     return calls(("pay", {})) if request.messages[-1].role == "user" else "not paid"
 
 
-def test_a_delivery_begins_the_best_ready_run(tmp_path: Path, store_url: str) -> None:
+def test_a_delivery_begins_the_best_ready_run(tmp_path: Path, file_url: str) -> None:
     """Which run was offered does not matter: one delivery, one run."""
 
     async def main() -> None:
         deliveries, model = Deliveries(), ScriptedModel(script=lambda _: "ok")
-        async with opened(project(tmp_path), store_url, model, work=deliveries) as runtime:
+        async with opened(project(tmp_path), file_url, model, work=deliveries) as runtime:
             first, second = [await runtime.submit("m") for _ in range(2)]
             assert deliveries.offered == [first.run_id, second.run_id]
             await deliveries.worker.drive(second.run_id)
@@ -63,10 +63,10 @@ def test_of_two_deliveries_of_a_run_one_works_and_the_other_returns(tmp_path: Pa
     asyncio.run(main())
 
 
-def test_a_cancelled_delivery_leaves_the_run_in_progress(tmp_path: Path, store_url: str) -> None:
+def test_a_cancelled_delivery_leaves_the_run_in_progress(tmp_path: Path, file_url: str) -> None:
     async def main() -> None:
         deliveries, gate, model = Deliveries(), Gate(), ScriptedModel(script=hold)
-        async with opened(project(tmp_path), store_url, model, tools=gate.tools(), work=deliveries) as runtime:
+        async with opened(project(tmp_path), file_url, model, tools=gate.tools(), work=deliveries) as runtime:
             run_id = (await runtime.submit("m")).run_id
             working = asyncio.create_task(deliveries.worker.drive(run_id))
             await gate.began.wait()
@@ -87,13 +87,13 @@ async def left_behind(root: Path, url: str) -> str:
     return run_id
 
 
-def test_a_delivery_continues_the_released_run_that_it_names(tmp_path: Path, store_url: str) -> None:
+def test_a_delivery_continues_the_released_run_that_it_names(tmp_path: Path, file_url: str) -> None:
     async def main() -> None:
         root, deliveries, gate = project(tmp_path), Deliveries(), Gate()
-        run_id = await left_behind(root, store_url)
+        run_id = await left_behind(root, file_url)
         gate.opened.set()
         model = ScriptedModel(script=hold)
-        async with opened(root, store_url, model, tools=gate.tools(), work=deliveries) as runtime:
+        async with opened(root, file_url, model, tools=gate.tools(), work=deliveries) as runtime:
             waiting = await runtime.submit("m")
             await deliveries.worker.drive(run_id)
             assert await statuses(runtime) == ["completed", "queued"]
@@ -103,19 +103,19 @@ def test_a_delivery_continues_the_released_run_that_it_names(tmp_path: Path, sto
     asyncio.run(main())
 
 
-def test_a_run_that_ends_its_process_three_times_fails(tmp_path: Path, store_url: str) -> None:
+def test_a_run_that_ends_its_process_three_times_fails(tmp_path: Path, file_url: str) -> None:
     async def main() -> None:
         root = project(tmp_path)
-        run_id = await left_behind(root, store_url)
+        run_id = await left_behind(root, file_url)
         for _ in range(MAX_RESUME_ATTEMPTS):
-            store = await SqlStore.open(store_url, root, lease_seconds=0.05)
+            store = await SqlStore.open(file_url, root, lease_seconds=0.05)
             record = None
             while record is None:
                 (info,) = await store.runs()
                 record = await store.take(await store.load_run(run_id), {}) if info.orphaned else None
             await store.close()
         deliveries = Deliveries()
-        async with opened(root, store_url, ScriptedModel(), work=deliveries) as runtime:
+        async with opened(root, file_url, ScriptedModel(), work=deliveries) as runtime:
             while await statuses(runtime) == ["running"]:
                 await deliveries.worker.drive(run_id)
             result = await runtime.result(run_id)
@@ -124,14 +124,14 @@ def test_a_run_that_ends_its_process_three_times_fails(tmp_path: Path, store_url
     asyncio.run(main())
 
 
-def test_a_delivery_expires_a_confirmation(tmp_path: Path, store_url: str) -> None:
+def test_a_delivery_expires_a_confirmation(tmp_path: Path, file_url: str) -> None:
     async def main() -> None:
         keys = {"runtime_policy": "{confirm: {from: high, expires: 1ms}}"}
         root, deliveries, gate = project(tmp_path, **keys), Deliveries(), Gate()
         model = ScriptedModel(script=pay)  # the first process may see it expire, too
-        async with opened(root, store_url, model, tools=gate.tools()) as runtime:
+        async with opened(root, file_url, model, tools=gate.tools()) as runtime:
             run_id = (await runtime.run("pay")).run_id
-        async with opened(root, store_url, model, tools=gate.tools(), work=deliveries) as runtime:
+        async with opened(root, file_url, model, tools=gate.tools(), work=deliveries) as runtime:
             await deliveries.worker.drive(run_id)
             assert (await runtime.result(run_id)).output == "not paid"
             assert gate.paid == 0
@@ -139,11 +139,11 @@ def test_a_delivery_expires_a_confirmation(tmp_path: Path, store_url: str) -> No
     asyncio.run(main())
 
 
-def test_a_delivery_of_a_paused_run_does_nothing(tmp_path: Path, store_url: str) -> None:
+def test_a_delivery_of_a_paused_run_does_nothing(tmp_path: Path, file_url: str) -> None:
     async def main() -> None:
         deliveries, gate = Deliveries(), Gate()
         model = ScriptedModel(calls(("pay", {})), "paid")
-        async with opened(project(tmp_path), store_url, model, tools=gate.tools(), work=deliveries) as runtime:
+        async with opened(project(tmp_path), file_url, model, tools=gate.tools(), work=deliveries) as runtime:
             run_id = (await runtime.submit("pay")).run_id
             await deliveries.worker.drive(run_id)
             await deliveries.worker.drive(run_id)
@@ -152,16 +152,16 @@ def test_a_delivery_of_a_paused_run_does_nothing(tmp_path: Path, store_url: str)
     asyncio.run(main())
 
 
-def test_a_decision_is_saved_and_the_run_continues_where_it_is_delivered(tmp_path: Path, store_url: str) -> None:
+def test_a_decision_is_saved_and_the_run_continues_where_it_is_delivered(tmp_path: Path, file_url: str) -> None:
     async def main() -> None:
         root, deliveries, gate = project(tmp_path), Deliveries(), Gate()
         model = ScriptedModel(calls(("pay", {})), "paid")
-        async with opened(root, store_url, model, tools=gate.tools(), work=deliveries) as runtime:
+        async with opened(root, file_url, model, tools=gate.tools(), work=deliveries) as runtime:
             run_id = (await runtime.submit("pay")).run_id
             await deliveries.worker.drive(run_id)
             (pending,) = await runtime.pending(run_id)
             none = Deliveries(capacity=0)
-            async with opened(root, store_url, ScriptedModel(), work=none) as accepting:
+            async with opened(root, file_url, ScriptedModel(), work=none) as accepting:
                 await accepting.decide(run_id, {pending.id: Approve()}, by="ann")
                 assert await statuses(accepting) == ["running"]
                 await none.worker.drive(run_id)
@@ -179,11 +179,11 @@ async def until(runtime: Runtime, expected: list[str]) -> None:
         await asyncio.sleep(0.005)
 
 
-def test_deliveries_beyond_the_capacity_wait(tmp_path: Path, store_url: str) -> None:
+def test_deliveries_beyond_the_capacity_wait(tmp_path: Path, file_url: str) -> None:
     async def main() -> None:
         deliveries, gate = Deliveries(capacity=2), Gate()
         model = ScriptedModel(script=hold)
-        async with opened(project(tmp_path), store_url, model, tools=gate.tools(), work=deliveries) as runtime:
+        async with opened(project(tmp_path), file_url, model, tools=gate.tools(), work=deliveries) as runtime:
             ids = [(await runtime.submit("m")).run_id for _ in range(5)]
             driving = [asyncio.create_task(deliveries.worker.drive(run_id)) for run_id in ids]
             await until(runtime, [*["running"] * 2, *["queued"] * 3])
@@ -196,11 +196,11 @@ def test_deliveries_beyond_the_capacity_wait(tmp_path: Path, store_url: str) -> 
     asyncio.run(main())
 
 
-def test_a_process_that_stops_offers_again_what_is_delivered_to_it(tmp_path: Path, store_url: str) -> None:
+def test_a_process_that_stops_offers_again_what_is_delivered_to_it(tmp_path: Path, file_url: str) -> None:
     async def main() -> None:
         deliveries, gate = Deliveries(capacity=1), Gate()
         model = ScriptedModel(script=hold)
-        async with opened(project(tmp_path), store_url, model, tools=gate.tools(), work=deliveries, grace=0) as runtime:
+        async with opened(project(tmp_path), file_url, model, tools=gate.tools(), work=deliveries, grace=0) as runtime:
             first, second = [(await runtime.submit("m")).run_id for _ in range(2)]
             driving = [asyncio.create_task(deliveries.worker.drive(run_id)) for run_id in (first, second)]
             await gate.began.wait()
@@ -210,11 +210,11 @@ def test_a_process_that_stops_offers_again_what_is_delivered_to_it(tmp_path: Pat
     asyncio.run(main())
 
 
-def test_only_runs_of_the_scope_are_begun(tmp_path: Path, store_url: str) -> None:
+def test_only_runs_of_the_scope_are_begun(tmp_path: Path, file_url: str) -> None:
     async def main() -> None:
         root = write(tmp_path, {"agents.d/a.yaml": agent("a"), "agents.d/b.yaml": agent("b")})
         deliveries = Deliveries(scope=WorkScope(agents=frozenset({"b"})))
-        async with opened(root, store_url, ScriptedModel(script=lambda _: "ok"), work=deliveries) as runtime:
+        async with opened(root, file_url, ScriptedModel(script=lambda _: "ok"), work=deliveries) as runtime:
             ids = [(await runtime.submit("m", agent=name)).run_id for name in ("a", "b")]
             for run_id in ids:
                 await deliveries.worker.drive(run_id)
@@ -224,11 +224,11 @@ def test_only_runs_of_the_scope_are_begun(tmp_path: Path, store_url: str) -> Non
 
 
 def test_a_store_that_fails_is_logged_and_not_raised(
-    tmp_path: Path, store_url: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, file_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
         deliveries = Deliveries()
-        async with opened(project(tmp_path), store_url, ScriptedModel(), work=deliveries) as runtime:
+        async with opened(project(tmp_path), file_url, ScriptedModel(), work=deliveries) as runtime:
             run_id = (await runtime.submit("m")).run_id
             await runtime.store.close()
             await deliveries.worker.drive(run_id)

@@ -50,9 +50,9 @@ async def numbered(runtime: Runtime, run_id: str) -> list[events.Event]:
     return [events.read_event(event) for event in await runtime.store.events(run_id)]
 
 
-def test_events_of_a_run_are_followed_from_its_beginning(tmp_path: Path, any_url: str | None) -> None:
+def test_events_of_a_run_are_followed_from_its_beginning(tmp_path: Path, local_url: str | None) -> None:
     async def main() -> None:
-        async with opened(project(tmp_path), any_url, ScriptedModel(TEXT)) as runtime:
+        async with opened(project(tmp_path), local_url, ScriptedModel(TEXT)) as runtime:
             submitted = await runtime.submit("hi", user="ann")
             seen = [event async for event in runtime.follow(submitted.run_id, user="ann")]
             assert [event for event in seen if event.seq] == await numbered(runtime, submitted.run_id)
@@ -94,10 +94,10 @@ class Halting(ScriptedModel):
                 await self.rest.wait()
 
 
-def test_a_late_follower_gets_the_text_so_far(tmp_path: Path, any_url: str | None) -> None:
+def test_a_late_follower_gets_the_text_so_far(tmp_path: Path, local_url: str | None) -> None:
     async def main() -> None:
         model = Halting(TEXT)
-        async with opened(project(tmp_path), any_url, model) as runtime:
+        async with opened(project(tmp_path), local_url, model) as runtime:
             submitted = await runtime.submit("hi")
             await model.half.wait()
             async with aclosing(runtime.follow(submitted.run_id)) as following:
@@ -138,7 +138,7 @@ async def enumerated(following: AsyncIterator[events.Event]) -> AsyncIterator[tu
         yield number, event
 
 
-def test_a_reader_may_leave_at_any_event_and_continue(tmp_path: Path, any_url: str | None) -> None:
+def test_a_reader_may_leave_at_any_event_and_continue(tmp_path: Path, local_url: str | None) -> None:
     """It gets each numbered event once and the whole text, and the run ends the same."""
     random = Random(7)
 
@@ -154,7 +154,7 @@ def test_a_reader_may_leave_at_any_event_and_continue(tmp_path: Path, any_url: s
         assert (result.status, result.output, len(result.tool_calls)) == ("completed", TEXT, 2)
 
     async def main() -> None:
-        async with opened(project(tmp_path), any_url, ScriptedModel(script=script), tools=[look]) as runtime:
+        async with opened(project(tmp_path), local_url, ScriptedModel(script=script), tools=[look]) as runtime:
             for first in range(0, 200 * FACTOR, 10):
                 async with asyncio.TaskGroup() as group:
                     for case in range(first, first + 10):
@@ -163,7 +163,7 @@ def test_a_reader_may_leave_at_any_event_and_continue(tmp_path: Path, any_url: s
     asyncio.run(main())
 
 
-def test_ten_followers_see_the_same(tmp_path: Path, any_url: str | None) -> None:
+def test_ten_followers_see_the_same(tmp_path: Path, local_url: str | None) -> None:
     async def follow_all(runtime: Runtime, run_id: str, turns: int) -> list[events.Event]:
         seen = []
         async for event in runtime.follow(run_id):
@@ -173,7 +173,7 @@ def test_ten_followers_see_the_same(tmp_path: Path, any_url: str | None) -> None
         return seen
 
     async def main() -> None:
-        async with opened(project(tmp_path), any_url, ScriptedModel(script=script), tools=[look]) as runtime:
+        async with opened(project(tmp_path), local_url, ScriptedModel(script=script), tools=[look]) as runtime:
             submitted = await runtime.submit("go")
             following = [asyncio.create_task(follow_all(runtime, submitted.run_id, turns)) for turns in range(10)]
             for one in following:
@@ -184,10 +184,10 @@ def test_ten_followers_see_the_same(tmp_path: Path, any_url: str | None) -> None
     asyncio.run(main())
 
 
-def test_a_follower_that_reads_nothing_does_not_hold_the_run(tmp_path: Path, any_url: str | None) -> None:
+def test_a_follower_that_reads_nothing_does_not_hold_the_run(tmp_path: Path, local_url: str | None) -> None:
     async def main() -> None:
         long = "word " * 5000
-        async with opened(project(tmp_path), any_url, ScriptedModel(long)) as runtime:
+        async with opened(project(tmp_path), local_url, ScriptedModel(long)) as runtime:
             submitted = await runtime.submit("go")
             async with aclosing(runtime.follow(submitted.run_id)) as following:
                 seen = [await anext(following)]
@@ -200,10 +200,12 @@ def test_a_follower_that_reads_nothing_does_not_hold_the_run(tmp_path: Path, any
 
 
 @pytest.mark.parametrize("listening", [True, False])
-def test_runs_that_were_not_submitted_can_be_followed(tmp_path: Path, any_url: str | None, *, listening: bool) -> None:
+def test_runs_that_were_not_submitted_can_be_followed(
+    tmp_path: Path, local_url: str | None, *, listening: bool
+) -> None:
     async def main() -> None:
         gate, model = Gate(), ScriptedModel(calls(("hold", {})), TEXT)
-        async with opened(project(tmp_path), any_url, model, tools=gate.tools()) as runtime:
+        async with opened(project(tmp_path), local_url, model, tools=gate.tools()) as runtime:
 
             async def read() -> None:
                 async with runtime.stream("go") as stream:
@@ -228,10 +230,10 @@ async def _drop(result: Awaitable[object]) -> None:
     await result
 
 
-def test_a_follower_ends_at_a_pause_or_waits_through_it(tmp_path: Path, any_url: str | None) -> None:
+def test_a_follower_ends_at_a_pause_or_waits_through_it(tmp_path: Path, local_url: str | None) -> None:
     async def main() -> None:
         model, gate = ScriptedModel(calls(("pay", {})), calls(("pay", {}), prefix="d"), "done"), Gate()
-        async with opened(project(tmp_path), any_url, model, tools=gate.tools()) as runtime:
+        async with opened(project(tmp_path), local_url, model, tools=gate.tools()) as runtime:
             submitted = await runtime.submit("pay twice")
             through = asyncio.create_task(_collect(runtime.follow(submitted.run_id, through_pauses=True)))
             after, segments = 0, []
@@ -258,10 +260,10 @@ async def _collect(following: AsyncIterator[events.Event]) -> list[events.Event]
     return [event async for event in following]
 
 
-def test_a_decision_takes_effect_even_if_its_caller_leaves(tmp_path: Path, any_url: str | None) -> None:
+def test_a_decision_takes_effect_even_if_its_caller_leaves(tmp_path: Path, local_url: str | None) -> None:
     async def main() -> None:
         model, gate = ScriptedModel(calls(("pay", {})), "done"), Gate()
-        async with opened(project(tmp_path), any_url, model, tools=gate.tools()) as runtime:
+        async with opened(project(tmp_path), local_url, model, tools=gate.tools()) as runtime:
             paused = await runtime.run("pay")
             deciding = asyncio.create_task(runtime.decide(paused.run_id, {paused.pending[0].id: Approve()}))
             await asyncio.sleep(0)
@@ -276,7 +278,7 @@ def test_a_decision_takes_effect_even_if_its_caller_leaves(tmp_path: Path, any_u
     asyncio.run(main())
 
 
-def test_a_run_whose_end_was_read_is_not_in_progress_any_more(tmp_path: Path, any_url: str | None) -> None:
+def test_a_run_whose_end_was_read_is_not_in_progress_any_more(tmp_path: Path, local_url: str | None) -> None:
     """Readers of the store may know of an end or a pause before the process that wrote it has noticed."""
 
     async def keep_busy() -> None:
@@ -287,7 +289,7 @@ def test_a_run_whose_end_was_read_is_not_in_progress_any_more(tmp_path: Path, an
     async def main() -> None:
         script: list[Turn] = [calls(("pay", {})), "done"]
         model, gate = ScriptedModel(*script * 5), Gate()
-        async with opened(project(tmp_path), any_url, model, tools=gate.tools()) as runtime:
+        async with opened(project(tmp_path), local_url, model, tools=gate.tools()) as runtime:
             busy = asyncio.create_task(keep_busy())
             for _ in range(5):
                 submitted = await runtime.submit("pay")
@@ -303,11 +305,11 @@ def test_a_run_whose_end_was_read_is_not_in_progress_any_more(tmp_path: Path, an
     asyncio.run(main())
 
 
-def test_following_ends_when_the_runtime_closes(tmp_path: Path, any_url: str | None) -> None:
+def test_following_ends_when_the_runtime_closes(tmp_path: Path, local_url: str | None) -> None:
     async def main() -> None:
         gate = Gate()
         root, model = project(tmp_path), ScriptedModel(script=lambda _: calls(("hold", {})))
-        async with opened(root, any_url, model, tools=gate.tools(), grace=0) as runtime:
+        async with opened(root, local_url, model, tools=gate.tools(), grace=0) as runtime:
             running = await runtime.submit("hold", conversation="c")
             waiting = await runtime.submit("next", conversation="c", queue=True)
             await gate.began.wait()
@@ -322,7 +324,7 @@ def test_following_ends_when_the_runtime_closes(tmp_path: Path, any_url: str | N
         ends = [[type(event).__name__ for event in one][-1:] for one in seen]
         await asyncio.wait(results)
         outcomes = [one.exception() for one in results]
-        if any_url is None:  # runs in memory are cancelled, because they could not be resumed
+        if local_url is None:  # runs in memory are cancelled, because they could not be resumed
             assert ends[:2] == [["RunFinished"]] * 2
         else:
             assert [type(event) for one in seen for event in one if isinstance(event, events.RunFinished)] == []
@@ -332,15 +334,15 @@ def test_following_ends_when_the_runtime_closes(tmp_path: Path, any_url: str | N
     asyncio.run(main())
 
 
-def test_a_run_of_another_process_is_followed_by_polling(tmp_path: Path, store_url: str) -> None:
+def test_a_run_of_another_process_is_followed_by_polling(tmp_path: Path, file_url: str) -> None:
     """Another runtime stands for the process. The run goes back and forth between the two."""
 
     async def main() -> None:
         root, gate = project(tmp_path), Gate()
         model = ScriptedModel(calls(("hold", {})), calls(("pay", {}), prefix="d"), TEXT)
         async with (
-            opened(root, store_url, model, tools=gate.tools()) as here,
-            opened(root, store_url, model, tools=gate.tools()) as there,
+            opened(root, file_url, model, tools=gate.tools()) as here,
+            opened(root, file_url, model, tools=gate.tools()) as there,
         ):
             submitted = await there.submit("go")
             await gate.began.wait()
@@ -497,10 +499,10 @@ def test_events_emitted_while_the_reader_joins_are_not_missing(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("after", [1, 10**9])
-def test_a_number_beyond_the_last_event_is_the_last_one(tmp_path: Path, any_url: str | None, after: int) -> None:
+def test_a_number_beyond_the_last_event_is_the_last_one(tmp_path: Path, local_url: str | None, after: int) -> None:
     async def main() -> None:
         model = Halting(TEXT)
-        async with opened(project(tmp_path), any_url, model) as runtime:
+        async with opened(project(tmp_path), local_url, model) as runtime:
             submitted = await runtime.submit("hi")
             waiting = asyncio.create_task(_collect(runtime.follow(submitted.run_id, after)))
             await model.half.wait()

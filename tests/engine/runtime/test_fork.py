@@ -65,9 +65,9 @@ async def talk(root: Path, url: str | None) -> AsyncIterator[Talk]:
         yield Talk(runtime, model, runs, paid)
 
 
-def test_an_edited_message_is_sent_after_a_copy_of_the_turns_before_it(tmp_path: Path, any_url: str | None) -> None:
+def test_an_edited_message_is_sent_after_a_copy_of_the_turns_before_it(tmp_path: Path, local_url: str | None) -> None:
     async def main() -> None:
-        async with talk(tmp_path, any_url) as one:
+        async with talk(tmp_path, local_url) as one:
             store = one.runtime.store
             fork = await one.runtime.fork("c", before=one.runs[2].run_id, new_id="f", user="ann")
             assert (fork.id, fork.turns, fork.forked_from, fork.agent) == ("f", 1, "c", "one")
@@ -97,10 +97,10 @@ def test_an_edited_message_is_sent_after_a_copy_of_the_turns_before_it(tmp_path:
 
 
 def test_a_fork_after_a_run_keeps_its_answer_and_lists_and_figures_count_no_copy(
-    tmp_path: Path, any_url: str | None
+    tmp_path: Path, local_url: str | None
 ) -> None:
     async def main() -> None:
-        async with talk(tmp_path, any_url) as one:
+        async with talk(tmp_path, local_url) as one:
             store = one.runtime.store
             fork = await one.runtime.fork("c", after=one.runs[2].run_id, user="ann")
             assert fork.id.startswith("conv_")
@@ -124,10 +124,10 @@ def test_a_fork_after_a_run_keeps_its_answer_and_lists_and_figures_count_no_copy
 
 
 def test_a_fork_before_the_first_message_names_its_origin_and_begins_with_the_next_run(
-    tmp_path: Path, any_url: str | None
+    tmp_path: Path, local_url: str | None
 ) -> None:
     async def main() -> None:
-        async with talk(tmp_path, any_url) as one:
+        async with talk(tmp_path, local_url) as one:
             fork = await one.runtime.fork("c", before=one.runs[0].run_id, new_id="f", user="ann")
             assert (fork.turns, fork.messages) == (0, ())
             assert (await one.runtime.run("hello", conversation="f", user="ann")).output == "edited"
@@ -139,9 +139,9 @@ def test_a_fork_before_the_first_message_names_its_origin_and_begins_with_the_ne
     asyncio.run(main())
 
 
-def test_a_number_of_messages_cuts_a_turn_at_an_answer_only(tmp_path: Path, any_url: str | None) -> None:
+def test_a_number_of_messages_cuts_a_turn_at_an_answer_only(tmp_path: Path, local_url: str | None) -> None:
     async def main() -> None:
-        async with talk(tmp_path, any_url) as one:
+        async with talk(tmp_path, local_url) as one:
             await one.runtime.fork("c", messages=4, new_id="f4", user="ann")
             assert await one.texts("f4") == ["pay 5", "", "paid 5", "paid"]
             for count, problem in ((1, "must be an answer"), (2, "no answer up to"), (5, "answer"), (7, "fewer")):
@@ -163,10 +163,10 @@ def test_a_number_of_messages_cuts_a_turn_at_an_answer_only(tmp_path: Path, any_
     ],
 )
 def test_a_wrong_place_an_id_in_use_and_another_user_are_refused(
-    tmp_path: Path, any_url: str | None, options: dict[str, Any], error: type[Exception], problem: str
+    tmp_path: Path, local_url: str | None, options: dict[str, Any], error: type[Exception], problem: str
 ) -> None:
     async def main() -> None:
-        async with talk(tmp_path, any_url) as one:
+        async with talk(tmp_path, local_url) as one:
             given: dict[str, Any] = {
                 key: one.runs[1].run_id if value == "FAILED" else value for key, value in options.items()
             }

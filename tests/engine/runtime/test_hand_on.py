@@ -126,12 +126,12 @@ def long_delay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_queued_run_of_an_unknown_agent_is_left_to_a_process_that_has_it(
-    tmp_path: Path, store_url: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, file_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
-        run_id = await submitted(tmp_path, store_url, "billing")
+        run_id = await submitted(tmp_path, file_url, "billing")
         root = write(tmp_path / "here", {"agents.d/a.yaml": agent("a")})
-        async with elsewhere(store_url, "billing"), worker(root, store_url) as (runtime, store):
+        async with elsewhere(file_url, "billing"), worker(root, file_url) as (runtime, store):
             for _ in range(50):
                 await look(runtime)
             assert store.taken == 1, "it is not claimed again before the delay has passed"
@@ -145,12 +145,12 @@ def test_a_queued_run_of_an_unknown_agent_is_left_to_a_process_that_has_it(
 
 @pytest.mark.parametrize("agents", [(), ("a", "c")])
 def test_a_queued_run_of_an_agent_that_no_process_has_fails(
-    tmp_path: Path, store_url: str, agents: tuple[str, ...]
+    tmp_path: Path, file_url: str, agents: tuple[str, ...]
 ) -> None:
     async def main() -> None:
-        run_id = await submitted(tmp_path, store_url, "billing")
+        run_id = await submitted(tmp_path, file_url, "billing")
         root = write(tmp_path / "here", {"agents.d/a.yaml": agent("a")})
-        async with elsewhere(store_url, *agents), worker(root, store_url) as (runtime, _):
+        async with elsewhere(file_url, *agents), worker(root, file_url) as (runtime, _):
             await look(runtime)
             state = await runtime.store.load_run(run_id)
             assert state.error is not None
@@ -159,22 +159,22 @@ def test_a_queued_run_of_an_agent_that_no_process_has_fails(
     asyncio.run(main())
 
 
-def test_a_program_that_is_not_announced_hands_nothing_on(tmp_path: Path, store_url: str) -> None:
+def test_a_program_that_is_not_announced_hands_nothing_on(tmp_path: Path, file_url: str) -> None:
     async def main() -> None:
-        run_id = await submitted(tmp_path, store_url, "billing")
+        run_id = await submitted(tmp_path, file_url, "billing")
         root = write(tmp_path / "here", {"agents.d/a.yaml": agent("a")})
-        async with elsewhere(store_url, "billing"), worker(root, store_url, announced=False) as (runtime, _):
+        async with elsewhere(file_url, "billing"), worker(root, file_url, announced=False) as (runtime, _):
             await look(runtime)
             assert await status(runtime, run_id) == "failed"
 
     asyncio.run(main())
 
 
-def test_a_process_whose_files_are_all_broken_does_not_fail_the_runs_of_others(tmp_path: Path, store_url: str) -> None:
+def test_a_process_whose_files_are_all_broken_does_not_fail_the_runs_of_others(tmp_path: Path, file_url: str) -> None:
     async def main() -> None:
-        run_id = await submitted(tmp_path, store_url, "billing")
+        run_id = await submitted(tmp_path, file_url, "billing")
         root = write(tmp_path / "here", {"agents.d/billing.yaml": "name: [\n"})
-        async with elsewhere(store_url, "billing"), worker(root, store_url) as (runtime, _):
+        async with elsewhere(file_url, "billing"), worker(root, file_url) as (runtime, _):
             await look(runtime)
             assert await status(runtime, run_id) == "queued"
             assert await reasons(runtime) == {run_id: {HERE: "cannot begin it: no valid agent"}}
@@ -214,15 +214,15 @@ def without(root: Path, *files: str) -> Path:
 @pytest.mark.parametrize("agents", [(), ("shop",)], ids=["nobody else", "another process"])
 @pytest.mark.parametrize("allow", ["refund.refund", '"refund.*"'])
 def test_an_interrupted_run_waits_for_a_process_with_its_plugin(
-    tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch, agents: tuple[str, ...], allow: str
+    tmp_path: Path, file_url: str, monkeypatch: pytest.MonkeyPatch, agents: tuple[str, ...], allow: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
     async def main() -> None:
         root = shop(tmp_path / "project", skill_policy=f"{{allow: [{allow}]}}")
-        run_id = await interrupted(root, store_url)
+        run_id = await interrupted(root, file_url)
         without(root, "plugins/refund.py")
-        async with elsewhere(store_url, *agents), worker(root, store_url) as (runtime, store):
+        async with elsewhere(file_url, *agents), worker(root, file_url) as (runtime, store):
             for _ in range(50):
                 await look(runtime)
             assert store.taken == 1, "it is not taken again before the delay has passed"
@@ -231,7 +231,7 @@ def test_an_interrupted_run_waits_for_a_process_with_its_plugin(
             assert await reasons(runtime) == {run_id: {HERE: 'has no tool "refund.refund" (plugins/refund.py)'}}
         shop(root)
         (tmp_path / "done").touch()
-        async with worker(root, store_url, "all done") as (runtime, _):
+        async with worker(root, file_url, "all done") as (runtime, _):
             await look(runtime)
             state = await runtime.store.load_run(run_id)
             assert (state.status, state.messages[-1].content) == ("completed", "all done")
@@ -241,19 +241,19 @@ def test_an_interrupted_run_waits_for_a_process_with_its_plugin(
 
 
 def test_an_interrupted_run_whose_agent_is_missing_here_waits_if_another_process_has_it(
-    tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, file_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
     async def main() -> None:
         root = shop(tmp_path / "project")
-        run_id = await interrupted(root, store_url)
+        run_id = await interrupted(root, file_url)
         without(root, "agents.d/shop.yaml")
-        async with elsewhere(store_url, "shop"), worker(root, store_url) as (runtime, _):
+        async with elsewhere(file_url, "shop"), worker(root, file_url) as (runtime, _):
             await look(runtime)
             assert await reasons(runtime) == {run_id: {HERE: "has no agent 'shop'"}}
         (tmp_path / "done").touch()
-        async with worker(root, store_url, "it was deleted everywhere") as (runtime, _):
+        async with worker(root, file_url, "it was deleted everywhere") as (runtime, _):
             await look(runtime)
             assert await status(runtime, run_id) == "running", "the other process may be about to start again"
 
@@ -261,16 +261,16 @@ def test_an_interrupted_run_whose_agent_is_missing_here_waits_if_another_process
 
 
 def test_an_interrupted_run_whose_hook_is_missing_waits_with_the_reason(
-    tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, file_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
     async def main() -> None:
         root = shop(tmp_path / "project", hooks="{before_tool: [guard.look]}")
         write(root, {"plugins/guard.py": GUARD})
-        run_id = await interrupted(root, store_url)
+        run_id = await interrupted(root, file_url)
         without(shop(root), "plugins/guard.py")
-        async with worker(root, store_url) as (runtime, store):
+        async with worker(root, file_url) as (runtime, store):
             for _ in range(10):
                 await look(runtime)
             (found,) = (await reasons(runtime)).items()
@@ -281,15 +281,15 @@ def test_an_interrupted_run_whose_hook_is_missing_waits_with_the_reason(
 
 
 def test_a_person_may_resume_a_run_without_its_tool(
-    tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, file_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
     async def main() -> None:
         root = shop(tmp_path / "project")
-        run_id = await interrupted(root, store_url)
+        run_id = await interrupted(root, file_url)
         without(root, "plugins/refund.py")
-        async with elsewhere(store_url, "shop"), worker(root, store_url, "without it") as (runtime, _):
+        async with elsewhere(file_url, "shop"), worker(root, file_url, "without it") as (runtime, _):
             assert (await runtime.resume(run_id, {})).output == "without it"
 
     asyncio.run(main())
@@ -298,9 +298,9 @@ def test_a_person_may_resume_a_run_without_its_tool(
 # --- delays
 
 
-def test_each_time_the_delay_is_twice_as_long_up_to_a_limit(tmp_path: Path, store_url: str) -> None:
+def test_each_time_the_delay_is_twice_as_long_up_to_a_limit(tmp_path: Path, file_url: str) -> None:
     async def main() -> None:
-        async with worker(tmp_path, store_url) as (runtime, store):
+        async with worker(tmp_path, file_url) as (runtime, store):
             releaser = RunReleaser(store, runtime.presence)
             for _ in range(9):
                 await releaser.leave("run_1", "has no agent 'b'")

@@ -40,15 +40,15 @@ def test_the_busy_error_distinguishes_interrupted_runs_and_names_the_command_tha
     assert agentsd_in_process("run", "--conversation", "c1", "echo more", cwd=tmp_path).stdout == "more\n"
 
 
-def test_conversation_busy_contains_the_interrupted_run(tmp_path: Path, store_url: str) -> None:
+def test_conversation_busy_contains_the_interrupted_run(tmp_path: Path, file_url: str) -> None:
     root = write(tmp_path, {"agents.d/one.yaml": agent("one")})
 
     async def main() -> None:
-        store = await SqlStore.open(store_url, root)
+        store = await SqlStore.open(file_url, root)
         state = RunState(agent="one", conversation_id="c", messages=[Message(role="user", content="go")])
         record = await store.begin(state, await store.conversation("c"), None)
         async with Runtime.open(
-            root, models={"scripted": ScriptedModel("first", "second")}, store=store_url, watch=False
+            root, models={"scripted": ScriptedModel("first", "second")}, store=file_url, watch=False
         ) as runtime:
             with pytest.raises(ConversationBusy, match="is in progress; wait") as busy:
                 await runtime.run("more", conversation="c")

@@ -122,12 +122,12 @@ class Noticing(SqlStore):
 
 
 def test_a_heartbeat_during_a_pause_does_not_cancel_the_run(
-    tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, file_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launcher, "RENEWAL_SECONDS", 0.001)
 
     async def main() -> RunResult:
-        store = await Noticing.open(store_url, tmp_path)
+        store = await Noticing.open(file_url, tmp_path)
         async with Runtime.open(project(tmp_path), store=store, **options(ASK, "done")) as runtime:
             paused = await runtime.run("go")
             result = await runtime.resume(paused.run_id, {paused.pending[0].id: Approve()})
@@ -140,7 +140,7 @@ def test_a_heartbeat_during_a_pause_does_not_cancel_the_run(
 
 @pytest.mark.timeout(600)
 def test_runs_that_pause_next_to_a_busy_process_stay_paused(
-    tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, file_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launcher, "RENEWAL_SECONDS", 0.001)
 
@@ -153,11 +153,11 @@ def test_runs_that_pause_next_to_a_busy_process_stay_paused(
 
         model = ScriptedModel(script=lambda _: ASK)
         given = {**options(), "models": {"scripted": model}}
-        async with Runtime.open(project(tmp_path), store=store_url, **given) as runtime:
+        async with Runtime.open(project(tmp_path), store=file_url, **given) as runtime:
             async with asyncio.TaskGroup() as group:
                 running = [group.create_task(one(runtime)) for _ in range(RUNS)]
             assert {task.result().status for task in running} == {"paused"}
-        store = await SqlStore.open(store_url, tmp_path)  # the background tasks have ended
+        store = await SqlStore.open(file_url, tmp_path)  # the background tasks have ended
         assert [info.status for info in await store.runs()] == ["paused"] * RUNS
         await store.close()
 
@@ -166,13 +166,13 @@ def test_runs_that_pause_next_to_a_busy_process_stay_paused(
 
 
 def test_a_run_taken_over_by_another_process_stops_here_and_is_not_cancelled(
-    tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, file_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launcher, "RENEWAL_SECONDS", 0.001)
 
     async def main() -> None:
-        mine = await SqlStore.open(store_url, tmp_path, lease_seconds=0)
-        other = await SqlStore.open(store_url, tmp_path)
+        mine = await SqlStore.open(file_url, tmp_path, lease_seconds=0)
+        other = await SqlStore.open(file_url, tmp_path)
         hangs = asyncio.Event()
         async with Runtime.open(project(tmp_path), store=mine, **options(calls(("hang", {})), hangs=hangs)) as runtime:
             running = asyncio.create_task(runtime.run("go"))
@@ -192,7 +192,7 @@ def test_a_run_taken_over_by_another_process_stops_here_and_is_not_cancelled(
 
 
 def test_a_cancel_request_reaches_the_process_that_took_over_the_run(
-    tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, file_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launcher, "RENEWAL_SECONDS", 0.001)
     began, stopping, may_stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -209,8 +209,8 @@ def test_a_cancel_request_reaches_the_process_that_took_over_the_run(
         return ""
 
     async def main() -> None:
-        mine = await SqlStore.open(store_url, tmp_path, lease_seconds=0)
-        other = await SqlStore.open(store_url, tmp_path)
+        mine = await SqlStore.open(file_url, tmp_path, lease_seconds=0)
+        other = await SqlStore.open(file_url, tmp_path)
         given = {**options(calls(("hang", {}))), "tools": [hang, *tools()[:1]]}
         async with Runtime.open(project(tmp_path), store=mine, **given) as runtime:
             async with runtime.stream("go") as stream:
@@ -291,11 +291,11 @@ async def _renewing(store: Store) -> None:
 
 
 def test_a_run_that_was_taken_over_and_released_rejects_the_previous_owners_last_write(
-    tmp_path: Path, store_url: str
+    tmp_path: Path, file_url: str
 ) -> None:
     async def main() -> None:
-        mine = await SqlStore.open(store_url, tmp_path, lease_seconds=0)
-        other = await SqlStore.open(store_url, tmp_path)
+        mine = await SqlStore.open(file_url, tmp_path, lease_seconds=0)
+        other = await SqlStore.open(file_url, tmp_path)
         state = RunState(agent="one", messages=[Message(role="user", content="go")])
         record = await mine.begin(state, None, None)
         await (await other.take(await other.load_run(state.run_id), {})).release()

@@ -41,12 +41,14 @@ async def until(runtime: Runtime, *expected: tuple[str, str | None]) -> None:
 RUNNING, DONE, BLOCKED = ("running", None), ("completed", None), ("queued", "agent:a")
 
 
-def test_a_submitted_run_waits_for_a_slot_and_one_that_is_awaited_does_not(tmp_path: Path, any_url: str | None) -> None:
+def test_a_submitted_run_waits_for_a_slot_and_one_that_is_awaited_does_not(
+    tmp_path: Path, local_url: str | None
+) -> None:
     root, gate = limited(project(tmp_path), "{max_running: {agents: {a: 1}}}"), Gate()
 
     async def body() -> None:
         model = ScriptedModel(calls(("hold", {})), "one", "two")
-        async with opened(root, any_url, model, tools=gate.tools()) as runtime:
+        async with opened(root, local_url, model, tools=gate.tools()) as runtime:
             first = await runtime.submit("1")
             await gate.began.wait()
             second = await runtime.submit("2")
@@ -71,12 +73,12 @@ def test_runs_that_are_awaited_are_not_limited(tmp_path: Path) -> None:
     within(body)
 
 
-def test_a_decided_run_waits_for_a_slot_and_continues_before_others(tmp_path: Path, store_url: str) -> None:
+def test_a_decided_run_waits_for_a_slot_and_continues_before_others(tmp_path: Path, file_url: str) -> None:
     root, gate = limited(project(tmp_path), "{max_running: {agents: {a: 1}}}"), Gate()
 
     async def body() -> None:
         model = ScriptedModel(calls(("pay", {})), calls(("hold", {}), prefix="h"), "held", "paid", "last")
-        async with opened(root, store_url, model, tools=gate.tools()) as runtime:
+        async with opened(root, file_url, model, tools=gate.tools()) as runtime:
             paused = await runtime.submit("1")
             assert (await runtime.result(paused.run_id)).status == "paused"
             await runtime.submit("2")
@@ -130,9 +132,9 @@ def test_an_invalid_place_in_the_queue_is_refused(tmp_path: Path, name: str, val
     within(body)
 
 
-def test_a_place_in_the_queue_is_stored(tmp_path: Path, any_url: str | None) -> None:
+def test_a_place_in_the_queue_is_stored(tmp_path: Path, local_url: str | None) -> None:
     async def body() -> None:
-        async with opened(project(tmp_path), any_url, ScriptedModel("done")) as runtime:
+        async with opened(project(tmp_path), local_url, ScriptedModel("done")) as runtime:
             submitted = await runtime.submit("1", priority=-7, queue_name="gpu.1")
             (info,) = await runtime.store.runs()
             assert info.priority == -7
@@ -141,11 +143,11 @@ def test_a_place_in_the_queue_is_stored(tmp_path: Path, any_url: str | None) -> 
     within(body)
 
 
-def test_a_request_beyond_max_waiting_is_refused(tmp_path: Path, any_url: str | None) -> None:
+def test_a_request_beyond_max_waiting_is_refused(tmp_path: Path, local_url: str | None) -> None:
     root, gate = limited(project(tmp_path), "{max_waiting: 2, max_running: {agents: {a: 1}}}"), Gate()
 
     async def body() -> None:
-        async with opened(root, any_url, holding(3), tools=gate.tools()) as runtime:
+        async with opened(root, local_url, holding(3), tools=gate.tools()) as runtime:
             await runtime.submit("1")
             await gate.began.wait()
             await runtime.submit("2")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +55,9 @@ async def only_process(store: Store) -> FleetProcess:
     return process
 
 
-def test_a_process_is_listed_from_its_announcement_until_it_closes(
-    tmp_path: Path, new_store: Callable[[], str]
-) -> None:
+def test_a_process_is_listed_from_its_announcement_until_it_closes(tmp_path: Path, file_url: str) -> None:
     async def main() -> None:
-        url = new_store()
-        store, other = [await SqlStore.open(url, tmp_path) for _ in range(2)]
+        store, other = [await SqlStore.open(file_url, tmp_path) for _ in range(2)]
         work = EmbeddedSource(7, WorkScope(agents=frozenset(("b", "a")), queues=frozenset(("night",))))
         models = {"scripted": ScriptedModel("hi")}
         async with Runtime.open(project(tmp_path), store=store, models=models, work=work, watch=False) as runtime:

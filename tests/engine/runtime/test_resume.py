@@ -118,9 +118,9 @@ async def until(runtime: Runtime, run_id: str, status: str) -> None:
 # --- what a resumed run uses
 
 
-def test_a_run_resumed_in_another_process_has_one_idempotency_key_per_call(tmp_path: Path, store_url: str) -> None:
+def test_a_run_resumed_in_another_process_has_one_idempotency_key_per_call(tmp_path: Path, file_url: str) -> None:
     root, shop = project(tmp_path), Shop()
-    first = paused(root, store_url, shop, conversation="c", user="ann")
+    first = paused(root, file_url, shop, conversation="c", user="ann")
 
     async def body(runtime: Runtime) -> None:
         with pytest.raises(ConversationBusy, match="waits for a decision on pay"):
@@ -132,12 +132,12 @@ def test_a_run_resumed_in_another_process_has_one_idempotency_key_per_call(tmp_p
         assert [event["event"] for event in events].count("done") == 2
         assert (await runtime.run("thanks", conversation="c", user="ann")).messages[-1].content == "welcome"
 
-    life(root, store_url, shop, body, "ok", "welcome")
+    life(root, file_url, shop, body, "ok", "welcome")
     assert shop.did == ["pay 20"]
     assert shop.keys == [f"{first.run_id}:{first.pending[0].id}"]
 
 
-def test_a_resumed_run_uses_the_files_it_began_with(tmp_path: Path, store_url: str) -> None:
+def test_a_resumed_run_uses_the_files_it_began_with(tmp_path: Path, file_url: str) -> None:
     root = write(
         tmp_path,
         {
@@ -148,7 +148,7 @@ def test_a_resumed_run_uses_the_files_it_began_with(tmp_path: Path, store_url: s
         },
     )
     shop = Shop()
-    first = paused(root, store_url, shop)
+    first = paused(root, file_url, shop)
     write(root, {"prompts/shop.j2": "New.", "agents.d/shop.yaml": agent("shop", skill_policy=ASKING, sub_agents="[]")})
     seen: list[str] = []
 
@@ -161,15 +161,15 @@ def test_a_resumed_run_uses_the_files_it_began_with(tmp_path: Path, store_url: s
         assert (result.status, result.digest, result.generation) == ("completed", first.digest, first.generation)
         await runtime.run("new")
 
-    life(root, store_url, shop, body, models={"scripted": ScriptedModel(script=script)})
+    life(root, file_url, shop, body, models={"scripted": ScriptedModel(script=script)})
     assert seen[0].startswith("Old. Very.")
     assert not seen[1].startswith("Old.")
 
 
-def test_an_approved_call_is_denied_if_the_agents_file_was_deleted(tmp_path: Path, store_url: str) -> None:
+def test_an_approved_call_is_denied_if_the_agents_file_was_deleted(tmp_path: Path, file_url: str) -> None:
     root, shop = project(tmp_path), Shop()
     write(root, {"agents.d/other.yaml": agent("other")})
-    first = paused(root, store_url, shop, agent="shop")
+    first = paused(root, file_url, shop, agent="shop")
     (root / "agents.d/shop.yaml").unlink()
 
     async def body(runtime: Runtime) -> None:
@@ -178,39 +178,39 @@ def test_an_approved_call_is_denied_if_the_agents_file_was_deleted(tmp_path: Pat
         with pytest.raises(AgentNotFound):
             await runtime.run("pay", agent="shop")
 
-    life(root, store_url, shop, body, "ok")
+    life(root, file_url, shop, body, "ok")
     assert shop.did == []
 
 
-def test_a_run_is_resumed_if_its_agents_file_is_broken_after_a_restart(tmp_path: Path, store_url: str) -> None:
+def test_a_run_is_resumed_if_its_agents_file_is_broken_after_a_restart(tmp_path: Path, file_url: str) -> None:
     root, shop = project(tmp_path), Shop()
-    first = paused(root, store_url, shop)
+    first = paused(root, file_url, shop)
     project(root, max_stepz="1")
 
     async def body(runtime: Runtime) -> None:
         result = await runtime.resume(first.run_id, {first.pending[0].id: Approve()})
         assert (result.status, result.output) == ("completed", "ok")
 
-    life(root, store_url, shop, body, "ok")
+    life(root, file_url, shop, body, "ok")
     assert shop.did == ["pay 20"]
 
 
-def test_rules_tightened_during_a_pause_apply(tmp_path: Path, store_url: str) -> None:
+def test_rules_tightened_during_a_pause_apply(tmp_path: Path, file_url: str) -> None:
     root, shop = project(tmp_path), Shop()
-    first = paused(root, store_url, shop)
+    first = paused(root, file_url, shop)
     project(root, skill_policy="{deny: [{tool: pay, reason: shut}], allow: [look]}")
 
     async def body(runtime: Runtime) -> None:
         result = await runtime.resume(first.run_id, {first.pending[0].id: Approve()})
         assert result.tool_calls[0].status == "denied"
 
-    life(root, store_url, shop, body, "ok")
+    life(root, file_url, shop, body, "ok")
     assert shop.did == []
 
 
-def test_a_tool_whose_definition_changed_needs_a_new_approval(tmp_path: Path, store_url: str) -> None:
+def test_a_tool_whose_definition_changed_needs_a_new_approval(tmp_path: Path, file_url: str) -> None:
     root, shop = project(tmp_path), Shop()
-    first = paused(root, store_url, shop)
+    first = paused(root, file_url, shop)
 
     @tool(risk="low")
     async def pay(amount: float) -> str:
@@ -226,16 +226,16 @@ def test_a_tool_whose_definition_changed_needs_a_new_approval(tmp_path: Path, st
         result = await runtime.resume(first.run_id, {again.pending[0].id: Approve()})
         assert result.status == "completed"
 
-    life(root, store_url, shop, body, "ok", tools=[pay])
+    life(root, file_url, shop, body, "ok", tools=[pay])
     assert shop.did == ["notify 20"]
 
 
-def test_a_run_whose_hook_is_missing_is_not_resumed(tmp_path: Path, store_url: str) -> None:
+def test_a_run_whose_hook_is_missing_is_not_resumed(tmp_path: Path, file_url: str) -> None:
     guard = "from framework import hook\n\n@hook\ndef look(context, call):\n    return None\n"
     root = project(tmp_path, hooks="{before_tool: [guard.look]}")
     write(root, {"plugins/guard.py": guard})
     shop = Shop()
-    first = paused(root, store_url, shop)
+    first = paused(root, file_url, shop)
     (root / "plugins/guard.py").unlink()
     project(root)
 
@@ -246,17 +246,17 @@ def test_a_run_whose_hook_is_missing_is_not_resumed(tmp_path: Path, store_url: s
             "the run is still paused"
         )
 
-    life(root, store_url, shop, body, "ok")
+    life(root, file_url, shop, body, "ok")
     assert shop.did == []
 
 
 # --- decisions
 
 
-def test_a_decision_applies_once_to_a_pending_confirmation_of_its_owner(tmp_path: Path, store_url: str) -> None:
+def test_a_decision_applies_once_to_a_pending_confirmation_of_its_owner(tmp_path: Path, file_url: str) -> None:
     root, shop = project(tmp_path), Shop()
     own = {"user": "ann", "tenant": "a"}
-    first = paused(root, store_url, shop, **own)
+    first = paused(root, file_url, shop, **own)
     asked = first.pending[0].id
 
     async def body(runtime: Runtime) -> None:
@@ -280,7 +280,7 @@ def test_a_decision_applies_once_to_a_pending_confirmation_of_its_owner(tmp_path
         with pytest.raises(RequestError, match="is completed"):
             await runtime.resume(first.run_id, {asked: Approve()}, **own)
 
-    life(root, store_url, shop, body, calls(("hang", {}), prefix="h"), "ok")
+    life(root, file_url, shop, body, calls(("hang", {}), prefix="h"), "ok")
     assert shop.did == ["pay 20", "hang"]
 
 
@@ -302,9 +302,9 @@ async def until_expired(confirmation: Confirmation) -> None:
 
 @pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize("on_expiry", ["reject", "cancel"])
-def test_a_confirmation_expires_even_if_no_process_is_running(tmp_path: Path, store_url: str, on_expiry: str) -> None:
+def test_a_confirmation_expires_even_if_no_process_is_running(tmp_path: Path, file_url: str, on_expiry: str) -> None:
     root, shop = project(tmp_path, runtime_policy=EXPIRING % ("1s", on_expiry)), Shop()
-    first = paused(root, store_url, shop, conversation="c")
+    first = paused(root, file_url, shop, conversation="c")
     asked = first.pending[0]
 
     async def body(runtime: Runtime) -> None:
@@ -322,11 +322,11 @@ def test_a_confirmation_expires_even_if_no_process_is_running(tmp_path: Path, st
             assert (await runtime.store.load_run(first.run_id)).status == "cancelled"
         assert (await runtime.store.conversation("c")).open_run is None
 
-    life(root, store_url, shop, body, "ok")
+    life(root, file_url, shop, body, "ok")
     assert shop.did == []
 
 
-def test_a_confirmation_expires_while_its_runtime_is_open(tmp_path: Path, store_url: str) -> None:
+def test_a_confirmation_expires_while_its_runtime_is_open(tmp_path: Path, file_url: str) -> None:
     root, shop = project(tmp_path, runtime_policy=EXPIRING % ("50ms", "reject")), Shop()
 
     async def body(runtime: Runtime) -> None:
@@ -334,13 +334,13 @@ def test_a_confirmation_expires_while_its_runtime_is_open(tmp_path: Path, store_
         assert (first.status, first.pending[0].on_expiry) == ("paused", "reject")
         await until(runtime, first.run_id, "completed")
 
-    life(root, store_url, shop, body, PAY, "ok")
+    life(root, file_url, shop, body, PAY, "ok")
     assert shop.did == []
 
 
 @pytest.mark.usefixtures("brief")
 def test_an_expired_confirmation_is_decided_by_nobody_though_another_is_decided_with_it(
-    tmp_path: Path, store_url: str
+    tmp_path: Path, file_url: str
 ) -> None:
     write(tmp_path, {"agents.d/boss.yaml": agent("boss", sub_agents="[hasty, patient]")})
     for name, expires in (("hasty", "1s"), ("patient", "1h")):
@@ -364,20 +364,20 @@ def test_an_expired_confirmation_is_decided_by_nobody_though_another_is_decided_
 
     models = {name: ScriptedModel(PAY, "ok") for name in ("hasty", "patient")}
     for body, turn in ((pause, both), (resume, "done")):
-        life(tmp_path, store_url, shop, body, models={**models, "scripted": ScriptedModel(turn)})
+        life(tmp_path, file_url, shop, body, models={**models, "scripted": ScriptedModel(turn)})
     assert shop.did == ["pay 20"]
 
 
 # --- cancelling
 
 
-def test_a_run_is_cancelled_from_another_process(tmp_path: Path, store_url: str) -> None:
+def test_a_run_is_cancelled_from_another_process(tmp_path: Path, file_url: str) -> None:
     root, shop = project(tmp_path), Shop()
 
     async def body(runtime: Runtime) -> None:
         async with runtime.stream("hang", conversation="c") as stream:
             await shop.began.wait()
-            async with Runtime.open(root, store=store_url, watch=False) as other:
+            async with Runtime.open(root, store=file_url, watch=False) as other:
                 with pytest.raises(RunBusy):
                     await other.resume(stream.run_id, {})
                 await other.cancel(stream.run_id)
@@ -385,12 +385,12 @@ def test_a_run_is_cancelled_from_another_process(tmp_path: Path, store_url: str)
         assert (result.status, result.finish_reason) == ("cancelled", "cancelled")
         assert (await runtime.store.conversation("c")).open_run is None
 
-    life(root, store_url, shop, body, calls(("hang", {})))
+    life(root, file_url, shop, body, calls(("hang", {})))
 
 
-def test_a_paused_run_is_cancelled_by_any_process_with_the_store(tmp_path: Path, store_url: str) -> None:
+def test_a_paused_run_is_cancelled_by_any_process_with_the_store(tmp_path: Path, file_url: str) -> None:
     root, shop = project(tmp_path), Shop()
-    first = paused(root, store_url, shop, conversation="c")
+    first = paused(root, file_url, shop, conversation="c")
 
     async def body(runtime: Runtime) -> None:
         await runtime.cancel(first.run_id)
@@ -403,10 +403,10 @@ def test_a_paused_run_is_cancelled_by_any_process_with_the_store(tmp_path: Path,
             "without the cancelled turn"
         )
 
-    life(root, store_url, shop, body, "ok")
+    life(root, file_url, shop, body, "ok")
 
 
-def test_the_question_about_an_unknown_outcome_names_what_the_tool_was_given(tmp_path: Path, store_url: str) -> None:
+def test_the_question_about_an_unknown_outcome_names_what_the_tool_was_given(tmp_path: Path, file_url: str) -> None:
     root, began, seen = project(tmp_path), asyncio.Event(), list[tuple[str, str]]()
 
     @tool(risk="low")
@@ -418,7 +418,7 @@ def test_the_question_about_an_unknown_outcome_names_what_the_tool_was_given(tmp
         return ""
 
     async def main() -> None:
-        options: dict[str, Any] = {"store": store_url, "tools": [*Shop().tools(), look], "watch": False}
+        options: dict[str, Any] = {"store": file_url, "tools": [*Shop().tools(), look], "watch": False}
         options["tools"] = [one for one in options["tools"] if one.name != "look" or one is look]
         models = {"scripted": ScriptedModel(calls(("look", {})))}
         async with Runtime.open(root, models=models, grace=0, **options) as runtime:
@@ -438,7 +438,7 @@ def test_the_question_about_an_unknown_outcome_names_what_the_tool_was_given(tmp
 # --- closing
 
 
-def test_runs_can_be_resumed_after_their_runtime_closed(tmp_path: Path, store_url: str) -> None:
+def test_runs_can_be_resumed_after_their_runtime_closed(tmp_path: Path, file_url: str) -> None:
     root, shop = project(tmp_path), Shop()
     runs: list[str] = []
 
@@ -460,7 +460,7 @@ def test_runs_can_be_resumed_after_their_runtime_closed(tmp_path: Path, store_ur
         shop.began = asyncio.Event()
         models = {"scripted": ScriptedModel(calls(("look", {}), ("hang", {})))}
         async with Runtime.open(
-            root, tools=shop.tools(), models=models, store=store_url, watch=False, grace=0.01
+            root, tools=shop.tools(), models=models, store=file_url, watch=False, grace=0.01
         ) as runtime:
             await body(runtime)
         await running[0]
@@ -476,18 +476,18 @@ def test_runs_can_be_resumed_after_their_runtime_closed(tmp_path: Path, store_ur
         assert [made.result for made in result.tool_calls] == ["nothing there", "it hung"]
         assert await runtime.orphans() == []
 
-    life(root, store_url, shop, resume, "ok")
+    life(root, file_url, shop, resume, "ok")
     assert shop.did == ["look", "hang"]
 
 
-def test_a_call_that_ends_within_the_grace_period_is_saved(tmp_path: Path, store_url: str) -> None:
+def test_a_call_that_ends_within_the_grace_period_is_saved(tmp_path: Path, file_url: str) -> None:
     root, shop = project(tmp_path), Shop()
 
     async def main() -> str:
         shop.began, shop.go = asyncio.Event(), asyncio.Event()
         models = {"scripted": ScriptedModel(calls(("hang", {})))}
         async with Runtime.open(
-            root, tools=shop.tools(), models=models, store=store_url, watch=False, grace=30
+            root, tools=shop.tools(), models=models, store=file_url, watch=False, grace=30
         ) as runtime:
             task = asyncio.create_task(runtime.run("hang"))
             await shop.began.wait()
@@ -502,7 +502,7 @@ def test_a_call_that_ends_within_the_grace_period_is_saved(tmp_path: Path, store
         (orphan,) = await runtime.orphans()
         assert (await runtime.resume(orphan.run_id, {})).tool_calls[0].result == "continued"
 
-    life(root, store_url, shop, resume, "ok")
+    life(root, file_url, shop, resume, "ok")
     assert shop.did == ["hang"], "executed once, without another approval"
 
 
@@ -529,9 +529,9 @@ def create_orphan(root: Path, url: str, shop: Shop, turn: Turn) -> str:
     return found[-1]
 
 
-def test_orphans_are_resumed_only_on_request(tmp_path: Path, store_url: str) -> None:
+def test_orphans_are_resumed_only_on_request(tmp_path: Path, file_url: str) -> None:
     root, shop = project(tmp_path), Shop()
-    run_id = create_orphan(root, store_url, shop, calls(("hang", {})))
+    run_id = create_orphan(root, file_url, shop, calls(("hang", {})))
 
     async def body(runtime: Runtime) -> None:
         assert (await runtime.run("hello")).output == "hi"
@@ -541,7 +541,7 @@ def test_orphans_are_resumed_only_on_request(tmp_path: Path, store_url: str) -> 
         assert (await runtime.pending(run_id))[0].tool == "hang"
         assert await runtime.resume_orphans() == []
 
-    life(root, store_url, shop, body, "hi")
+    life(root, file_url, shop, body, "hi")
 
 
 class LateReader(SqlStore):
@@ -556,13 +556,13 @@ class LateReader(SqlStore):
 
 @pytest.mark.parametrize(("found_as", "capacity"), [("interrupted", 5), ("expired", 5), ("expired", 0)])
 def test_a_run_that_waits_for_a_person_is_not_continued_by_a_process_that_is_late(
-    tmp_path: Path, store_url: str, found_as: str, capacity: int
+    tmp_path: Path, file_url: str, found_as: str, capacity: int
 ) -> None:
     """It could not be decided meanwhile, and its confirmation would be requested twice."""
     root, shop = project(tmp_path), Shop()
 
     async def main() -> None:
-        store = await LateReader.open(store_url, root)
+        store = await LateReader.open(file_url, root)
         assert isinstance(store, LateReader)
         models, work = {"scripted": ScriptedModel(PAY, "ok")}, EmbeddedSource(capacity)
         async with Runtime.open(
@@ -583,12 +583,12 @@ def test_a_run_that_waits_for_a_person_is_not_continued_by_a_process_that_is_lat
 
 
 def test_the_reason_why_a_run_cannot_be_resumed_is_logged_once(
-    tmp_path: Path, store_url: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, file_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "framework.engine.runtime.background")
     guard = "from framework import hook\n\n@hook\ndef look(context, call):\n    return None\n"
     root, shop = write(tmp_path, {"plugins/guard.py": guard}), Shop()
-    run_id = create_orphan(project(root, hooks="{before_tool: [guard.look]}"), store_url, shop, calls(("hang", {})))
+    run_id = create_orphan(project(root, hooks="{before_tool: [guard.look]}"), file_url, shop, calls(("hang", {})))
     (root / "plugins/guard.py").unlink()
 
     async def look(runtime: Runtime) -> None:
@@ -598,15 +598,15 @@ def test_the_reason_why_a_run_cannot_be_resumed_is_logged_once(
         (logged,) = [record for record in caplog.records if run_id in record.message]
         assert "guard.look" in logged.message
 
-    life(project(root), store_url, shop, look)
+    life(project(root), file_url, shop, look)
 
 
-def test_a_run_that_crashes_several_processes_fails(tmp_path: Path, store_url: str) -> None:
+def test_a_run_that_crashes_several_processes_fails(tmp_path: Path, file_url: str) -> None:
     root, shop = project(tmp_path), Shop()
-    run_id = create_orphan(root, store_url, shop, calls(("hang", {})))
+    run_id = create_orphan(root, file_url, shop, calls(("hang", {})))
 
     async def dying() -> None:
-        store = await SqlStore.open(store_url, root, lease_seconds=0.01)
+        store = await SqlStore.open(file_url, root, lease_seconds=0.01)
         await store.take(await store.load_run(run_id), {})
         while not await store.runs(RunQuery(orphaned=True)):  # until the lease has expired
             pass
@@ -625,7 +625,7 @@ def test_a_run_that_crashes_several_processes_fails(tmp_path: Path, store_url: s
         assert [event["event"] for event in events[-2:]] == ["error", "done"]
         assert (events[-2]["code"], events[-2]["message"]) == ("crashed", state.error.message)
 
-    life(root, store_url, shop, body)
+    life(root, file_url, shop, body)
 
 
 class Suspended(SqlStore):

@@ -25,9 +25,9 @@ from tests.support.submitted_runs import PATIENCE, Gate, opened, project, status
 HOLD = calls(("hold", {}))
 
 
-def test_a_submitted_run_ends_without_its_caller(tmp_path: Path, any_url: str | None) -> None:
+def test_a_submitted_run_ends_without_its_caller(tmp_path: Path, local_url: str | None) -> None:
     async def main() -> None:
-        async with opened(project(tmp_path), any_url, ScriptedModel("hello")) as runtime:
+        async with opened(project(tmp_path), local_url, ScriptedModel("hello")) as runtime:
             submitted = await runtime.submit("hi", agent="a", metadata={"n": [1, None, {"x": True}]}, user="ann")
             result = await runtime.result(submitted.run_id, user="ann")
             assert (result.status, result.output, result.run_id) == ("completed", "hello", submitted.run_id)
@@ -63,11 +63,11 @@ class Answer(BaseModel):
     number: int
 
 
-def test_all_options_reach_the_run(tmp_path: Path, any_url: str | None) -> None:
+def test_all_options_reach_the_run(tmp_path: Path, local_url: str | None) -> None:
     async def main() -> None:
         model = ScriptedModel('{"number": 3}')
         files = {"agents.d/a.yaml": agent("a", inputs="{name: {type: string}}"), "work/x": ""}
-        async with opened(write(tmp_path, files), any_url, model) as runtime:
+        async with opened(write(tmp_path, files), local_url, model) as runtime:
             submitted = await runtime.submit(
                 ["What is this?", File(png(), "image/png", "a.png")],
                 agent="a",
@@ -149,10 +149,10 @@ def test_what_cannot_succeed_is_rejected_at_once(
     asyncio.run(main())
 
 
-def test_an_id_of_another_users_conversation_begins_a_new_one(tmp_path: Path, any_url: str | None) -> None:
+def test_an_id_of_another_users_conversation_begins_a_new_one(tmp_path: Path, local_url: str | None) -> None:
     async def main() -> None:
         gate = Gate()
-        async with opened(project(tmp_path), any_url, ScriptedModel(script=echo), tools=gate.tools()) as runtime:
+        async with opened(project(tmp_path), local_url, ScriptedModel(script=echo), tools=gate.tools()) as runtime:
             first = await runtime.submit("hold", conversation="c", user="ann")
             await gate.began.wait()
             others: list[dict[str, Any]] = [{}, {"user": "bob"}, {"user": "bob", "tenant": "t"}, {"tenant": "t"}]
@@ -172,10 +172,10 @@ def echo(request: ModelRequest) -> Turn:
     return HOLD if last.content.startswith("hold") else f"to {last.content}"
 
 
-def test_turns_of_a_conversation_wait_in_order(tmp_path: Path, any_url: str | None) -> None:
+def test_turns_of_a_conversation_wait_in_order(tmp_path: Path, local_url: str | None) -> None:
     async def main() -> None:
         gate = Gate()
-        async with opened(project(tmp_path), any_url, ScriptedModel(script=echo), tools=gate.tools()) as runtime:
+        async with opened(project(tmp_path), local_url, ScriptedModel(script=echo), tools=gate.tools()) as runtime:
             first = await runtime.submit("hold", conversation="c")
             await gate.began.wait()
             with pytest.raises(ConversationBusy):
@@ -194,10 +194,10 @@ def test_turns_of_a_conversation_wait_in_order(tmp_path: Path, any_url: str | No
     asyncio.run(main())
 
 
-def test_a_waiting_turn_begins_when_a_paused_run_is_resumed(tmp_path: Path, any_url: str | None) -> None:
+def test_a_waiting_turn_begins_when_a_paused_run_is_resumed(tmp_path: Path, local_url: str | None) -> None:
     async def main() -> None:
         model, gate = ScriptedModel(calls(("pay", {})), "paid", "second"), Gate()
-        async with opened(project(tmp_path), any_url, model, tools=gate.tools()) as runtime:
+        async with opened(project(tmp_path), local_url, model, tools=gate.tools()) as runtime:
             paused = await runtime.run("pay", conversation="c")
             second = await runtime.submit("next", conversation="c", queue=True)
             await runtime.start_queued()
@@ -209,10 +209,10 @@ def test_a_waiting_turn_begins_when_a_paused_run_is_resumed(tmp_path: Path, any_
     asyncio.run(main())
 
 
-def test_the_same_idempotency_key_returns_the_same_run(tmp_path: Path, any_url: str | None) -> None:
+def test_the_same_idempotency_key_returns_the_same_run(tmp_path: Path, local_url: str | None) -> None:
     async def main() -> None:
         model = ScriptedModel("once")
-        async with opened(project(tmp_path), any_url, model) as runtime:
+        async with opened(project(tmp_path), local_url, model) as runtime:
             key = IdempotencyKey("scope", "key", "digest")
             first, again = [await runtime.submit("hi", idempotency=key) for _ in range(2)]
             assert first == again
@@ -225,10 +225,10 @@ def test_the_same_idempotency_key_returns_the_same_run(tmp_path: Path, any_url: 
     asyncio.run(main())
 
 
-def test_a_queued_run_can_be_cancelled(tmp_path: Path, any_url: str | None) -> None:
+def test_a_queued_run_can_be_cancelled(tmp_path: Path, local_url: str | None) -> None:
     async def main() -> None:
         gate = Gate()
-        async with opened(project(tmp_path), any_url, ScriptedModel(script=echo), tools=gate.tools()) as runtime:
+        async with opened(project(tmp_path), local_url, ScriptedModel(script=echo), tools=gate.tools()) as runtime:
             first = await runtime.submit("hold", conversation="c", user="ann")
             await gate.began.wait()
             second, third = [await runtime.submit("m", conversation="c", queue=True, user="ann") for _ in range(2)]
@@ -245,7 +245,7 @@ def test_a_queued_run_can_be_cancelled(tmp_path: Path, any_url: str | None) -> N
     asyncio.run(main())
 
 
-def test_a_claimed_run_that_has_not_begun_can_be_cancelled(tmp_path: Path, any_url: str | None) -> None:
+def test_a_claimed_run_that_has_not_begun_can_be_cancelled(tmp_path: Path, local_url: str | None) -> None:
     """The router waits for a model, so the run is claimed, and not begun."""
 
     async def main() -> None:
@@ -263,7 +263,7 @@ def test_a_claimed_run_that_has_not_begun_can_be_cancelled(tmp_path: Path, any_u
             "agents.d/b.yaml": agent("b"),
             "agentsd.yaml": "routing: {model: scripted}\n",
         }
-        async with opened(write(tmp_path, files), any_url, Slow()) as runtime:
+        async with opened(write(tmp_path, files), local_url, Slow()) as runtime:
             submitted = await runtime.submit("hi")
             await routing.wait()
             assert await statuses(runtime) == ["queued"]
@@ -274,13 +274,13 @@ def test_a_claimed_run_that_has_not_begun_can_be_cancelled(tmp_path: Path, any_u
     asyncio.run(main())
 
 
-def test_a_run_that_cannot_begin_fails_with_the_usual_events(tmp_path: Path, any_url: str | None) -> None:
+def test_a_run_that_cannot_begin_fails_with_the_usual_events(tmp_path: Path, local_url: str | None) -> None:
     """The agent is deleted while the run waits."""
 
     async def main() -> None:
         root, gate = project(tmp_path), Gate()
         write(root, {"agents.d/b.yaml": agent("b")})
-        async with opened(root, any_url, ScriptedModel(script=echo), tools=gate.tools()) as runtime:
+        async with opened(root, local_url, ScriptedModel(script=echo), tools=gate.tools()) as runtime:
             await runtime.submit("hold", conversation="c", agent="a")
             await gate.began.wait()
             gone = await runtime.submit("m1", conversation="c", agent="b", queue=True)
@@ -313,14 +313,14 @@ def test_at_most_a_number_of_runs_execute_at_once(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_runtime_that_never_submitted_claims_nothing(tmp_path: Path, store_url: str) -> None:
+def test_a_runtime_that_never_submitted_claims_nothing(tmp_path: Path, file_url: str) -> None:
     async def main() -> None:
         root, gate = project(tmp_path), Gate()
-        async with opened(root, store_url, ScriptedModel(script=echo), tools=gate.tools()) as first:
+        async with opened(root, file_url, ScriptedModel(script=echo), tools=gate.tools()) as first:
             await first.submit("hold", conversation="c")
             await gate.began.wait()
             waiting = await first.submit("m", conversation="c", queue=True)
-            async with opened(root, store_url, ScriptedModel(script=echo)) as other:
+            async with opened(root, file_url, ScriptedModel(script=echo)) as other:
                 assert (await other.run("hello")).output == "to hello"
                 assert (await other.store.load_run(waiting.run_id)).status == "queued"
             gate.opened.set()
@@ -329,15 +329,15 @@ def test_a_runtime_that_never_submitted_claims_nothing(tmp_path: Path, store_url
     asyncio.run(main())
 
 
-def test_closing_releases_what_has_not_begun(tmp_path: Path, store_url: str) -> None:
+def test_closing_releases_what_has_not_begun(tmp_path: Path, file_url: str) -> None:
     async def main() -> None:
         root, gate = project(tmp_path), Gate()
-        async with opened(root, store_url, ScriptedModel(script=echo), tools=gate.tools(), grace=0) as runtime:
+        async with opened(root, file_url, ScriptedModel(script=echo), tools=gate.tools(), grace=0) as runtime:
             begun = await runtime.submit("hold", conversation="c")
             await gate.began.wait()
             waiting = [await runtime.submit(f"m{n}", conversation="c", queue=True) for n in range(3)]
         gate.opened.set()
-        async with opened(root, store_url, ScriptedModel(script=echo), tools=gate.tools()) as runtime:
+        async with opened(root, file_url, ScriptedModel(script=echo), tools=gate.tools()) as runtime:
             assert await runtime.resume_orphans() == [begun.run_id]
             await runtime.start_queued()
             results = [await runtime.result(one.run_id) for one in (begun, *waiting)]
@@ -346,19 +346,19 @@ def test_closing_releases_what_has_not_begun(tmp_path: Path, store_url: str) -> 
     asyncio.run(main())
 
 
-def test_a_request_that_ended_three_processes_fails(tmp_path: Path, store_url: str) -> None:
+def test_a_request_that_ended_three_processes_fails(tmp_path: Path, file_url: str) -> None:
     async def main() -> None:
         root = project(tmp_path)
         request = RunRequest(message=Message(role="user", content="hi"))
         for number in range(3):
-            store = await SqlStore.open(store_url, root, lease_seconds=0.05)
+            store = await SqlStore.open(file_url, root, lease_seconds=0.05)
             if number == 0:
                 await store.enqueue(request)
             async with asyncio.timeout(PATIENCE):
                 while not await store.claim(1):  # noqa: ASYNC110 - until the lease of the store before has expired
                     await asyncio.sleep(0.01)
             await store.close()
-        async with opened(root, store_url, ScriptedModel()) as runtime:
+        async with opened(root, file_url, ScriptedModel()) as runtime:
             while await statuses(runtime) == ["queued"]:  # the runtime may also look for it in the background
                 await runtime.start_queued()
             result = await runtime.result(request.run_id)

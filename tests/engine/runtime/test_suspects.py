@@ -78,13 +78,11 @@ async def left_with_one_attempt(root: Path, url: str) -> list[str]:
     return ids
 
 
-def test_interrupted_runs_are_resumed_one_at_a_time_if_each_has_one_attempt_left(
-    tmp_path: Path, store_url: str
-) -> None:
+def test_interrupted_runs_are_resumed_one_at_a_time_if_each_has_one_attempt_left(tmp_path: Path, file_url: str) -> None:
     async def main() -> None:
         root, crowd = project(tmp_path), Crowd()
-        await left_with_one_attempt(root, store_url)
-        async with opened(root, store_url, ScriptedModel(script=hold), tools=crowd.tools()) as runtime:
+        await left_with_one_attempt(root, file_url)
+        async with opened(root, file_url, ScriptedModel(script=hold), tools=crowd.tools()) as runtime:
             crowd.runtime = runtime
             while await statuses(runtime) != ["completed"] * RUNS:
                 await runtime.resume_orphans()
@@ -93,11 +91,11 @@ def test_interrupted_runs_are_resumed_one_at_a_time_if_each_has_one_attempt_left
     asyncio.run(main())
 
 
-def test_the_next_run_waits_until_a_step_is_saved_however_long_it_takes(tmp_path: Path, store_url: str) -> None:
+def test_the_next_run_waits_until_a_step_is_saved_however_long_it_takes(tmp_path: Path, file_url: str) -> None:
     async def main() -> None:
         root, gate = project(tmp_path), Gate()
-        await left_with_one_attempt(root, store_url)
-        async with opened(root, store_url, ScriptedModel(script=hold), tools=gate.tools()) as runtime:
+        await left_with_one_attempt(root, file_url)
+        async with opened(root, file_url, ScriptedModel(script=hold), tools=gate.tools()) as runtime:
             resumed: list[str] = []
             while not resumed:
                 resumed += await runtime.resume_orphans()
@@ -272,9 +270,9 @@ def test_only_the_runs_that_end_their_processes_fail(
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_six_runs_with_long_steps_survive_one_that_ends_its_processes(store_url: str, processes: int) -> None:
+def test_six_runs_with_long_steps_survive_one_that_ends_its_processes(file_url: str, processes: int) -> None:
     check_history(
-        store_url, [Job((20, 20), 0, False)] * 3 + [Job((3,), 0, True)] + [Job((20,), 5, False)] * 3, processes
+        file_url, [Job((20, 20), 0, False)] * 3 + [Job((3,), 0, True)] + [Job((20,), 5, False)] * 3, processes
     )
 
 
@@ -282,6 +280,6 @@ def test_two_runs_that_end_their_processes_are_both_found(store_url: str) -> Non
     check_history(store_url, [Job((60, 1), 0, False), Job((7,), 0, True), Job((30,), 0, False), Job((0,), 10, True)], 1)
 
 
-def test_a_long_step_survives_many_runs_that_end_its_process(store_url: str) -> None:
+def test_a_long_step_survives_many_runs_that_end_its_process(file_url: str) -> None:
     """Each of them begins beside it, before it is a suspect itself."""
-    check_history(store_url, [Job((60,), 0, False), *(Job((3,), at, True) for at in range(1, 100, 20))], 1)
+    check_history(file_url, [Job((60,), 0, False), *(Job((3,), at, True) for at in range(1, 100, 20))], 1)

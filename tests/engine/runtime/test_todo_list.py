@@ -61,7 +61,7 @@ def test_each_change_is_an_event_with_ids_and_times(tmp_path: Path) -> None:
     assert before <= datetime.fromisoformat(second[1]["completed_at"]) <= datetime.now(UTC)
 
 
-def test_a_program_reads_and_changes_the_list_of_a_conversation(tmp_path: Path, store_url: str) -> None:
+def test_a_program_reads_and_changes_the_list_of_a_conversation(tmp_path: Path, file_url: str) -> None:
     async def change(runtime: Runtime) -> None:
         items = await runtime.todo("c", user="ann")
         assert [(item.id, item.task, item.status) for item in items] == [
@@ -77,13 +77,13 @@ def test_a_program_reads_and_changes_the_list_of_a_conversation(tmp_path: Path, 
         assert changed[0] == items[0]
         assert changed[1].completed_at is not None
 
-    talk(tmp_path, store_url, keep(LIST), "ok", then=change)
+    talk(tmp_path, file_url, keep(LIST), "ok", then=change)
     recited: list[str] = []
 
     async def read(runtime: Runtime) -> None:
         recited.extend(f"{item.status} {item.task}" for item in await runtime.todo("c", user="ann"))
 
-    talk(tmp_path, store_url, then=read)
+    talk(tmp_path, file_url, then=read)
     assert recited == ["done look", "done write", "open send"]
 
 
@@ -118,13 +118,13 @@ def test_the_list_of_another_user_or_an_unknown_conversation_is_not_found(tmp_pa
     talk(tmp_path, JsonStore(), keep(LIST), "ok", then=look)
 
 
-def test_the_list_cannot_be_replaced_while_a_run_is_paused(tmp_path: Path, store_url: str) -> None:
+def test_the_list_cannot_be_replaced_while_a_run_is_paused(tmp_path: Path, file_url: str) -> None:
     async def look(runtime: Runtime) -> None:
         assert [item.task for item in await runtime.todo("c", user="ann")] == ["look", "write"], "of the paused run"
         with pytest.raises(ConversationBusy, match="conversation 'c' is busy"):
             await runtime.update_todo("c", [], user="ann")
 
-    talk(tmp_path, store_url, keep(LIST), calls(("ask_user", {"question": "Go on?"}), prefix="d"), then=look)
+    talk(tmp_path, file_url, keep(LIST), calls(("ask_user", {"question": "Go on?"}), prefix="d"), then=look)
 
 
 def test_lists_of_older_versions_load_and_get_ids_and_times_with_the_next_change() -> None:

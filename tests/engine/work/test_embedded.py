@@ -20,15 +20,15 @@ def hold(request: ModelRequest) -> Turn:
     return calls(("hold", {})) if request.messages[-1].role == "user" else "done"
 
 
-def test_interrupted_runs_count_towards_the_capacity(tmp_path: Path, store_url: str) -> None:
+def test_interrupted_runs_count_towards_the_capacity(tmp_path: Path, file_url: str) -> None:
     async def main() -> None:
         root, gate = project(tmp_path), Gate()
-        async with opened(root, store_url, ScriptedModel(script=hold), tools=gate.tools(), grace=0) as runtime:
+        async with opened(root, file_url, ScriptedModel(script=hold), tools=gate.tools(), grace=0) as runtime:
             ids = [(await runtime.submit("m")).run_id for _ in range(5)]
             while await statuses(runtime) != ["running"] * 5:  # noqa: ASYNC110 - only the store shows it
                 await asyncio.sleep(0.005)
         work, gate = EmbeddedSource(capacity=2), Gate()
-        async with opened(root, store_url, ScriptedModel(script=hold), tools=gate.tools(), work=work) as runtime:
+        async with opened(root, file_url, ScriptedModel(script=hold), tools=gate.tools(), work=work) as runtime:
             assert await runtime.resume_orphans() == ids[:2]
             assert await runtime.resume_orphans() == []
             await runtime.submit("m")
@@ -43,7 +43,7 @@ def test_interrupted_runs_count_towards_the_capacity(tmp_path: Path, store_url: 
     asyncio.run(main())
 
 
-def test_a_decided_run_waits_for_a_free_place(tmp_path: Path, any_url: str | None) -> None:
+def test_a_decided_run_waits_for_a_free_place(tmp_path: Path, local_url: str | None) -> None:
     async def main() -> None:
         gate, work = Gate(), EmbeddedSource(capacity=1)
 
@@ -52,7 +52,7 @@ def test_a_decided_run_waits_for_a_free_place(tmp_path: Path, any_url: str | Non
             return calls((text, {})) if request.messages[-1].role == "user" else f"{text} done"
 
         model = ScriptedModel(script=script)
-        async with opened(project(tmp_path), any_url, model, tools=gate.tools(), work=work) as runtime:
+        async with opened(project(tmp_path), local_url, model, tools=gate.tools(), work=work) as runtime:
             paused = await runtime.submit("pay")
             (pending,) = (await runtime.result(paused.run_id)).pending
             holding = await runtime.submit("hold")
@@ -66,26 +66,26 @@ def test_a_decided_run_waits_for_a_free_place(tmp_path: Path, any_url: str | Non
     asyncio.run(main())
 
 
-def test_a_process_without_capacity_begins_nothing(tmp_path: Path, store_url: str) -> None:
+def test_a_process_without_capacity_begins_nothing(tmp_path: Path, file_url: str) -> None:
     async def main() -> None:
         root, model = project(tmp_path), ScriptedModel(script=lambda _: "ok")
-        async with opened(root, store_url, model, work=EmbeddedSource(capacity=0)) as accepting:
+        async with opened(root, file_url, model, work=EmbeddedSource(capacity=0)) as accepting:
             submitted = await accepting.submit("m")
             assert list(await accepting.start_queued()) == []
             assert await accepting.resume_orphans() == []
-            async with opened(root, store_url, model) as working:
+            async with opened(root, file_url, model) as working:
                 assert await working.start_queued() == [submitted.run_id]
                 assert (await accepting.result(submitted.run_id)).output == "ok"
 
     asyncio.run(main())
 
 
-def test_a_process_finds_what_another_one_submits(tmp_path: Path, store_url: str) -> None:
+def test_a_process_finds_what_another_one_submits(tmp_path: Path, file_url: str) -> None:
     async def main() -> None:
         root, model = project(tmp_path), ScriptedModel(script=lambda _: "ok")
         async with (
-            opened(root, store_url, model, work=EmbeddedSource(capacity=0)) as accepting,
-            opened(root, store_url, model) as working,
+            opened(root, file_url, model, work=EmbeddedSource(capacity=0)) as accepting,
+            opened(root, file_url, model) as working,
         ):
             await working.start_queued()
             submitted = await accepting.submit("m")
@@ -112,17 +112,17 @@ def after_the_tool(request: ModelRequest) -> Turn:
     return calls(("pay", {})) if last.role == "user" else last.content
 
 
-def test_a_decision_of_another_process_is_executed_by_the_process_that_works(tmp_path: Path, store_url: str) -> None:
+def test_a_decision_of_another_process_is_executed_by_the_process_that_works(tmp_path: Path, file_url: str) -> None:
     """The process that decides lacks the model, and closes at once: it only saves the decision."""
 
     async def main() -> None:
         root, charged = project(tmp_path), list[str]()
         model = ScriptedModel(script=after_the_tool)
-        async with opened(root, store_url, model, tools=charging("bot", charged)) as bot:
+        async with opened(root, file_url, model, tools=charging("bot", charged)) as bot:
             submitted = await bot.submit("pay")
             following = asyncio.create_task(_collect(bot.follow(submitted.run_id, through_pauses=True)))
             assert (await bot.result(submitted.run_id)).status == "paused"
-            async with opened(root, store_url, ScriptedModel(), tools=charging("approver", charged)) as approver:
+            async with opened(root, file_url, ScriptedModel(), tools=charging("approver", charged)) as approver:
                 (question,) = await approver.pending(submitted.run_id)
                 await approver.decide(submitted.run_id, {question.id: Approve()}, by="ann")
             (*_, ended) = await following
@@ -132,14 +132,14 @@ def test_a_decision_of_another_process_is_executed_by_the_process_that_works(tmp
     asyncio.run(main())
 
 
-def test_a_process_says_where_a_decided_run_is_executed(tmp_path: Path, store_url: str) -> None:
+def test_a_process_says_where_a_decided_run_is_executed(tmp_path: Path, file_url: str) -> None:
     async def main() -> None:
         root, charged = project(tmp_path), list[str]()
         model = ScriptedModel(script=after_the_tool)
-        async with opened(root, store_url, model, tools=charging("first", charged)) as first:
+        async with opened(root, file_url, model, tools=charging("first", charged)) as first:
             paused = [await first.run("pay") for _ in range(3)]
         approve = {paused[0].pending[0].id: Approve()}
-        async with opened(root, store_url, model, tools=charging("here", charged)) as runtime:
+        async with opened(root, file_url, model, tools=charging("here", charged)) as runtime:
             await runtime.decide(paused[0].run_id, approve, execute=True)
             assert (await runtime.result(paused[0].run_id)).output == "paid by here"
             await runtime.decide(paused[1].run_id, approve, execute=False)  # although it has executed a run
@@ -170,13 +170,13 @@ def test_a_process_that_works_takes_over_what_another_one_leaves(tmp_path: Path,
     asyncio.run(main())
 
 
-def test_a_runtime_that_executes_nothing_saves_requests_and_decisions(tmp_path: Path, store_url: str) -> None:
+def test_a_runtime_that_executes_nothing_saves_requests_and_decisions(tmp_path: Path, file_url: str) -> None:
     async def main() -> None:
         root, charged = project(tmp_path), list[str]()
         model = ScriptedModel(script=after_the_tool)
         async with (
-            opened(root, store_url, ScriptedModel(), tools=charging("front", charged), execute=False) as front,
-            opened(root, store_url, model, tools=charging("bot", charged)) as bot,
+            opened(root, file_url, ScriptedModel(), tools=charging("front", charged), execute=False) as front,
+            opened(root, file_url, model, tools=charging("bot", charged)) as bot,
         ):
             submitted = await front.submit("pay")
             await bot.start_queued()
