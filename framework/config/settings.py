@@ -48,11 +48,13 @@ from framework.llm.http_client import normalize_base_url
 from framework.llm.providers import OFFLINE, RESERVED_FIELDS, RESERVED_HEADERS, api_format
 from framework.store.work import DEFAULT_LEASE_SECONDS
 from framework.tools.base_folder import is_inside, split_path
+from framework.tools.files import is_protected
 from framework.types.budget import BudgetName, SharedBudget
 from framework.types.errors import ConfigError, ToolError
 from framework.types.frozen import Duration, Frozen, check_version
 from framework.types.http import HttpLimits
 from framework.types.problem import Problem
+from framework.types.sandbox import SandboxLimits
 from framework.types.spec import AgentName, ContentMode
 from framework.types.text import did_you_mean
 from framework.types.trace import Inbound
@@ -241,6 +243,19 @@ class ToolSettings(Frozen):
     """Folders, relative to `base_path`, in which file tools may write. Default: everywhere except protected paths."""
     http: HttpLimits = HttpLimits()
     """Hosts and methods that tools may use over HTTP; agents can only restrict it further."""
+    sandbox: SandboxLimits = SandboxLimits()
+    """The sandbox of the tool `shell`: `bubblewrap`, or an object with its limits. Default: no command is executed."""
+
+    @field_validator("sandbox")
+    @classmethod
+    def _require_own_folders(cls, value: SandboxLimits) -> SandboxLimits:
+        """Reject the base folder as a whole, which holds the keys, and a folder whose files are executed."""
+        for folder in (*value.read, *((value.write,) if value.write else ())):
+            if _folder(folder) == ".":
+                raise ValueError(f"{folder!r} is the whole of base_path: name the folders that commands see")
+        if value.write and (names := [name for name in split_path(value.write) if is_protected(name)]):
+            raise ValueError(f"write: {value.write}: commands would write what runs or is hidden, in {names[0]}")
+        return value
 
     def narrowed_by(self, other: ToolSettings) -> ToolSettings:
         """Return settings that permit only what both permit."""
@@ -248,8 +263,8 @@ class ToolSettings(Frozen):
             return self
         both = tuple(glob for glob in self.unprotected if glob in other.unprotected)
         folders = common_folders(self.write_below, other.write_below)
-        update = {"unprotected": both, "write_below": folders, "http": self.http.narrowed_by(other.http)}
-        return self.model_copy(update=update)
+        narrowed = {"http": self.http.narrowed_by(other.http), "sandbox": self.sandbox.narrowed_by(other.sandbox)}
+        return self.model_copy(update={"unprotected": both, "write_below": folders, **narrowed})
 
 
 def common_folders(one: tuple[str, ...] | None, other: tuple[str, ...] | None) -> tuple[str, ...] | None:

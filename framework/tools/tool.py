@@ -44,6 +44,7 @@ from framework.types.errors import ConfigError, ToolError
 from framework.types.extras import install_command
 from framework.types.http import HttpLimits
 from framework.types.messages import ToolDefinition
+from framework.types.sandbox import SandboxLimits
 from framework.types.spec import Risk
 from framework.types.strict_json import content_digest, read_object
 
@@ -176,6 +177,8 @@ class ToolContext:
     """Objects of the embedding program, passed to `Runtime.open(deps=…)`."""
     http: HttpLimits = field(default_factory=HttpLimits)
     """HTTP limits from `tools.http` in agentsd.yaml. `HttpClient(context.http)` enforces them."""
+    sandbox: SandboxLimits = field(default_factory=SandboxLimits)
+    """What commands in the sandbox may see and use, from `tools.sandbox` in agentsd.yaml."""
     locale: str = "en"
     user: str | None = None
     tenant: str | None = None

@@ -23,8 +23,9 @@ In reading order; each module imports only from those below it:
     certificates        The certificates that HTTPS clients trust, read once a process.
     extras              The command that installs packages, for the way in which agentsd was installed.
     flat_schema         The properties of a JSON Schema in one list, whatever choices it is composed of.
-    frozen              The base class of immutable data, and durations.
     private_folder      The `.agentsd` folder for a project's data, accessible to its user only.
+    sandbox             Limits of the sandbox in which an agent's shell commands run.
+    frozen              The base class of immutable data, and durations.
     strict_json         Strict JSON parsing (unique keys, finite numbers, bounded size), and digests of values.
     text                Text helpers: shorten, put on one line, suggest similar names, bound a pattern.
     trace               Finished spans as plain data.

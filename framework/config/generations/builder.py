@@ -45,10 +45,12 @@ from framework.config.settings import Settings, unset_key_problems
 from framework.config.templates.prompts import Prompts
 from framework.config.yaml.parse import ParseError, parse_agent, sort_problems
 from framework.tools.plugins.loader import Plugin, plugins_of
+from framework.tools.sandbox import SHELL, why_unusable
 from framework.tools.tool import Tool
 from framework.types.errors import ConfigError
 from framework.types.frozen import Frozen
 from framework.types.problem import Change, Problem
+from framework.types.sandbox import SandboxLimits
 from framework.types.spec import AgentSpec
 
 _UNSET_KEY = {"severity": "warning", "hint": "set it: no client has this key, and `agentsd serve` does not start"}
@@ -241,6 +243,7 @@ class GenerationBuilder:
         agents = linked.agents
         problems += find_problems(SETTINGS_FILE, lambda: unused_limit_warnings(settings, source, agents, self._models))
         sdk_warnings = find_problems(SETTINGS_FILE, lambda: self._sdk_warnings(linked, settings, source))
+        problems += find_problems(SETTINGS_FILE, lambda: self._sandbox_problems(settings.tools.sandbox, source, agents))
         problems += [*sdk_warnings, *toolbox.problems, *prompts.problems(), *linker.problems]
         return Generation(
             previous.number + 1,
@@ -276,6 +279,20 @@ class GenerationBuilder:
         missing = missing_sdks({*names, settings.model}, settings, self._models)
         agents = [(file.spec, file.document) for file in files if not missing.keys().isdisjoint(file.models)]
         yield from missing_sdk_warnings(agents, settings, source, missing)
+
+    def _sandbox_problems(
+        self, limits: SandboxLimits, source: SettingsSource, agents: Mapping[str, Agent]
+    ) -> Iterator[Problem]:
+        """Yield an error if the sandbox does not start here, and a warning for each agent that lacks one."""
+        if limits.is_on and (reason := why_unusable(limits)):
+            message = f"no command is executed, because the sandbox cannot be used: {reason}"
+            yield source.document().problem(("tools", "sandbox"), message, at_key=True)
+        for agent in agents.values() if not limits.is_on else ():
+            if SHELL in agent.toolset.offered:
+                hint = "set `tools: {sandbox: bubblewrap}` in agentsd.yaml"
+                message = f"the tool {SHELL} executes nothing without a sandbox"
+                problem = agent.document.problem(("skill_policy", "allow"), message, hint=hint, at_key=True)
+                yield problem.model_copy(update={"severity": "warning"})
 
     def _toolbox(self, snapshot: Snapshot, previous: Generation, external: ExternalTools) -> Toolbox:
         unreadable = snapshot.unreadable(PLUGINS, self._plugins.paths)

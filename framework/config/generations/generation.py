@@ -87,10 +87,15 @@ class Generation:
         return tuple(dict.fromkeys(problem.path for problem in self.errors))
 
     @property
+    def own_tools(self) -> int:
+        """The number of tools that are not built in."""
+        return sum(tool.source not in ("builtin", "run") for tool in self.tools.values())
+
+    @property
     def summary(self) -> str:
-        """One line for the log: number, agents, tools, and invalid files."""
+        """One line for the log: number, agents, tools that are not built in, and invalid files."""
         agents = "1 agent" if len(self.agents) == 1 else f"{len(self.agents)} agents"
-        text = f"generation {self.number} is live: {agents}, {len(self.tools)} tools"
+        text = f"generation {self.number} is live: {agents}, {self.own_tools} own tools"
         return f"{text}; invalid files: {', '.join(self.unusable)}" if self.unusable else text
 
     def problems_with(self, external: ExternalTools) -> tuple[Problem, ...]:

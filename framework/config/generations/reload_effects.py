@@ -20,11 +20,13 @@ from framework.types.budget import SharedBudget
 from framework.types.errors import ConfigError
 from framework.types.http import HttpLimits
 from framework.types.problem import Problem
+from framework.types.sandbox import SandboxLimits
 from framework.types.spec import CONTENT_MODES
 
 TIGHTENABLE_KEYS = (
-    *(f"tools.{key}" for key in ToolSettings.model_fields if key != "http"),
+    *(f"tools.{key}" for key in ToolSettings.model_fields if key not in ("http", "sandbox")),
     *(f"tools.http.{key}" for key in HttpLimits.model_fields),
+    *(f"tools.sandbox.{key}" for key in SandboxLimits.model_fields),
     "telemetry.content",
     "telemetry.inbound",
     "server.api_keys",
@@ -82,6 +84,9 @@ def read_settings(source: SettingsSource, live: Settings) -> tuple[Settings, lis
     except DocumentError:
         return live, [unreadable_warning()]
     data, variables = expand(document, os.environ)[0], {name.upper() for name in os.environ}
+    match data:
+        case {"tools": {"sandbox": str() as program, **tools}}:  # its short form
+            data = {**data, "tools": {**tools, "sandbox": {"program": program}}}
     settings, unread = live, list[KeyPath]()
     for key in TIGHTENABLE_KEYS:
         path = tuple(key.split("."))
@@ -224,6 +229,7 @@ RELOAD_EFFECTS: Mapping[str, ReloadEffect] = {
     "tools.http.max_redirects": "hot",
     "tools.http.max_bytes": "hot",
     "tools.http.timeout": "hot",
+    **{f"tools.sandbox.{key}": "hot" for key in SandboxLimits.model_fields},
     "server.api_keys": "hot",
     "server.allow_edit": "hot",
     "server.cors_origins": "hot",

@@ -482,6 +482,7 @@ def build_tool_context(run: RunContext, call: ToolCall) -> ToolContext:
         reserved_files=run.services.reserved_files,
         deps=run.services.deps,
         http=tools.http,
+        sandbox=tools.sandbox,
         locale=run.state.locale,
         user=run.state.user,
         tenant=run.state.tenant,

@@ -10,6 +10,7 @@ In reading order; each module imports only from those below it:
     files             `list_dir` and `read_file`.
     calculator        `calculator`: arithmetic on exact fractions.
     formatting        `format_text` and `echo`.
+    shell             `shell`: one command in the sandbox that the operator sets up.
     notes             `session_set`, `session_get`, `todo`: data of the conversation; `ask_user`: a question.
     results           `result.read` and `result.search`: the rest of a long result; the engine executes them.
     http              `http_request`: one request to an allowed server.
@@ -26,13 +27,14 @@ from framework.tools.builtin.logs import log_transform
 from framework.tools.builtin.notes import ask_user, session_get, session_set, todo
 from framework.tools.builtin.results import RESULT_READ, RESULT_SEARCH, result_read, result_search
 from framework.tools.builtin.search import search_files
+from framework.tools.builtin.shell import shell
 from framework.tools.builtin.writing import edit_file, write_file
 from framework.tools.tool import Tool
 
 _TOOLS = (
     *(echo, calculator, list_dir, read_file, search_files, log_transform),
     *(json_transform, format_text, write_file, edit_file),
-    *(session_get, session_set, todo, ask_user, http_request),
+    *(session_get, session_set, todo, ask_user, http_request, shell),
 )
 BUILTIN_TOOLS: tuple[Tool, ...] = (
     *(tool.named(tool.name, "builtin") for tool in _TOOLS),

@@ -75,7 +75,9 @@ def test_every_setting_has_a_reload_effect() -> None:
 def test_the_settings_page_lists_the_same_effects() -> None:
     text = (ROOT / "docs/settings.md").read_text("utf-8")
     for key, effect in RELOAD_EFFECTS.items():
-        section = next((name for name in ("tools.http.", "model_calls.") if key.startswith(name)), None)
+        section = next(
+            (name for name in ("tools.http.", "tools.sandbox.", "model_calls.") if key.startswith(name)), None
+        )
         shown = f"{section}…" if section else key
         (row,) = [line for line in text.splitlines() if line.startswith("|") and f"`{shown}`" in line]
         assert effect in row, key

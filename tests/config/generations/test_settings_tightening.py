@@ -31,6 +31,15 @@ STRICTER: dict[str, tuple[Any, Any]] = {
     "tools.http.max_redirects": (3, 1),
     "tools.http.max_bytes": (1000, 10),
     "tools.http.timeout": (20.0, 2.0),
+    "tools.sandbox.program": ("bubblewrap", "none"),
+    "tools.sandbox.read": (["a", "b"], ["a"]),
+    "tools.sandbox.write": ("a", None),
+    "tools.sandbox.network": (True, False),
+    "tools.sandbox.env": (["A", "B"], ["A"]),
+    "tools.sandbox.timeout": (30.0, 3.0),
+    "tools.sandbox.memory_mb": (1024, 16),
+    "tools.sandbox.processes": (64, 2),
+    "tools.sandbox.disk_mb": (100, 1),
     "telemetry.content": ("full", "redacted"),
     "telemetry.inbound": ("parent", "ignore"),
     "server.api_keys": ([ONE, TWO], [TWO]),
@@ -64,7 +73,7 @@ def edited(root: Path, before: str, after: dict[str, str]) -> tuple[Generation, 
 
     async def main() -> tuple[Generation, str]:
         async with Runtime.open(root, watch=False) as runtime:
-            assert not runtime.catalog.problems
+            assert all("sandbox cannot be used" in one.message for one in runtime.catalog.problems)
             write(root, after)
             generation = await runtime.reload()
             problems = runtime.catalog.problems
@@ -130,7 +139,9 @@ def test_a_stricter_setting_takes_effect_although_the_edit_is_invalid(tmp_path: 
 @pytest.mark.parametrize("key", sorted(STRICTER.keys() - {"tools.write_below", "server.api_keys"}))
 def test_a_setting_that_is_removed_has_its_default_if_that_is_stricter(tmp_path: Path, key: str, broken: str) -> None:
     default = value(Settings.model_construct(), key)
-    wide = {"tools.http.max_redirects": 9, "tools.http.max_bytes": 10**7, "tools.http.timeout": 60.0}.get(key)
+    http = {"tools.http.max_redirects": 9, "tools.http.max_bytes": 10**7, "tools.http.timeout": 60.0}
+    sandbox = {"timeout": 60.0, "memory_mb": 4096, "processes": 99, "disk_mb": 999}
+    wide = (http | {f"tools.sandbox.{name}": more for name, more in sandbox.items()}).get(key)
     strict_mode = broken if broken == "in an agent's file" else ""
     before = text(key, wide or STRICTER[key][0], strict_mode)
     edit = {FILE: text("telemetry.service_name", "agentsd", broken), **BROKEN[broken]}
@@ -149,6 +160,12 @@ def test_a_wider_setting_waits_and_is_reported(tmp_path: Path, key: str, broken:
 
     assert value(live.settings, key) == strict
     assert f"{key} is NOT in effect as saved" in problems
+
+
+def test_the_short_form_of_the_sandbox_is_a_restriction_too(tmp_path: Path) -> None:
+    before = text("tools.sandbox", {"program": "bubblewrap", "network": True})
+    live, _ = edited(tmp_path, before, {FILE: text("tools.sandbox", "none", "in the same file")})
+    assert (live.settings.tools.sandbox.program, live.settings.tools.sandbox.network) == ("none", False)
 
 
 @pytest.mark.parametrize("given", ["model: [", "server: {]"])
