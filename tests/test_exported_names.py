@@ -62,7 +62,7 @@ def test_every_error_is_exported() -> None:
 
 def test_every_class_that_the_pages_on_results_and_errors_name_can_be_imported() -> None:
     public = public_types()
-    rows = re.findall(r"^\|(.+)\|$", (DOCS / "results.md").read_text("utf-8"), re.M)
+    rows = re.findall(r"^\|(.+)\|$", (DOCS / "reference/python-results.md").read_text("utf-8"), re.M)
     named = {name for row in rows for name in re.findall(r"\b[A-Z]\w+[a-z]\b", row.split("|")[1])}
     known = {kind.__name__: kind for field in RunResult.model_fields.values() for kind in named_types(field.annotation)}
 

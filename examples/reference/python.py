@@ -19,8 +19,20 @@ from framework.types.frozen import Frozen
 
 MODULES = Path(framework.__file__).parent.parent / "docs/embedding.md"
 """The page whose table lists the public modules."""
-RESULTS_PAGE = MODULES.with_name("results.md")
-"""The page whose tables explain the fields of results."""
+_RESULTS_OPENING = """\
+What a run returns: `RunResult`, and the types that it contains. `agentsd run --json` and
+`RunResult.model_dump_json()` have the same fields:
+
+```sh
+agentsd run --json "search for 'calculator'" | jq '{status, output, tokens: .usage.total_tokens}'
+```
+
+`--json` may omit fields that are null or empty. It has the result of a tool once, in `tool_calls`:
+a message of a tool has `content` only if the model read something else, such as a cut result, and
+`tool_output` and `observation` in `trace` follow the same rule. `agentsd chat --json` prints one
+such object per answer, each on one line. Times are milliseconds unless a name says otherwise;
+timestamps are ISO 8601 in UTC.
+"""
 _OPENING = """\
 The public names of {what}, with signatures.
 [Python API](../embedding.md) shows how they are used, and lists the public modules.
@@ -48,7 +60,7 @@ def names_page() -> Iterator[str]:
     yield "# Names of agentsd\n"
     yield _OPENING.format(what="`agentsd`")
     yield "[Runtime](python-runtime.md), [what plugins use](python-plugins.md) and [events](events.md) have"
-    yield "pages of their own, and so have [types of results](python-results.md);"
+    yield "pages of their own, and so have [results](python-results.md);"
     yield "[errors and outcomes](outcomes.md) has the codes of errors.\n"
     found = {name: getattr(framework, name) for name in framework.__all__}
     errors = {name: kind for name, kind in found.items() if inspect.isclass(kind) and issubclass(kind, Exception)}
@@ -62,17 +74,12 @@ def names_page() -> Iterator[str]:
 
 def results_page() -> Iterator[str]:
     """Yield the lines of the page on the data that a result contains: the fields of `RunResult` and their types."""
-    yield "# Types of results\n"
-    yield _OPENING.format(what="`agentsd` that results consist of")
-    explained = re.findall(r"^## (\w+)$", RESULTS_PAGE.read_text("utf-8"), re.M)
-    yield "[Results as JSON](../results.md) has the fields of what is part of every result.\n"
-    for name in framework.__all__:
-        if _is_of_results(found := getattr(framework, name)) and name not in PLUGIN_NAMES:
-            if name in explained:
-                yield f"## agentsd.{name}\n"
-                yield f"{prose(first_paragraph(found.__doc__))} [Fields](../results.md#{name.lower()}).\n"
-            else:
-                yield from _entry(f"agentsd.{name}", found)
+    yield "# Results\n"
+    yield _RESULTS_OPENING
+    names = (name for name in framework.__all__ if name not in PLUGIN_NAMES)
+    for name in sorted(names, key=lambda name: (name != "RunResult", name)):
+        if _is_of_results(found := getattr(framework, name)):
+            yield from _entry(f"agentsd.{name}", found)
 
 
 def _is_of_results(found: object) -> bool:

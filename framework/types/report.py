@@ -78,6 +78,7 @@ class RunWarning(Frozen):
     code: str
     """Key of `WARNINGS`."""
     message: str
+    """What happened."""
     path: tuple[str, ...] = ()
     """Keys of the sub-runs that lead to where it happened; empty for the run itself."""
 
@@ -93,8 +94,11 @@ class Action(Frozen):
     """The action that the model chose in a step: a tool call or the final answer."""
 
     type: Literal["tool", "final"]
+    """`tool` or `final`."""
     tool: str | None = None
+    """Tool name."""
     args: dict[str, Any] | None = None
+    """Arguments as executed."""
 
 
 class TraceEntry(Frozen):
@@ -117,6 +121,7 @@ class TraceEntry(Frozen):
     elapsed_ms: float = 0.0
     """Duration in milliseconds."""
     timestamp: datetime
+    """When the call ended."""
     error: str | None = None
     """Error message, if the call failed."""
     repairs: tuple[str, ...] = ()
@@ -127,6 +132,7 @@ class ToolStat(Frozen):
     """Number of calls of a tool and their total duration."""
 
     count: int = 0
+    """Calls, including failed ones."""
     total_ms: float = 0.0
     """Total duration in milliseconds."""
 
@@ -135,8 +141,11 @@ class IncompleteStep(Frozen):
     """A step of a run's plan that was not done."""
 
     id: str
+    """Id of the step."""
     description: str
+    """What it was for."""
     status: Literal["failed", "skipped"]
+    """`failed` or `skipped`."""
     reason: str = ""
     """Error of a failed step, or why it was skipped."""
 
@@ -151,7 +160,9 @@ class ErrorInfo(Frozen):
     """The error that a run failed with."""
 
     code: str
+    """Stable code, such as `model_error`."""
     message: str
+    """What happened and what to do."""
     retryable: bool = False
     """Whether the same request may succeed later."""
 
@@ -165,7 +176,9 @@ class LimitUse(Frozen):
     limit: str
     """Key of the limit in the agent file, or `budget`."""
     used: float
+    """How much was used."""
     allowed: float
+    """How much was allowed."""
     place: str
     """Place where the limit is set: `file:line`, or the request."""
     budget: ReachedBudget | None = None
@@ -176,10 +189,16 @@ class CallSummary(Frozen):
     """A tool call as reported in the result of a run."""
 
     id: str
+    """Id of the call; calls of sub-agents have the ids of their parents before it, separated by `/`."""
     tool: str
+    """Tool name."""
     arguments: dict[str, Any]
+    """Arguments by name."""
     result: Any = None
+    """The result, or the error message."""
     status: str
+    """`success`, `error`, `cancelled` or `denied`."""
     elapsed_ms: float
+    """Duration."""
     host: dict[str, Any] = {}
     """What the host of a skill says of the call: `trace_id` and `meta`, as far as it sent them."""

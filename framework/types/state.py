@@ -152,11 +152,15 @@ class MadeDecision(Frozen):
     """A decision, with who made it and when."""
 
     run_id: str
+    """The run."""
     confirmation_id: str
+    """`id` of the confirmation."""
     decision: Decision
+    """The decision; for an expired confirmation, the rejection that was recorded."""
     by: str | None
     """User or name of the API key; None if the confirmation expired, or if the caller named nobody."""
     at: datetime
+    """When it was decided."""
 
     @property
     def expired(self) -> bool:
@@ -342,7 +346,9 @@ class RunResult(Frozen, Generic[OutputT]):
     """The result of a run, as returned to the caller."""
 
     run_id: str
+    """Id of the run; accepted by `agentsd runs show` and `runtime.resume`."""
     status: Status
+    """`completed`, `stopped`, `paused`, `cancelled` or `failed` (table)."""
     finish_reason: str
     """`final`, `confirmation`, `cancelled`, the key of a limit, or the code of an error."""
     output: str
@@ -357,18 +363,29 @@ class RunResult(Frozen, Generic[OutputT]):
     messages: tuple[Message, ...]
     """History and messages of this run. Pass them as `history` to continue the conversation."""
     steps: int
+    """Model turns."""
     tool_calls: tuple[CallSummary, ...] = ()
+    """Calls that have a result, in the order the model made them."""
     tool_stats: dict[str, ToolStat] = {}
+    """By tool name: `count` (calls) and `total_ms`."""
     usage: Usage = Usage()
+    """Tokens and cost of all model calls."""
     agent: str
+    """The agent that answered."""
     generation: int
+    """Configuration generation of this process that the run used."""
     digest: str
+    """Digest of that generation, the same in every process."""
     conversation_id: str | None = None
+    """The conversation, if the run belongs to one."""
     trace_id: str | None = None
+    """Trace id, if the run was traced."""
     trace: tuple[TraceEntry, ...] = ()
+    """The actions of the run, step by step."""
     pending: tuple[Confirmation, ...] = ()
     """Decisions that the run waits for."""
     error: ErrorInfo | None = None
+    """Why a run failed."""
     stopped_by: LimitUse | None = None
     """Limit that stopped the run, if its status is `stopped`."""
     truncated: bool = False
@@ -379,3 +396,4 @@ class RunResult(Frozen, Generic[OutputT]):
     warnings: tuple[RunWarning, ...] = ()
     """Warnings of the run and its sub-runs, those before a pause included."""
     elapsed_ms: float = 0.0
+    """Active time, without the time spent waiting for decisions."""
