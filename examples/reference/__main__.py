@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from examples.reference.commands import commands_page, groups_page, run_commands_page
-from examples.reference.files import agent_page, settings_page
+from examples.reference.files import agent_page, older_agent_page, settings_page
 from examples.reference.http import configuration_page, http_page
 from examples.reference.outcomes import outcomes_page
 from examples.reference.policy import policy_page
@@ -31,6 +31,7 @@ MODULES = [module.__name__ for module in public_modules() if module.__name__ not
 FOLDER = Path(__file__).resolve().parents[2] / "docs/reference"
 PAGES: Mapping[str, Callable[[], Iterator[str]]] = {
     "agent-file": agent_page,
+    "agent-file-older": older_agent_page,
     "settings-file": settings_page,
     "commands": commands_page,
     "commands-groups": groups_page,

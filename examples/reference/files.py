@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from examples.reference.markdown import code, prose, table
@@ -29,23 +29,52 @@ a section, such as `AGENTSD_LOCALE=zh`. Lists and mappings are JSON:
 """
 
 
+_OLDER = """\
+The sections of agent files that have other keys now. They stay valid;
+[Keys of agent files](agent-file.md) has the keys to write instead.
+"""
+_OLDER_SECTIONS = ("ApprovalFrom", "ConfirmPolicy", "RuntimePolicy", "SkillPolicy")
+
+
 def agent_page() -> Iterator[str]:
     """Yield the lines of the page on agent files."""
-    yield from _page("Keys of agent files", _AGENT, agent_schema(ProjectNames()))
+    schema = agent_schema(ProjectNames())
+    others = [name for name in schema["$defs"] if name not in _OLDER_SECTIONS]
+    links = {name: f"agent-file-older.md#{name.lower()}" for name in _OLDER_SECTIONS}
+    yield from _linked(_page("Keys of agent files", _AGENT, schema, others), links)
+
+
+def older_agent_page() -> Iterator[str]:
+    """Yield the lines of the page on the older sections of agent files."""
+    schema = agent_schema(ProjectNames())
+    links = {name: f"agent-file.md#{name.lower()}" for name in schema["$defs"] if name not in _OLDER_SECTIONS}
+    lines = _page("Older sections of agent files", _OLDER, {**schema, "properties": {}}, _OLDER_SECTIONS)
+    yield from _linked(lines, links)
+
+
+def _linked(lines: Iterator[str], links: Mapping[str, str]) -> Iterator[str]:
+    """Yield lines whose links to sections of another page lead there."""
+    for line in lines:
+        for name, target in links.items():
+            line = line.replace(f"](#{name.lower()})", f"]({target})")
+        yield line
 
 
 def settings_page() -> Iterator[str]:
     """Yield the lines of the page on `agentsd.yaml`."""
-    yield from _page("Keys of agentsd.yaml", _SETTINGS, settings_schema(ProjectNames()))
+    schema = settings_schema(ProjectNames())
+    yield from _page("Keys of agentsd.yaml", _SETTINGS, schema, schema["$defs"])
 
 
-def _page(title: str, opening: str, schema: Schema) -> Iterator[str]:
+def _page(title: str, opening: str, schema: Schema, sections: Iterable[str]) -> Iterator[str]:
     yield f"# {title}\n"
     yield opening
     yield "Durations are written as `500ms`, `90s`, `15m`, `24h` or `30d`.\n"
-    yield "## The file\n"
-    yield from _keys(schema, schema)
-    for name, definition in schema["$defs"].items():
+    if schema["properties"]:
+        yield "## The file\n"
+        yield from _keys(schema, schema)
+    for name in sections:
+        definition = schema["$defs"][name]
         if "properties" in definition:
             yield f"\n## {name}\n"
             yield f"{prose(str(definition.get('description', '')))}\n"

@@ -111,6 +111,7 @@ def _show_agent(agent: Agent, data: dict[str, Any]) -> None:
     for problem in data["stale"]:
         click.secho(f"last good version, because of: {problem}", fg="red")
     _show_tools(agent, data)
+    _show_skills(data["skills"])
     if data["budgets"]:
         click.secho("\nshared budgets", bold=True)
     for budget in data["budgets"]:
@@ -146,6 +147,28 @@ def _show_tools(agent: Agent, data: dict[str, Any]) -> None:
     if silent:
         names = f"not in tools.allow ({agent.place('skill_policy', 'allow')}): {', '.join(silent)}"
         click.echo(wrapped(names))
+
+
+def _show_skills(skills: list[dict[str, Any]]) -> None:
+    """Print what the agent may do with each skill of the project, and what the skill asks for."""
+    if skills:
+        click.secho("\nskills", bold=True)
+    width = max((len(skill["name"]) for skill in skills), default=0)
+    for skill in sorted(skills, key=lambda skill: (skill["use"] == "deny", skill["name"])):
+        because = f": {skill['reason']}" if skill["reason"] else ""
+        verdict: VerdictKind = "deny" if skill["use"] == "deny" else "allow"
+        _show_verdict(skill["name"], width, verdict, f"{skill['rule']} ({skill['place']}){because}")
+        if verdict == "allow":
+            about = f"{skill['path']}, {counted(skill['files'], 'other file')}, about {skill['tokens']} tokens"
+            asked = f"; asks for {', '.join(skill['asks_for'])}: not granted" if skill["asks_for"] else ""
+            when = ", in the system prompt" if skill["use"] == "preload" else ""
+            click.echo(
+                wrapped_line(
+                    f"  {'':<{width + VERDICT_CHARS + 4}}{about}{when}, digest {skill['digest']}{asked}",
+                    sys.stdout,
+                    hanging=width + VERDICT_CHARS + 6,
+                )
+            )
 
 
 def _show_tool(found: ToolExplanation, width: int) -> None:

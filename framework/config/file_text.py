@@ -13,6 +13,7 @@ from framework.config.api_keys import ApiKey
 from framework.config.files.snapshot import PLUGINS
 from framework.config.overlay import is_settings_file
 from framework.config.yaml.parse import mask_key_like
+from framework.tools.skills import is_omitted
 from framework.types.redact import MASK, redact
 
 SECRET_SETTINGS = (
@@ -47,6 +48,8 @@ class FileText:
 
 def readable_text(path: str, source: bytes) -> FileText:
     """Return the text of a project file without its secrets."""
+    if is_omitted(source):
+        return FileText(None, reason="it is not a text, or larger than 1 MB")
     try:
         text = source.decode()
     except UnicodeDecodeError as error:

@@ -279,6 +279,28 @@ def _overlap(one: str, other: str) -> bool:
     return one == other or is_inside(split_path(one), other) or is_inside(split_path(other), one)
 
 
+_OTHER_FOLDERS = frozenset((".", "agents.d", "prompts", "plugins", "openapi", ".agentsd"))
+"""Folders that cannot contain skills: the project itself, and those with other files of it."""
+
+
+def _skill_folder(text: str) -> str:
+    folder = _folder(text)
+    if folder.partition("/")[0] in _OTHER_FOLDERS:
+        raise ValueError("skills need a folder of their own, such as `skills`")
+    return folder
+
+
+class SkillSettings(Frozen):
+    """Where the project's Agent Skills are."""
+
+    folders: Annotated[tuple[Annotated[str, AfterValidator(_skill_folder)], ...], Field(max_length=20)] = (
+        "skills",
+        ".agents/skills",
+    )
+    """Folders, relative to the project's root, in which each folder with a `SKILL.md` is a skill, up to eight folders
+    deep. If two skills have the same name, the first folder wins."""
+
+
 class ReloadSettings(Frozen):
     """When and how edits of the project's files take effect."""
 
@@ -411,6 +433,7 @@ class Settings(BaseSettings):
     """Log of servers on stderr: lines of `text`, or of `json` objects with the ids of runs, requests included."""
     routing: RoutingSettings = RoutingSettings()
     tools: ToolSettings = ToolSettings()
+    skills: SkillSettings = SkillSettings()
     budgets: dict[BudgetName, SharedBudget] = {}
     """Limits on what runs use together, for use in agent files: tokens and cost per day, tenant, conversation, …"""
     reload: ReloadSettings = ReloadSettings()

@@ -227,7 +227,9 @@ class Watcher:
         self._reconcile = settings.reconcile
         self._count_cases = settings.gate != "none"
         self._home = catalog.root.parent if catalog.is_single_file else catalog.root
-        self._scanner = Scanner(catalog.root, single=catalog.is_single_file, known=catalog.current.files)
+        self._scanner = Scanner(
+            catalog.root, single=catalog.is_single_file, known=catalog.current.files, skills=catalog.skill_folders
+        )
         periods = GracePeriods(settings.quiet, settings.removal_grace, settings.widening_grace)
         self._debouncer = Debouncer(periods, catalog.current.digest)
         self._contracts_version = _version(catalog.contracts.path)
@@ -253,7 +255,7 @@ class Watcher:
         try:
             async with asyncio.TaskGroup() as group:
                 if not self._catalog.is_single_file:
-                    folders = [self._home / name for name in PROJECT_FOLDERS]
+                    folders = [self._home / name for name in (*PROJECT_FOLDERS, *self._catalog.skill_folders)]
                     group.create_task(self._watch_events(threads, folders, recursive=True))
                 # other content of the home may be huge, and may change all the time
                 group.create_task(self._watch_events(threads, [self._home], recursive=False))

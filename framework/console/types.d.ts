@@ -246,6 +246,22 @@ export interface ToolPolicy {
   tokens: number;
 }
 
+export interface SkillUse {
+  name: string;
+  use: "load" | "preload" | "deny";
+  rule: string;
+  place: string;
+  reason: string;
+  description: string;
+  path: string;
+  digest: string;
+  files: number;
+  tokens: number;
+  asks_for: string[];
+  license: string;
+  compatibility: string;
+}
+
 export interface AgentBudget {
   name: string;
   limits?: string;
@@ -260,6 +276,7 @@ export interface AgentPolicy {
   stale: string[];
   tools: ToolPolicy[];
   tools_tokens: number;
+  skills: SkillUse[];
   not_contacted: string[];
   unavailable: string[];
   budgets: AgentBudget[];
@@ -584,7 +601,7 @@ export interface CheckedConfig {
 
 export interface ProjectFile {
   path: string;
-  kind: "agent" | "cases" | "template" | "plugin" | "sources" | "settings";
+  kind: "agent" | "cases" | "template" | "plugin" | "sources" | "skill" | "settings";
   size: number;
   digest?: string;
   state: "live" | "changed" | "invalid" | "deleted";

@@ -36,7 +36,7 @@ from framework.types.spec import InputSpec, ModelSettings, RuntimePolicy, Templa
 
 _PLACED_KEYS = (
     *("model", "fallback_models", "model_settings", "executor", "instructions", "inputs", "routing"),
-    *("skill_policy", "runtime_policy", "budgets", "plan", "sub_agents", "hooks"),
+    *("skill_policy", "skills", "runtime_policy", "budgets", "plan", "sub_agents", "hooks"),
 )
 """Keys of an agent file whose places a client gets, besides those of limits."""
 
@@ -151,19 +151,20 @@ class AgentDetail(ResponseModel):
     """Variables that a request provides, by name."""
     prompt: AgentPrompt
     files: tuple[str, ...]
-    """Its file and the project's templates that it uses."""
+    """Its file, and the project's templates and skills that it uses."""
     places: dict[str, str]
     """`file:line` of the keys that its file contains, such as `runtime_policy.max_steps`."""
     file_keys: dict[str, str]
     """Keys as files are written now, such as `limits.steps` for `runtime_policy.max_steps`; others have one name."""
     problems: tuple[Problem, ...]
-    """Errors and warnings of its file and its templates."""
+    """Errors and warnings of its file, its templates and its skills."""
 
     @classmethod
     def of(cls, agent: Agent, generation: Generation, locale: str | None) -> AgentDetail:
         """Return an agent, with its prompt rendered for a locale."""
         templates = agent.prompts.project_names.intersection(agent.prompts.closure(template_names(agent.spec)))
-        files = (agent.path, *(f"{PROMPTS_FOLDER}/{name}" for name in sorted(templates)))
+        skills = (skill.path for skill in agent.skills.skills.values())
+        files = (agent.path, *(f"{PROMPTS_FOLDER}/{name}" for name in sorted(templates)), *skills)
         return cls(
             generation=generation.number,
             digest=generation.digest,

@@ -16,7 +16,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from framework.config.agents.file_uses import agents_by_file, template_variables
 from framework.config.file_text import readable_text
 from framework.config.files.editing import FileChanged, edit_refusal, write_if_unchanged
-from framework.config.files.snapshot import PLUGINS, PROMPTS, Snapshot, is_case_file, source_digest
+from framework.config.files.snapshot import (
+    AGENTS,
+    API_DOCUMENTS,
+    PLUGINS,
+    PROMPTS,
+    Snapshot,
+    is_case_file,
+    source_digest,
+)
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Candidate, Generation, Preview
 from framework.config.generations.history import FileChange, HistoryEntry
@@ -55,8 +63,8 @@ log = logging.getLogger(__name__)
 MAX_SHOWN_FILES = 100
 """Number of changed files of a generation that are returned."""
 
-FileKind = Literal["agent", "cases", "template", "plugin", "sources", "settings"]
-"""What a file defines: `sources` are tool servers."""
+FileKind = Literal["agent", "cases", "template", "plugin", "sources", "skill", "settings"]
+"""What a file defines: `sources` are tool servers, `skill` is a file of an Agent Skill."""
 FileState = Literal["live", "changed", "invalid", "deleted"]
 """`live`: as in the live generation; `changed`: not live yet; `invalid`: its last good version is live, if there is
 one; `deleted`: live, but no longer on the disk."""
@@ -273,10 +281,12 @@ def source_on_disk(snapshot: Snapshot, path: str) -> bytes | None:
 def _kind(path: str) -> FileKind:
     if is_settings_file(path):
         return "settings"
-    if path.startswith(PLUGINS + "/"):
+    if path.startswith((PLUGINS + "/", API_DOCUMENTS + "/")):
         return "plugin" if path.endswith(".py") else "sources"
     if path.startswith(PROMPTS + "/"):
         return "template"
+    if "/" in path and not path.startswith(AGENTS + "/"):
+        return "skill"
     return "cases" if is_case_file(path) else "agent"
 
 

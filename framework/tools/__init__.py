@@ -14,6 +14,7 @@ In reading order; each module imports only from those below it:
     locations        Converts paths and URLs in arguments to one canonical form, before the policy is evaluated.
     sandbox          Executes commands in a sandbox, with folders of the project and limits.
     files            Safe access to files below a base folder.
+    skills           Agent Skills, and the tools with which a model loads them and reads their files.
     toolset          The tools of one agent: which are offered to the model, and which rules match each.
     tool             Tools: a function, the schema of its arguments, and the properties that policies use.
     child_processes  Child processes: how Python is started, what they inherit, who may read this process.

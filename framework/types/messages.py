@@ -276,6 +276,8 @@ class Summary(Frozen):
     """Failures, denials and decisions of people, verbatim, one per line, so that no model can omit them."""
     facts: tuple[str, ...] = ()
     """Numbers, dates, file names and the like that the user wrote and `text` omits."""
+    skills: tuple[str, ...] = ()
+    """Names of the Agent Skills that were loaded; requests still contain the text of those that are allowed."""
 
 
 def is_unicode(text: str) -> bool:

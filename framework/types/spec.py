@@ -227,6 +227,39 @@ class SkillPolicy(Frozen):
     without a wildcard."""
 
 
+SkillPattern = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+
+
+class SkillRule(Frozen):
+    """Skills that an agent cannot use."""
+
+    skill: SkillPattern
+    """Name of a skill, or a glob such as `internal-*`."""
+    reason: str = ""
+    """Reason shown when a run that knows the skill is denied it."""
+    optional: Annotated[bool, Field(strict=True)] = False
+    """Whether the skill may be missing. Otherwise a rule that matches no skill is an error."""
+
+
+def _skill_rule(value: Any) -> Any:
+    return {"skill": value} if isinstance(value, str) else value
+
+
+class AgentSkills(Frozen):
+    """Agent Skills that the agent can use: folders with a `SKILL.md`. `deny` takes precedence."""
+
+    deny: tuple[Annotated[SkillRule, BeforeValidator(_skill_rule, json_schema_input_type=str | SkillRule)], ...] = ()
+    """Skills that are unknown to the model."""
+    allow: tuple[SkillPattern, ...] = ()
+    """Skills whose names and descriptions the model gets, as names or globs; it loads their text with `skill.load`."""
+    preload: tuple[SkillPattern, ...] = ()
+    """Skills whose text is part of the system prompt, as names or globs. They need not be in `allow`."""
+
+
+def _skills(value: Any) -> Any:
+    return {"allow": value} if isinstance(value, (list, tuple)) else value
+
+
 class ConfirmPolicy(Frozen):
     """Which tool calls need a person's approval because of their risk."""
 
@@ -399,6 +432,10 @@ class AgentSpec(Frozen):
     selects one of them for each request; or the name of a plugin's executor."""
     skill_policy: SkillPolicy = SkillPolicy(allow=())
     """Tools that the agent can use. Default: none."""
+    skills: Annotated[
+        AgentSkills, BeforeValidator(_skills, json_schema_input_type=tuple[SkillPattern, ...] | AgentSkills)
+    ] = AgentSkills()
+    """Agent Skills that the agent can use: a list of names and globs, or `{allow, deny, preload}`. Default: none."""
     mcp_policy: dict[SourceName, McpPolicy] = {}
     """Settings per MCP server: resources and prompts to load, and how changed tools are handled."""
     runtime_policy: RuntimePolicy = RuntimePolicy()

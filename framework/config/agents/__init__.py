@@ -10,5 +10,6 @@ In reading order; each module imports only from those below it:
     diff               Compares two generations; each change widens, tightens, or is neutral.
     lint               Warnings about valid agents: rules without effect, unused variables, too many tools.
     models             Models of a project: aliases, prices, budgets, settings that a model does not take.
+    skills             Agent Skills: reads and checks their folders, and selects those of an agent.
     toolbox            The tools of a generation: those of the process, of plugin files and of tool servers.
 """

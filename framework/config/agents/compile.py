@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from framework.config.agents.lint import lint
 from framework.config.agents.models import budget_problems, model_problems
+from framework.config.agents.skills import NO_SKILLS, SkillSet, skill_problems, skill_warnings
 from framework.config.agents.toolbox import Toolbox
 from framework.config.templates.prompt_check import (
     CONVERSATION_VARIABLES,
@@ -255,6 +256,8 @@ class Agent:
     hooks: Mapping[HookPlace, tuple[Extension, ...]] = field(default_factory=dict)
     executor: Extension | None = None
     """The executor, if a plugin defines it; None for a built-in one."""
+    skills: SkillSet = NO_SKILLS
+    """The Agent Skills that it can use."""
     warnings: tuple[Problem, ...] = ()
     """Lint warnings about the file."""
     stale: tuple[Problem, ...] = ()
@@ -321,7 +324,7 @@ class Agent:
         update = {**none, "guidance": "none", "executor": "react", "model_settings": settings}
         spec = self.spec.model_copy(update=update)
         toolset = self.toolset.narrowed((), "a request to the model alone")
-        return replace(self, spec=spec, toolset=toolset, inputs=inputs_model(spec), executor=None)
+        return replace(self, spec=spec, toolset=toolset, inputs=inputs_model(spec), skills=NO_SKILLS, executor=None)
 
     def functions(self) -> Iterator[Callable[..., Any]]:
         """Yield the functions of the tools, hooks and executor that the agent may call."""
@@ -380,7 +383,8 @@ def compile_agent(
     agent = build_agent(spec, document, digest, context)
     if problems := list(prompt_problems(agent)):
         raise ParseError(problems)
-    findings = lint(spec, document, agent.toolset, context.prompts, context.toolbox.external.unavailable)
+    findings = [*lint(spec, document, agent.toolset, context.prompts, context.toolbox.external.unavailable)]
+    findings += skill_warnings(spec, document, agent.skills, context.toolbox.skills)
     warnings = tuple(sort_problems(findings))
     return replace(agent, warnings=warnings), warnings
 
@@ -391,6 +395,7 @@ def unresolved_references(spec: AgentSpec, document: Document, context: CompileC
         input_problems(spec, document),
         output_problems(spec, document),
         _reference_problems(spec, document, context),
+        skill_problems(spec, document, context.toolbox.skills, context.toolbox.tools),
         rule_problems(spec, document, _tools_for_rules(spec, document, context), context.toolbox.external.unavailable),
         extension_problems(spec, document, context.toolbox.extensions, context.executors),
     )
@@ -399,10 +404,11 @@ def unresolved_references(spec: AgentSpec, document: Document, context: CompileC
 
 def build_agent(spec: AgentSpec, document: Document, digest: str, context: CompileContext) -> Agent:
     """Build an agent whose references have been checked. Missing tools are not offered."""
-    agents = [agent_tool(context.specs[name]) for name in spec.sub_agents]
+    skills = SkillSet.of(spec.skills, context.toolbox.skills)
+    own = [*(agent_tool(context.specs[name]) for name in spec.sub_agents), *skills.tools()]
     tools = context.toolbox.tools
     toolset = Toolset(
-        {**tools, **{tool.name: tool for tool in agents}} if agents else tools,
+        {**tools, **{tool.name: tool for tool in own}} if own else tools,
         spec.skill_policy,
         risk_level=spec.runtime_policy.risk_level,
         source=document,
@@ -421,6 +427,7 @@ def build_agent(spec: AgentSpec, document: Document, digest: str, context: Compi
             if names
         },
         context.toolbox.extensions.get(spec.executor),
+        skills,
     )
 
 
@@ -482,18 +489,23 @@ def missing_tools(spec: AgentSpec, context: CompileContext) -> Iterator[tuple[in
 
 
 def _known_tools(spec: AgentSpec, context: CompileContext) -> set[str]:
-    return context.toolbox.tools.keys() | {f"agent.{name}" for name in spec.sub_agents}
+    skills = SkillSet.of(spec.skills, context.toolbox.skills).tools()
+    return context.toolbox.tools.keys() | {
+        *(f"agent.{name}" for name in spec.sub_agents),
+        *(tool.name for tool in skills),
+    }
 
 
 def _tools_for_rules(spec: AgentSpec, document: Document, context: CompileContext) -> Mapping[str, Tool | None]:
     """Return the tools that rules may name; None for a sub-agent that does not exist, or has invalid inputs."""
-    if not spec.sub_agents:
+    skills = SkillSet.of(spec.skills, context.toolbox.skills).tools()
+    if not spec.sub_agents and not skills:
         return context.toolbox.tools
     agents = {
         f"agent.{name}": agent_tool(other) if other and not any(input_problems(other, document)) else None
         for name, other in ((name, context.specs.get(name)) for name in spec.sub_agents)
     }
-    return {**context.toolbox.tools, **agents}
+    return {**context.toolbox.tools, **agents, **{tool.name: tool for tool in skills}}
 
 
 def _is_pinned(spec: AgentSpec, tool: str) -> bool:

@@ -54,6 +54,9 @@ def _own_files(agent: Agent) -> Iterator[str]:
     yield agent.path
     templates = agent.prompts.closure(template_names(agent.spec))
     yield from (f"{PROMPTS_FOLDER}/{name}" for name in templates if name in agent.prompts.project_names)
+    for skill in agent.skills.skills.values():
+        yield skill.path
+        yield from (f"{skill.folder}/{name}" for name in skill.files)
     for plugin in plugins_of(agent.functions()):
         yield plugin.path
         yield from plugin.files

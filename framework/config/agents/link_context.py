@@ -13,7 +13,7 @@ from framework.config.files.snapshot import source_digest
 from framework.config.templates.prompts import Prompts
 from framework.config.yaml.document import Document
 from framework.tools.tool_source import source_of
-from framework.tools.toolset import filter_tools
+from framework.tools.toolset import Globs, filter_tools
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec
 
@@ -56,9 +56,19 @@ class LinkContext:
                 *(part for name in names for part in (name, self.toolbox.digests.get(name, ""))),
                 str(are_models_known(parsed.spec, self.models)),
                 *(name for name in parsed.spec.budgets if name not in self.budgets),
+                *self._skill_parts(parsed.spec),
                 *self._external_parts(parsed.spec, names),
             )
         return self.digests[parsed.digest]
+
+    def _skill_parts(self, spec: AgentSpec) -> list[str]:
+        """Return the names and digests of the skills that an agent's patterns match, denied ones included."""
+        allowed = spec.skills
+        patterns = [*allowed.allow, *allowed.preload, *(rule.skill for rule in allowed.deny)]
+        if not patterns:
+            return []
+        names = sorted(Globs(patterns).matching(self.toolbox.skills))
+        return [part for name in names for part in (name, self.toolbox.skills[name].digest)]
 
     def _external_parts(self, spec: AgentSpec, tools: Iterable[str]) -> list[str]:
         """Return the state of tool servers that affects whether an agent is valid and which tools it is offered."""

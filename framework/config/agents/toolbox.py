@@ -36,6 +36,7 @@ from framework.tools.openapi.source import ApiSource, BuiltApi, build_api, build
 from framework.tools.plugins.loader import Plugin, PluginError, PluginLoader
 from framework.tools.plugins.modules import is_plugin, plugin_files
 from framework.tools.plugins.trial import TrialNotStarted, try_plugins
+from framework.tools.skills import AgentSkill
 from framework.tools.tool import Tool
 from framework.tools.tool_source import source_of
 from framework.tools.toolset import index_tools
@@ -449,6 +450,8 @@ class Toolbox:
     """The current plugins, each in its last good version."""
     external: ExternalTools = field(default_factory=ExternalTools)
     """The tools of tool servers."""
+    skills: Mapping[str, AgentSkill] = field(default_factory=dict)
+    """The Agent Skills of the project, by name."""
 
     def with_external(self, external: ExternalTools) -> Toolbox:
         """Return a copy with the tools of servers. A tool whose wire name is already in use becomes a warning."""

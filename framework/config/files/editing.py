@@ -17,7 +17,7 @@ from pathlib import Path
 from secrets import token_hex
 from shutil import copymode
 
-from framework.config.files.scanner import is_read_below
+from framework.config.files.scanner import SKILL_FILES, is_read_below
 from framework.config.files.snapshot import AGENTS, PLUGINS, PROJECT_FOLDERS, PROMPTS, source_digest
 from framework.config.overlay import is_settings_file
 from framework.config.yaml.document import MAX_DOCUMENT_BYTES
@@ -70,6 +70,8 @@ def edit_refusal(path: str, single_file: str | None = None) -> str | None:
         return f"{kind}: they are edited on the server's machine only"
     if not single_file and top in EDITABLE_FOLDERS and _is_plain(below) and is_read_below(below, PROJECT_FOLDERS[top]):
         return None
+    if path.rpartition("/")[2] in SKILL_FILES:
+        return "skills are edited on the server's machine only"
     expected = single_file or f"{AGENTS}/NAME.yaml, or {PROMPTS}/NAME.j2"
     return f"it is not the path of an agent file or template: expected {expected}"
 

@@ -8,6 +8,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from operator import attrgetter, itemgetter
 from pathlib import Path
 
@@ -22,7 +23,11 @@ from framework.config.files.snapshot import (
 )
 from framework.config.overlay import settings_files
 from framework.config.yaml.document import MAX_DOCUMENT_BYTES
+from framework.tools.base_folder import BaseFolder
+from framework.tools.files import is_hidden, open_file
 from framework.tools.openapi.document import MAX_API_DOCUMENT_BYTES
+from framework.tools.skills import omitted_content
+from framework.types.errors import ToolError
 from framework.types.problem import Problem
 
 _MAX_ATTEMPTS, _RETRY_SECONDS = 5, 0.005
@@ -36,6 +41,14 @@ FINE_NS, COARSE_NS = 50_000_000, 2_000_000_000
 Fingerprint = tuple[int, int, int, int, int]
 """Device, inode, size, mtime and ctime. No program can set the ctime, so it reveals an edit that restores the mtime."""
 
+
+SKILL_FILES = ("SKILL.md", "skill.md")
+"""The file that makes a folder a skill; the second spelling is used if there is no other."""
+MAX_SKILL_FOLDERS, MAX_SKILL_DEPTH, _MAX_SKILL_FILES = 2_000, 8, 10_000
+"""Limits of one folder of skills: folders in it, their depth, and files."""
+_MAX_DIGESTED_BYTES = 1 << 26
+"""Size of a file of a skill from which on it is not read at all."""
+_NO_SKILL_FOLDERS = ("node_modules", "__pycache__", ".git", ".venv")
 
 FoundFile = tuple[str, os.stat_result | OSError, bool]
 """Path, status or the error that prevents reading it, and whether it is a symbolic link. A tuple: there may be many."""
@@ -87,6 +100,41 @@ def find_files(folder: str, suffixes: tuple[str, ...]) -> Iterator[FoundFile]:
                     pending.append((entry.path, followed))
                 elif _is_hidden(target) and target not in followed:
                     pending.append((entry.path, (*followed, target)))
+
+
+def find_skill_files(folder: str) -> Iterator[FoundFile]:
+    """Yield the files of the skills below a folder: those in folders with a `SKILL.md`, and below these.
+
+    Hidden files are skipped, and hidden folders in a skill. Symbolic links are not followed: one in a skill, or to a
+    folder that may be a skill, is yielded as an error. So is the folder itself if it contains too many folders or
+    files; folders that are too deep are skipped.
+    """
+    pending, folders, files = [(folder, 1, False)], 0, 0
+    while pending:
+        current, depth, in_skill = pending.pop()
+        try:
+            entries = _entries(current)
+        except OSError as error:
+            yield current, error, False
+            continue
+        in_skill = in_skill or any(entry.name in SKILL_FILES for entry in entries)
+        for entry in entries:
+            if entry.name in _NO_SKILL_FOLDERS or entry.name.startswith(".." if not in_skill else "."):
+                continue
+            if entry.is_symlink():
+                if in_skill or _is_folder(entry):
+                    yield entry.path, OSError(errno.ELOOP, "symbolic links are not followed in folders of skills"), True
+            elif entry.is_dir(follow_symlinks=False):
+                folders += 1
+                pending.append((entry.path, depth + 1, in_skill))
+            elif in_skill and not is_hidden(entry.name) and (file := _file(entry, folder)):
+                files += 1
+                yield file
+        if folders > MAX_SKILL_FOLDERS or files > _MAX_SKILL_FILES:
+            limit = f"more than {MAX_SKILL_FOLDERS} folders or {_MAX_SKILL_FILES} files: not all skills are read"
+            yield folder, OSError(errno.EFBIG, limit), False
+            return
+        pending = [one for one in pending if one[1] <= MAX_SKILL_DEPTH]
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
@@ -179,13 +227,41 @@ def _read(descriptor: int, max_bytes: int) -> bytes:
     return b"".join(parts)
 
 
+def read_skill_file(folder: Path, parts: Sequence[str]) -> tuple[bytes, Fingerprint]:
+    """Read a file of a skill like `read_consistent`; one that is not text, or is large, as `omitted_content`.
+
+    Raises:
+        ToolError: it is a link, a pipe or a device, or one of its folders is a link.
+        OSError: it cannot be read, or kept changing.
+    """
+    for attempt in range(_MAX_ATTEMPTS):
+        if attempt:
+            time.sleep(_RETRY_SECONDS)
+        with open_file(BaseFolder(folder), parts) as file:
+            before = os.fstat(file.fileno())
+            if before.st_size > _MAX_DIGESTED_BYTES:
+                raise OSError(errno.EFBIG, f"larger than {_MAX_DIGESTED_BYTES} bytes")
+            source = file.read(MAX_DOCUMENT_BYTES + 1)
+            size = len(source)
+            if size > MAX_DOCUMENT_BYTES or b"\0" in source:
+                digest = sha256(source)
+                while size <= _MAX_DIGESTED_BYTES and (part := file.read(1 << 20)):
+                    digest.update(part)
+                    size += len(part)
+                source = omitted_content(source, digest.hexdigest(), size)
+            after = os.fstat(file.fileno())
+        if fingerprint(before) == fingerprint(after) and size == after.st_size:
+            return source, fingerprint(after)
+    raise OSError(errno.EBUSY, "still being written")
+
+
 _Source = bytes | Problem | None
 """The content of a file, the problem that prevents reading it, or None if it does not exist."""
 
 
-def take_snapshot(root: Path) -> Snapshot:
-    """Read the project's files; a file that cannot be read becomes a Problem."""
-    return Scanner(root).scan()
+def take_snapshot(root: Path, skills: Sequence[str] = ()) -> Snapshot:
+    """Read the project's files, and those of its `skills` folders; a file that cannot be read becomes a Problem."""
+    return Scanner(root, skills=skills).scan()
 
 
 def take_single_file_snapshot(path: Path) -> Snapshot:
@@ -199,15 +275,24 @@ class Scanner:
     Not safe for concurrent calls.
     """
 
-    def __init__(self, root: Path, *, single: bool = False, known: Mapping[str, bytes] | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        single: bool = False,
+        known: Mapping[str, bytes] | None = None,
+        skills: Sequence[str] = (),
+    ) -> None:
         """Create a scanner that has read nothing.
 
         Args:
             root: the project's folder, or its single agent file.
             single: whether the project is a single agent file.
             known: contents that other parts of the process hold. Files that are equal share their bytes.
+            skills: folders of skills, relative to the project's folder.
         """
         self._root, self._single = root, single
+        self._skills = () if single else tuple(skills)
         self._prefix = os.path.join(root, "")  # noqa: PTH118 - creating a Path for each of many files is slow
         self._read: dict[str, tuple[Fingerprint, bytes]] = {}
         """The files that need not be opened again until their fingerprint changes."""
@@ -317,17 +402,20 @@ class Scanner:
         for folder, suffixes in PROJECT_FOLDERS.items():
             for file in find_files(self._prefix + folder, suffixes):
                 yield file[0][start:], file
+        for folder in self._skills:
+            for file in find_skill_files(self._prefix + folder):
+                yield file[0][start:], file
 
     def _source(self, name: str, file: FoundFile, read: dict[str, tuple[Fingerprint, bytes]]) -> _Source:
         """Return the content or the problem of a file; None if it was deleted since the folder was listed."""
         path, status, is_link = file
+        skill = self._skill_file(name)
         try:
             name.encode()
             if isinstance(status, OSError):
                 raise status
             began = time.time_ns()
-            is_api = name.startswith(API_DOCUMENTS + "/")
-            source, version = read_consistent(path, MAX_API_DOCUMENT_BYTES) if is_api else read_consistent(path)
+            source, version = read_skill_file(*skill) if skill else read_consistent(path, _max_bytes(name))
             known = (self._last.files if self._last else self._known).get(name)
             if known == source:
                 source = known
@@ -336,8 +424,27 @@ class Scanner:
             return source
         except FileNotFoundError as error:
             return _unreadable(name, error) if is_link or self._single else None
+        except ToolError as error:
+            return _skill_problem(name, Problem(path=name, message=f"cannot be read: {error.message}"))
         except (OSError, UnicodeEncodeError) as error:
-            return _unreadable(name, error)
+            problem = _unreadable(name, error)
+            return _skill_problem(name, problem) if skill else problem
+
+    def _skill_file(self, name: str) -> tuple[Path, Sequence[str]] | None:
+        """Return the folder of skills that a path is below, and its parts below that folder; None if it is not."""
+        folder = next((one for one in self._skills if name.startswith(f"{one}/")), None)
+        return None if folder is None else (Path(self._prefix + folder), name[len(folder) + 1 :].split("/"))
+
+
+def _max_bytes(name: str) -> int:
+    """Return the size up to which a file is read."""
+    return MAX_API_DOCUMENT_BYTES if name.startswith(API_DOCUMENTS + "/") else MAX_DOCUMENT_BYTES
+
+
+def _skill_problem(name: str, problem: Problem) -> Problem:
+    """Return the problem of a file of a skill: a warning unless it is its `SKILL.md`, without which there is none."""
+    is_skill = name.rpartition("/")[2] in SKILL_FILES
+    return problem if is_skill else problem.model_copy(update={"severity": "warning"})
 
 
 def _cases(before: Cases, sources: Mapping[str, _Source]) -> Cases:

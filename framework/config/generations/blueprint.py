@@ -6,9 +6,11 @@ Blueprints are stored under the digest of their files.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 
 from framework.config.agents.compile import Agent, CompileContext, build_agent, extension_names, template_names
 from framework.config.agents.link_context import ParsedAgent
+from framework.config.agents.skills import read_skill
 from framework.config.agents.toolbox import Toolbox
 from framework.config.files.snapshot import source_digest
 from framework.config.generations.generation import Generation
@@ -16,7 +18,11 @@ from framework.config.overlay import SETTINGS_FILE
 from framework.config.templates.prompts import PROMPTS_FOLDER, Prompts
 from framework.config.yaml.parse import ParseError, parse_agent
 from framework.store.protocol import Blueprint
+from framework.tools.skills import AgentSkill
 from framework.types.errors import ConfigError
+
+_SKILL = "skill:"
+"""Prefix of the paths of skills in blueprints. The digest of all files of the skill, and its `SKILL.md`, follow it."""
 
 
 class Blueprints:
@@ -49,6 +55,7 @@ class Blueprints:
             ConfigError: a hook or executor no longer exists, or a file is invalid for this version of agentsd.
         """
         prefix = PROMPTS_FOLDER + "/"
+        skills = dict(_stored_skills(blueprint, current.skills))
         templates = {
             path.removeprefix(prefix): text for path, text in blueprint.files.items() if path.startswith(prefix)
         }
@@ -56,12 +63,12 @@ class Blueprints:
             parsed = [
                 ParsedAgent(*parse_agent(path, text.encode()), digest=source_digest(text))
                 for path, text in blueprint.files.items()
-                if not path.startswith(prefix)
+                if not path.startswith((prefix, _SKILL))
             ]
         except ParseError as error:
             raise ConfigError("cannot read the agent files stored with the run", error.problems) from None
         extensions = {one.name: one for plugin in current.live_plugins for one in plugin.extensions}
-        toolbox = Toolbox(current.tools, extensions, external=current.external)
+        toolbox = Toolbox(current.tools, extensions, external=current.external, skills=skills)
         specs = {own.spec.name: own.spec for own in parsed}
         context = CompileContext(toolbox, Prompts(templates), specs, self._executors, ())
         for own in parsed:
@@ -75,6 +82,19 @@ class Blueprints:
         return {own.spec.name: build_agent(own.spec, own.document, own.digest, context) for own in parsed}
 
 
+def _stored_skills(blueprint: Blueprint, current: Mapping[str, AgentSkill]) -> Iterator[tuple[str, AgentSkill]]:
+    """Yield the skills that were stored with a run: the current ones, except for those that have changed since."""
+    for key, text in blueprint.files.items():
+        if key.startswith(_SKILL):
+            _, digest, path = key.split(":", 2)
+            stored, _ = read_skill(path, text.encode(), {})
+            now = current.get(stored.name) if stored else None
+            if now and now.digest == digest:
+                yield now.name, now
+            elif stored:
+                yield stored.name, replace(stored, digest=digest, is_pinned=True)
+
+
 def _files(agents: Mapping[str, Agent], name: str) -> Iterator[tuple[str, str]]:
     """Yield path and text of the files of an agent and of all its direct and indirect sub-agents."""
     queue, seen = [name], {name}
@@ -84,6 +104,8 @@ def _files(agents: Mapping[str, Agent], name: str) -> Iterator[tuple[str, str]]:
         for template, source in agent.prompts.closure(template_names(agent.spec)).items():
             if template in agent.prompts.project_names:
                 yield f"{PROMPTS_FOLDER}/{template}", source
+        for skill in agent.skills.skills.values():
+            yield f"{_SKILL}{skill.digest}:{skill.path}", skill.source
         for sub_agent in agent.spec.sub_agents:
             if sub_agent not in seen and sub_agent in agents:
                 seen.add(sub_agent)

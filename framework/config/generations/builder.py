@@ -28,6 +28,7 @@ from framework.config.agents.models import (
     with_used_budgets,
     zero_price_warnings,
 )
+from framework.config.agents.skills import SkillCache
 from framework.config.agents.toolbox import (
     ExternalTools,
     PluginCache,
@@ -94,7 +95,10 @@ class GenerationBuilder:
         models: Collection[str],
         settings: SettingsFile,
         root: Path = Path(),
+        skill_folders: Iterable[str] = (),
     ) -> None:
+        self.skill_folders = tuple(skill_folders)
+        self._skills = SkillCache(self.skill_folders)
         self._plugins = PluginCache(tools, root)
         self._models, self._settings, self._sources = models, settings, SourceCache()
         self._link_context = LinkContext(Toolbox({}), Prompts({}), executors, frozenset(), PriceList("", None, {}, ()))
@@ -235,7 +239,9 @@ class GenerationBuilder:
         problems += find_problems(SETTINGS_FILE, lambda: setting_problems(settings, source, self._models))
         problems += find_problems(SETTINGS_FILE, lambda: zero_price_warnings(settings, source))
         problems += [problem.model_copy(update=_UNSET_KEY) for problem in unset_key_problems(settings, source)]
-        toolbox = self._toolbox(snapshot, previous, external)
+        skills, skill_problems = self._skills.read(snapshot)
+        problems += skill_problems
+        toolbox = replace(self._toolbox(snapshot, previous, external), skills=skills)
         prompts = self._prompts(snapshot.files_in(PROMPTS), problems)
         budgets = define_budgets(settings, source, previous.budgets)
         self._update_link_context(settings, toolbox, prompts, budgets)
@@ -259,6 +265,7 @@ class GenerationBuilder:
             files_sum=snapshot.files_sum,
             settings=settings,
             external=external,
+            skills=skills,
             missing_sdks=tuple(sdk_warnings),
             broken=_broken_since_start(linker.broken, previous),
             budgets=with_used_budgets(budgets, previous.budgets, (agent.spec for agent in agents.values())),
@@ -309,7 +316,8 @@ class GenerationBuilder:
         context = self._link_context
         before = (context.toolbox.tools, context.toolbox.extensions, context.toolbox.external.digest)
         after = (toolbox.tools, toolbox.extensions, toolbox.external.digest)
-        if after != before or (prompts, models) != (context.prompts, context.models):
+        has_changed = after != before or toolbox.skills is not context.toolbox.skills
+        if has_changed or (prompts, models) != (context.prompts, context.models):
             self._link_context = replace(context, toolbox=toolbox, prompts=prompts, models=models, digests={})
 
     def _prompts(self, files: Mapping[str, bytes], problems: list[Problem]) -> Prompts:

@@ -156,7 +156,9 @@ class Catalog:
         """Errors and warnings of the files that were last read, even if they were rejected."""
         self._admission = Admission(settings.reload, gate, gate_start=gate_start)
         home = root.parent if self.is_single_file else root
-        self._builder = GenerationBuilder(tools, executors, models, SettingsFile(settings, fixed=fixed), home)
+        self._builder = GenerationBuilder(
+            tools, executors, models, SettingsFile(settings, fixed=fixed), home, settings.skills.folders
+        )
         self._leases = Leases(lifecycle, self.current, self._close_unused)
         self._set_up_ahead: list[PluginLease] = []
         """Leases of plugins that were set up before their generation is published."""
@@ -186,6 +188,11 @@ class Catalog:
         self._rejected_digests: tuple[str, str] | None = None
         """Digests of the files and the tool servers that were last rejected. They are not built again."""
 
+    @property
+    def skill_folders(self) -> tuple[str, ...]:
+        """The folders of skills, relative to the project's folder."""
+        return () if self.is_single_file else self._builder.skill_folders
+
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Call `subscriber` after each reload that changed or rejected files. Returns a function to unsubscribe."""
         self._subscribers.append(subscriber)
@@ -193,7 +200,10 @@ class Catalog:
 
     def snapshot(self, texts: Mapping[str, bytes] = MappingProxyType({})) -> Snapshot:
         """Read the files of the project now, with these contents in place of those on the disk."""
-        snapshot = take_single_file_snapshot(self.root) if self.is_single_file else take_snapshot(self.root)
+        if self.is_single_file:
+            snapshot = take_single_file_snapshot(self.root)
+        else:
+            snapshot = take_snapshot(self.root, self.skill_folders)
         if texts:
             snapshot = snapshot.with_texts(texts)
         return snapshot.with_cases_in_digest() if self._admission.runs_cases else snapshot

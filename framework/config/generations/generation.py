@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -16,10 +16,11 @@ from framework.config.files.snapshot import Cases, Snapshot
 from framework.config.settings import ReloadSettings, Settings
 from framework.config.yaml.parse import sort_problems
 from framework.tools.plugins.loader import Plugin, PluginLease, PluginLifecycle
+from framework.tools.skills import AgentSkill
 from framework.tools.tool import Tool
 from framework.types.errors import AgentNotFound, ConfigError
 from framework.types.events import ConfigRejected, ConfigReloaded
-from framework.types.problem import Change, Problem
+from framework.types.problem import Change, ChangeEffect, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,8 @@ class Generation:
     """The W3C `traceparent` of the reload that published it; empty without one."""
     external: ExternalTools = field(default_factory=ExternalTools)
     """The state of the tool servers when it was built."""
+    skills: Mapping[str, AgentSkill] = field(default_factory=dict)
+    """The valid Agent Skills of the project, by name."""
     missing_sdks: tuple[Problem, ...] = ()
     """Warnings about models whose SDK is not installed."""
     plugins: tuple[Plugin, ...] = ()
@@ -236,12 +239,31 @@ def compare(generation: Generation, before: Generation) -> Compared:
         for agents in (before.agents, generation.agents)
     )
     try:
-        changes = (*diff_settings(before.settings, generation.settings), *diff_agents(old, new))
+        changes = (
+            *diff_settings(before.settings, generation.settings),
+            *diff_agents(old, new),
+            *_skill_changes(before.agents, generation.agents, different),
+        )
     except Exception as error:  # noqa: BLE001 - an edit that cannot be compared is rejected; the process continues
         problems = (*generation.rejection, problem_from_exception("the project's files", error))
         rejected = replace(before, number=generation.number, digest=generation.digest, rejection=problems)
         return replace(rejected, external=generation.external), (), frozenset()
     return generation, changes, different
+
+
+def _skill_changes(
+    before: Mapping[str, Agent], after: Mapping[str, Agent], different: Iterable[str]
+) -> Iterator[Change]:
+    """Yield the skills that agents of both generations gain, lose, or have in another version."""
+    for agent in sorted(name for name in different if name in before and name in after):
+        old, new = (
+            {name: skill.digest for name, skill in agents[agent].skills.skills.items()} for agents in (before, after)
+        )
+        for name in sorted(old.keys() | new.keys()):
+            was, now = old.get(name), new.get(name)
+            if was != now:
+                effect: ChangeEffect = "widens" if was is None else "tightens" if now is None else "neutral"
+                yield Change(agent=agent, key=f"skill {name}", before=was, after=now, effect=effect)
 
 
 def _different(before: Mapping[str, Agent], after: Mapping[str, Agent]) -> frozenset[str]:

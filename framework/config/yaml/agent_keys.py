@@ -161,7 +161,8 @@ class _Reader:
         for key in ("instructions", "guidance"):
             self._template(key, given.get(key))
         self._inputs(given.get("inputs"))
-        self._routing(given.get("routing"))
+        self._list("routing", "keywords", given.get("routing"))
+        self._list("skills", "allow", given.get("skills"))
         self.data.setdefault("version", 1)
         stem = PurePosixPath(self.document.path).stem
         if re.fullmatch(AGENT_NAME, stem):
@@ -243,11 +244,12 @@ class _Reader:
             self.data[key] = {name: value for name, value in source.items() if name != "file"}
             self._move((key, "file"), (key, "template"), source["file"])
 
-    def _routing(self, words: Any) -> None:
-        if isinstance(words, list):
-            self.data["routing"] = {}
-            self.marks["routing",] = self.document.marks["routing",]
-            self._move(("routing",), ("routing", "keywords"), words)
+    def _list(self, key: str, field: str, items: Any) -> None:
+        """Read a list in place of a section as one of its fields."""
+        if isinstance(items, list):
+            self.data[key] = {}
+            self.marks[key,] = self.document.marks[key,]
+            self._move((key,), (key, field), items)
 
     def _inputs(self, inputs: Any) -> None:
         if isinstance(inputs, dict):

@@ -27,8 +27,25 @@ export function facts({ policy, places, file_keys, fallback_models, model_settin
     card(t("When this agent is chosen"), places.routing, chosen(routing)),
     policy.executor === "react" ? null : card(t("Plan"), places.plan, list({ ...plan, approval }, undefined, (name) => keys("plan")(name).replace("plan.", ""))),
     card(t("Shared budgets"), places.budgets, budgets),
+    card(t("Skills"), places.skills, skills(policy.skills)),
     card(t("Hooks"), places.hooks, hooks),
     card(t("Sub-agents"), places.sub_agents, agents.length ? h("p.row.wrap", agents) : null));
+}
+
+/** The skills that the agent may use, and the names of the others. @param {AgentDetail["policy"]["skills"]} every */
+function skills(every) {
+  const own = every.filter(({ use }) => use !== "deny");
+  const denied = every.filter(({ use }) => use === "deny");
+  return [
+    ...own.map((skill) => h("div.stack", h("p.row.wrap", h("code", skill.name), place(`${skill.path}:1`),
+      h("span.dim.small", t("{tokens} tokens, {files} other files", { tokens: tokens(skill.tokens), files: skill.files })),
+      skill.use === "preload" ? h("span.dim.small", t("in the system prompt")) : null),
+    h("p.small", skill.description),
+    skill.asks_for.length
+      ? h("p.small.dim", t("It asks for {tools}, which permits nothing.", { tools: skill.asks_for.join(", ") })) : null)),
+    ...denied.map(({ name, rule, place: at, reason }) => h("p.row.wrap", h("code", name),
+      h("span.dim.small", t("denied"), ` ${rule}${reason && `: ${reason}`}`), at === "default" ? null : place(at))),
+  ];
 }
 
 /** @param {AgentDetail["routing"]} routing */

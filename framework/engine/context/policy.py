@@ -1,9 +1,10 @@
 """The policy of a run's tool calls, and the budgets of a run.
 
-Rules apply in this order: a matching deny rule > risk above `risk_level` > not offered > a matching ask rule > named by
-ask rules only > `@tool(confirm=True)` > a risk that must be confirmed > allow. A call is evaluated by several agents
-(the version that the run is pinned to, the live version, the callers of a sub-agent), and the strictest verdict wins.
-An agent that has been deleted, or that its caller no longer lists, is denied every further call.
+Rules apply in this order: a skill that is denied or not allowed > a matching deny rule > risk above `risk_level` > not
+offered > a matching ask rule > named by ask rules only > `@tool(confirm=True)` > a risk that must be confirmed > allow.
+A call is evaluated by several agents (the version that the run is pinned to, the live version, the callers of a
+sub-agent), and the strictest verdict wins. An agent that has been deleted, or that its caller no longer lists, is
+denied every further call.
 
 A budget is what a run has used of its limits. A sub-run spends its own budget and those of its callers.
 """
@@ -18,6 +19,7 @@ from typing import Any, Literal
 
 from framework.config.agents.compile import Agent
 from framework.config.agents.models import Budgets, DefinedBudget
+from framework.config.agents.skills import denying_skill_rule
 from framework.config.overlay import SETTINGS_FILE
 from framework.llm.client import ModelInfo
 from framework.store.protocol import Store
@@ -31,8 +33,10 @@ from framework.types.messages import ModelUse, Usage
 from framework.types.report import WarningCode
 from framework.types.spec import RISKS, Limits
 from framework.types.state import RunState
+from framework.types.text import did_you_mean, shorten
 
 VerdictKind = Literal["allow", "ask", "deny"]
+_MAX_NAME_CHARS = 80
 _STRICTNESS: Mapping[VerdictKind, int] = {"allow": 0, "ask": 1, "deny": 2}
 
 
@@ -80,6 +84,9 @@ class Policy:
         return tuple(dict.fromkeys(pattern for one in agents for pattern in one.spec.skill_policy.files.deny))
 
     def _verdicts(self, tool: Tool, arguments: Mapping[str, Any]) -> Iterator[Verdict]:
+        if unknown := self._unknown_skill(tool, arguments):
+            yield unknown
+            return
         yield from self._withdrawals()
         for agent, version in self._versions(self.agent, tool):
             yield agent_verdict(agent, version, arguments, self.base)
@@ -87,6 +94,14 @@ class Policy:
             for agent, version in self._versions(parent, tool):
                 if restricted := self._restriction(agent, version, arguments):
                     yield restricted
+
+    def _unknown_skill(self, tool: Tool, arguments: Mapping[str, Any]) -> Verdict | None:
+        """Deny a skill that the run was not told of, in the same words whether there is such a skill or not."""
+        known, name = self.agent.skills.skills, arguments.get("name")
+        if tool.source != "skills" or not isinstance(name, str) or name in known:
+            return None
+        why = f"there is no skill {shorten(name, _MAX_NAME_CHARS)!r}{did_you_mean(name, list(known))}"
+        return Verdict("deny", "not in skills", self.agent.place("skills"), why)
 
     def _restriction(self, caller: Agent, tool: Tool, arguments: Mapping[str, Any]) -> Verdict | None:
         """Return the verdict with which a caller denies its sub-agent's call or requires approval, if any."""
@@ -125,13 +140,16 @@ def agent_verdict(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: 
     """Return the verdict of one agent's policy on a call."""
     if denied := _denial(agent, tool, arguments, base):
         return denied
+    if tool.source == "skills" and (name := arguments.get("name")) and name not in agent.skills.skills:
+        return Verdict("deny", "not in skills.allow", agent.place("skills"))
     if tool.name not in agent.toolset.offered and tool.name not in agent.toolset.on_demand:
         return _not_offered(agent, tool)
     if asked := _asked_by_rule(agent, tool, arguments, base):
         return asked
     allowing = agent.toolset.rules_for(tool.name).allow
-    if tool.source == "agent":
-        allowed = Verdict("allow", "agents", agent.place("sub_agents"))
+    if tool.source in ("agent", "skills"):
+        keys = ("agents", "sub_agents") if tool.source == "agent" else ("skills", "skills")
+        allowed = Verdict("allow", keys[0], agent.place(keys[1]))
     elif allowing is None and tool.source == "run":
         allowed = Verdict("allow", "reads what was cut", agent.place("skill_policy", "allow"))
     elif allowing is None:  # offered by an ask rule whose conditions are not met
@@ -147,6 +165,11 @@ def _denial(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFo
         server = tool.name.split(".")[1]
         why = f"it changed, or appeared, after its server was accepted: agentsd tools accept {tool.name}"
         return Verdict("deny", "pin: block", agent.place("mcp_policy", server, "pin"), why)
+    if tool.source == "skills" and (denying := denying_skill_rule(agent.spec, str(arguments.get("name", "")))):
+        index, skill_rule = denying
+        return Verdict(
+            "deny", f"skills.deny {skill_rule.skill}", agent.place("skills", "deny", index), skill_rule.reason
+        )
     for rule in agent.toolset.rules_for(tool.name).deny:
         if rule_matches(rule.rule, arguments, tool, base):
             return Verdict("deny", f"deny {rule.rule.tool}", rule.place, rule.rule.reason)
@@ -200,6 +223,8 @@ def _not_offered(agent: Agent, tool: Tool) -> Verdict:
         return Verdict("deny", f"not among the tools of {scope}", agent.place("skill_policy", "allow"))
     if tool.source == "agent":
         return Verdict("deny", "not in agents", agent.place("sub_agents"))
+    if tool.source == "skills" and tool.name not in agent.toolset.tools:
+        return Verdict("deny", "not in skills.allow", agent.place("skills"))
     place = agent.place("skill_policy", "allow")
     if tool.name not in agent.toolset.tools:
         return Verdict("deny", "the tool no longer exists", place)

@@ -33,6 +33,7 @@ from framework.llm.json_protocol import request_valid_reply
 from framework.llm.message_shape import estimate_tokens, message_tokens
 from framework.tools.builtin.notes import TODO, TODO_MARKS
 from framework.tools.mcp.source import McpSource
+from framework.tools.skills import SKILL_LOAD, skill_text
 from framework.types.errors import AgentsdError, ConfigError, LimitExceeded, ModelError, ToolError
 from framework.types.events import ContentReceived, Thought
 from framework.types.flat_schema import ANY_OBJECT
@@ -200,6 +201,7 @@ _CALLER_NOTICE = (
     "what you are permitted to do."
 )
 _CLOSING_TAG = re.compile(rf"</\s*{_CALLER_TAG}\s*>", re.IGNORECASE)
+_LOADED_BEFORE = "Skills that you loaded earlier in this conversation, in their current version:"
 _STEP_MARKS = {"open": "[ ]", "running": "[>]", "done": "[x]", "failed": "[!]", "skipped": "[-]"}
 
 # --- the request
@@ -218,7 +220,10 @@ def build_request(run: RunContext, instructions: Sequence[Message], **options: A
     history = last_messages(run.state.history, run.agent.spec.conversation.window)
     conversation = (*preamble_messages(run), *_summary_messages(run), *history, *run.state.messages)
     if run.result_chars is not None:
-        conversation = tuple(_with_short_result(message, run.result_chars) for message in conversation)
+        kept, chars = skill_calls(conversation), run.result_chars
+        conversation = tuple(
+            message if message.tool_call_id in kept else _with_short_result(message, chars) for message in conversation
+        )
     messages = (*conversation, *_plan_reminder(run), *instructions, *_limit_notice(run))
     return ModelRequest(messages, settings=run.state.model_settings, scratch=run.request_cache, **options)
 
@@ -240,7 +245,7 @@ def preamble_messages(run: RunContext) -> tuple[Message, ...]:
 
 def _summary_messages(run: RunContext) -> tuple[Message, ...]:
     if "summary" not in run.rendered:
-        run.rendered["summary"] = render_summary(run)
+        run.rendered["summary"] = (*render_summary(run), *_kept_skills(run))
     return run.rendered["summary"]
 
 
@@ -253,7 +258,9 @@ def render_preamble(run: RunContext) -> tuple[Message, ...]:
     variables = _variables(run)
     instructions = run.agent.instructions(state.locale, state.inputs, state.user, variables)
     guidance = run.agent.guidance(state.locale, run.budget.limits, variables)
-    parts = (instructions, *_caller_instructions(run), guidance, *answer_instruction(run), *(state.background or ()))
+    skills = run.agent.skills.prompt(run.agent.toolset)
+    own = (instructions, skills, *_caller_instructions(run), guidance)
+    parts = (*own, *answer_instruction(run), *(state.background or ()))
     text = "\n\n".join(part for part in parts if part)
     system = [Message(role="system", content=text)] if text.strip() else []  # providers reject an empty one
     turns = [(("user", example.user), ("assistant", example.assistant)) for example in spec.examples]
@@ -276,6 +283,27 @@ def render_summary(run: RunContext) -> tuple[Message, ...]:
         return ()
     text = render(run, "earlier.j2", summary=summary.model_dump())
     return (Message(role="user", content=text.strip()),)
+
+
+def skill_calls(messages: Sequence[Message]) -> dict[str, str]:
+    """Return the name of each skill that these messages load, by the id of the call."""
+    calls = (call for message in messages for call in message.tool_calls if call.tool == SKILL_LOAD)
+    loaded = {message.tool_call_id for message in messages if message.role == "tool" and message.status == "success"}
+    return {call.id: str(call.arguments.get("name")) for call in calls if call.id in loaded}
+
+
+def _kept_skills(run: RunContext) -> Iterator[Message]:
+    """Yield the current text of the skills whose loading the request no longer contains, if they are still allowed."""
+    state, skills = run.state, run.agent.skills
+    if not skills.skills:
+        return
+    shown = last_messages(state.history, run.agent.spec.conversation.window)
+    earlier = (*(state.summary.skills if state.summary else ()), *skill_calls(state.history).values())
+    present = {*skill_calls(shown).values(), *skills.preloaded}
+    names = [name for name in dict.fromkeys(earlier) if name in skills.skills and name not in present]
+    if names:
+        texts = (skill_text(skills.skills[name]) for name in names)
+        yield Message(role="user", content="\n\n".join((_LOADED_BEFORE, *texts)))
 
 
 def render(run: RunContext, template: str, **variables: Any) -> str:
@@ -660,9 +688,11 @@ async def shorten_conversation(run: RunContext) -> bool:
     window, state = _window(run), run.state
     room = int(_WINDOW_SHARE * (window or _size((*state.history, *state.messages))))
     is_shorter = bool(state.history) and await _summarize(run, int(room * _KEPT_SHARE), must=True)
-    results = [len(message.content) for message in state.messages if message.role == "tool"]
+    skills = skill_calls(state.messages)
+    cuttable = [one for one in state.messages if one.role == "tool" and one.tool_call_id not in skills]
+    results = [len(message.content) for message in cuttable]
     if results and _size(state.messages) > room:
-        texts = _size([message for message in state.messages if message.role != "tool"])
+        texts = _size(state.messages) - _size(cuttable)
         chars = max(_MIN_RESULT_CHARS, (room - texts) * _CHARS_PER_TOKEN // len(results))
         if max(results) > chars and run.cut_results(chars):
             is_shorter = True
@@ -695,7 +725,8 @@ async def _summarize(run: RunContext, keep: int, *, must: bool = False) -> bool:
         if not must or getattr(error, "retryable", False):
             return False
         text = _NO_SUMMARY
-    state.summary = extend_summary(state.summary, replaced, text)
+    loaded = dict.fromkeys((*(state.summary.skills if state.summary else ()), *skill_calls(replaced).values()))
+    state.summary = extend_summary(state.summary, replaced, text).model_copy(update={"skills": tuple(loaded)})
     state.history = state.history[count:]
     run.rendered.pop("summary", None)
     await run.save()

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from fnmatch import fnmatchcase
+from typing import Any, Literal
 
 from framework.config.agents.compile import Agent
 from framework.config.agents.models import Budgets
+from framework.config.agents.skills import denying_skill_rule
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
 from framework.engine.context.policy import VerdictKind
 from framework.engine.tool_call.call import ConditionalVerdict, ToolExplanation, explain_tools, system_prompt
 from framework.llm.capabilities import Capabilities, known_capabilities
 from framework.llm.message_shape import estimate_tokens
+from framework.tools.skills import AgentSkill
 from framework.types.frozen import Frozen
 from framework.types.spec import HookPlace, Risk
 
@@ -97,6 +100,33 @@ class AgentBudget(Frozen):
     """`file:line` of its limits."""
 
 
+class SkillUse(Frozen):
+    """An Agent Skill of the project, and what an agent may do with it."""
+
+    name: str
+    use: Literal["load", "preload", "deny"]
+    """`load`: the model is told its name and description; `preload`: its text is part of the system prompt."""
+    rule: str
+    """The rule that decides."""
+    place: str
+    """`file:line` of the rule."""
+    reason: str
+    """Reason that the rule states."""
+    description: str
+    path: str
+    """Its `SKILL.md`, relative to the project root."""
+    digest: str
+    """Digest of all of its files."""
+    files: int
+    """Number of its other files."""
+    tokens: int
+    """Estimated tokens of its text."""
+    asks_for: tuple[str, ...]
+    """Its `allowed-tools`. They are shown, and permit nothing."""
+    license: str
+    compatibility: str
+
+
 class AgentPolicy(Frozen):
     """What an agent may do, as `agentsd explain` prints it."""
 
@@ -112,6 +142,8 @@ class AgentPolicy(Frozen):
     """Every tool of the project, by name."""
     tools_tokens: int
     """Estimated tokens of the definitions of all offered tools."""
+    skills: tuple[SkillUse, ...]
+    """Every Agent Skill of the project, by name."""
     not_contacted: tuple[str, ...]
     """Tool servers that were not contacted; their tools are missing in `tools`."""
     unavailable: tuple[str, ...]
@@ -135,6 +167,7 @@ def agent_policy(agent: Agent, generation: Generation) -> AgentPolicy:
         stale=tuple(str(problem) for problem in agent.stale),
         tools=tools,
         tools_tokens=sum(tool.tokens for tool in tools),
+        skills=tuple(_skill_use(agent, skill) for _, skill in sorted(generation.skills.items())),
         not_contacted=tuple(sorted(generation.external.not_contacted)),
         unavailable=tuple(sorted(generation.external.unavailable)),
         budgets=tuple(_budget(name, generation.budgets) for name in agent.spec.budgets),
@@ -171,6 +204,36 @@ def _capabilities(model: str, settings: Settings) -> Capabilities:
     alias = settings.models.get(model)
     known = known_capabilities(alias.model, alias.base_url) if alias else known_capabilities(model)
     return alias.capabilities.over(known) if alias and alias.capabilities else known
+
+
+def _skill_use(agent: Agent, known: AgentSkill) -> SkillUse:
+    own, allowed = agent.skills, agent.spec.skills
+    skill = own.skills.get(known.name, known)  # an agent whose file is invalid has its last good version
+    use: Literal["load", "preload", "deny"] = "deny"
+    rule, place, reason = "not in skills.allow", agent.place("skills"), ""
+    if skill.name in own.skills:
+        use = "preload" if skill.name in own.preloaded else "load"
+        key, patterns = ("preload", allowed.preload) if use == "preload" else ("allow", allowed.allow)
+        index, pattern = next(found for found in enumerate(patterns) if fnmatchcase(skill.name, found[1]))
+        rule, place = f"skills.{key} {pattern}", agent.place("skills", key, index)
+    elif denying := denying_skill_rule(agent.spec, skill.name):
+        index, denied = denying
+        rule, place, reason = f"skills.deny {denied.skill}", agent.place("skills", "deny", index), denied.reason
+    return SkillUse(
+        name=skill.name,
+        use=use,
+        rule=rule,
+        place=place,
+        reason=reason,
+        description=skill.description,
+        path=skill.path,
+        digest=skill.digest,
+        files=len(skill.files),
+        tokens=estimate_tokens(skill.body),
+        asks_for=skill.asks_for,
+        license=skill.license,
+        compatibility=skill.compatibility,
+    )
 
 
 def _budget(name: str, budgets: Budgets) -> AgentBudget:

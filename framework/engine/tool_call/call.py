@@ -404,7 +404,8 @@ def system_prompt(
         http=http if HTTP_TOOL in agent.toolset.offered else None,
         parallel_calls=not needs_json_protocol(agent.spec.protocol, capabilities),
     )
-    parts = agent.instructions(locale, values, None, run), agent.guidance(locale, agent.spec.runtime_policy, run)
+    guidance = agent.guidance(locale, agent.spec.runtime_policy, run)
+    parts = agent.instructions(locale, values, None, run), agent.skills.prompt(agent.toolset), guidance
     return "\n\n".join(part for part in parts if part)
 
 

@@ -164,7 +164,7 @@ def observation(run: RunContext, call: ToolCall, result: ToolResult) -> str:
     """Return a result as the model sees it: text or JSON, cut at `max_observation_chars`, and how to read on."""
     text = whole_text(run, call.tool, result)
     limit = run.budget.limits.max_observation_chars
-    if len(text) <= limit:
+    if len(text) <= limit or _is_skill(run, call, result):
         return text
     shown, more = text[:limit], f"{len(text) - limit} more characters"
     if dropped := result.metadata.get(_DROPPED):
@@ -176,6 +176,12 @@ def observation(run: RunContext, call: ToolCall, result: ToolResult) -> str:
     if search:
         more += f"{', or' if read else ';'} find a text in it with {search.definition.wire_name}"
     return f"{shown}\n… ({more})"
+
+
+def _is_skill(run: RunContext, call: ToolCall, result: ToolResult) -> bool:
+    """Return whether a result is a text of a skill: instructions, which have a limit of their own."""
+    tool = run.agent.toolset.tools.get(call.tool)
+    return tool is not None and tool.source == "skills" and result.status == "success"
 
 
 def whole_text(run: RunContext, tool: str, result: ToolResult) -> str:
@@ -193,7 +199,7 @@ def _kept(run: RunContext, call: ToolCall, result: ToolResult) -> ToolResult:
     Of a result that is larger than the limits of what is kept, only the beginning is recorded, as text.
     """
     text, shown = whole_text(run, call.tool, result), run.budget.limits.max_observation_chars
-    if len(text) <= shown:
+    if len(text) <= shown or _is_skill(run, call, result):
         return result
     run.add_tools(name for name in (RESULT_READ, RESULT_SEARCH) if name in run.agent.toolset.on_demand)
     data, root = text.encode("utf-8", "replace"), run.services.root

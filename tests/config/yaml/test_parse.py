@@ -309,7 +309,7 @@ agents.d/bad.yaml:15:1: unknown key 'colour'
    15 | colour: red
       | ^
       = valid keys: version, name, description, model, fallback_models, model_settings, on_truncation, protocol, \
-instructions, guidance, inputs, examples, routing, plan, conversation, output_schema, hooks, telemetry, tools, \
+instructions, guidance, inputs, examples, routing, skills, plan, conversation, output_schema, hooks, telemetry, tools, \
 max_risk, approve_from, strict_arguments, limits, agents, mode, mcp"""
 
 
