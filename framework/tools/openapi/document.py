@@ -105,7 +105,9 @@ class ApiDocument:
 
 
 def _short(value: object) -> str:
-    return repr(shorten(str(value), 200))
+    """Return a value for a message; only the type of one with parts, whose text may be huge."""
+    is_plain = value is None or isinstance(value, str | int | float)
+    return repr(shorten(str(value), 200)) if is_plain else f"a {type(value).__name__}"
 
 
 def _find_key(text: str, key: str, start: int) -> int | None:
@@ -218,7 +220,7 @@ class _YamlReader:
         if isinstance(event, CollectionStartEvent):
             return {} if isinstance(event, MappingStartEvent) else []
         if isinstance(event, ScalarEvent):
-            return _scalar(event.value) if event.style is None and event.tag is None else event.value
+            return _scalar(event.value) if event.implicit[0] else event.value
         if event.anchor not in self._anchors:
             raise ApiDocumentError(f"unknown alias {_short(event.anchor)}", _line(event))
         value = self._anchors[event.anchor]

@@ -21,6 +21,9 @@ MAX_OPERATIONS = 10_000
 """Maximum number of operations of one document that become tools."""
 _METHODS: tuple[Method, ...] = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
+MAX_FAULTS = 50
+"""Maximum number of faults of one document that are reported."""
+
 Place = Literal["path", "query", "header", "cookie"]
 
 
@@ -199,7 +202,8 @@ class _Reader:
 
     def _fault(self, message: str, path: str, method: str = "") -> None:
         keys = ("paths", path, *([method.lower()] if method else []))
-        self._faults.append(Fault(message, self._document.line_of(*keys)))
+        is_shown = len(self._faults) < MAX_FAULTS  # the line of a key is searched in the text
+        self._faults.append(Fault(message, self._document.line_of(*keys) if is_shown else None))
 
     def _is_chosen(self, names: tuple[str, ...], operation: Mapping[str, Any]) -> bool:
         for glob in [glob for glob in self._unmatched if matches(glob, names)]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from hashlib import blake2b
 from math import isfinite
 from typing import Any, cast
@@ -22,8 +23,10 @@ MAX_SCHEMA_DEPTH = 30
 """Maximum nesting of a schema without its definitions."""
 _MAX_SCHEMA_CHARS = 60_000
 """Maximum size of the schema of one operation, as JSON."""
-_MAX_WORK = 3_000_000
-"""Maximum number of schemas and references that are followed for one document: some seconds."""
+_MAX_NODES = 10_000
+"""Maximum number of schemas in one definition."""
+_MAX_WORK = 500_000
+"""Maximum number of schemas and references that are followed for one document: some seconds of CPU time."""
 _FILE_HINT = "a file: its text, or its content as data:TYPE;base64,…"
 _SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _SCHEMA_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
@@ -31,6 +34,7 @@ _SCHEMA_VALUES = (
     *("items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else"),
     *("unevaluatedProperties", "unevaluatedItems"),
 )
+_VALUES = ("enum", "const", "default")
 _TEXTS = ("description", "pattern", "format", "contentEncoding", "contentMediaType")
 _NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _SIZES = (
@@ -47,6 +51,18 @@ _TYPES = frozenset({"string", "number", "integer", "boolean", "array", "object",
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]")
 
 
+@dataclass(frozen=True, slots=True)
+class _Definition:
+    """The copy of a definition."""
+
+    name: str
+    copy: Any
+    references: tuple[str, ...]
+    """The references inside it."""
+    size: int
+    """Its size, as JSON."""
+
+
 class SchemaCopies:
     """Copies schemas of a document as JSON Schema 2020-12, with the definitions that they refer to.
 
@@ -55,41 +71,59 @@ class SchemaCopies:
 
     def __init__(self, document: ApiDocument) -> None:
         self._document = document
-        self._definitions: dict[str, tuple[Any, tuple[str, ...], int]] = {}
-        """For each reference its copy, the references inside it, and its size."""
-        self._work = 0
+        self._definitions: dict[str, _Definition | ApiDocumentError] = {}
+        """The copy of each definition by its reference, or why it cannot be copied."""
+        self._work = self._nodes = 0
 
     def copied(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         """Return a copy of a schema with its definitions; raise ApiDocumentError."""
-        references: dict[str, None] = {}
-        own = self._copy(schema, references, 0)
-        size, definitions = len(json.dumps(own)), {}
-        pending = list(references)
-        while pending:
-            reference = pending.pop()
-            key = _definition_name(reference)
-            if key not in definitions:
+        own = self._definition_of("", schema)
+        definitions, size, pending = dict[str, Any](), own.size, list(own.references)
+        while pending and size <= _MAX_SCHEMA_CHARS:
+            if (reference := pending.pop()) not in definitions:
                 self._count()
-                copy, inside, length = self._definition(reference)
-                definitions[key], size = copy, size + length
-                if size > _MAX_SCHEMA_CHARS:
-                    raise ApiDocumentError(f"its schema has more than {_MAX_SCHEMA_CHARS} characters")
-                pending.extend(inside)
+                found = self._definition(reference)
+                definitions[reference], size = found, size + found.size
+                pending.extend(found.references)
+        if size > _MAX_SCHEMA_CHARS:
+            raise ApiDocumentError(f"its schema has more than {_MAX_SCHEMA_CHARS} characters")
+        copy = cast("dict[str, Any]", own.copy)
         if definitions:
-            own["$defs"] = dict(sorted(definitions.items()))
-        return cast("dict[str, Any]", own)
+            copy["$defs"] = dict(sorted((found.name, found.copy) for found in definitions.values()))
+        return copy
 
-    def _definition(self, reference: str) -> tuple[Any, tuple[str, ...], int]:
+    def _definition(self, reference: str) -> _Definition:
         if (known := self._definitions.get(reference)) is None:
-            references: dict[str, None] = {}
-            copy = self._copy(self._document.resolve(reference), references, 0)
-            known = self._definitions[reference] = copy, tuple(references), len(json.dumps(copy))
+            try:
+                known = self._definition_of(_definition_name(reference), self._document.resolve(reference))
+            except ApiDocumentError as error:
+                known = error
+            self._definitions[reference] = known
+        if isinstance(known, ApiDocumentError):
+            raise known
         return known
 
+    def _definition_of(self, name: str, node: Any) -> _Definition:
+        self._nodes = 0
+        references: dict[str, None] = {}
+        copy = self._copy(node, references, 0)
+        return _Definition(name, copy, tuple(references), len(json.dumps(copy)))
+
     def _count(self) -> None:
-        self._work += 1
+        self._work, self._nodes = self._work + 1, self._nodes + 1
+        if self._nodes > _MAX_NODES:
+            raise ApiDocumentError(f"its schema has more than {_MAX_NODES} parts")
         if self._work > _MAX_WORK:
             raise ApiDocumentError("the document's schemas are too large together")
+
+    def _plain(self, value: Any, depth: int) -> Any:
+        """Return a copy of a value that is no schema."""
+        self._count()
+        if depth > MAX_SCHEMA_DEPTH:
+            raise ApiDocumentError("its schema is nested too deep")
+        if isinstance(value, Mapping):
+            return {key: self._plain(item, depth + 1) for key, item in value.items()}
+        return [self._plain(item, depth + 1) for item in value] if isinstance(value, list) else value
 
     def _copy(self, node: Any, references: dict[str, None], depth: int) -> Any:
         self._count()
@@ -104,6 +138,7 @@ class SchemaCopies:
             references[reference] = None
             return {"$ref": f"#/$defs/{_definition_name(reference)}"}
         copy = dict(_own_keywords(node)) | dict(self._inner(node, references, depth + 1))
+        copy |= {key: self._plain(node[key], depth) for key in _VALUES if key in copy}
         settable = _without_read_only(copy, as_mapping(node.get("properties")))
         return _with_null(settable) if node.get("nullable") is True else settable
 

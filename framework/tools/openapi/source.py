@@ -21,6 +21,7 @@ from framework.tools.http.urls import UrlRefused, WebUrl, parse_http_url, refuse
 from framework.tools.openapi.document import MAX_API_DOCUMENT_BYTES, ApiDocumentError, read_api_document
 from framework.tools.openapi.encoding import encode_body, encode_path, encode_query
 from framework.tools.openapi.operations import (
+    MAX_FAULTS,
     Fault,
     Operation,
     Parameter,
@@ -47,8 +48,6 @@ _MAX_TARGET_CHARS = 8_000
 _MAX_ERROR_CHARS = 2_000
 _MIN_SECRET_CHARS = 6
 """Shorter values are not searched in responses: they would match by chance."""
-_MAX_FAULTS = 50
-"""Maximum number of faults of one document that are reported."""
 _FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 60.0
 _DOCUMENT_TIMEOUT = 60.0
 
@@ -268,7 +267,8 @@ def build_api(name: str, api: OpenApi, source: bytes, before: BuiltApi | None = 
             try:
                 tools[full_name] = _api_tool(full_name, api, operation, server)
             except ConfigError as error:
-                line = document.line_of("paths", operation.path, operation.method.lower())
+                keys = ("paths", operation.path, operation.method.lower())
+                line = document.line_of(*keys) if len(faults) < MAX_FAULTS else None
                 faults.append(Fault(f"{operation.request} is not available: {error.message}", line))
                 continue
         operations[full_name] = operation
@@ -276,8 +276,8 @@ def build_api(name: str, api: OpenApi, source: bytes, before: BuiltApi | None = 
 
 
 def _limited(faults: list[Fault]) -> tuple[Fault, ...]:
-    more = len(faults) - _MAX_FAULTS
-    return (*faults[:_MAX_FAULTS], *([Fault(f"{more} more operations are not available")] if more > 0 else []))
+    more = len(faults) - MAX_FAULTS
+    return (*faults[:MAX_FAULTS], *([Fault(f"{more} more operations are not available")] if more > 0 else []))
 
 
 def _api_tool(full_name: str, api: OpenApi, operation: Operation, server: ApiServer) -> Tool:

@@ -33,8 +33,11 @@ log = logging.getLogger(__name__)
 LOAD_SECONDS = 1.0
 """Time limit for a plugin's own code while loading."""
 IMPORT_SECONDS = 30.0
-"""Time limit that includes imports of installed packages, some of which take seconds the first time."""
+"""Time limit that includes imports of installed packages, some of which take seconds the first time, and the work of
+`@tool`, which takes about a millisecond a tool."""
 _IMPORTING = "<frozen importlib"
+_DECLARING = Tool.named.__code__.co_filename
+"""The file of `@tool`."""
 
 
 class PluginError(ConfigError):
@@ -195,9 +198,9 @@ def _lifetime_function(path: str, module: ModuleType, name: str) -> Callable[...
 
 
 def _is_importing(package: PluginPackage, frame: FrameType | None) -> bool:
-    """Return whether the frame belongs to the import of an installed package, not to the plugin's own code."""
+    """Return whether a frame is of the import of an installed package, or of `@tool`, not of the plugin's own code."""
     while frame is not None and not package.file_of(frame.f_code.co_filename):
-        if frame.f_code.co_filename.startswith(_IMPORTING):
+        if frame.f_code.co_filename.startswith(_IMPORTING) or frame.f_code.co_filename == _DECLARING:
             return True
         frame = frame.f_back
     return False

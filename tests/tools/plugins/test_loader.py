@@ -563,6 +563,12 @@ def test_an_endless_loop_is_reported_with_its_line_and_its_thread_ends() -> None
     assert "agentsd-load" not in threads()
 
 
+def test_the_work_of_declaring_many_tools_is_not_the_plugins_own() -> None:
+    one = '@tool\ndef f{0}(name: str, number: int, labels: list[str] = []) -> str:\n    """Do {0}."""\n    return ""\n'
+    source = "from agentsd import tool\n" + "".join(one.format(number) for number in range(600))
+    assert len(load(source, loader=PluginLoader(load_seconds=0.25)).tools) == 600
+
+
 def test_an_endless_loop_in_a_helper_is_reported_there_too() -> None:
     files = {"plugins/_h.py": "while True:\n    pass\n", "plugins/p.py": "\nfrom . import _h\n"}
     encoded = {name: text.encode() for name, text in files.items()}
