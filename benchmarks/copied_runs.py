@@ -19,7 +19,7 @@ import psycopg
 
 from framework import Runtime, tool
 from framework.llm.client import ModelRequest
-from framework.store.sql.schema import metadata
+from framework.store.schema import metadata
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.messages import Message
 from framework.types.run_request import RunRequest

@@ -28,10 +28,9 @@ from framework.cli.records import runs_of, store_as_turn
 from framework.cli.terminal import as_json_text
 from framework.config.settings import Settings
 from framework.llm.message_formats import exported
-from framework.store.conversation_lists import ConversationQuery
-from framework.store.period import Period
-from framework.store.protocol import RunQuery
-from framework.store.sql.store import SqlStore
+from framework.store.store import Store
+from framework.store.types import ConversationQuery, RunQuery
+from framework.store.usage import Period
 from framework.types.messages import Message
 from framework.types.state import RunState
 
@@ -157,9 +156,9 @@ async def conversations(root: Path, messages: int) -> Table:
 
 
 @asynccontextmanager
-async def opened(root: Path, filled: Filled) -> AsyncIterator[tuple[Runtime, SqlStore]]:
+async def opened(root: Path, filled: Filled) -> AsyncIterator[tuple[Runtime, Store]]:
     """Open a filled store, and a runtime on it."""
-    store = await SqlStore.open(filled.url, root)
+    store = await Store.open(filled.url, root)
     try:
         async with Runtime.open(
             root, store=store, models=MODELS, tools=[note], watch=False, single_user=True
@@ -169,7 +168,7 @@ async def opened(root: Path, filled: Filled) -> AsyncIterator[tuple[Runtime, Sql
         await store.close()
 
 
-async def looks(runtime: Runtime, store: SqlStore, filled: Filled) -> Sequence[Look]:
+async def looks(runtime: Runtime, store: Store, filled: Filled) -> Sequence[Look]:
     """Return the operations on a store. Those at the end change it."""
     now, days = time.time(), count(1)
     oldest = await store.runs(RunQuery(limit=PAGE + 1))

@@ -26,8 +26,8 @@ from examples.scale_demo.model import Work, model_server
 from examples.scale_demo.postgres import new_database, programs, server
 from examples.scale_demo.results import percentile
 from examples.scale_demo.scenario import end_one, start_seconds
-from framework.store.sql.schema import metadata
-from framework.store.sql.store import SqlStore
+from framework.store.schema import metadata
+from framework.store.store import Store
 from framework.types.messages import Message
 from framework.types.run_request import RunRequest
 
@@ -107,7 +107,7 @@ async def idle_transactions(url: str, seconds: float) -> float:
 
 async def claims(url: str, rounds: int) -> list[float]:
     """Return the seconds of claims of a run among `ROWS` runs in progress and as many waiting ones."""
-    store = await SqlStore.open(url, Path())
+    store = await Store.open(url, Path())
     try:
         await store.enqueue(RunRequest(message=Message(role="user", content="go"), conversation_id="c"))
         async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
@@ -117,7 +117,7 @@ async def claims(url: str, rounds: int) -> list[float]:
         await store.close()
 
 
-async def _claim(store: SqlStore) -> float:
+async def _claim(store: Store) -> float:
     started = perf_counter()
     claimed = await store.claim(1)
     seconds = perf_counter() - started

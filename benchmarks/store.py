@@ -17,8 +17,8 @@ from benchmarks.harness import LoopDelays, Row, Table
 from benchmarks.loop import LOOPER, STEPS, note, script
 from framework import Runtime, tool
 from framework.llm.client import ModelRequest
-from framework.store.run_record import RunRecord
-from framework.store.sql.store import SqlStore
+from framework.store.store import Store
+from framework.store.types import RunRecord
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.events import ToolFinished, ToolStarted
 from framework.types.messages import Message, ToolCall, ToolResult
@@ -70,7 +70,7 @@ async def writes(root: Path, rounds: int) -> Table:
     """Measure the two writes of a step: a turn with its call, then the result of the call."""
     rows = []
     for before in (0, HISTORY):
-        store = await SqlStore.open(f"sqlite:///{before}.db", root)
+        store = await Store.open(f"sqlite:///{before}.db", root)
         state = RunState(agent="looper", messages=[Message(role="user", content="go")])
         state.messages += [Message(role="assistant", content="x" * 600) for _ in range(before)]
         record = await store.begin(state, None, None)

@@ -20,8 +20,8 @@ from playwright.async_api import Browser, Page, async_playwright
 from playwright.async_api import Error as PlaywrightError
 
 from examples.console_demo.serving import STORE, ShopServer, serve_shop
-from framework.store.protocol import RunInfo
-from framework.store.sql.store import SqlStore
+from framework.store.store import Store
+from framework.store.types import RunInfo
 
 CHROMIUM = "/usr/bin/chromium"
 OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-background-networking")
@@ -99,7 +99,7 @@ async def report_fleet(shop: ShopServer, stores: AsyncExitStack) -> None:
         "worker-2": {**worker, "host": "shop-3", "agents": {**digests, "support": "91f02d6c7b1e4a55"}},
     }
     for name, report in reports.items():
-        store = await SqlStore.open(STORE, shop.project)
+        store = await Store.open(STORE, shop.project)
         stores.push_async_callback(store.close)
         await store.keep_alive(name, report)
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from framework.engine.runtime.runtime import Runtime
     from framework.engine.work.source import WorkSource
     from framework.llm.capabilities import Prices
-    from framework.store.protocol import RunInfo, Store
+    from framework.store.store import Store
+    from framework.store.types import RunInfo
     from framework.tools.declaration import executor, hook
     from framework.tools.http.client import HttpClient
     from framework.tools.plugins.loader import PluginContext
@@ -182,13 +183,13 @@ _MODULES = {
     "Reject": "framework.types.state",
     "Respond": "framework.types.state",
     "Run": "framework.engine.run",
-    "RunInfo": "framework.store.protocol",
+    "RunInfo": "framework.store.types",
     "RunOptions": "framework.engine.runtime.request",
     "RunResult": "framework.types.state",
     "RunStream": "framework.engine.context.events",
     "RunWarning": "framework.types.report",
     "Runtime": "framework.engine.runtime.runtime",
-    "Store": "framework.store.protocol",
+    "Store": "framework.store.store",
     "Submitted": "framework.engine.runtime.queue",
     "TodoItem": "framework.types.plan",
     "Tool": "framework.tools.tool",

@@ -28,9 +28,7 @@ from collections.abc import Mapping, Sequence
 
 from framework.llm.client import Script, ScriptedModel, Turn, calls
 from framework.store.memory import MemoryStore
-from framework.store.protocol import NOBODY, Blueprint, Conversation, Deciders
-from framework.store.run_record import RunRecord
-from framework.store.work import UNLIMITED, RunLimits
+from framework.store.types import NOBODY, UNLIMITED, Blueprint, Conversation, Deciders, RunLimits, RunRecord
 from framework.types.budget import BudgetUse
 from framework.types.events import Event
 from framework.types.run_request import IdempotencyKey, RunRequest

@@ -15,9 +15,9 @@ STREAM, STREAM_TEST = "engine/context/events", "engine/context/test_stream"
 LEDGER, LEDGER_TEST = "engine/context/policy", "engine/context/test_budget_ledger"
 PINNING_TEST = "engine/context/test_pinning"
 FILES_TEST, LOST_TEST = "engine/test_files", "llm/test_lost_connections"
-WRITES_TEST, CANCEL_TEST = "store/sql/test_writes", "engine/runtime/test_cancelling"
-RECORD, STORE_TEST = "store/sql/record", "store/test_protocol"
-WAITING, WAITING_TEST = "store/sql/queue", "store/test_queue"
+WRITES_TEST, CANCEL_TEST = "store/test_writes", "engine/runtime/test_cancelling"
+RECORD, STORE_TEST = "store/record", "store/test_protocol"
+WAITING, WAITING_TEST = "store/queue", "store/test_queue"
 CATALOG, CATALOG_TEST = "config/generations/catalog", "config/generations/test_catalog"
 V1, V1_TEST = "server/openai/", "server/openai/test_exchange"
 PREFLIGHT, PREFLIGHT_TEST = "engine/plan/planner", "engine/plan/test_preflight"
@@ -113,34 +113,34 @@ MUTANTS = (
     Mutant(JOURNAL, "if self._record.cancel_requested:", "if False:", "engine/runtime/test_cancelling"),
     Mutant(JOURNAL, "    root.seq += 1", "    root.seq += 0", JOURNAL_TEST),
     Mutant(RECORD, "if returned is None:", "if False:", STORE_TEST),
-    Mutant("store/sql/schema", "other.c.no < runs.c.no)", "other.c.no > runs.c.no)", WAITING_TEST),
-    Mutant("store/sql/schema", "for one in (earlier, opened)", "for one in (earlier,)", "store/sql/test_offers"),
+    Mutant("store/schema", "other.c.no < runs.c.no)", "other.c.no > runs.c.no)", WAITING_TEST),
+    Mutant("store/schema", "for one in (earlier, opened)", "for one in (earlier,)", "store/test_offers"),
     Mutant(
-        "store/sql/processes",
+        "store/processes",
         "connection.execute(select) if not _is_alive",
         "connection.execute(select) if _is_alive",
         WAITING_TEST,
     ),
     Mutant(
-        "store/sql/offering",
+        "store/limits",
         '(has_status("queued"), runs.c.attempts + 1)',
         '(has_status("queued"), runs.c.attempts)',
         WAITING_TEST,
     ),
     Mutant(WAITING, 'has_status("queued"), runs.c.owner == lease.name)', 'has_status("queued"))', WAITING_TEST),
     Mutant(WAITING, "columns.created_at <= now", "columns.created_at > now", WAITING_TEST),
-    Mutant("store/queue_rules", "waiting >= MAX_WAITING_RUNS", "waiting > MAX_WAITING_RUNS", WAITING_TEST),
-    Mutant("store/queue_rules", "if idempotency.digest != digest:", "if False:", WAITING_TEST),
-    Mutant("store/sql/runs", "_CLAIM if is_queued else _CLAIM_UNQUEUED", "_CLAIM", WAITING_TEST),
-    Mutant("store/sql/conversations", "open_run.is_(None), ~waits)", "open_run.is_(None))", WAITING_TEST),
-    Mutant("store/sql/texts", "parts += [user] if tenant is not None", "parts += [] if tenant", "store/test_tenants"),
+    Mutant("store/queue", "waiting >= MAX_WAITING_RUNS", "waiting > MAX_WAITING_RUNS", WAITING_TEST),
+    Mutant("store/queue", "if idempotency.digest != digest:", "if False:", WAITING_TEST),
+    Mutant("store/runs", "_CLAIM if is_queued else _CLAIM_UNQUEUED", "_CLAIM", WAITING_TEST),
+    Mutant("store/conversations", "open_run.is_(None), ~waits)", "open_run.is_(None))", WAITING_TEST),
+    Mutant("store/schema", "parts += [user] if tenant is not None", "parts += [] if tenant", "store/test_tenants"),
     Mutant(
-        "store/sql/migrations",
+        "store/migrations",
         "        _add_column(connection, runs.c[name])\n",
         "        pass\n",
-        "store/sql/test_migrations",
+        "store/test_migrations",
     ),
-    Mutant(RECORD, "row.version != self._version + 1 or", "False or", "store/sql/test_outage"),
+    Mutant(RECORD, "row.version != self._version + 1 or", "False or", "store/test_outage"),
     Mutant(RECORD, "self._version += 1", "self._version += 0", STORE_TEST),
     Mutant(RECORD, "statements.counters.add(connection, self.uses)", "pass", "engine/runtime/test_shared_budgets"),
     Mutant(LEDGER, "self.calls.get(path, call) is call and self._fits(call):", "True:", LEDGER_TEST),
@@ -206,7 +206,7 @@ MUTANTS = (
         "            pass",
         FOLLOW_TEST,
     ),
-    Mutant("store/sql/engines", "raise cancelled.with_traceback(None) from None", "raise", "store/sql/test_signals"),
+    Mutant("store/database", "raise cancelled.with_traceback(None) from None", "raise", "store/test_signals"),
 )
 
 

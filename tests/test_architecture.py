@@ -46,7 +46,7 @@ HEAVY = {
 """Modules that may be imported inside a function: SDKs that not every process needs."""
 HEAVY |= {"framework.types.bounded_body", "framework.llm.reconnection"}  # with httpx2
 HEAVY |= {"framework.tools.mcp.client"}  # with the MCP SDK, an extra
-HEAVY |= {"framework.store.sql.store", "framework.store.memory"}  # with SQLAlchemy, once a store is opened
+HEAVY |= {"framework.store.store", "framework.store.memory"}  # with SQLAlchemy, once a store is opened
 HEAVY |= {"sqlalchemy.dialects.postgresql"}  # for a store in PostgreSQL
 HEAVY |= {"framework.engine.work.procrastinate"}  # with Procrastinate, an extra
 HEAVY |= {"framework.server.process"}  # with FastAPI and uvicorn, an extra
@@ -117,9 +117,9 @@ TIME_OF_DAY = {
     "framework.llm.provider_errors": "compares with a date of the provider",
     "framework.server.openai.v1_routes": "the field `created` of responses and models",
     "framework.server.openai.exchange": "the field `created` of responses",
-    "framework.store.clock": "the clock of a store begins with it",
-    "framework.store.sql.migrations": "shows when the tables were changed",
-    "framework.store.sql.processes": "a jump only renews the lease early",
+    "framework.store.database": "the clock of a store begins with it",
+    "framework.store.migrations": "shows when the tables were changed",
+    "framework.store.processes": "a jump only renews the lease early",
     "framework.telemetry.metrics": "when the last reload succeeded",
     "framework.telemetry.spans": "times of spans",
     "framework.tools.builtin.notes": "shows when an item was changed",

@@ -91,8 +91,9 @@ def test_every_type_of_the_runtime_s_methods_and_of_its_results_can_be_imported(
 
 
 def _types_of(function: Any) -> list[type]:
-    module = import_module(function.__module__)
-    hints = typing.get_type_hints(function, vars(module), include_extras=False)
+    public = {name: getattr(framework, name) for name in framework.__all__}  # some are imported for type checkers only
+    names = public | vars(import_module(function.__module__))
+    hints = typing.get_type_hints(function, names, include_extras=False)
     return [kind for hint in hints.values() for kind in named_types(hint)]
 
 

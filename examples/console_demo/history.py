@@ -22,9 +22,8 @@ from examples.console_demo.edits import EDITS, apply_edit
 from examples.console_demo.model import HURRIED, shop_models
 from examples.console_demo.visits import Visit, visits
 from framework import Runtime
-from framework.store.protocol import Store
-from framework.store.sql.schema import conversations, decisions, runs
-from framework.store.sql.store import SqlStore
+from framework.store.schema import conversations, decisions, runs
+from framework.store.store import Store
 from framework.types.errors import AgentsdError
 from framework.types.events import read_event
 from framework.types.state import Approve, Decision, MadeDecision, RunState
@@ -64,8 +63,8 @@ async def seed(project: Path, url: str, now: datetime, count: int = 260) -> int:
         count: about how many visits.
     """
     told = visits(now, count)
-    first = await SqlStore.open(_FIRST, project)
-    target = await SqlStore.open(url, project)
+    first = await Store.open(_FIRST, project)
+    target = await Store.open(url, project)
     try:
         recorded: list[_Recorded] = []
         async with Runtime.open(project, store=first, models=shop_models(HURRIED), watch=False) as runtime:
@@ -129,7 +128,7 @@ def _answer(decision: Decision, kind: str) -> Decision:
     return decision if kind == "tool" else Approve()
 
 
-async def _move(run: _Recorded, first: Store, target: SqlStore) -> None:
+async def _move(run: _Recorded, first: Store, target: Store) -> None:
     """Write a run into the other store, at its time."""
     state = await first.load_run(run.run_id)
     spans = await first.spans(run.run_id)
@@ -206,7 +205,7 @@ class _Clock:
         return round(self.seconds(moment / 1e9) * 1e9)
 
 
-async def _date(target: SqlStore, run: _Recorded, clock: _Clock, final: RunState, made: Sequence[MadeDecision]) -> None:
+async def _date(target: Store, run: _Recorded, clock: _Clock, final: RunState, made: Sequence[MadeDecision]) -> None:
     """Set the times of storing of a run, its conversation and its decisions."""
     begin, end = clock.seconds(clock.real), clock.seconds(clock.end)
     ended: Mapping[str, float | None] = {"ended_at": None if final.status == "paused" else end}

@@ -44,7 +44,7 @@ from framework.engine.runtime.request import checked_inputs
 from framework.engine.runtime.runtime import Runtime
 from framework.llm.providers import import_sdks
 from framework.server.startup import model_names
-from framework.store.protocol import RunInfo
+from framework.store.types import RunInfo
 from framework.types.errors import EXIT_APPROVAL, AgentBroken, AgentsdError, ConfigError, RequestError, outcome_for
 from framework.types.events import ConfigRejected, ConfigReloaded
 from framework.types.file import File

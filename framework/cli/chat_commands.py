@@ -19,7 +19,7 @@ from framework.config.agents.compile import Agent
 from framework.engine.runtime.request import checked_inputs
 from framework.engine.tool_call.call import explain_tools
 from framework.llm.message_formats import exported
-from framework.store.protocol import Conversation
+from framework.store.types import Conversation
 from framework.types.errors import RequestError
 from framework.types.messages import Message
 from framework.types.state import RunState

@@ -20,7 +20,7 @@ from framework.engine.routing.rules import known_route
 from framework.engine.runtime.conversation import load_conversation
 from framework.engine.runtime.request import Caller, RunOptions
 from framework.engine.runtime.runtime import Runtime
-from framework.store.protocol import Conversation
+from framework.store.types import Conversation
 from framework.types.errors import AgentBroken
 from framework.types.file import EXTENSIONS, File
 from framework.types.state import RunResult

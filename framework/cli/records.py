@@ -6,16 +6,19 @@ import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from framework.cli.location import Location, store_url
 from framework.replay.stored_run import StoredRun, load_stored_run
-from framework.store.protocol import Conversation, RunInfo, RunQuery, Store
+from framework.store.types import Conversation, RunInfo, RunQuery
 from framework.store.url import open_store
 from framework.types.errors import RunNotFound
 from framework.types.messages import Message
 from framework.types.state import RunState
+
+if TYPE_CHECKING:
+    from framework.store.store import Store
 
 LAST = "last"
 RECENT = 200

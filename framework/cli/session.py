@@ -27,7 +27,7 @@ from framework.cli.show import Lines, View, how_to_decide, reason_for_no_answer
 from framework.cli.terminal import draws, is_terminal, on_interrupt, raw_stderr, say, shows_answers, wrapped_line
 from framework.engine.context.events import RunStream
 from framework.engine.runtime.runtime import Runtime
-from framework.store.protocol import RunQuery
+from framework.store.types import RunQuery
 from framework.types.errors import ConfigError, StoreError, outcome_for
 from framework.types.events import Event, Warned, wire
 from framework.types.problem import Problem

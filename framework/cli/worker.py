@@ -16,8 +16,8 @@ from framework.config.settings import LogFormat, Settings
 from framework.engine.runtime.presence import default_name
 from framework.engine.runtime.runtime import Runtime
 from framework.server.worker import run_worker
+from framework.store.types import WorkScope
 from framework.store.url import shown_url
-from framework.store.work import WorkScope
 from framework.tools.child_processes import forbid_inspection
 from framework.types.errors import RequestError
 

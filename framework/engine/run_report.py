@@ -23,7 +23,7 @@ from framework.engine.context.run_context import (
     usage_attributes,
 )
 from framework.engine.routing.rules import Route
-from framework.store.protocol import ANSWERED_STATUSES
+from framework.store.types import ANSWERED_STATUSES
 from framework.telemetry import inbound, names
 from framework.telemetry.content import Content, content_mode
 from framework.telemetry.spans import NOOP_SPAN, OptionalAttributes, Spans, TraceSpan

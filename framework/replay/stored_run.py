@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from framework.store.protocol import Blueprint, RunQuery, Store
+from framework.store.types import Blueprint, RunQuery
 from framework.types.errors import RequestError
 from framework.types.state import Rating, RunState
+
+if TYPE_CHECKING:
+    from framework.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from framework.server.request_handling import Cursor, OldCursor, PageSize, eithe
 from framework.server.run_schemas import ApprovalList, Id, PendingRun
 from framework.server.run_service import count_runs_for, list_runs_for
 from framework.server.schemas import ResponseModel
-from framework.store.protocol import RunInfo, RunQuery
+from framework.store.types import RunInfo, RunQuery
 from framework.types.report import Status
 from framework.types.state import Confirmation, Decision, MadeDecision
 

@@ -23,8 +23,7 @@ from framework.server.run_schemas import (
     Id,
 )
 from framework.server.run_service import list_conversations_for, load_conversation_for
-from framework.store.conversation_lists import SEARCHED_CONVERSATIONS, ConversationQuery
-from framework.store.protocol import SEARCHED_TEXTS
+from framework.store.types import SEARCHED_CONVERSATIONS, SEARCHED_TEXTS, ConversationQuery
 
 _SEARCH = (
     "Only conversations whose title, agent or id contains this, looked up in the latest "

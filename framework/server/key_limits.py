@@ -11,12 +11,16 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from math import floor
+from typing import TYPE_CHECKING
 
 from framework.config.api_keys import Rate
 from framework.config.settings import ServerSettings
 from framework.server.errors import RateLimited, ServerBusy, TooManyRuns, TooManyStreams
 from framework.server.identity import Identity
-from framework.store.protocol import RunQuery, Store
+from framework.store.types import RunQuery
+
+if TYPE_CHECKING:
+    from framework.store.store import Store
 
 MAX_BODIES_BYTES = 16 * 1024 * 1024
 """Limit of the request bodies in progress, in all requests together."""

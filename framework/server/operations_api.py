@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import StreamingResponse
@@ -20,11 +20,13 @@ from framework.server.openapi import STREAM_RESPONSE, error_responses
 from framework.server.request_handling import guarded_route, json_response, verbatim_response, with_security_headers
 from framework.server.run_service import read_fleet_for
 from framework.server.schemas import HealthResponse, ReadinessResponse, ResponseModel, redact_problems
-from framework.store.protocol import Store
 from framework.telemetry.setup import Scrape
 from framework.types.errors import AgentsdError, RequestError
 from framework.types.fleet import Fleet
 from framework.types.version import installed_version
+
+if TYPE_CHECKING:
+    from framework.store.store import Store
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from framework.engine.runtime.conversation import ForkPoint
 from framework.engine.runtime.request import RunOptions
 from framework.server.run_service import MAX_URL_ID_CHARS
 from framework.server.schemas import PRINTABLE, ResponseModel, whole_number
-from framework.store.protocol import SEARCHED_RUNS, SEARCHED_TEXTS, RunInfo, RunQuery
+from framework.store.types import SEARCHED_RUNS, SEARCHED_TEXTS, RunInfo, RunQuery
 from framework.types.errors import RequestError
 from framework.types.messages import Message, Summary
 from framework.types.report import CallSummary, IncompleteStep, Status

@@ -16,11 +16,9 @@ from framework.server.errors import AccessDenied
 from framework.server.event_stream import OpenStreams
 from framework.server.identity import Identity, agent_for
 from framework.server.key_limits import KeyLimits
-from framework.store.conversation_lists import ConversationInfo, ConversationQuery
 from framework.store.fleet import read_fleet
-from framework.store.period import Period
-from framework.store.protocol import Conversation, RunInfo, RunQuery
-from framework.store.usage import Grouping, UsageReport
+from framework.store.types import Conversation, ConversationInfo, ConversationQuery, RunInfo, RunQuery
+from framework.store.usage import Grouping, Period, UsageReport
 from framework.types.errors import ConversationNotFound, RequestError, RunNotFound
 from framework.types.events import Event
 from framework.types.fleet import Fleet

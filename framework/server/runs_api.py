@@ -50,7 +50,7 @@ from framework.server.run_schemas import (
     StoredTrace,
 )
 from framework.server.run_service import OwnedRun, RunService, list_runs_for, load_run_info_for
-from framework.store.protocol import OPEN_STATUSES
+from framework.store.types import OPEN_STATUSES
 from framework.types.errors import RequestError, outcome_for
 from framework.types.events import Event, wire
 from framework.types.run_request import QueuePlace

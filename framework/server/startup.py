@@ -13,7 +13,7 @@ from functools import partial
 from math import inf
 from pathlib import Path
 from random import uniform
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from framework.config.agents.models import named_models
 from framework.config.generations.generation import Generation
@@ -26,13 +26,15 @@ from framework.engine.runtime.runtime import Runtime
 from framework.engine.work.choice import open_work
 from framework.engine.work.source import PeriodicJob
 from framework.llm.providers import import_sdks
-from framework.store.protocol import Store
+from framework.store.types import EVERYTHING, WorkScope
 from framework.store.url import open_store
-from framework.store.work import EVERYTHING, WorkScope
 from framework.telemetry.metrics import ServerMetrics
 from framework.telemetry.redact import places
 from framework.types.errors import AgentsdError, ClockRefused, ConfigError, StoreError, StoreLost, StoreTooNew
 from framework.types.fleet import ProcessDetails
+
+if TYPE_CHECKING:
+    from framework.store.store import Store
 
 log = logging.getLogger(__name__)
 

@@ -16,9 +16,8 @@ from framework.server.request_handling import verbatim_response
 from framework.server.run_schemas import Id
 from framework.server.run_service import report_usage_for
 from framework.server.schemas import ResponseModel
-from framework.store.period import STEP_SECONDS, Period, Step
-from framework.store.protocol import RunQuery
-from framework.store.usage import CHARTED_GROUPS, Figures, Grouping, UsageGroup, UsageReport
+from framework.store.types import RunQuery
+from framework.store.usage import CHARTED_GROUPS, STEP_SECONDS, Figures, Grouping, Period, Step, UsageGroup, UsageReport
 from framework.types.errors import RequestError
 from framework.types.report import Status
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from framework.config.settings import Settings
 from framework.engine.runtime.runtime import Runtime
 from framework.server.startup import START_RETRY_SECONDS, Stopping, housekeeping, open_working
+from framework.store.types import WorkScope
 from framework.store.url import MEMORY_URL
-from framework.store.work import WorkScope
 from framework.telemetry.metrics import ServerMetrics
 from framework.types.errors import ConfigError
 

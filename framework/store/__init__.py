@@ -1,22 +1,26 @@
-"""Persistence of runs and conversations: in memory, or in SQLite or PostgreSQL.
+"""Persistence of runs and conversations in SQLite, in a file or in memory, or PostgreSQL.
 
 In reading order; each module imports only from those below it:
 
     url                 Opens a store by its URL.
     memory              A store in memory, until the process ends: a SQLite database without a file.
-    sql                 The store in a database: SQLite or PostgreSQL.
-    span_rows           JSON encoding of a run's spans.
-    unstored            The record of a run that is not stored.
     fleet               Reports who executes the runs of a store, and what waits where and why.
-    queue_rules         Rules of the queue that every store applies: limits, idempotency, and their errors.
-    protocol            The protocol of a store for runs and conversations, and the types it uses.
-    signals             Signals between the processes of a store: hints to look at it now, and texts in progress.
-    run_record          The record of a run: the right to write it.
-    work                Runs that wait for a process, and the processes that execute runs.
-    usage               Figures of many runs: what a store counts, and the report that is made of it.
-    period              A period of time, divided into steps of local clock time, such as days.
-    conversation_lists  Entries and filters of lists of conversations.
-    paging              Cursors of lists: positions that stay valid while rows are added or removed.
-    clock               The time by which everything in a store expires or is old.
-    database_files      The files of a store's database, from its URL. Tools must not read or write them.
+    store               The store: each method is one transaction.
+    takeover            SQL for runs that change hands: take over, save decisions, release for others.
+    record              Writes one run that this process holds: each step is one transaction.
+    pruning             Deletes old data in many small transactions, and shrinks a SQLite file.
+    queue               The queue: add, rank, claim and begin queued runs, and offer again what needs a process.
+    limits              Makes runs ready, offers them to processes, and applies the limits on runs in progress.
+    conversations       SQL for conversations: load, list, fork, delete.
+    media               SQL for files in messages: save, load, delete.
+    budgets             SQL for the counters of shared budgets: add, load, delete.
+    usage               Figures of many runs: periods, what the database counts, and the report.
+    lists               SQL for lists and counts of runs: filters, pages, and what waits where and why.
+    runs                SQL for the rows of one run: its state, figures, events, spans; packed once it has ended.
+    signals             Signals through PostgreSQL: NOTIFY, and the one connection of a process that listens.
+    processes           Leases: which process holds a run, and whether it is alive.
+    database            Connections, threads, transactions and retries for SQLite or PostgreSQL.
+    migrations          The migrations between the versions of a store's tables. A released migration is never changed.
+    schema              The tables and their indexes, and texts as columns contain them.
+    types               What a store takes and returns: runs, conversations, queries, queued work, signals.
 """

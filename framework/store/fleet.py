@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
-from framework.store.protocol import RunQuery, Store
-from framework.store.work import ProcessInfo, WorkScope
+from framework.store.types import ProcessInfo, RunQuery, WorkScope
 from framework.types.fleet import Fleet, FleetProcess, ProcessDetails, WaitingRuns
+
+if TYPE_CHECKING:
+    from framework.store.store import Store
 
 
 async def read_fleet(store: Store, scope: RunQuery | None = None) -> Fleet:

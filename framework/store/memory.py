@@ -10,14 +10,22 @@ from weakref import WeakValueDictionary
 
 import sqlalchemy as sa
 
-from framework.store.clock import StoreClock
-from framework.store.protocol import NOBODY, OPEN_STATUSES, Blueprint, Conversation, Deciders, RunInfo, RunQuery
-from framework.store.run_record import RunRecord
-from framework.store.sql.conversations import delete_ended
-from framework.store.sql.database import Database
-from framework.store.sql.schema import events, media, messages, packed, parts, run_media, runs, spans
-from framework.store.sql.store import SqlStore
-from framework.store.work import UNLIMITED, RunLimits
+from framework.store.conversations import delete_ended
+from framework.store.database import Database, StoreClock
+from framework.store.schema import events, media, messages, packed, parts, run_media, runs, spans
+from framework.store.store import Store
+from framework.store.types import (
+    NOBODY,
+    OPEN_STATUSES,
+    UNLIMITED,
+    Blueprint,
+    Conversation,
+    Deciders,
+    RunInfo,
+    RunLimits,
+    RunQuery,
+    RunRecord,
+)
 from framework.types.run_request import IdempotencyKey, RunRequest
 from framework.types.state import Decision, RunState
 
@@ -43,7 +51,7 @@ SWEEP_SECONDS = 60.0
 """Minimum interval between two deletions of expired conversations."""
 
 
-class MemoryStore(SqlStore):
+class MemoryStore(Store):
     """A store in memory. It keeps all runs that are open, and the newest that have ended.
 
     A run is written when it starts, pauses and ends, not at each step: nothing could continue it after a crash. The

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from framework.store.protocol import Store
-from framework.store.work import DEFAULT_LEASE_SECONDS
+from framework.store.types import DEFAULT_LEASE_SECONDS
+
+if TYPE_CHECKING:
+    from framework.store.store import Store
+
 
 MEMORY_URL = "memory:"
 
@@ -27,9 +31,9 @@ async def open_store(url: str, root: Path, lease_seconds: float = DEFAULT_LEASE_
     """
     if url == MEMORY_URL:
         return memory_store(keep_spans=True)
-    from framework.store.sql.store import SqlStore
+    from framework.store.store import Store
 
-    return await SqlStore.open(url, root, lease_seconds=lease_seconds)
+    return await Store.open(url, root, lease_seconds=lease_seconds)
 
 
 def memory_store(*, keep_spans: bool = False) -> Store:

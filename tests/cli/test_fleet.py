@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from framework.store.sql.store import SqlStore
+from framework.store.store import Store
 from framework.types.run_request import RunRequest
 from tests.support.commands import agentsd_in_process
 from tests.support.projects import agent, write
@@ -19,11 +19,11 @@ WORKER: dict[str, Any] = {
 }  # fmt: skip
 
 
-def with_stores(root: Path, count: int, body: Callable[[list[SqlStore]], Awaitable[None]]) -> None:
+def with_stores(root: Path, count: int, body: Callable[[list[Store]], Awaitable[None]]) -> None:
     """Open a project's store as so many processes do, and keep them open during the body."""
 
     async def main() -> None:
-        stores = [await SqlStore.open("sqlite:///state.db", root, lease_seconds=600) for _ in range(count)]
+        stores = [await Store.open("sqlite:///state.db", root, lease_seconds=600) for _ in range(count)]
         await body(stores)
         for store in stores:
             await store.close()
@@ -44,7 +44,7 @@ def named(name: str, **more: Any) -> RunRequest:
 
 
 def test_processes_are_listed_with_what_differs_and_what_waits(tmp_path: Path) -> None:
-    async def body(stores: list[SqlStore]) -> None:
+    async def body(stores: list[Store]) -> None:
         for name, store in zip(("worker-1", "worker-2"), stores, strict=False):
             await store.keep_alive(name, WORKER)
         await stores[2].keep_alive(
@@ -82,7 +82,7 @@ def test_processes_are_listed_with_what_differs_and_what_waits(tmp_path: Path) -
 
 
 def test_a_process_that_has_ended_and_one_with_few_tasks_are_shown_as_such(tmp_path: Path) -> None:
-    async def body(stores: list[SqlStore]) -> None:
+    async def body(stores: list[Store]) -> None:
         await stores[0].keep_alive("night", {**WORKER, "queues": ["night"], "only_agents": ["a", "b"]})
         await stores[0].enqueue(named("c", queue_name="day"))
         line, *rest = (await fleet(tmp_path)).splitlines()

@@ -14,7 +14,7 @@ from framework import Runtime
 from framework.config.settings import Settings
 from framework.engine.work.choice import open_work
 from framework.store.fleet import read_fleet
-from framework.store.protocol import Store
+from framework.store.store import Store
 from framework.store.url import open_store
 from framework.types.fleet import Fleet
 from framework.types.state import RunState

@@ -7,8 +7,7 @@ import json
 import re
 from pathlib import Path
 
-from framework.store.protocol import Store
-from framework.store.sql.store import SqlStore
+from framework.store.store import Store
 from tests.support.commands import agentsd_in_process
 from tests.support.projects import agent, write
 from tests.support.queues import begin, end, request
@@ -33,7 +32,7 @@ def stored(root: Path) -> Path:
         await store.close()
 
     async def main() -> None:
-        await fill(await SqlStore.open("sqlite:///state.db", root))
+        await fill(await Store.open("sqlite:///state.db", root))
 
     asyncio.run(main())
     return root

@@ -11,7 +11,7 @@ from playwright.async_api import Page, expect
 
 from framework import Tool, tool
 from framework.llm.client import ModelRequest, ScriptedModel, calls
-from framework.store.protocol import RunQuery
+from framework.store.types import RunQuery
 from tests.support.console import check_axe, open_page, run_in_browser, serve_console
 from tests.support.projects import agent, write
 

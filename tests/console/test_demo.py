@@ -9,7 +9,7 @@ from typing import Any
 
 from examples.console_demo.model import HURRIED
 from examples.console_demo.serving import ShopServer, serve_shop
-from framework.store.protocol import RunQuery
+from framework.store.types import RunQuery
 from framework.types.state import Edit, Reject
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from playwright.async_api import Page, expect
 
-from framework.store.sql.store import SqlStore
+from framework.store.store import Store
 from tests.support.console import ConsoleServing, check_axe, open_page, press_in_turn, run_in_browser, serve_console
 from tests.support.projects import agent
 from tests.support.queues import request
@@ -36,14 +36,14 @@ LOST = "UPDATE agentsd_processes SET lease_until = 0, lease_boot = NULL WHERE na
 
 
 @asynccontextmanager
-async def fleet(root: Path) -> AsyncIterator[tuple[ConsoleServing, list[SqlStore]]]:
+async def fleet(root: Path) -> AsyncIterator[tuple[ConsoleServing, list[Store]]]:
     """Serve a project whose store four live processes share, and one that was killed."""
     async with AsyncExitStack() as stack:
         url = f"sqlite:///{root}/state.db"
         server = await stack.enter_async_context(serve_console(root, FILES, store=url))
         stores = []
         for name, report in REPORTS.items():
-            store = await SqlStore.open(url, root, lease_seconds=600)  # none of them is lost while a page loads
+            store = await Store.open(url, root, lease_seconds=600)  # none of them is lost while a page loads
             stack.push_async_callback(store.close)
             await store.keep_alive(name, report)
             stores.append(store)

@@ -10,7 +10,7 @@ from playwright.async_api import Page, expect
 
 from examples.console_demo.model import HURRIED
 from examples.console_demo.serving import ShopServer, serve_shop
-from framework.store.protocol import RunInfo
+from framework.store.types import RunInfo
 from tests.support.console import check_axe, open_page, press_in_turn, run_in_browser, settle
 
 PHONE = 360

@@ -12,8 +12,8 @@ import pytest
 
 from framework import Refused, RunResult, RunSuspended, Runtime, Tool, events, tool
 from framework.engine.context.events import RunStream
-from framework.store.protocol import Store
-from framework.store.run_record import RunRecord
+from framework.store.store import Store
+from framework.store.types import RunRecord
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
 from framework.types.events import Event, ToolStarted, wire
 from framework.types.messages import Message, Reasoning

@@ -25,7 +25,7 @@ from framework.config.api_keys import ROLES
 from framework.llm.client import ModelRequest
 from framework.server import router
 from framework.server.identity import Identity
-from framework.store.protocol import RunQuery
+from framework.store.types import RunQuery
 from framework.testing import ScriptedModel, calls
 from tests.support.api_keys import key_entry
 from tests.support.cases import cases

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from framework import RunResult, Runtime
 from framework.llm.capabilities import Capabilities, Prices, known_capabilities, with_cost
 from framework.llm.openai_format import read_usage
-from framework.store.protocol import RunInfo, RunQuery
+from framework.store.types import RunInfo, RunQuery
 from framework.testing import ScriptedModel
 from framework.types.messages import ModelUse, Usage
 from tests.support.cases import cases

@@ -13,8 +13,7 @@ import pytest
 
 from framework.llm.client import ModelRequest, ScriptedModel, Turn, calls
 from framework.store.memory import MemoryStore
-from framework.store.protocol import NOBODY, Deciders
-from framework.store.run_record import RunRecord
+from framework.store.types import NOBODY, Deciders, RunRecord
 from framework.types.errors import StoreError
 from framework.types.state import Decision, RunState
 from tests.support.api_keys import KEY, key_entry

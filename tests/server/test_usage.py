@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from framework import Runtime
 from framework.server import Identity, router
 from framework.store.memory import MemoryStore
-from framework.store.period import Period
-from framework.store.protocol import RunQuery
-from framework.store.usage import GROUPINGS
+from framework.store.types import RunQuery
+from framework.store.usage import GROUPINGS, Period
 from tests.support.cases import cases
 from tests.support.clocks import MovableClock
 from tests.support.used_runs import UsedRun, add_runs, expected, used

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.store.protocol import Store
-from framework.store.sql.store import SqlStore
+from framework.store.store import Store
 from framework.types.budget import BudgetUse, CounterKey, CounterScope, counter_scope
 from framework.types.messages import Message
 from framework.types.state import RunState
@@ -71,7 +70,7 @@ def test_concurrent_uses_of_two_connections_are_all_counted(store_url: str) -> N
     """The order of the counters in a transaction differs: neither deadlocks nor loses anything."""
 
     async def body(store: Store) -> None:
-        other = await SqlStore.open(store_url, Path("/"))
+        other = await Store.open(store_url, Path("/"))
         both = [use(f"b{n}", cost=0.1) for n in range(30)]
         async with asyncio.TaskGroup() as group:
             for one in (store, other) * 20:

@@ -12,10 +12,10 @@ import pytest
 
 from framework import Runtime
 from framework.engine.runtime.resume import RunResumer
-from framework.store.clock import StoreClock, elapsed
-from framework.store.protocol import Pruned, Store
-from framework.store.sql.pruning import ClockCheck
-from framework.store.sql.store import SqlStore
+from framework.store.database import StoreClock, elapsed
+from framework.store.pruning import ClockCheck
+from framework.store.store import Store
+from framework.store.types import Pruned
 from framework.testing import ScriptedModel, calls
 from framework.types.errors import ClockRefused
 from framework.types.messages import Message
@@ -43,12 +43,12 @@ async def ended(store: Store, conversation: str | None = None, ttl: float | None
 
 
 @asynccontextmanager
-async def two_stores(url: str, ahead: float) -> AsyncIterator[tuple[SqlStore, SqlStore]]:
+async def two_stores(url: str, ahead: float) -> AsyncIterator[tuple[Store, Store]]:
     """Open the store in a process that is in use, and then in one whose machine has a wrong time."""
-    right = await SqlStore.open(url, Path("/"))
+    right = await Store.open(url, Path("/"))
     try:
         await right.keep_alive("right", {})
-        wrong = await SqlStore.open(url, Path("/"), clock=wrong_by(ahead))
+        wrong = await Store.open(url, Path("/"), clock=wrong_by(ahead))
         try:
             yield right, wrong
         finally:
@@ -133,7 +133,7 @@ async def unused_for(url: str, seconds: float) -> str:
     """Store a run, and nothing since then; return its id."""
     clock = MovableClock()
     clock.at = time.time() - seconds
-    store = await SqlStore.open(url, Path("/"), clock=clock)
+    store = await Store.open(url, Path("/"), clock=clock)
     run_id = await ended(store)
     await store.close()
     return run_id
@@ -172,7 +172,7 @@ def test_a_server_with_a_wrong_clock_ends_and_deletes_nothing(
     async def main() -> None:
         root = project(tmp_path)
         old = await unused_for(store_url, 31 * DAY) if "sqlite" in store_url else None
-        store = await SqlStore.open(store_url, root)
+        store = await Store.open(store_url, root)
         await store.keep_alive("right", {})
         kept = [await ended(store), *await paused(root, store, *["patient"] * 5)]
         (expired,) = await paused(root, store, "brief")
@@ -195,7 +195,7 @@ def test_a_server_with_a_wrong_clock_ends_and_deletes_nothing(
 def test_nothing_is_deleted_after_more_than_a_day_without_an_entry(store_url: str) -> None:
     async def main() -> None:
         old = await unused_for(store_url, 40 * DAY)
-        store = await SqlStore.open(store_url, Path("/"))
+        store = await Store.open(store_url, Path("/"))
         before, now = store.now() - 30 * DAY, store.now()
         new = await ended(store)
         assert await store.prune(before, now, dry_run=True) == Pruned(1, 0)
@@ -205,7 +205,7 @@ def test_nothing_is_deleted_after_more_than_a_day_without_an_entry(store_url: st
         assert await store.prune(before, now, trust_clock=True) == Pruned(1, 0)
         assert {info.run_id for info in await store.runs()} == {new}
         await store.close()
-        again = await SqlStore.open(store_url, Path("/"))
+        again = await Store.open(store_url, Path("/"))
         assert await again.prune(before, now) == Pruned(), "the newest entry is recent now"
         await again.close()
 

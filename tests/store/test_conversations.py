@@ -13,12 +13,11 @@ import sqlalchemy as sa
 
 from framework import Approve, ConversationBusy, RequestError, RunNotFound, Runtime, Tool, tool
 from framework.llm.client import ModelRequest
-from framework.store.conversation_lists import ConversationQuery
+from framework.store.database import Database
 from framework.store.memory import MemoryStore
-from framework.store.protocol import Pruned, RunQuery, Store
-from framework.store.sql.database import Database
-from framework.store.sql.schema import metadata
-from framework.store.sql.store import SqlStore
+from framework.store.schema import metadata
+from framework.store.store import Store
+from framework.store.types import ConversationQuery, Pruned, RunQuery
 from framework.testing import ScriptedModel, Turn, calls
 from tests.support.clocks import MovableClock, clock_of
 from tests.support.compaction import MESSAGES, is_compression, script
@@ -44,7 +43,7 @@ def with_runtime(
 
     async def main() -> None:
         clock = MovableClock()
-        store: Store = MemoryStore(clock=clock) if url is None else await SqlStore.open(url, root, clock=clock)
+        store: Store = MemoryStore(clock=clock) if url is None else await Store.open(url, root, clock=clock)
         model = ScriptedModel(script=script or (lambda _: "hello"))
         try:
             async with Runtime.open(root, tools=tools, models={"scripted": model}, store=store, watch=False) as runtime:
@@ -119,8 +118,8 @@ def test_only_the_latest_conversations_and_runs_are_searched(
     tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def body(runtime: Runtime, model: ScriptedModel) -> None:
-        monkeypatch.setattr("framework.store.sql.conversations.SEARCHED_CONVERSATIONS", 2)
-        monkeypatch.setattr("framework.store.sql.texts.SEARCHED_TEXTS", 2)
+        monkeypatch.setattr("framework.store.conversations.SEARCHED_CONVERSATIONS", 2)
+        monkeypatch.setattr("framework.store.schema.SEARCHED_TEXTS", 2)
         for name in ("c1", "c2", "c3"):
             await runtime.run("hello", conversation=name, agent="a")
         for query in (ConversationQuery(search="hello"), ConversationQuery(search="hello", limit=2)):

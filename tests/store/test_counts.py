@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from framework.store.protocol import Blueprint, Store
+from framework.store.store import Store
+from framework.store.types import Blueprint
 from framework.types.messages import Message
 from framework.types.run_request import RunRequest
 from framework.types.state import RunState

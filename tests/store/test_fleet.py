@@ -11,8 +11,8 @@ import pytest
 
 from framework.store.fleet import read_fleet
 from framework.store.memory import MemoryStore
-from framework.store.protocol import Blueprint, Conversation, RunQuery, Store
-from framework.store.sql.store import SqlStore
+from framework.store.store import Store
+from framework.store.types import Blueprint, Conversation, RunQuery
 from framework.types.fleet import Fleet, ProcessDetails
 from framework.types.messages import Message
 from framework.types.state import RunState
@@ -107,7 +107,7 @@ def test_a_run_that_is_handed_on_is_listed_with_the_reasons_until_it_begins(any_
 def test_a_run_without_its_process_is_released(new_store: Callable[[], str]) -> None:
     async def main() -> None:
         url = new_store()
-        first, second = [await SqlStore.open(url, Path("/")) for _ in range(2)]
+        first, second = [await Store.open(url, Path("/")) for _ in range(2)]
         await first.keep_alive("gone", WORKER)
         state = RunState(agent="a", blueprint="b1", messages=[Message(role="user", content="hello")])
         record = await first.begin(state, None, Blueprint("b1", {}))
@@ -124,7 +124,7 @@ def test_a_run_without_its_process_is_released(new_store: Callable[[], str]) -> 
 def test_the_processes_of_a_store_see_each_other_and_their_different_agents(new_store: Callable[[], str]) -> None:
     async def main() -> None:
         url = new_store()
-        stores = [await SqlStore.open(url, Path("/")) for _ in range(3)]
+        stores = [await Store.open(url, Path("/")) for _ in range(3)]
         for number, (store, digest) in enumerate(zip(stores, ("d1", "d2", "d1"), strict=True)):
             details = ProcessDetails(**{**WORKER, "agents": {"a": digest, "same": "s"}, "version": "1.0"})
             await store.keep_alive(f"w{number}", details.model_dump(mode="json"))

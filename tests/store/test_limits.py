@@ -14,10 +14,9 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from framework.store.protocol import RunQuery, Store
-from framework.store.run_record import RunRecord
-from framework.store.sql.schema import runs
-from framework.store.sql.store import SqlStore
+from framework.store.schema import runs
+from framework.store.store import Store
+from framework.store.types import RunQuery, RunRecord
 from framework.types.errors import DecisionRefused, RunBlocked
 from framework.types.report import Status
 from framework.types.run_request import RunRequest
@@ -233,7 +232,7 @@ def test_a_run_that_waits_can_be_cancelled_and_its_conversation_continues(any_ur
 
 async def wait_longer(store: Store) -> None:
     """Let the runs that wait have waited for ten seconds more."""
-    if isinstance(store, SqlStore):
+    if isinstance(store, Store):
         earlier = sa.update(runs).values(offered_at=runs.c.offered_at - 10)
         await store._database.write(lambda connection: connection.execute(earlier))
 
@@ -274,7 +273,7 @@ def test_the_first_of_each_limit_is_woken_if_many_are_waited_for(any_url: str | 
 
 def test_slots_of_processes_that_ended_are_free(store_url: str) -> None:
     async def body(store: Store) -> None:
-        mortal = await SqlStore.open(store_url, Path("/"), lease_seconds=0.0)
+        mortal = await Store.open(store_url, Path("/"), lease_seconds=0.0)
         await enqueue(mortal, "1", "2")
         (one,) = await mortal.claim(1)
         await begin(mortal, one, ONE)
@@ -343,7 +342,7 @@ def test_no_limit_is_exceeded_and_nothing_is_lost_in_memory(data: st.DataObject)
 @given(data=st.data())
 def test_no_limit_is_exceeded_and_nothing_is_lost_in_a_database(store_url: str, data: st.DataObject) -> None:
     async def main() -> None:
-        stores = [await SqlStore.open(store_url, Path("/")) for _ in range(2)]
+        stores = [await Store.open(store_url, Path("/")) for _ in range(2)]
         await queues.clear(stores[0])
         await check_limits(data, *stores)
         for store in stores:
@@ -358,7 +357,7 @@ def test_a_run_that_is_claimed_again_as_soon_as_it_is_released_stays_claimed(
     """A slot becomes free between the attempt to begin and the release, so that the run can be claimed at once."""
 
     async def main() -> None:
-        store = await SqlStore.open(store_url, Path("/"))
+        store = await Store.open(store_url, Path("/"))
         write, calls, again = store._database.write, count(), list[RunRequest]()
         await enqueue(store, "first", "second")
         first, second = await store.claim(2)
@@ -402,7 +401,7 @@ def test_concurrent_processes_do_not_exceed_a_limit_and_wake_each_other(store_ur
                     await end(*opened)
 
     async def main() -> None:
-        stores = [await SqlStore.open(store_url, Path("/")) for _ in range(2)]
+        stores = [await Store.open(store_url, Path("/")) for _ in range(2)]
         for number in range(24):
             await stores[0].enqueue(request(str(number)))
         async with asyncio.timeout(60):

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from examples.scale_demo.postgres import new_database
 from framework.store.memory import MemoryStore
-from framework.store.protocol import RunQuery, Store
-from framework.store.sql.schema import media
-from framework.store.sql.store import SqlStore
+from framework.store.schema import media
+from framework.store.store import Store
+from framework.store.types import RunQuery
 from framework.types.file import File
 from framework.types.media import MessagePart, TextPart
 from framework.types.messages import Message
@@ -165,7 +165,7 @@ def test_a_deletion_waits_for_a_run_that_is_about_to_refer_to_the_file(tmp_path:
     waiting = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
 
     async def main() -> None:
-        store = await SqlStore.open(new_database(postgres), tmp_path)
+        store = await Store.open(new_database(postgres), tmp_path)
         shared = File.from_bytes(png("shared"))
         await turn(store, shared, conversation="old")
         with halted(store, "INSERT INTO agentsd_run_media") as halt:
@@ -186,7 +186,7 @@ def test_a_file_is_stored_once(store_url: str) -> None:
     async def body(store: Store) -> None:
         for name in ("a", "b", "c"):
             await turn(store, File.from_bytes(png("once")), conversation=name)
-        assert isinstance(store, SqlStore)
+        assert isinstance(store, Store)
         count = sa.select(sa.func.count()).select_from(media)
         assert await store._database.read(lambda connection: connection.execute(count).scalar_one()) == 1
 

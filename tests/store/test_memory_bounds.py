@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from framework.engine.context.events import next_event
 from framework.store.memory import MemoryStore, ended_bytes
-from framework.store.protocol import OPEN_STATUSES
-from framework.store.run_record import RunRecord
+from framework.store.types import OPEN_STATUSES, RunRecord
 from framework.types.errors import RunNotFound
 from framework.types.events import Warned
 from framework.types.messages import Message

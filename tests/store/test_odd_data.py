@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from framework import Approve, Runtime, Tool, ToolContext, tool
-from framework.store.sql.store import SqlStore
+from framework.store.store import Store
 from framework.testing import ScriptedModel, calls
 from tests.support.projects import agent, write
 
@@ -59,7 +59,7 @@ def project(root: Path) -> Path:
     return write(root, {"agents.d/one.yaml": agent("one", skill_policy=policy)})
 
 
-def runtime(root: Path, till: Till, store: SqlStore, *turns: Any) -> Any:
+def runtime(root: Path, till: Till, store: Store, *turns: Any) -> Any:
     models = {"scripted": ScriptedModel(*turns)}
     return Runtime.open(project(root), tools=till.tools(), models=models, store=store, watch=False)
 
@@ -68,7 +68,7 @@ def test_an_approval_applies_to_numbers_of_any_size(tmp_path: Path, store_url: s
     till = Till()
 
     async def main() -> None:
-        store = await SqlStore.open(store_url, tmp_path)
+        store = await Store.open(store_url, tmp_path)
         async with runtime(tmp_path, till, store, calls(("pay", {"account": LARGE})), "done") as opened:
             first = await opened.run("go")
             result = await opened.resume(first.run_id, {first.pending[0].id: Approve()})
@@ -95,7 +95,7 @@ def test_an_approval_applies_to_numbers_of_any_size(tmp_path: Path, store_url: s
 )
 def test_session_values_are_stored_or_rejected(tmp_path: Path, store_url: str, value: Any, said: str | None) -> None:
     async def main() -> None:
-        store = await SqlStore.open(store_url, tmp_path)
+        store = await Store.open(store_url, tmp_path)
         async with runtime(tmp_path, Till(value), store, calls(("keep", {})), "done") as opened:
             result = await opened.run("go", conversation="c")
         (call,) = result.tool_calls
@@ -127,7 +127,7 @@ def test_span_attributes_set_by_tools_can_be_stored_and_exported(
     tmp_path: Path, store_url: str, value: Any, shown: Any
 ) -> None:
     async def main() -> None:
-        store = await SqlStore.open(store_url, tmp_path)
+        store = await Store.open(store_url, tmp_path)
         async with runtime(tmp_path, Till(value), store, calls(("look", {})), "done") as opened:
             result = await opened.run("go")
         (span,) = [span for span in await store.spans(result.run_id) if span.name == "look"]

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from framework.store.protocol import RunQuery, Store
-from framework.store.run_record import RunRecord
-from framework.store.sql.store import SqlStore
+from framework.store.store import Store
+from framework.store.types import RunQuery, RunRecord
 from framework.types.run_request import RunRequest
 from framework.types.state import RunState
 from tests.support import queues
@@ -155,7 +154,7 @@ def test_runs_in_memory_begin_by_conversation_priority_and_age(data: st.DataObje
 @given(data=st.data())
 def test_runs_in_a_database_begin_by_conversation_priority_and_age(store_url: str, data: st.DataObject) -> None:
     async def body(store: Store) -> None:
-        mortal = await SqlStore.open(store_url, Path("/"), lease_seconds=0.0)
+        mortal = await Store.open(store_url, Path("/"), lease_seconds=0.0)
         await queues.clear(mortal)  # a failed example leaves its runs
         await check_order(data, store, mortal)
         await mortal.close()
@@ -205,12 +204,12 @@ def test_tenants_take_turns_in_memory(data: st.DataObject) -> None:
 @settings(cases(4), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_tenants_take_turns_in_a_database(store_url: str, data: st.DataObject) -> None:
-    async def body(store: SqlStore) -> None:
+    async def body(store: Store) -> None:
         await queues.clear(store)
         await check_turns(data, store)
 
     async def main() -> None:
-        store = await SqlStore.open(store_url, Path("/"))
+        store = await Store.open(store_url, Path("/"))
         await body(store)
         await store.close()
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.store.protocol import Blueprint, Conversation, RunQuery, Store
-from framework.store.sql.state_rows import StateDiff, assemble_state
-from framework.store.sql.store import SqlStore
+from framework.store.runs import StateDiff, assemble_state
+from framework.store.store import Store
+from framework.store.types import Blueprint, Conversation, RunQuery
 from framework.types.errors import ConversationBusy, DecisionRefused, RunBusy, RunNotFound, RunTaken, StoreError
 from framework.types.events import ToolFinished
 from framework.types.messages import Message, ModelUse, ToolCall, ToolResult, Usage
@@ -137,7 +137,7 @@ def test_the_rows_of_any_changes_assemble_to_the_state(data: st.DataObject) -> N
 
 def test_a_run_is_read_in_one_snapshot(store_url: str) -> None:
     async def main() -> None:
-        store = await SqlStore.open(store_url, Path("/"))
+        store = await Store.open(store_url, Path("/"))
         state = begun()
         record = await store.begin(state, None, None)
         with halted(store, "SELECT agentsd_messages") as halt:
@@ -154,7 +154,7 @@ def test_a_run_is_read_in_one_snapshot(store_url: str) -> None:
 
 def test_only_the_holder_of_a_run_can_write_it(store_url: str) -> None:
     async def body(store: Store) -> None:
-        other = await SqlStore.open(store_url, Path("/"))
+        other = await Store.open(store_url, Path("/"))
         state = begun()
         record = await store.begin(state, None, BLUEPRINT)
         seen = await other.load_run(state.run_id)
@@ -210,8 +210,8 @@ def test_a_decision_is_stored_once(store_url: str) -> None:
 
 def test_a_run_is_orphaned_once_its_lease_is_not_renewed(store_url: str) -> None:
     async def main() -> None:
-        store = await SqlStore.open(store_url, Path("/"), lease_seconds=0.05)
-        other = await SqlStore.open(store_url, Path("/"))
+        store = await Store.open(store_url, Path("/"), lease_seconds=0.05)
+        other = await Store.open(store_url, Path("/"))
         state = begun()
         await store.begin(state, None, BLUEPRINT)
         while not await other.runs(RunQuery(orphaned=True)):
@@ -387,7 +387,7 @@ def test_lists_are_filtered_by_contents_files_and_time(any_url: str | None) -> N
 
 def test_texts_are_searched_in_the_newest_runs_only(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(store: Store) -> None:
-        monkeypatch.setattr("framework.store.sql.run_lists.SEARCHED_RUNS", 2)
+        monkeypatch.setattr("framework.store.lists.SEARCHED_RUNS", 2)
         states = [begun() for _ in range(3)]
         for state in states:
             await store.begin(state, None, BLUEPRINT)

@@ -12,10 +12,10 @@ import pytest
 from examples.scale_demo.postgres import new_database
 from framework import Approve, Runtime
 from framework.server.startup import housekeeping
+from framework.store import conversations as sql_conversations
 from framework.store import memory as in_memory
-from framework.store.protocol import Pruned, Store
-from framework.store.sql import conversations as sql_conversations
-from framework.store.sql.store import SqlStore
+from framework.store.store import Store
+from framework.store.types import Pruned
 from framework.telemetry.metrics import ServerMetrics
 from framework.testing import ScriptedModel, calls
 from framework.types.messages import Message
@@ -34,7 +34,7 @@ def project(root: Path, said: str = "You are one.") -> Path:
     return write(root, {"agents.d/one.yaml": one})
 
 
-def opened(root: Path, store: SqlStore | str, *turns: Any) -> Any:
+def opened(root: Path, store: Store | str, *turns: Any) -> Any:
     return Runtime.open(root, models={"scripted": ScriptedModel(*turns)}, store=store, watch=False)
 
 
@@ -50,7 +50,7 @@ async def turn(store: Store, conversation: str | None, *, ttl: float = HOUR) -> 
 
 def test_blueprints_exist_for_runs_that_begin_after_pruning(tmp_path: Path, store_url: str) -> None:
     async def main() -> None:
-        store = await SqlStore.open(store_url, tmp_path)
+        store = await Store.open(store_url, tmp_path)
         asking = calls(("read_file", {"path": "x"}))
         async with opened(project(tmp_path), store, "done", asking, "still one") as runtime:
             await runtime.run("go")
@@ -69,7 +69,7 @@ def test_a_blueprint_is_refreshed_before_it_could_be_deleted(
     tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
-        store = await SqlStore.open(store_url, tmp_path)
+        store = await Store.open(store_url, tmp_path)
         async with opened(project(tmp_path), store, "done", "done") as runtime:
             first = await store.load_run((await runtime.run("go")).run_id)
             monkeypatch.setattr(sql_conversations, "UNUSED_BLUEPRINT_SECONDS", 0)
@@ -86,7 +86,7 @@ def test_a_restarted_conversation_is_not_deleted_as_the_expired_one(
     tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
-        one, other = await SqlStore.open(store_url, tmp_path), await SqlStore.open(store_url, tmp_path)
+        one, other = await Store.open(store_url, tmp_path), await Store.open(store_url, tmp_path)
         old = await turn(one, "c", ttl=0)
         write_now = one._database.write
         new: list[str] = []
@@ -110,7 +110,7 @@ def test_a_conversation_continued_during_pruning_is_not_deleted(tmp_path: Path, 
     url = new_database(postgres)
 
     async def main() -> None:
-        one, other = await SqlStore.open(url, tmp_path), await SqlStore.open(url, tmp_path)
+        one, other = await Store.open(url, tmp_path), await Store.open(url, tmp_path)
         await turn(one, "c")
         with halted(one, "DELETE FROM agentsd_conversations") as halt:
             pruning = asyncio.create_task(one.prune(None, time.time() + 2 * HOUR))
@@ -132,7 +132,7 @@ def test_pruning_uses_small_transactions(tmp_path: Path, store_url: str, monkeyp
     monkeypatch.setattr(sql_conversations, "BATCH_SIZE", 2)
 
     async def main() -> None:
-        store = await SqlStore.open(store_url, tmp_path)
+        store = await Store.open(store_url, tmp_path)
         for number in range(5):
             await turn(store, None)
             await turn(store, f"c{number}", ttl=0)
@@ -151,7 +151,7 @@ def test_a_server_deletes_data_past_its_retention(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
 
     async def main() -> None:
-        store = await SqlStore.open(STORE, write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")}))
+        store = await Store.open(STORE, write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")}))
         await turn(store, None)
         async with asyncio.timeout(PATIENCE):
             with served(tmp_path, environment={"AGENTSD_STORE__RETENTION": "1ms"}) as server:
@@ -166,7 +166,7 @@ def test_a_server_deletes_data_past_its_retention(tmp_path: Path, monkeypatch: p
 
 def test_data_without_retention_is_not_deleted(tmp_path: Path, store_url: str) -> None:
     async def main() -> None:
-        store = await SqlStore.open(store_url, tmp_path)
+        store = await Store.open(store_url, tmp_path)
         await turn(store, None)
         await turn(store, "over", ttl=0)
         async with (

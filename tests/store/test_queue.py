@@ -15,10 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from framework.store.memory import MemoryStore
-from framework.store.protocol import Conversation, Pruned, RunQuery, Store
-from framework.store.queue_rules import IDEMPOTENCY_SECONDS, MAX_WAITING_RUNS
-from framework.store.run_record import RunRecord
-from framework.store.sql.store import SqlStore
+from framework.store.queue import IDEMPOTENCY_SECONDS, MAX_WAITING_RUNS
+from framework.store.store import Store
+from framework.store.types import Conversation, Pruned, RunQuery, RunRecord
 from framework.types.errors import ConversationBusy, IdempotencyConflict, QueueFull, RunBusy, RunNotFound, RunTaken
 from framework.types.events import ContentReceived
 from framework.types.messages import Message
@@ -191,7 +190,7 @@ def test_runs_queued_in_memory_begin_in_order_and_once(data: st.DataObject) -> N
 @given(data=st.data())
 def test_runs_queued_in_a_database_begin_in_order_and_once(store_url: str, data: st.DataObject) -> None:
     async def body(store: Store) -> None:
-        mortal = await SqlStore.open(store_url, Path("/"), lease_seconds=0.0)
+        mortal = await Store.open(store_url, Path("/"), lease_seconds=0.0)
         await queues.clear(mortal)  # a failed example leaves its runs
         await check_order(data, store, mortal)
         await mortal.close()
@@ -371,7 +370,7 @@ def test_a_run_that_another_process_claimed_cannot_begin(store_url: str) -> None
         await store.enqueue(one)
         with pytest.raises(RunTaken):
             await begin(store, one)
-        mortal = await SqlStore.open(store_url, Path("/"), lease_seconds=0.0)
+        mortal = await Store.open(store_url, Path("/"), lease_seconds=0.0)
         await mortal.claim(1)
         (claimed,) = await store.claim(1)
         with pytest.raises(RunTaken):

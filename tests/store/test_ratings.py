@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from framework.store.protocol import Conversation, RunQuery, Store
+from framework.store.store import Store
+from framework.store.types import Conversation, RunQuery
 from framework.types.errors import RunNotFound
 from framework.types.messages import Message
 from framework.types.state import Rating, RunState

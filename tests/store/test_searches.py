@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from framework.store.conversation_lists import ConversationQuery
-from framework.store.protocol import Conversation, RunQuery, Store
+from framework.store.store import Store
+from framework.store.types import Conversation, ConversationQuery, RunQuery
 from framework.types.messages import Message, ToolCall
 from framework.types.state import RunState
 from tests.support.stores import with_store
@@ -69,7 +69,7 @@ def test_what_was_said_is_looked_up_in_the_newest_runs_only(
     store_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async def body(store: Store) -> None:
-        monkeypatch.setattr("framework.store.sql.texts.SEARCHED_TEXTS", 2)
+        monkeypatch.setattr("framework.store.schema.SEARCHED_TEXTS", 2)
         await fill(store)
         assert await store.runs(RunQuery(search="okapi")) == []
         assert len(await store.runs(RunQuery(search="nothing"))) == 1

@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
-from framework.store.conversation_lists import ConversationQuery
-from framework.store.protocol import Conversation, RunQuery, Store
+from framework.store.store import Store
+from framework.store.types import Conversation, ConversationQuery, RunQuery
 from framework.types.budget import BudgetUse, counter_scope
 from framework.types.errors import ConversationBusy, RequestError
 from tests.support.queues import begin, end, request

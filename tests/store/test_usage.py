@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from examples.scale_demo.postgres import new_database
 from framework.store.memory import MemoryStore
-from framework.store.period import STEPS, Period
-from framework.store.protocol import RunQuery, Store
-from framework.store.sql.store import SqlStore
-from framework.store.usage import CHARTED_GROUPS, GROUPINGS, MAX_GROUPS
+from framework.store.store import Store
+from framework.store.types import RunQuery
+from framework.store.usage import CHARTED_GROUPS, GROUPINGS, MAX_GROUPS, STEPS, Period
 from tests.support.cases import cases
 from tests.support.clocks import MovableClock
 from tests.support.stores import with_store
@@ -100,7 +99,7 @@ def test_postgresql_counts_what_is_there(
 
 
 async def _check_url(url: str, stored: list[UsedRun], asked: list[tuple[RunQuery, Period]]) -> None:
-    store = await SqlStore.open(url, Path("/"), clock=MovableClock())
+    store = await Store.open(url, Path("/"), clock=MovableClock())
     try:
         await add_runs(store, stored)
         for query, period in asked:
@@ -175,7 +174,7 @@ def test_a_run_counts_while_it_is_paused_resumed_and_ended(store_url: str) -> No
 
 def test_figures_need_no_statement_of_their_own(tmp_path: Path) -> None:
     async def main() -> None:
-        store = await SqlStore.open("sqlite:///state.db", tmp_path, clock=MovableClock())
+        store = await Store.open("sqlite:///state.db", tmp_path, clock=MovableClock())
         statements: list[str] = []
         await store._database.maintain(lambda driver: driver.set_trace_callback(statements.append))
         await add_runs(store, [UsedRun(BASE, uses={"m": used(1, 10, 0.5)})])

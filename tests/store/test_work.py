@@ -9,9 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from framework.store.protocol import RunQuery, Store
-from framework.store.sql.store import SqlStore
-from framework.store.work import WorkScope
+from framework.store.store import Store
+from framework.store.types import RunQuery, WorkScope
 from framework.types.errors import DecisionRefused, RunBusy
 from framework.types.messages import Message
 from framework.types.run_request import RunRequest
@@ -42,7 +41,7 @@ def test_runs_with_a_higher_priority_come_first_and_then_older_ones(
     any_url: str | None, priorities: list[int], limit: int
 ) -> None:
     async def body(store: Store) -> None:
-        if isinstance(store, SqlStore):
+        if isinstance(store, Store):
             await queues.clear(store)  # of the example before
         waiting = [request(str(n), priority=priority) for n, priority in enumerate(priorities)]
         for one in waiting:
@@ -184,7 +183,7 @@ def test_a_process_reports_itself_and_what_it_holds(any_url: str | None) -> None
 
 def test_a_process_that_closes_its_store_is_no_longer_listed(store_url: str) -> None:
     async def main() -> None:
-        store, other = await SqlStore.open(store_url, Path("/")), await SqlStore.open(store_url, Path("/"))
+        store, other = await Store.open(store_url, Path("/")), await Store.open(store_url, Path("/"))
         await store.keep_alive("worker-1", {})
         await other.keep_alive("worker-2", {})
         await store.close()

@@ -11,8 +11,8 @@ from typing import Any
 from framework import ModelError, RunResult, Runtime
 from framework.llm.capabilities import Capabilities, Prices
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, Script, ScriptedModel, Turn, calls
-from framework.store.protocol import RunQuery, Store
-from framework.store.sql.store import SqlStore
+from framework.store.store import Store
+from framework.store.types import RunQuery
 from framework.types.messages import Usage
 from framework.types.report import Status
 from tests.support.projects import agent, write
@@ -93,7 +93,7 @@ def spend_in_process(url: str, root: Path, runs: int, results: Connection) -> No
 
 
 async def _spend(url: str, root: Path, runs: int) -> list[tuple[str, float, int]]:
-    store = await SqlStore.open(url, root)
+    store = await Store.open(url, root)
     model = PaidModel(done, cents)
     async with Runtime.open(root, store=store, models={"scripted": model}, watch=False) as runtime:
         ended = await run_many(runtime, runs)
@@ -107,7 +107,7 @@ def work_until_killed(url: str, root: Path, progress: Connection) -> None:
 
 
 async def _work(url: str, root: Path, progress: Connection) -> None:
-    store = await SqlStore.open(url, root, lease_seconds=LEASE)
+    store = await Store.open(url, root, lease_seconds=LEASE)
     model = PaidModel(_two_calls, cents)
     async with Runtime.open(root, store=store, models={"scripted": model}, watch=False) as runtime:
         while True:
@@ -118,7 +118,7 @@ async def _work(url: str, root: Path, progress: Connection) -> None:
 
 async def resume_all(url: str, root: Path) -> int:
     """Resume the runs whose processes were killed, wait for their end, and return their number."""
-    store = await SqlStore.open(url, root, lease_seconds=LEASE)
+    store = await Store.open(url, root, lease_seconds=LEASE)
     model, resumed = PaidModel(_two_calls, cents), 0
     async with Runtime.open(root, store=store, models={"scripted": model}, watch=False) as runtime:
         while await store.runs(IN_PROGRESS):

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-from framework.store.clock import StoreClock
-from framework.store.protocol import Store
+from framework.store.database import StoreClock
+from framework.store.store import Store
 
 
 def skip(seconds: float) -> None:

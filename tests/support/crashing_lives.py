@@ -8,8 +8,8 @@ from pathlib import Path
 
 from framework import Runtime, Tool, tool
 from framework.llm.client import ModelRequest
-from framework.store.protocol import OPEN_STATUSES, RunQuery
-from framework.store.sql.store import SqlStore
+from framework.store.store import Store
+from framework.store.types import OPEN_STATUSES, RunQuery
 from framework.testing import ScriptedModel, Turn, calls
 from tests.support.projects import agent, write
 
@@ -62,7 +62,7 @@ def _script(request: ModelRequest) -> Turn:
 
 
 async def _live(url: str, root: Path, log: Path, is_first: bool) -> None:
-    store = await SqlStore.open(url, root, lease_seconds=LEASE)
+    store = await Store.open(url, root, lease_seconds=LEASE)
     model = ScriptedModel(script=_script)
     async with Runtime.open(root, store=store, tools=_tools(log), models={"scripted": model}, watch=False) as runtime:
         for message in ["crash", *["work"] * INNOCENT] if is_first else ():

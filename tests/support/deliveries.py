@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from framework.engine.work.source import PeriodicJob, Worker
-from framework.store.work import EVERYTHING, OfferedRun, WorkScope
+from framework.store.types import EVERYTHING, OfferedRun, WorkScope
 
 
 class Deliveries:

@@ -13,7 +13,7 @@ from typing import Any
 from framework import Runtime
 from framework.engine.runtime import launcher
 from framework.llm.client import Delta, ModelRequest
-from framework.store.sql.store import SqlStore
+from framework.store.store import Store
 from framework.testing import ScriptedModel, calls
 from framework.types.messages import Message
 from tests.support.submitted_runs import Gate
@@ -95,7 +95,7 @@ async def _execute(url: str, root: Path, text: str, lease: float, renewal: float
     model, gate = Dictated(text), Gate()
     gate.opened.set()
     launcher.RENEWAL_SECONDS = renewal
-    store = await SqlStore.open(url, root, lease_seconds=lease)
+    store = await Store.open(url, root, lease_seconds=lease)
     options: dict[str, Any] = {"models": {"scripted": model}, "tools": gate.tools(), "store": store}
     async with Runtime.open(root, watch=False, grace=0, **options) as runtime:
         await runtime.start_queued()  # from now on, signals arrive

@@ -37,7 +37,7 @@ IMPORTED = (
     "framework.cli.location",
     "framework.cli.run",
     "framework.server.process",
-    "framework.store.sql.store",
+    "framework.store.store",
     "httpx2",
     "uvicorn",
     "watchfiles",

@@ -11,7 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from framework.store.sql.store import SqlStore
+from framework.store.store import Store
 
 PATIENCE = 20
 """Timeout in seconds, for waits that should be short."""
@@ -38,7 +38,7 @@ class Halt:
 
 
 @contextmanager
-def halted(store: SqlStore, statement: str) -> Iterator[Halt]:
+def halted(store: Store, statement: str) -> Iterator[Halt]:
     """Halt a store's transactions before a statement that begins with `statement`."""
     database = store._database
     halt, engine = Halt(), (database._reader if statement.startswith("SELECT") else database._writer).engine

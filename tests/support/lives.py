@@ -11,7 +11,7 @@ from pathlib import Path
 from framework import Respond, RunBusy, Runtime, Tool, tool
 from framework.engine.context.events import RunStream
 from framework.llm.client import ModelRequest
-from framework.store.sql.store import SqlStore
+from framework.store.store import Store
 from framework.testing import ScriptedModel, Turn
 from framework.types.events import wire
 from framework.types.messages import ToolCall
@@ -81,7 +81,7 @@ def live(url: str, root: Path, log: Path, events: Connection) -> None:
 
 
 async def _live(url: str, root: Path, log: Path, events: Connection) -> None:
-    store = await SqlStore.open(url, root, lease_seconds=LEASE)
+    store = await Store.open(url, root, lease_seconds=LEASE)
     options = {"tools": tools(log), "models": {"scripted": ScriptedModel(script=script)}, "watch": False}
     async with Runtime.open(root, store=store, **options) as runtime, asyncio.TaskGroup() as group:  # type: ignore[arg-type]
         for name, agent_name in CONVERSATIONS.items():

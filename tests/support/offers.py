@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from framework.store.sql.store import SqlStore
-from framework.store.work import OfferedRun
+from framework.store.store import Store
+from framework.store.types import OfferedRun
 
 
 class OfferTable:
@@ -15,11 +15,11 @@ class OfferTable:
     fails = False
     """Whether offers fail."""
 
-    def __init__(self, store: SqlStore) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
 
     @classmethod
-    async def of(cls, store: SqlStore) -> OfferTable:
+    async def of(cls, store: Store) -> OfferTable:
         """Let a store offer its runs through a new table."""
         create = "CREATE TABLE IF NOT EXISTS offers (run_id TEXT, queue TEXT, agent TEXT, priority INTEGER)"
         await store._database.write(lambda connection: connection.exec_driver_sql(create))

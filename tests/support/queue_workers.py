@@ -11,7 +11,7 @@ from typing import Literal
 
 from framework import Runtime, Tool, tool
 from framework.llm.client import Delta, ModelRequest
-from framework.store.sql.store import SqlStore
+from framework.store.store import Store
 from framework.testing import ScriptedModel, Turn
 from framework.types.messages import ToolCall
 from tests.support.projects import agent, write
@@ -75,7 +75,7 @@ def submit_and_hang(url: str, root: Path, log: Path, place: Place, events: Conne
 
 
 async def _submit_and_hang(url: str, root: Path, log: Path, place: Place, events: Connection) -> None:
-    store = await SqlStore.open(url, root, lease_seconds=LEASE)
+    store = await Store.open(url, root, lease_seconds=LEASE)
     models = {"scripted": HangingModel(events)}
     async with Runtime.open(root, store=store, models=models, tools=tools(log), watch=False) as runtime:
         submitted = await runtime.submit("m", conversation="c")
@@ -91,7 +91,7 @@ def work(url: str, root: Path, log: Path, events: Connection) -> None:
 
 
 async def _work(url: str, root: Path, log: Path, events: Connection) -> None:
-    store = await SqlStore.open(url, root, lease_seconds=LEASE)
+    store = await Store.open(url, root, lease_seconds=LEASE)
     models = {"scripted": ScriptedModel(script=script)}
     async with Runtime.open(root, store=store, models=models, tools=tools(log), watch=False) as runtime:
         events.send("ready")

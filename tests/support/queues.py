@@ -12,10 +12,9 @@ from types import MappingProxyType
 
 import sqlalchemy as sa
 
-from framework.store.protocol import Store
-from framework.store.run_record import RunRecord
-from framework.store.sql.schema import metadata
-from framework.store.sql.store import SqlStore
+from framework.store.schema import metadata
+from framework.store.store import Store
+from framework.store.types import RunRecord
 from framework.types.errors import ConversationBusy
 from framework.types.messages import Message
 from framework.types.report import Status
@@ -57,7 +56,7 @@ async def cancel(store: Store, run_id: str) -> None:
     await record.write(state, last=True)
 
 
-async def clear(store: SqlStore) -> None:
+async def clear(store: Store) -> None:
     """Delete all rows of a database."""
     tables = [table for table in metadata.sorted_tables if table.name != "agentsd_versions"]
     await store._database.write(lambda connection: [connection.execute(sa.delete(table)) for table in tables])
@@ -69,7 +68,7 @@ def work_through(url: str, begun: Connection) -> None:
 
 
 async def _work_through(url: str, begun: Connection) -> None:
-    store = await SqlStore.open(url, Path("/"))
+    store = await Store.open(url, Path("/"))
     while any(info.status in ("queued", "running") for info in await store.runs()):
         for one in await store.claim(3):
             try:
@@ -86,7 +85,7 @@ def claim_and_die(url: str) -> None:
     """Claim all queued runs, and kill this process."""
 
     async def main() -> None:
-        store = await SqlStore.open(url, Path("/"), lease_seconds=0.2)
+        store = await Store.open(url, Path("/"), lease_seconds=0.2)
         assert await store.claim(10)
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -97,7 +96,7 @@ def enqueue_with_keys(url: str, keys: int, ids: Connection) -> None:
     """Enqueue one request per idempotency key, and send the ids of their runs."""
 
     async def main() -> None:
-        store = await SqlStore.open(url, Path("/"))
+        store = await Store.open(url, Path("/"))
         for key in range(keys):
             idempotency = IdempotencyKey("ann", str(key), "digest")
             ids.send((key, await store.enqueue(request(str(key), "c"), idempotency=idempotency)))

@@ -19,7 +19,7 @@ from framework.server.console import console_routes
 from framework.server.event_stream import ConfigFeed, OpenStreams
 from framework.server.process import create_app
 from framework.server.routes import build_routes, runtime_access_check
-from framework.store.protocol import RunInfo, RunQuery
+from framework.store.types import RunInfo, RunQuery
 from framework.telemetry.metrics import ServerMetrics
 
 

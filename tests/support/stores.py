@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from framework.store.memory import MemoryStore
-from framework.store.protocol import Store
-from framework.store.sql.store import SqlStore
+from framework.store.store import Store
 from tests.support.clocks import MovableClock
 
 
@@ -17,7 +16,7 @@ def with_store(body: Callable[[Store], Awaitable[None]], url: str | None) -> Non
 
     async def main() -> None:
         clock = MovableClock()
-        store = MemoryStore(clock=clock) if url is None else await SqlStore.open(url, Path("/"), clock=clock)
+        store = MemoryStore(clock=clock) if url is None else await Store.open(url, Path("/"), clock=clock)
         try:
             await body(store)
         finally:

@@ -12,9 +12,8 @@ from typing import Any
 from framework import Runtime, Tool, events, tool
 from framework.llm.client import ModelClient
 from framework.store.memory import MemoryStore
-from framework.store.protocol import RunQuery, Store
-from framework.store.sql.store import SqlStore
-from framework.store.work import DEFAULT_LEASE_SECONDS
+from framework.store.store import Store
+from framework.store.types import DEFAULT_LEASE_SECONDS, RunQuery
 from tests.support.projects import agent, write
 
 PATIENCE = 50
@@ -64,7 +63,7 @@ async def opened(
     **options: Any,
 ) -> AsyncIterator[Runtime]:
     """Open a runtime on a database, or on a store in memory if there is no URL."""
-    store: Store = MemoryStore() if url is None else await SqlStore.open(url, root, lease_seconds=lease)
+    store: Store = MemoryStore() if url is None else await Store.open(url, root, lease_seconds=lease)
     try:
         async with asyncio.timeout(PATIENCE):
             async with Runtime.open(

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
-from framework.store.period import Period
-from framework.store.protocol import Blueprint, RunQuery, Store
-from framework.store.usage import Figures, Grouping, UsageReport
+from framework.store.store import Store
+from framework.store.types import Blueprint, RunQuery
+from framework.store.usage import Figures, Grouping, Period, UsageReport
 from framework.types.messages import Message, ModelUse, Usage
 from framework.types.report import Status
 from framework.types.state import RunState

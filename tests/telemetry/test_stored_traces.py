@@ -15,8 +15,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 from framework import Approve, ModelError, RunResult, Runtime, ToolContext, events, tool
 from framework.cli.show import waterfall
 from framework.store.memory import MemoryStore
-from framework.store.protocol import Store
-from framework.store.sql.store import SqlStore
+from framework.store.store import Store
 from framework.telemetry.otlp_json import otlp_json
 from framework.testing import ScriptedModel, calls
 from framework.types.trace import SpanRecord
@@ -89,7 +88,7 @@ def react() -> ScriptedModel:
 
 def test_without_a_provider_a_database_has_the_whole_trace(tmp_path: Path, no_provider: None) -> None:
     async def main() -> None:
-        store = await SqlStore.open(URL, tmp_path)
+        store = await Store.open(URL, tmp_path)
         result, spans = await with_store(project(tmp_path), store, react())
         assert drawn(spans) == REACT
         assert {span.trace_id for span in spans} == {result.trace_id}
@@ -99,7 +98,7 @@ def test_without_a_provider_a_database_has_the_whole_trace(tmp_path: Path, no_pr
         assert [(span.kind, span.attributes["gen_ai.usage.output_tokens"]) for span in chats] == [("client", 5)] * 2
         assert all(span.start_ns <= span.end_ns for span in spans)
         await store.close()
-        again = await SqlStore.open(URL, tmp_path)
+        again = await Store.open(URL, tmp_path)
         assert list(await again.spans(result.run_id)) == list(spans)
         await again.close()
 
@@ -131,7 +130,7 @@ def test_a_store_that_keeps_no_traces_costs_and_records_nothing(tmp_path: Path, 
 
 def test_a_store_keeps_no_traces_from_the_next_run_on_if_the_settings_say_so(tmp_path: Path, no_provider: None) -> None:
     async def main() -> None:
-        store = await SqlStore.open(URL, tmp_path)
+        store = await Store.open(URL, tmp_path)
         models = {"scripted": ScriptedModel("one", "two", "three")}
         async with Runtime.open(project(tmp_path), models=models, store=store, watch=False) as runtime:
             traced = [await runtime.run("go")]
@@ -188,7 +187,7 @@ def test_a_resumed_run_has_two_parts_that_are_linked(tmp_path: Path, no_provider
     model = ScriptedModel(calls(("erase", {"n": "1"})), "done")
 
     async def first() -> str:
-        store = await SqlStore.open(URL, tmp_path)
+        store = await Store.open(URL, tmp_path)
         result, spans = await with_store(root, store, model)
         assert result.status == "paused"
         assert drawn(spans).splitlines()[-1].strip() == "execute_tool erase"
@@ -199,7 +198,7 @@ def test_a_resumed_run_has_two_parts_that_are_linked(tmp_path: Path, no_provider
         return result.run_id
 
     async def second(run_id: str) -> None:
-        store = await SqlStore.open(URL, tmp_path)
+        store = await Store.open(URL, tmp_path)
         async with Runtime.open(
             root, tools=[work, erase], models={"scripted": model}, store=store, watch=False
         ) as runtime:
@@ -262,12 +261,12 @@ def test_spans_of_a_long_run_are_stored_before_its_end(tmp_path: Path, no_provid
         stored_counts.append(len(await store.spans(running[0])))
         return n
 
-    store: SqlStore
+    store: Store
     running: list[str] = []
 
     async def main() -> None:
         nonlocal store
-        store = await SqlStore.open(URL, tmp_path)
+        store = await Store.open(URL, tmp_path)
         limits = {"max_steps": 20}
         models = {"scripted": ScriptedModel(*turns, "done")}
         async with (

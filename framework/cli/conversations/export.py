@@ -13,7 +13,7 @@ from framework.cli.options import PROJECT_OPTION, tenant_option, user_option
 from framework.cli.records import load_files, open_project_store
 from framework.cli.terminal import as_json_text, write_out
 from framework.llm.message_formats import FORMS, Form, exported
-from framework.store.protocol import Conversation
+from framework.store.types import Conversation
 
 
 @click.command("export")

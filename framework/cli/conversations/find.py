@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from framework.cli.records import RECENT
 from framework.engine.runtime.conversation import load_conversation
 from framework.engine.runtime.request import Caller
-from framework.store.conversation_lists import ConversationQuery
-from framework.store.protocol import Conversation, Store
+from framework.store.types import Conversation, ConversationQuery
 from framework.types.errors import RequestError
 from framework.types.text import did_you_mean
+
+if TYPE_CHECKING:
+    from framework.store.store import Store
 
 
 async def find_conversation(

@@ -13,7 +13,7 @@ from framework.cli.location import locate
 from framework.cli.options import PROJECT_OPTION, tenant_option, user_option
 from framework.cli.records import ago, open_project_store, times_as_text
 from framework.cli.show import show_table
-from framework.store.conversation_lists import ConversationInfo, ConversationQuery
+from framework.store.types import ConversationInfo, ConversationQuery
 
 _COLUMNS = ("conversation", "turns", "agent", "last turn", "user", "waits with", "tenant")
 

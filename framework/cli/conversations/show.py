@@ -15,7 +15,7 @@ from framework.cli.options import PROJECT_OPTION, tenant_option, user_option
 from framework.cli.records import ago, open_project_store, runs_of
 from framework.cli.runs.list import as_data
 from framework.llm.message_formats import exported
-from framework.store.protocol import Conversation, RunInfo
+from framework.store.types import Conversation, RunInfo
 from framework.types.messages import Message
 from framework.types.text import visible
 

@@ -11,7 +11,7 @@ from framework.cli.location import locate
 from framework.cli.options import PROJECT_OPTION
 from framework.cli.records import find_run
 from framework.cli.session import open_runtime
-from framework.store.protocol import OPEN_STATUSES
+from framework.store.types import OPEN_STATUSES
 from framework.types.report import Status
 from framework.types.state import RunState
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -18,10 +18,13 @@ from framework.config.files.editing import replace_file
 from framework.evals.export import export_case
 from framework.evals.suite import case_file, with_case
 from framework.llm.message_formats import FORMS, Form, exported
-from framework.store.protocol import RunQuery, Store
+from framework.store.types import RunQuery
 from framework.types.errors import RequestError
 from framework.types.messages import Message
 from framework.types.state import Rating
+
+if TYPE_CHECKING:
+    from framework.store.store import Store
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from framework.cli.location import locate
 from framework.cli.options import PROJECT_OPTION, tenant_option, user_option
 from framework.cli.records import ago, open_project_store, status_of, times_as_text
 from framework.cli.show import show_table
-from framework.store.protocol import RunInfo, RunQuery
+from framework.store.types import RunInfo, RunQuery
 from framework.types.report import Status
 from framework.types.state import RatingValue
 

@@ -13,7 +13,7 @@ from framework.cli.location import lenient_settings, locate
 from framework.cli.options import PROJECT_OPTION
 from framework.cli.records import open_project_store
 from framework.cli.show import counted
-from framework.store.protocol import Pruned
+from framework.store.types import Pruned
 from framework.types.frozen import parse_duration
 
 

@@ -17,7 +17,7 @@ from framework.config.generations.generation import Generation
 from framework.config.overlay import SETTINGS_FILE
 from framework.config.templates.prompts import PROMPTS_FOLDER, Prompts
 from framework.config.yaml.parse import ParseError, parse_agent
-from framework.store.protocol import Blueprint
+from framework.store.types import Blueprint
 from framework.tools.skills import AgentSkill
 from framework.types.errors import ConfigError
 

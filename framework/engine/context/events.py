@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol
 
-from framework.store.run_record import CancelAccepted, RunRecord
+from framework.store.types import CancelAccepted, RunRecord
 from framework.types.budget import BudgetUse
 from framework.types.events import ContentReceived, Event, RunEvent, Thought, Warned
 from framework.types.state import OutputT, RunResult, RunState

@@ -15,14 +15,13 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from framework.config.agents.compile import Agent
 from framework.config.agents.models import Budgets, DefinedBudget
 from framework.config.agents.skills import denying_skill_rule
 from framework.config.overlay import SETTINGS_FILE
 from framework.llm.client import ModelInfo
-from framework.store.protocol import Store
 from framework.tools.base_folder import BaseFolder
 from framework.tools.conditions import WORKING_FOLDER, rule_matches
 from framework.tools.locations import paths_below_base
@@ -34,6 +33,9 @@ from framework.types.report import WarningCode
 from framework.types.spec import RISKS, Limits
 from framework.types.state import RunState
 from framework.types.text import did_you_mean, shorten
+
+if TYPE_CHECKING:
+    from framework.store.store import Store
 
 VerdictKind = Literal["allow", "ask", "deny"]
 _MAX_NAME_CHARS = 80

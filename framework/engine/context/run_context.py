@@ -34,7 +34,7 @@ from framework.llm.client import ModelClient, ModelInfo, ModelRequest, ProbingCl
 from framework.llm.json_protocol import with_protocol
 from framework.llm.message_shape import RequestCache, ToolsetCache, message_tokens, tool_tokens
 from framework.llm.providers import OFFLINE, PROVIDERS, create_client, environment_of
-from framework.store.protocol import RunQuery
+from framework.store.types import RunQuery
 from framework.telemetry import names
 from framework.telemetry.content import TEXT, Content
 from framework.telemetry.metrics import RunMetrics

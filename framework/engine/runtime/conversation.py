@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from pydantic import ValidationError
 
 from framework.engine.runtime.request import Caller
-from framework.store.conversation_lists import ConversationQuery
-from framework.store.protocol import ANSWERED_STATUSES, Conversation, CopiedTurn, RunInfo, RunQuery, Store
+from framework.store.types import ANSWERED_STATUSES, Conversation, ConversationQuery, CopiedTurn, RunInfo, RunQuery
 from framework.tools.builtin.notes import MAX_TODO_ITEMS, TODO
 from framework.tools.tool import Session
 from framework.types.errors import ConversationBusy, ConversationNotFound, RequestError, ToolError
@@ -20,6 +19,9 @@ from framework.types.events import Event, read_event
 from framework.types.messages import Message, transcript_errors
 from framework.types.plan import TodoItem, merge_items, read_items
 from framework.types.state import RunState
+
+if TYPE_CHECKING:
+    from framework.store.store import Store
 
 
 async def load_conversation(store: Store, conversation_id: str, caller: Caller) -> Conversation:

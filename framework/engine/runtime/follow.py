@@ -15,8 +15,7 @@ from framework.engine.run_report import build_result
 from framework.engine.runtime.launcher import Launcher
 from framework.engine.runtime.request import Caller
 from framework.engine.runtime.resume import RunResumer
-from framework.store.protocol import OPEN_STATUSES
-from framework.store.signals import MISSED, NEW, Signal
+from framework.store.types import MISSED, NEW, OPEN_STATUSES, Signal
 from framework.types.errors import RunSuspended, StoreError
 from framework.types.events import ContentReceived, Event, RunPaused, StreamEnd, Thought, Warned, read_event
 from framework.types.report import Status

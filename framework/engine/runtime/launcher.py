@@ -10,7 +10,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -38,11 +38,7 @@ from framework.engine.run_report import RunTrace, configured_content, finish_run
 from framework.engine.runtime.background import essential, is_passing
 from framework.engine.runtime.project import Project
 from framework.llm.client import ModelClient
-from framework.store.database_files import database_paths
-from framework.store.protocol import Store
-from framework.store.run_record import RunRecord
-from framework.store.signals import MISSED, NEW, Signal, SignalCallback, Signals
-from framework.store.unstored import UnstoredRecord
+from framework.store.types import MISSED, NEW, RunRecord, Signal, SignalCallback, UnstoredRecord, database_paths
 from framework.telemetry.content import Content
 from framework.telemetry.json_log import log_as_run
 from framework.telemetry.metrics import RunMetrics
@@ -52,13 +48,16 @@ from framework.types.errors import StoreError
 from framework.types.events import ContentReceived, Routed, Thought, Warned
 from framework.types.state import Confirmation, RunResult, RunState
 
+if TYPE_CHECKING:
+    from framework.store.store import Store
+
 log = logging.getLogger(__name__)
 
 
 class SignalReceiver:
     """Passes the signals of a store to the parts of one runtime."""
 
-    def __init__(self, store: Signals) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
         self._handlers: list[SignalCallback] = []
         self._is_open = self._is_closed = False
@@ -96,7 +95,7 @@ BATCH_SECONDS = 0.1
 class TextSender:
     """The texts of one process. They are sent only while another process follows their run."""
 
-    def __init__(self, store: Signals, signals: SignalReceiver, hub_of: Callable[[str], EventHub | None]) -> None:
+    def __init__(self, store: Store, signals: SignalReceiver, hub_of: Callable[[str], EventHub | None]) -> None:
         """Initialize. `hub_of` returns the hub of a run that is in progress in this process."""
         self._store, self._hub_of = store, hub_of
         self._runs: dict[str, _SentRun] = {}
@@ -412,7 +411,10 @@ class Launcher:
 
     def ephemeral(self, state: RunState, agent: Agent, generation: Generation) -> Run:
         """Return a run that is not recorded and has no listeners, for a tool call that is part of no run."""
-        prepared, hub = PreparedRun(state, UnstoredRecord(self.store), generation, agent), EventHub(state.run_id)
+        prepared, hub = (
+            PreparedRun(state, UnstoredRecord(self.store.count_use), generation, agent),
+            EventHub(state.run_id),
+        )
         journal = Journal(state, prepared.record, hub, durable=False)
         services = self._services(prepared, hub, journal, self._spans(prepared))
         return Run(state, agent, services, EXECUTORS)

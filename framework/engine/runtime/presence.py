@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from framework.config.agents.compile import missing_tools
 from framework.config.generations.catalog import Catalog
@@ -20,11 +20,13 @@ from framework.config.generations.generation import Generation
 from framework.engine.runtime.background import essential, is_passing
 from framework.engine.runtime.launcher import Launcher
 from framework.engine.work.source import WorkSource
-from framework.store.protocol import Store
 from framework.types.errors import AgentBroken, AgentNotFound, AgentsdError, ConfigError, StoreError
 from framework.types.fleet import ProcessDetails
 from framework.types.state import CallRecord, RunState
 from framework.types.version import installed_version
+
+if TYPE_CHECKING:
+    from framework.store.store import Store
 
 log = logging.getLogger(__name__)
 

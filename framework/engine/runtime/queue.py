@@ -15,6 +15,7 @@ from contextlib import nullcontext, suppress
 from contextvars import Context
 from dataclasses import dataclass
 from math import ceil
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from framework.config.generations.catalog import Catalog
@@ -33,8 +34,7 @@ from framework.engine.runtime.request import (
 from framework.engine.runtime.resume import RunResumer
 from framework.engine.runtime.start import NewRun, RunStarter
 from framework.engine.work.source import WorkSource
-from framework.store.protocol import Store
-from framework.store.signals import MISSED, Signal
+from framework.store.types import MISSED, Signal
 from framework.telemetry.inbound import apply_trace_context, current_trace_context
 from framework.telemetry.redact import places
 from framework.types.errors import AgentsdError, ConversationBusy, QueueFull, RunBlocked, RunSuspended, StoreError
@@ -42,6 +42,9 @@ from framework.types.redact import redact
 from framework.types.report import ErrorInfo
 from framework.types.run_request import IdempotencyKey, QueuePlace, RunRequest
 from framework.types.state import RunResult
+
+if TYPE_CHECKING:
+    from framework.store.store import Store
 
 log = logging.getLogger(__name__)
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from framework.config.generations.blueprint import Blueprints
 from framework.config.generations.catalog import Catalog
@@ -20,9 +21,7 @@ from framework.engine.runtime.background import BackgroundWork, Places, limits_o
 from framework.engine.runtime.launcher import Launcher, PreparedRun
 from framework.engine.runtime.presence import CannotExecute, RunReleaser
 from framework.engine.runtime.request import RUNTIME_CALLER, Caller, check_decisions, storable_decisions
-from framework.store.protocol import OPEN_STATUSES, RunInfo, RunQuery, Store
-from framework.store.run_record import RunRecord
-from framework.store.work import UNLIMITED
+from framework.store.types import OPEN_STATUSES, UNLIMITED, RunInfo, RunQuery, RunRecord
 from framework.types.errors import (
     ConfigError,
     DecisionRefused,
@@ -35,6 +34,9 @@ from framework.types.errors import (
 from framework.types.redact import redact
 from framework.types.report import ErrorInfo, Status
 from framework.types.state import EXPIRED, Confirmation, Decision, RunState
+
+if TYPE_CHECKING:
+    from framework.store.store import Store
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack
 
 from framework.config.generations.blueprint import Blueprints
 from framework.config.generations.catalog import Catalog
@@ -38,7 +38,7 @@ from framework.engine.runtime.start import RunStarter, ask_model_only, call_one_
 from framework.engine.work.source import EmbeddedSource, WorkSource
 from framework.evals.gate import case_gate
 from framework.llm.client import ModelClient
-from framework.store.protocol import Conversation, RunInfo, Store
+from framework.store.types import Conversation, RunInfo
 from framework.store.url import MEMORY_URL, memory_store, open_store
 from framework.tools.plugins.loader import PluginLifecycle
 from framework.tools.tool import Tool
@@ -52,6 +52,9 @@ from framework.types.plan import TodoItem
 from framework.types.report import Status
 from framework.types.run_request import IdempotencyKey, QueuePlace
 from framework.types.state import Confirmation, Decision, OutputT, RunResult
+
+if TYPE_CHECKING:
+    from framework.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from pydantic import BaseModel
@@ -35,12 +35,14 @@ from framework.engine.runtime.request import (
     read_history,
     unrouted_limits,
 )
-from framework.store.protocol import Conversation, RunQuery, Store
-from framework.store.work import UNLIMITED, RunLimits
+from framework.store.types import UNLIMITED, Conversation, RunLimits, RunQuery
 from framework.telemetry.metrics import RunMetrics
 from framework.types.errors import AgentNotFound, ApprovalRequired, ConfigError, ConversationBusy, RequestError
 from framework.types.messages import Message, ToolCall, ToolDefinition, ToolResult
 from framework.types.state import RunResult, RunState
+
+if TYPE_CHECKING:
+    from framework.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from framework.config.settings import Settings
 from framework.engine.work.source import EmbeddedSource, WorkSource
+from framework.store.types import EVERYTHING, WorkScope
 from framework.store.url import MEMORY_URL
-from framework.store.work import EVERYTHING, WorkScope
 from framework.types.errors import ConfigError
 from framework.types.extras import install_command
 

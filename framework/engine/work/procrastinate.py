@@ -25,8 +25,8 @@ from procrastinate.jobs import Status
 from procrastinate.schema import SchemaManager
 
 from framework.engine.work.source import PeriodicJob, Worker
-from framework.store.sql.engines import driver_options, parse_store_url
-from framework.store.work import EVERYTHING, OfferedRun, WorkScope
+from framework.store.database import driver_options, parse_store_url
+from framework.store.types import EVERYTHING, OfferedRun, WorkScope
 from framework.types.errors import StoreError
 from framework.types.strict_json import content_digest
 

@@ -12,7 +12,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from framework.store.work import EVERYTHING, OfferedRun, WorkScope
+from framework.store.types import EVERYTHING, OfferedRun, WorkScope
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from framework.store.sql.store import SqlStore
+from framework.store.store import Store
 from framework.types.state import RunState
 from tests.support.cases import FACTOR
 from tests.support.commands import ENVIRONMENT, agentsd_in_process
@@ -76,7 +76,7 @@ class Observed:
         asyncio.run(self._read())
 
     async def _read(self) -> None:
-        store = await SqlStore.open(STORE, self.root)
+        store = await Store.open(STORE, self.root)
         for info in await store.runs():
             self.run_id = info.run_id
             state: RunState = await store.load_run(info.run_id)

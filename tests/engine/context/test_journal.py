@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from framework.engine.context.events import EventHub, Journal, next_event
-from framework.store.run_record import RunRecord
-from framework.store.sql.store import SqlStore
+from framework.store.store import Store
+from framework.store.types import RunRecord
 from framework.types.budget import BudgetUse
 from framework.types.events import Event, Warned
 from framework.types.messages import Message
@@ -49,7 +49,7 @@ class Slow:
 
 def test_a_scheduled_flush_is_written_even_during_another_write(tmp_path: Path, store_url: str) -> None:
     async def main() -> None:
-        store = await SqlStore.open(store_url, tmp_path)
+        store = await Store.open(store_url, tmp_path)
         state = RunState(agent="one", messages=[Message(role="user", content="go")])
         record = Slow(await store.begin(state, None, None))
         journal = Journal(state, record, EventHub("r"), durable=True)

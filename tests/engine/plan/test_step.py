@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from framework import Approve, Reject, ToolError, tool
 from framework.engine.context.run_context import RateLimiter
 from framework.engine.plan.references import StepReference, invalid_references, references, resolve_references
-from framework.store.run_record import RunRecord
+from framework.store.types import RunRecord
 from framework.testing import JsonStore, calls
 from framework.tools.declaration import RateLimit
 from framework.tools.tool import Tool

@@ -10,7 +10,7 @@ import pytest
 
 from framework.engine.runtime.queue import SAMPLE_SECONDS, QueueAdmission
 from framework.store.memory import MemoryStore
-from framework.store.work import QueueSize
+from framework.store.types import QueueSize
 from framework.types.errors import QueueFull
 from tests.support.queues import begin, end, request
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from framework import Approve, RunResult, Runtime
 from framework.llm.client import ModelRequest, Turn, calls
 from framework.store.memory import MemoryStore
-from framework.store.sql.store import SqlStore
+from framework.store.store import Store
 from framework.testing import Crash, JsonStore
 from framework.types.budget import BudgetUse
 from framework.types.state import RunState
@@ -215,27 +215,27 @@ def test_a_process_that_is_killed_leaves_counters_equal_to_the_saved_usage(tmp_p
 
 
 async def count(url: str, use: BudgetUse) -> None:
-    store = await SqlStore.open(url, Path("/"))
+    store = await Store.open(url, Path("/"))
     await store.count_use([use])
     await store.close()
 
 
 async def counted(url: str) -> float:
-    store = await SqlStore.open(url, Path("/"))
+    store = await Store.open(url, Path("/"))
     cost = await total(store)
     await store.close()
     return cost
 
 
 async def in_progress(url: str) -> int:
-    store = await SqlStore.open(url, Path("/"))
+    store = await Store.open(url, Path("/"))
     number = len(await store.runs(support.IN_PROGRESS))
     await store.close()
     return number
 
 
 async def saved(url: str) -> float:
-    store = await SqlStore.open(url, Path("/"))
+    store = await Store.open(url, Path("/"))
     states = [await store.load_run(info.run_id) for info in await store.runs()]
     await store.close()
     assert not any(state.uncounted for state in states)

@@ -13,9 +13,8 @@ import pytest
 from framework import DecisionRefused, Respond, RunResult, Runtime, Tool, tool
 from framework.engine.runtime import launcher
 from framework.engine.runtime.resume import MAX_RESUME_ATTEMPTS
-from framework.store.protocol import RunQuery
-from framework.store.run_record import RunRecord
-from framework.store.sql.store import SqlStore
+from framework.store.store import Store
+from framework.store.types import RunQuery, RunRecord
 from framework.testing import ScriptedModel, calls
 from framework.types.budget import BudgetUse
 from framework.types.events import Event
@@ -87,7 +86,7 @@ class Late:
         await self.record.release()
 
 
-class Slow(SqlStore):
+class Slow(Store):
     """A store in which the last write of a run waits for the test."""
 
     def slow_down(self) -> None:
@@ -109,14 +108,14 @@ def options(shop: Shop, *turns: Any) -> dict[str, Any]:
     return {"tools": shop.tools(), "models": {"scripted": ScriptedModel(*turns)}, "watch": False}
 
 
-async def until(store: SqlStore, run_id: str, status: str) -> None:
+async def until(store: Store, run_id: str, status: str) -> None:
     """Wait until a run that is changed in the background has a status."""
     async with asyncio.timeout(PATIENCE):
         while (await store.load_run(run_id)).status != status:  # noqa: ASYNC110 - only the store shows it
             await asyncio.sleep(0)
 
 
-async def must_be_cancelled(store: SqlStore, run_id: str) -> None:
+async def must_be_cancelled(store: Store, run_id: str) -> None:
     await until(store, run_id, "cancelled")
     events = await store.events(run_id)
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
@@ -220,7 +219,7 @@ def test_a_cancellation_of_a_run_that_has_ended_says_how_it_ended(tmp_path: Path
 
 def test_a_cancel_request_to_a_dead_process_is_executed_by_the_next(tmp_path: Path, file_url: str) -> None:
     async def main() -> None:
-        dead = await SqlStore.open(file_url, tmp_path)
+        dead = await Store.open(file_url, tmp_path)
         state = RunState(agent="one", conversation_id="c", messages=[Message(role="user", content="go")])
         record = await dead.begin(state, await dead.conversation("c"), None)
         async with Runtime.open(project(tmp_path), store=file_url, **options(Shop())) as runtime:
@@ -236,7 +235,7 @@ def test_a_cancel_request_to_a_dead_process_is_executed_by_the_next(tmp_path: Pa
 
 def test_a_cancelled_run_is_not_suspended_when_its_runtime_closes(tmp_path: Path, file_url: str) -> None:
     async def main() -> None:
-        store = await SqlStore.open(file_url, tmp_path)
+        store = await Store.open(file_url, tmp_path)
         shop = Shop()
         async with Runtime.open(project(tmp_path), store=store, **options(shop, HANG)) as runtime:
             running = asyncio.create_task(runtime.run("go", conversation="c"))
@@ -251,7 +250,7 @@ def test_a_cancelled_run_is_not_suspended_when_its_runtime_closes(tmp_path: Path
     asyncio.run(main())
 
 
-class Looking(SqlStore):
+class Looking(Store):
     """A store that counts renewals of cancelled runs."""
 
     def look(self, times: int, then: asyncio.Event) -> None:
@@ -312,7 +311,7 @@ async def create_crashing_run(url: str, root: Path) -> str:
     """Create a run whose processes ended before they made progress."""
     state = RunState(agent="one", messages=[Message(role="user", content="go")])
     for number in range(MAX_RESUME_ATTEMPTS + 1):
-        store = await SqlStore.open(url, root, lease_seconds=0.01)
+        store = await Store.open(url, root, lease_seconds=0.01)
         if number:
             await store.take(await store.load_run(state.run_id), {})
         else:
@@ -323,7 +322,7 @@ async def create_crashing_run(url: str, root: Path) -> str:
     return state.run_id
 
 
-class Overtaken(SqlStore):
+class Overtaken(Store):
     """A store in which another process takes over a run first, once."""
 
     def overtake(self, faster: Callable[[], Awaitable[object]]) -> None:

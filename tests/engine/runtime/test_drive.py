@@ -10,8 +10,8 @@ import pytest
 from framework import Approve, Runtime
 from framework.engine.runtime.resume import MAX_RESUME_ATTEMPTS
 from framework.llm.client import ModelRequest
-from framework.store.sql.store import SqlStore
-from framework.store.work import WorkScope
+from framework.store.store import Store
+from framework.store.types import WorkScope
 from framework.testing import ScriptedModel, Turn, calls
 from tests.support.deliveries import Deliveries
 from tests.support.projects import agent, write
@@ -108,7 +108,7 @@ def test_a_run_that_ends_its_process_three_times_fails(tmp_path: Path, file_url:
         root = project(tmp_path)
         run_id = await left_behind(root, file_url)
         for _ in range(MAX_RESUME_ATTEMPTS):
-            store = await SqlStore.open(file_url, root, lease_seconds=0.05)
+            store = await Store.open(file_url, root, lease_seconds=0.05)
             record = None
             while record is None:
                 (info,) = await store.runs()

@@ -13,7 +13,7 @@ from framework import Runtime, events
 from framework.engine.context.events import EventReader, TextDelta, read_piece, split
 from framework.engine.runtime.follow import RemoteRun
 from framework.engine.runtime.launcher import Launcher
-from framework.store.signals import NEW, Signal
+from framework.store.types import NEW, Signal
 from framework.testing import ScriptedModel
 from tests.support.cases import cases
 from tests.support.projects import agent, write

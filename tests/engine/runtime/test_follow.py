@@ -15,7 +15,7 @@ import pytest
 from framework import Approve, Reject, RequestError, RunNotFound, RunSuspended, Runtime, StoreError, events, tool
 from framework.llm.client import Delta, ModelRequest
 from framework.store.memory import MemoryStore
-from framework.store.run_record import RunRecord
+from framework.store.types import RunRecord
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
 from framework.types.messages import Message, Reasoning
 from framework.types.state import RunState

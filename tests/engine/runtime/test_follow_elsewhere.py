@@ -14,9 +14,9 @@ from examples.scale_demo.postgres import Server, new_database, server
 from framework import Runtime, events
 from framework.engine.runtime import follow
 from framework.engine.work.source import EmbeddedSource
-from framework.store.signals import MISSED, Signal
-from framework.store.sql import signals
-from framework.store.sql.store import SqlStore
+from framework.store import signals
+from framework.store.store import Store
+from framework.store.types import MISSED, Signal
 from framework.testing import ScriptedModel, calls
 from tests.support.distant_runs import PATIENCE, Dictated, Worker, worker
 from tests.support.pgbouncer import pooled
@@ -32,7 +32,7 @@ def database(postgres: str) -> str:
     return new_database(postgres)
 
 
-class Counting(SqlStore):
+class Counting(Store):
     """A store that counts how often events are read."""
 
     reads = 0
@@ -42,7 +42,7 @@ class Counting(SqlStore):
         return await super().events(run_id, after)
 
 
-class Silent(SqlStore):
+class Silent(Store):
     """A store of a process that hears of no followers in time, and tells nobody of its runs."""
 
     def is_followed(self, run_id: str) -> bool:

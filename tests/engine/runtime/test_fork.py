@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from framework import ConversationBusy, RequestError, Runtime
-from framework.store.conversation_lists import ConversationQuery
 from framework.store.memory import MemoryStore
-from framework.store.period import Period
-from framework.store.protocol import EMPTY_FORK_SECONDS, Conversation, RunQuery
+from framework.store.types import EMPTY_FORK_SECONDS, Conversation, ConversationQuery, RunQuery
+from framework.store.usage import Period
 from framework.testing import ScriptedModel, Turn, calls
 from framework.tools.tool import tool
 from framework.types.errors import ConversationNotFound, ModelError

@@ -14,9 +14,8 @@ from framework import RunSuspended, Runtime
 from framework.engine.runtime.presence import RunReleaser
 from framework.engine.work.source import EmbeddedSource
 from framework.store.fleet import read_fleet
-from framework.store.protocol import RunQuery
-from framework.store.run_record import RunRecord
-from framework.store.sql.store import SqlStore
+from framework.store.store import Store
+from framework.store.types import RunQuery, RunRecord
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.state import RunState
 from tests.support.projects import agent, write
@@ -42,7 +41,7 @@ async def refund() -> str:
 GUARD = "from framework import hook\n\n@hook\ndef look(context, call):\n    return None\n"
 
 
-class CountingStore(SqlStore):
+class CountingStore(Store):
     """A store that counts how often a process takes over runs or claims them, and keeps the delays."""
 
     taken = 0
@@ -80,9 +79,9 @@ async def worker(
 
 
 @asynccontextmanager
-async def elsewhere(url: str, *agents: str) -> AsyncIterator[SqlStore]:
+async def elsewhere(url: str, *agents: str) -> AsyncIterator[Store]:
     """Report another process that has these agents."""
-    store = await SqlStore.open(url, Path("/"))
+    store = await Store.open(url, Path("/"))
     details: Mapping[str, Any] = {"kind": "worker", "works": True, "pid": 1, "agents": dict.fromkeys(agents, "d")}
     await store.keep_alive(THERE, details)
     yield store
@@ -92,7 +91,7 @@ async def elsewhere(url: str, *agents: str) -> AsyncIterator[SqlStore]:
 async def submitted(root: Path, url: str, name: str) -> str:
     """Return the id of a queued run that was accepted by a process which has its agent."""
     accepting = write(root / "accepting", {"agents.d/it.yaml": agent(name, model="offline")})
-    store = await SqlStore.open(url, root)
+    store = await Store.open(url, root)
     async with Runtime.open(accepting, store=store, work=EmbeddedSource(0), watch=False) as runtime:
         run_id = (await runtime.submit("hello", agent=name)).run_id
     await store.close()
@@ -187,7 +186,7 @@ def test_a_process_whose_files_are_all_broken_does_not_fail_the_runs_of_others(t
 
 async def interrupted(root: Path, url: str) -> str:
     """Return the id of a run whose process ended while the tool of a plugin was in progress."""
-    store = await SqlStore.open(url, root)
+    store = await Store.open(url, root)
     models = {"scripted": ScriptedModel(calls(("refund.refund", {})))}
     async with Runtime.open(root, models=models, store=store, watch=False, grace=0) as runtime:
         task = asyncio.create_task(runtime.run("refund", agent="shop"))

@@ -12,7 +12,7 @@ import pytest
 
 from framework import Approve, RunResult, Runtime, tool
 from framework.engine.context.events import EventHub, Journal
-from framework.store.run_record import RunRecord
+from framework.store.types import RunRecord
 from framework.testing import JsonStore, ScriptedModel, calls
 from framework.types.messages import Message
 from framework.types.state import RunState

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from framework import ConversationBusy, Runtime
-from framework.store.sql.store import SqlStore
+from framework.store.store import Store
 from framework.testing import ScriptedModel
 from framework.types.messages import Message
 from framework.types.state import RunState
@@ -44,7 +44,7 @@ def test_conversation_busy_contains_the_interrupted_run(tmp_path: Path, file_url
     root = write(tmp_path, {"agents.d/one.yaml": agent("one")})
 
     async def main() -> None:
-        store = await SqlStore.open(file_url, root)
+        store = await Store.open(file_url, root)
         state = RunState(agent="one", conversation_id="c", messages=[Message(role="user", content="go")])
         record = await store.begin(state, await store.conversation("c"), None)
         async with Runtime.open(

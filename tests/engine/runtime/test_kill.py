@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from framework.store.sql.store import SqlStore
+from framework.store.store import Store
 from framework.types.state import RunState
 from tests.support import crashing_lives, lives
 from tests.support.cases import FACTOR
@@ -63,7 +63,7 @@ def finished_calls(states: list[RunState]) -> Iterator[str]:
         yield from finished_calls(list(state.children.values()))
 
 
-async def states_of(store: SqlStore) -> list[RunState]:
+async def states_of(store: Store) -> list[RunState]:
     return [await store.load_run(info.run_id) for info in await store.runs()]
 
 
@@ -73,7 +73,7 @@ def run_until_done(url: str, root: Path, kills: int, random: Random) -> Observed
     log.touch()
 
     async def saved_calls() -> set[str]:
-        store = await SqlStore.open(url, root)
+        store = await Store.open(url, root)
         try:
             return set(finished_calls(await states_of(store)))
         finally:
@@ -93,7 +93,7 @@ def run_until_done(url: str, root: Path, kills: int, random: Random) -> Observed
 
 async def check(url: str, root: Path, seen: Observed) -> None:
     """Check that every turn ran once, in order, and that its events are saved."""
-    store = await SqlStore.open(url, root)
+    store = await Store.open(url, root)
     for name in lives.CONVERSATIONS:
         conversation = await store.conversation(name)
         said = [message.content for message in conversation.messages if message.role == "user"]
@@ -137,7 +137,7 @@ def test_a_run_that_ends_its_processes_makes_no_other_run_fail(new_store: Callab
         codes.append(process.exitcode or 0)
 
     async def ended() -> list[str]:
-        store = await SqlStore.open(url, root)
+        store = await Store.open(url, root)
         try:
             return [f"{info.message} {info.status} {info.finish_reason}" for info in await store.runs()]
         finally:

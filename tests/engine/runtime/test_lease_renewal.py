@@ -15,9 +15,8 @@ import pytest
 from framework import Approve, RunBusy, RunResult, RunSuspended, Runtime, Tool, tool
 from framework.engine.runtime import launcher
 from framework.store.memory import MemoryStore
-from framework.store.protocol import Store
-from framework.store.run_record import RunRecord
-from framework.store.sql.store import SqlStore
+from framework.store.store import Store
+from framework.store.types import RunRecord
 from framework.testing import JsonStore, ScriptedModel, calls
 from framework.types.budget import BudgetUse
 from framework.types.errors import RunTaken
@@ -103,7 +102,7 @@ class Noticed:
         await self._record.release()
 
 
-class Noticing(SqlStore):
+class Noticing(Store):
     """A store whose last write returns after two more lease renewals."""
 
     renewed: asyncio.Event
@@ -157,7 +156,7 @@ def test_runs_that_pause_next_to_a_busy_process_stay_paused(
             async with asyncio.TaskGroup() as group:
                 running = [group.create_task(one(runtime)) for _ in range(RUNS)]
             assert {task.result().status for task in running} == {"paused"}
-        store = await SqlStore.open(file_url, tmp_path)  # the background tasks have ended
+        store = await Store.open(file_url, tmp_path)  # the background tasks have ended
         assert [info.status for info in await store.runs()] == ["paused"] * RUNS
         await store.close()
 
@@ -171,8 +170,8 @@ def test_a_run_taken_over_by_another_process_stops_here_and_is_not_cancelled(
     monkeypatch.setattr(launcher, "RENEWAL_SECONDS", 0.001)
 
     async def main() -> None:
-        mine = await SqlStore.open(file_url, tmp_path, lease_seconds=0)
-        other = await SqlStore.open(file_url, tmp_path)
+        mine = await Store.open(file_url, tmp_path, lease_seconds=0)
+        other = await Store.open(file_url, tmp_path)
         hangs = asyncio.Event()
         async with Runtime.open(project(tmp_path), store=mine, **options(calls(("hang", {})), hangs=hangs)) as runtime:
             running = asyncio.create_task(runtime.run("go"))
@@ -209,8 +208,8 @@ def test_a_cancel_request_reaches_the_process_that_took_over_the_run(
         return ""
 
     async def main() -> None:
-        mine = await SqlStore.open(file_url, tmp_path, lease_seconds=0)
-        other = await SqlStore.open(file_url, tmp_path)
+        mine = await Store.open(file_url, tmp_path, lease_seconds=0)
+        other = await Store.open(file_url, tmp_path)
         given = {**options(calls(("hang", {}))), "tools": [hang, *tools()[:1]]}
         async with Runtime.open(project(tmp_path), store=mine, **given) as runtime:
             async with runtime.stream("go") as stream:
@@ -230,7 +229,7 @@ def test_a_cancel_request_reaches_the_process_that_took_over_the_run(
     asyncio.run(main())
 
 
-async def take_over(store: SqlStore, run_id: str) -> RunRecord:
+async def take_over(store: Store, run_id: str) -> RunRecord:
     """Take over a run from a process that keeps writing."""
     async with asyncio.timeout(PATIENCE):
         while True:
@@ -270,7 +269,7 @@ def test_renew_returns_only_held_runs(tmp_path: Path, store_of: StoreOf) -> None
 
 def test_renew_in_a_database_returns_only_held_runs(tmp_path: Path, store_url: str) -> None:
     async def main() -> None:
-        await _renewing(await SqlStore.open(store_url, tmp_path))
+        await _renewing(await Store.open(store_url, tmp_path))
 
     asyncio.run(main())
 
@@ -294,8 +293,8 @@ def test_a_run_that_was_taken_over_and_released_rejects_the_previous_owners_last
     tmp_path: Path, file_url: str
 ) -> None:
     async def main() -> None:
-        mine = await SqlStore.open(file_url, tmp_path, lease_seconds=0)
-        other = await SqlStore.open(file_url, tmp_path)
+        mine = await Store.open(file_url, tmp_path, lease_seconds=0)
+        other = await Store.open(file_url, tmp_path)
         state = RunState(agent="one", messages=[Message(role="user", content="go")])
         record = await mine.begin(state, None, None)
         await (await other.take(await other.load_run(state.run_id), {})).release()

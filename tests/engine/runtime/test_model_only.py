@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from framework import AgentNotFound, RequestError, RunResult, Runtime, tool
-from framework.store.protocol import RunQuery
+from framework.store.types import RunQuery
 from framework.testing import JsonStore, ScriptedModel
 from tests.support.projects import agent, write
 

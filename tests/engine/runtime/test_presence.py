@@ -15,9 +15,8 @@ from framework import Runtime, StoreError
 from framework.engine.work.source import EmbeddedSource
 from framework.store.fleet import read_fleet
 from framework.store.memory import MemoryStore
-from framework.store.protocol import Store
-from framework.store.sql.store import SqlStore
-from framework.store.work import WorkScope
+from framework.store.store import Store
+from framework.store.types import WorkScope
 from framework.testing import ScriptedModel
 from framework.types.fleet import FleetProcess
 from framework.types.version import installed_version
@@ -57,7 +56,7 @@ async def only_process(store: Store) -> FleetProcess:
 
 def test_a_process_is_listed_from_its_announcement_until_it_closes(tmp_path: Path, file_url: str) -> None:
     async def main() -> None:
-        store, other = [await SqlStore.open(file_url, tmp_path) for _ in range(2)]
+        store, other = [await Store.open(file_url, tmp_path) for _ in range(2)]
         work = EmbeddedSource(7, WorkScope(agents=frozenset(("b", "a")), queues=frozenset(("night",))))
         models = {"scripted": ScriptedModel("hi")}
         async with Runtime.open(project(tmp_path), store=store, models=models, work=work, watch=False) as runtime:

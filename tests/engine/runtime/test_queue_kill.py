@@ -15,8 +15,8 @@ from typing import get_args
 
 import pytest
 
-from framework.store.protocol import RunInfo
-from framework.store.sql.store import SqlStore
+from framework.store.store import Store
+from framework.store.types import RunInfo
 from framework.types.messages import Message
 from framework.types.run_request import RunRequest
 from tests.support import queue_workers
@@ -53,7 +53,7 @@ def worker(url: str, root: Path, log: Path) -> Iterator[BaseProcess]:
         connection.close()
 
 
-async def until_ended(store: SqlStore) -> list[RunInfo]:
+async def until_ended(store: Store) -> list[RunInfo]:
     """Wait until every run has ended."""
     async with asyncio.timeout(PATIENCE):
         while any(info.status in ("queued", "running") for info in await store.runs()):  # noqa: ASYNC110 - only the store shows it
@@ -74,7 +74,7 @@ def test_a_run_whose_process_is_killed_before_its_first_step_completes_once(
     connection.close()
 
     async def main() -> None:
-        store = await SqlStore.open(store_url, root)
+        store = await Store.open(store_url, root)
         (info,) = await until_ended(store)
         assert (info.status, info.run_id in reported, info.turn) == ("completed", True, 1)
         assert (await store.load_run(info.run_id)).output == "answer to m"
@@ -91,7 +91,7 @@ def test_turns_keep_their_order_over_two_processes_that_are_killed(tmp_path: Pat
     root, log, random = project(tmp_path), tmp_path / "log", Random(5)
 
     async def enqueue() -> None:
-        store = await SqlStore.open(store_url, root)
+        store = await Store.open(store_url, root)
         for turn in range(TURNS):
             for conversation in CONVERSATIONS:
                 message = Message(role="user", content=f"{conversation} {turn}")
@@ -99,7 +99,7 @@ def test_turns_keep_their_order_over_two_processes_that_are_killed(tmp_path: Pat
         await store.close()
 
     async def finish() -> list[RunInfo]:
-        store = await SqlStore.open(store_url, root)
+        store = await Store.open(store_url, root)
         infos = await until_ended(store)
         await store.close()
         return infos

@@ -32,8 +32,8 @@ from framework import (
 )
 from framework.engine.runtime.resume import RunResumer
 from framework.engine.work.source import EmbeddedSource
-from framework.store.protocol import RunInfo, RunQuery
-from framework.store.sql.store import SqlStore
+from framework.store.store import Store
+from framework.store.types import RunInfo, RunQuery
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.errors import RunTaken
 from framework.types.state import Confirmation
@@ -515,7 +515,7 @@ def create_orphan(root: Path, url: str, shop: Shop, turn: Turn) -> str:
 
     async def main() -> None:
         shop.began, shop.go = asyncio.Event(), asyncio.Event()
-        store = await SqlStore.open(url, root)
+        store = await Store.open(url, root)
         models = {"scripted": ScriptedModel(turn)}
         async with Runtime.open(root, tools=shop.tools(), models=models, store=store, watch=False, grace=0) as runtime:
             task = asyncio.create_task(runtime.run("hang"))
@@ -544,7 +544,7 @@ def test_orphans_are_resumed_only_on_request(tmp_path: Path, file_url: str) -> N
     life(root, file_url, shop, body, "hi")
 
 
-class LateReader(SqlStore):
+class LateReader(Store):
     """A store whose lists of runs to continue are older than the pause of a run, as under load."""
 
     late: RunInfo | None = None
@@ -606,7 +606,7 @@ def test_a_run_that_crashes_several_processes_fails(tmp_path: Path, file_url: st
     run_id = create_orphan(root, file_url, shop, calls(("hang", {})))
 
     async def dying() -> None:
-        store = await SqlStore.open(file_url, root, lease_seconds=0.01)
+        store = await Store.open(file_url, root, lease_seconds=0.01)
         await store.take(await store.load_run(run_id), {})
         while not await store.runs(RunQuery(orphaned=True)):  # until the lease has expired
             pass
@@ -628,7 +628,7 @@ def test_a_run_that_crashes_several_processes_fails(tmp_path: Path, file_url: st
     life(root, file_url, shop, body)
 
 
-class Suspended(SqlStore):
+class Suspended(Store):
     """The store of a process that does not renew its lease, because it is suspended."""
 
     async def renew(self, run_ids: Collection[str]) -> Mapping[str, bool]:
@@ -644,7 +644,7 @@ def test_a_suspended_process_whose_run_was_taken_over_stops_working_on_it(tmp_pa
         async with Runtime.open(root, tools=shop.tools(), models=models, store=store, watch=False) as runtime:
             task = asyncio.create_task(runtime.run("hang"))
             await shop.began.wait()
-            other = await SqlStore.open(store_url, root)
+            other = await Store.open(store_url, root)
             while not (orphans := await other.runs(RunQuery(orphaned=True))):
                 pass
             taken = await other.take(await other.load_run(orphans[0].run_id), {})

@@ -14,8 +14,8 @@ from framework import Approve, ConfigError, ModelError, RunResult, Runtime, tool
 from framework.engine.runtime.project import Project
 from framework.llm.client import ModelRequest, Turn, calls
 from framework.store.memory import MemoryStore
-from framework.store.run_record import RunRecord
-from framework.store.sql.store import SqlStore
+from framework.store.store import Store
+from framework.store.types import RunRecord
 from framework.testing import JsonStore
 from framework.types.budget import BudgetUse
 from framework.types.errors import LimitExceeded
@@ -400,7 +400,7 @@ def test_a_run_is_not_resumed_without_its_budget(tmp_path: Path) -> None:
 
     async def main() -> None:
         root = project(tmp_path, budget, skill_policy="{ask: [echo], allow: [echo]}")
-        store = await SqlStore.open("sqlite:///state.db", tmp_path)
+        store = await Store.open("sqlite:///state.db", tmp_path)
         model = PaidModel(lambda request: calls(("echo", {"text": "x"})), cents)
         async with opened(root, model, store=store) as runtime:
             paused = await runtime.run("go")

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from framework import Approve, ConversationBusy, File, RequestError, RunNotFound, events
 from framework.llm.client import ModelRequest
-from framework.store.sql.store import SqlStore
+from framework.store.store import Store
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.errors import IdempotencyConflict, QueueFull
 from framework.types.messages import Message
@@ -351,7 +351,7 @@ def test_a_request_that_ended_three_processes_fails(tmp_path: Path, file_url: st
         root = project(tmp_path)
         request = RunRequest(message=Message(role="user", content="hi"))
         for number in range(3):
-            store = await SqlStore.open(file_url, root, lease_seconds=0.05)
+            store = await Store.open(file_url, root, lease_seconds=0.05)
             if number == 0:
                 await store.enqueue(request)
             async with asyncio.timeout(PATIENCE):

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from framework import Runtime, Tool, tool
 from framework.engine.runtime.resume import MAX_RESUME_ATTEMPTS, CrashLoopGuard
 from framework.llm.client import ModelRequest
-from framework.store.run_record import RunRecord
-from framework.store.sql.schema import processes as process_rows
-from framework.store.sql.store import SqlStore
+from framework.store.schema import processes as process_rows
+from framework.store.store import Store
+from framework.store.types import RunRecord
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.messages import Message
 from framework.types.report import Status
@@ -67,7 +67,7 @@ async def left_with_one_attempt(root: Path, url: str) -> list[str]:
             pass
         await gate.began.wait()
     for _ in range(MAX_RESUME_ATTEMPTS - 1):
-        store = await SqlStore.open(url, root, lease_seconds=0.05)
+        store = await Store.open(url, root, lease_seconds=0.05)
         left = set(ids)
         while left:
             for info in await store.runs():
@@ -147,7 +147,7 @@ class Job:
 class Process:
     """A process that executes runs. It is killed without any notice."""
 
-    store: SqlStore
+    store: Store
     held: dict[str, RunRecord] = field(default_factory=dict)
     until: dict[str, float] = field(default_factory=dict)
     """When the current step of each run ends, on the clock of the loop."""
@@ -169,7 +169,7 @@ class History:
 
     async def execute(self, processes: int) -> Mapping[str, str]:
         """Return how each run ended."""
-        living = [Process(await SqlStore.open(self.url, Path("/"))) for _ in range(processes)]
+        living = [Process(await Store.open(self.url, Path("/"))) for _ in range(processes)]
         loop, started = asyncio.get_running_loop(), asyncio.get_running_loop().time()
         waiting = dict(self.jobs)
         for _ in range(1000):
@@ -186,7 +186,7 @@ class History:
             for n, process in enumerate(living):
                 if await self._ended_by_a_step(process):
                     await process.store.close()  # its runs stay with it
-                    living[n] = Process(await SqlStore.open(self.url, Path("/")))
+                    living[n] = Process(await Store.open(self.url, Path("/")))
         ends = {info.run_id: f"{info.status} {info.finish_reason}" for info in await living[0].store.runs()}
         for process in living:
             await process.store.close()

@@ -15,7 +15,7 @@ import pytest
 from examples.scale_demo.postgres import new_database
 from framework.engine.work.procrastinate import MAX_QUEUE_BYTES, ProcrastinateSource, job_queue
 from framework.engine.work.source import PeriodicJob
-from framework.store.work import EVERYTHING, OfferedRun, WorkScope
+from framework.store.types import EVERYTHING, OfferedRun, WorkScope
 from framework.testing import ScriptedModel
 from framework.types.errors import StoreError
 from tests.support.pgbouncer import pooled

@@ -16,7 +16,7 @@ from mcp import StdioServerParameters
 from watchfiles import watch
 
 from framework import Runtime
-from framework.store.protocol import RunQuery
+from framework.store.types import RunQuery
 from framework.types.state import Approve
 from tests.support.commands import COMMAND, ENVIRONMENT
 from tests.support.forks import Fork

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from framework import Approve
 from framework.llm.client import ModelRequest
-from framework.store.protocol import RunInfo
+from framework.store.types import RunInfo
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.errors import ModelError
 from framework.types.messages import Message, Reasoning

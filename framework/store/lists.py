@@ -1,0 +1,283 @@
+"""SQL for lists and counts of runs: filters, pages, and what waits where and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from framework.store.database import Database
+from framework.store.processes import RunLeases, find_dead, is_leased
+from framework.store.runs import UNMEASURED, figure, known_cost
+from framework.store.schema import (
+    RELEASED_ORDER,
+    begins_with_key,
+    contains_text,
+    conversation_id_of,
+    conversation_key,
+    has_status,
+    id_in_key,
+    is_claimed_or_running,
+    processes,
+    runs,
+    said,
+    storable,
+    to_sql_text,
+)
+from framework.store.types import SEARCHED_RUNS, QueueSize, RunInfo, RunQuery, unknown_position
+from framework.types.fleet import Backlog, HandedOnRun, WaitingRuns
+from framework.types.report import Status
+from framework.types.state import Rating
+
+_LISTED = [column for column in runs.c if column.name not in ("head", "state", "request", *UNMEASURED)]
+
+_MAX_ORPHANS = 10_000
+_UNINDEXED_NUMBER = runs.c.no + sa.literal_column("0")
+"""The order of a conversation's runs. PostgreSQL expects many runs for the range of keys that conversations with
+an id have; to find the first ones, it would then read all runs in the order of the index of their numbers.
+"""
+
+
+def list_runs(connection: sa.Connection, database: Database, leases: RunLeases, query: RunQuery) -> list[RunInfo]:
+    """Return the matching runs, by default oldest first; raises RequestError if `before` names no such run."""
+    dialect = connection.dialect.name
+    figures = known_cost(dialect).label("cost_usd"), figure("elapsed_ms", dialect).label("elapsed_ms")
+    columns = (*_LISTED, *figures, processes.c.lease_boot, is_leased(database))
+    select = sa.select(*columns).outerjoin_from(runs, processes, runs.c.process == processes.c.id)
+    order = runs.c.no if query.conversation_id is None else _UNINDEXED_NUMBER
+    select = select.order_by(order.desc() if query.newest_first else order)
+    select = select.where(*conditions(query, dialect))
+    if query.before is not None:
+        position = sa.select(runs.c.no).where(runs.c.id == to_sql_text(query.before), *owner_conditions(query))
+        number = connection.execute(position).scalar_one_or_none()
+        if number is None:
+            raise unknown_position(query.before)
+        select = select.where(runs.c.no < number)
+    if query.orphaned:
+        orphans = _find_orphans(connection, database, leases)
+        select = select.where(has_status("running"), runs.c.no.in_(orphans))
+    return [
+        _run_info(row, held=leases.is_held(row.owner, row.lease_boot, leased=bool(row.leased)))
+        for row in connection.execute(select.limit(query.limit))
+    ]
+
+
+def _find_orphans(connection: sa.Connection, database: Database, leases: RunLeases) -> list[int]:
+    """Return the numbers of the runs in progress that no process executes, at most `_MAX_ORPHANS`.
+
+    Each statement reads a partial index in its order, so runs in progress elsewhere are not read.
+    """
+    select = sa.select(runs.c.no).limit(_MAX_ORPHANS)
+    released = select.where(has_status("running"), runs.c.process.is_(None), runs.c.blocked_by.is_(None))
+    held = select.where(is_claimed_or_running()).order_by(runs.c.process)
+    found = list(connection.execute(released.order_by(*RELEASED_ORDER)).scalars())
+    if dead := find_dead(connection, database, leases):
+        found += connection.execute(held.where(runs.c.process.in_(dead))).scalars()
+    is_left = sa.and_(runs.c.process == leases.name, runs.c.owner.not_in(sorted(leases.alive())))
+    found += connection.execute(held.where(is_left)).scalars()
+    return sorted(found)[:_MAX_ORPHANS]
+
+
+def count_runs(connection: sa.Connection, query: RunQuery) -> int:
+    """Return the number of matching runs."""
+    count = sa.select(sa.func.count()).select_from(runs)
+    found = connection.execute(count.where(*conditions(query, connection.dialect.name)))
+    return int(found.scalar_one())
+
+
+def count_waiting(connection: sa.Connection) -> dict[Status, int]:
+    """Return the numbers of queued and of paused runs, each from its partial index."""
+    count = sa.select(sa.func.count()).select_from(runs)
+    statuses: tuple[Status, ...] = ("queued", "paused")
+    return {status: connection.execute(count.where(has_status(status))).scalar_one() for status in statuses}
+
+
+def queue_size(connection: sa.Connection) -> QueueSize:
+    """Return the size of the queue, from a partial index, and the number of the last run."""
+    waiting = sa.select(sa.func.count()).where(has_status("queued")).scalar_subquery()
+    last = sa.select(sa.func.coalesce(sa.func.max(runs.c.no), 0)).scalar_subquery()
+    row = connection.execute(sa.select(waiting.label("waiting"), last.label("added"))).one()
+    return QueueSize(row.waiting, row.added)
+
+
+def conditions(query: RunQuery, dialect: str) -> Iterator[sa.ColumnElement[bool]]:
+    """Yield the conditions of a query on the columns of runs, without its position and limit."""
+    yield from owner_conditions(query)
+    yield from _conditions(query, dialect)
+
+
+def owner_conditions(query: RunQuery) -> Iterator[sa.ColumnElement[bool]]:
+    """Yield the conditions on the owner and the agent of runs."""
+    if query.user is not None:
+        yield runs.c.user_id == to_sql_text(query.user)
+    if query.tenant is not None:
+        yield runs.c.tenant == to_sql_text(query.tenant)
+    if query.without_tenant:
+        yield runs.c.tenant.is_(None)
+    if query.without_user:
+        yield runs.c.user_id.is_(None)
+    if query.agents is not None:
+        yield runs.c.agent.in_([to_sql_text(agent) for agent in query.agents])
+
+
+def _conditions(query: RunQuery, dialect: str) -> Iterator[sa.ColumnElement[bool]]:
+    if query.run_id is None and query.conversation_id is None:
+        yield runs.c.copied_from.is_(None)
+    if query.statuses:
+        yield sa.or_(*(has_status(status) for status in sorted(query.statuses)))
+    if query.expired_at is not None:
+        yield sa.and_(has_status("paused"), runs.c.expires_at <= query.expired_at)
+    if query.min_attempts:
+        yield runs.c.attempts >= query.min_attempts
+    if query.max_attempts is not None:
+        yield runs.c.attempts <= query.max_attempts
+    if query.run_id is not None:
+        yield runs.c.id == to_sql_text(query.run_id)
+    if query.agent is not None:
+        yield runs.c.agent == to_sql_text(query.agent)
+    yield from _contents(query, dialect)
+    if query.conversation_id is not None:
+        yield _is_in_conversation(query.conversation_id, query, dialect)
+
+
+def _is_in_conversation(conversation_id: str, query: RunQuery, dialect: str) -> sa.ColumnElement[bool]:
+    """Return the condition that a run is one of a conversation with this id, of any owner that the query does not name.
+
+    A run has the tenant and user of its conversation.
+    """
+    if (query.tenant or query.without_tenant) and (query.user or query.without_user):
+        return runs.c.conversation_id == conversation_key(conversation_id, query.tenant, query.user)
+    return begins_with_key(runs.c.conversation_id, conversation_key(conversation_id, query.tenant, None), dialect)
+
+
+def _contents(query: RunQuery, dialect: str) -> Iterator[sa.ColumnElement[bool]]:
+    """Yield the conditions on files, texts and time."""
+    if query.generation is not None:
+        yield runs.c.generation == query.generation
+    if query.digest is not None:
+        yield runs.c.digest.startswith(storable(query.digest), autoescape=True)
+    if query.rating is not None:
+        yield runs.c.rating == query.rating
+    if query.text is not None:
+        yield contains_text(query.text, runs.c.message)
+    if query.search is not None:
+        conversation_id = id_in_key(runs.c.conversation_id, dialect)
+        is_found = contains_text(query.search, runs.c.message, runs.c.agent, runs.c.id, conversation_id)
+        yield sa.or_(is_found, runs.c.id.in_(said(query.search, dialect)))
+    if query.text is not None or query.search is not None:
+        yield runs.c.no > sa.select(sa.func.max(runs.c.no) - SEARCHED_RUNS).scalar_subquery()
+    if query.since is not None:
+        yield runs.c.created_at >= query.since
+    if query.until is not None:
+        yield runs.c.created_at < query.until
+
+
+def _run_info(row: Any, *, held: bool) -> RunInfo:
+    return RunInfo(
+        run_id=row.id,
+        status=row.status,
+        finish_reason=row.finish_reason,
+        agent=row.agent,
+        generation=row.generation,
+        digest=row.digest,
+        message=row.message,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        conversation_id=row.conversation_id and conversation_id_of(row.conversation_id),
+        turn=row.turn or 0,
+        user=row.user_id,
+        tenant=row.tenant,
+        trace_id=row.trace_id,
+        steps=row.steps,
+        tokens=row.tokens,
+        cost_usd=row.cost_usd,
+        elapsed_ms=row.elapsed_ms,
+        expires_at=row.expires_at,
+        held=held,
+        attempts=row.attempts,
+        crashes=row.crashes,
+        priority=row.priority,
+        waits_for=None if held else _waits_for(row),
+        refusals=None if row.refusals is None else json.loads(row.refusals),
+        rating=None if row.rating is None else _rating(row),
+        copied_from=row.copied_from,
+    )
+
+
+def _rating(row: Any) -> Rating:
+    at = datetime.fromtimestamp(row.rated_at, UTC)
+    return Rating(value=row.rating, comment=row.rating_comment or "", by=row.rated_by, at=at)
+
+
+def _waits_for(row: Any) -> str | None:
+    if row.blocked_by is not None and row.status in ("queued", "running"):
+        return str(row.blocked_by)
+    if row.status != "queued":
+        return None
+    if row.ready or row.owner is not None:  # the process that has claimed it ended
+        return "capacity"
+    return "conversation" if row.refusals is None else "handed_on"
+
+
+MAX_WAITING_GROUPS = 200
+"""Number of groups of waiting runs in a report."""
+MAX_HANDED_ON = 100
+"""Number of runs in a report that were handed on."""
+_WAITING_STATUSES: tuple[Status, ...] = ("queued", "running")
+
+_REASON = sa.case(
+    (runs.c.blocked_by.is_not(None), "limit"),
+    (runs.c.refusals.is_not(None), "handed_on"),
+    (has_status("running"), "released"),
+    (runs.c.ready, "capacity"),
+    else_="conversation",
+)
+
+
+def select_backlog(connection: sa.Connection, query: RunQuery, now: float) -> Backlog:
+    """Return the matching runs that have not ended by `now`. Partial indexes find them, however many have ended."""
+    matches = list(conditions(query, connection.dialect.name))
+    count = sa.select(sa.func.count()).select_from(runs).where(*matches)
+    is_executed = sa.and_(is_claimed_or_running(), runs.c.process.is_not(None))
+    return Backlog(
+        waiting=_waiting(connection, matches, now),
+        handed_on=_handed_on(connection, matches),
+        paused=connection.execute(count.where(has_status("paused"))).scalar_one(),
+        running=connection.execute(count.where(is_executed)).scalar_one(),
+    )
+
+
+def _waiting(connection: sa.Connection, matches: list[sa.ColumnElement[bool]], now: float) -> tuple[WaitingRuns, ...]:
+    """Count the runs that no process holds, by queue, agent and reason; the largest groups first."""
+    columns = (runs.c.queue, runs.c.agent, _REASON.label("reason"), runs.c.blocked_by.label("limit"), runs.c.created_at)
+    free = sa.select(*columns).where(runs.c.process.is_(None), *matches)
+    found = sa.union_all(*(free.where(has_status(status)) for status in _WAITING_STATUSES)).subquery()
+    group = (found.c.queue, found.c.agent, found.c.reason, found.c.limit)
+    number, oldest = sa.func.count().label("number"), sa.func.min(found.c.created_at).label("oldest")
+    groups = (
+        sa.select(*group, number, oldest).group_by(*group).order_by(number.desc(), oldest).limit(MAX_WAITING_GROUPS)
+    )
+    return tuple(
+        WaitingRuns(
+            queue=row.queue,
+            agent=row.agent or None,
+            count=row.number,
+            oldest_seconds=round(max(0.0, now - row.oldest), 1),
+            reason=row.reason,
+            limit=row.limit,
+        )
+        for row in connection.execute(groups)
+    )
+
+
+def _handed_on(connection: sa.Connection, matches: list[sa.ColumnElement[bool]]) -> tuple[HandedOnRun, ...]:
+    """Return the runs that wait because processes handed them on, oldest first."""
+    waits = sa.select(runs.c.no, runs.c.id, runs.c.refusals).where(
+        runs.c.refusals.is_not(None), runs.c.process.is_(None), *matches
+    )
+    found = sa.union_all(*(waits.where(has_status(status)) for status in _WAITING_STATUSES)).subquery()
+    rows = connection.execute(sa.select(found.c.id, found.c.refusals).order_by(found.c.no).limit(MAX_HANDED_ON))
+    return tuple(HandedOnRun(run_id=row.id, reasons=json.loads(row.refusals)) for row in rows)

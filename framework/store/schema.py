@@ -1,0 +1,412 @@
+"""Texts as columns contain them, the tables and their indexes, and INSERT statements with ON CONFLICT."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import sqlite
+
+from framework.store.types import SEARCHED_TEXTS
+from framework.types.report import Status
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql
+
+
+metadata = sa.MetaData()
+_Long = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+
+versions = sa.Table(
+    "agentsd_versions",
+    metadata,
+    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("applied_at", sa.Double, nullable=False),
+    sa.Column("min_version", sa.Integer),
+)
+"""One row per migration. `min_version` is the oldest schema version of code that may use the database after it."""
+
+conversations = sa.Table(
+    "agentsd_conversations",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("user_id", sa.Text),
+    sa.Column("tenant", sa.Text),
+    sa.Column("agent", sa.Text),
+    sa.Column("open_run", sa.Text),
+    sa.Column("turns", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("session", sa.Text, nullable=False, server_default="{}"),
+    sa.Column("summary", sa.Text),
+    sa.Column("summary_upto", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("updated_at", sa.Double, nullable=False),
+    sa.Column("expires_at", sa.Double, index=True),
+    sa.Column("forked_from", sa.Text),
+)
+"""One row per conversation. `id` contains the tenant and user: see `texts.conversation_key`.
+
+`forked_from` is the id of the conversation, of the same tenant and user, whose first turns were copied to this one.
+"""
+
+runs = sa.Table(
+    "agentsd_runs",
+    metadata,
+    sa.Column("no", _Long, primary_key=True, autoincrement=True),
+    sa.Column("id", sa.Text, nullable=False, unique=True),
+    sa.Column("conversation_id", sa.Text),
+    sa.Column("turn", sa.Integer),
+    sa.Column("user_id", sa.Text),
+    sa.Column("tenant", sa.Text),
+    sa.Column("agent", sa.Text, nullable=False),
+    sa.Column("generation", sa.Integer, nullable=False),
+    sa.Column("digest", sa.Text, nullable=False),
+    sa.Column("blueprint", sa.Text, nullable=False),
+    sa.Column("status", sa.Text, nullable=False, index=True),
+    sa.Column("finish_reason", sa.Text, nullable=False, server_default=""),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("owner", sa.Text),
+    sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("cancel_requested", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("steps", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("tokens", _Long, nullable=False, server_default="0"),
+    sa.Column("expires_at", sa.Double),
+    sa.Column("trace_id", sa.Text),
+    sa.Column("message", sa.Text, nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False, index=True),
+    sa.Column("updated_at", sa.Double, nullable=False),
+    sa.Column("ended_at", sa.Double, index=True),
+    sa.Column("input_tokens", _Long),
+    sa.Column("output_tokens", _Long),
+    sa.Column("cached_tokens", _Long),
+    sa.Column("cost_usd", sa.Double),
+    sa.Column("elapsed_ms", sa.Double),
+    sa.Column("tool_calls", sa.Integer),
+    sa.Column("unpriced_calls", sa.Integer),
+    sa.Column("model_uses", sa.Text),
+    sa.Column("head", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("request", sa.Text),
+    sa.Column("process", sa.Text),
+    sa.Column("priority", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("rank", sa.Double, nullable=False, server_default="0"),
+    sa.Column("queue", sa.Text),
+    sa.Column("ready", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("blocked_by", sa.Text),
+    sa.Column("refusals", sa.Text),
+    sa.Column("offered_at", sa.Double),
+    sa.Column("crashes", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("copied_from", sa.Text),
+    sa.Column("rating", sa.Text),
+    sa.Column("rating_comment", sa.Text),
+    sa.Column("rated_by", sa.Text),
+    sa.Column("rated_at", sa.Double),
+    sa.UniqueConstraint("conversation_id", "turn"),
+)
+"""One row per run. `head` is written once, `state` with every step. The other columns are used in queries.
+
+`request` is set while the run is queued. `turn` is set when it begins. The columns from `input_tokens` to `model_uses`
+are set while the run is paused, and once it has ended; see `run_figures`. `ended_at` is set from the end of the run
+until its data is pruned.
+
+`owner` is the name of the lease under which a run is held, and `process` the process that holds it: see `processes`.
+Both are null while no process holds the run.
+
+`ready` is set while a queued run can be claimed: it is the first of its conversation, no run of that is open, no
+process has claimed it, and no limit blocks it. `blocked_by` names the limit that does, as in `agent:support`. Ready
+runs are claimed in the order of `priority` (higher first), `rank` and `no`. `offered_at` is when the run was last
+offered, on the database's clock. `refusals` has the reasons of processes that could not execute the run, as JSON by the
+name of the process.
+
+`attempts` is how often the run was taken over since its last saved step, and `crashes` how many of the processes that
+ended in that time held no other run: only these ended because of it, as far as can be known.
+
+`copied_from` is the id of the run that a turn of a forked conversation is a copy of. The columns from `rating` to
+`rated_at` are a person's rating of the answer; they are null without one.
+"""
+
+
+processes = sa.Table(
+    "agentsd_processes",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("started_at", sa.Double, nullable=False),
+    sa.Column("seen_at", sa.Double, nullable=False),
+    sa.Column("lease_until", sa.Double, nullable=False),
+    sa.Column("lease_boot", sa.Double),
+    sa.Column("info", sa.Text, nullable=False, server_default="{}"),
+)
+"""One row per process that holds runs or reports itself. A run is held as long as the lease of its process is valid.
+
+The times are on the database's clock. `lease_boot`, for SQLite only, is on the machine's monotonic clock: processes of
+the boot that `id` names use it, because it does not depend on the time of day.
+"""
+
+slots = sa.Table(
+    "agentsd_slots",
+    metadata,
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("n", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("process", sa.Text),
+    sa.Column("run_id", sa.Text),
+    sqlite_with_rowid=False,
+)
+"""The slots of limits on runs in progress, such as those of an agent. A slot of a dead process is free."""
+
+
+def _run_table(name: str, *columns: sa.Column[Any]) -> sa.Table:
+    """Return a table of rows that belong to a run, stored in the order of their key."""
+    run = sa.Column("run_id", sa.Text, primary_key=True)
+    return sa.Table(name, metadata, run, *columns, sqlite_with_rowid=False)
+
+
+def _body() -> sa.Column[str]:
+    return sa.Column("body", sa.Text, nullable=False)
+
+
+def _number(name: str) -> sa.Column[int]:
+    return sa.Column(name, sa.Integer, primary_key=True, autoincrement=False)
+
+
+def _name(name: str) -> sa.Column[str]:
+    return sa.Column(name, sa.Text, primary_key=True)
+
+
+def _time(name: str) -> sa.Column[float]:
+    return sa.Column(name, sa.Double, nullable=False)
+
+
+messages = _run_table("agentsd_messages", _name("path"), _number("n"), _body())
+"""Messages of runs and sub-runs. A conversation consists of the root messages of its answered turns."""
+
+parts = _run_table("agentsd_parts", _name("path"), _name("kind"), _number("n"), _body())
+"""Everything else that a run needs to resume: calls with their results, the trace, plans, sub-runs."""
+
+events = _run_table("agentsd_events", _number("seq"), _time("at"), _body())
+
+decisions = _run_table(
+    "agentsd_decisions",
+    _name("confirmation_id"),
+    sa.Column("decision", sa.Text, nullable=False),
+    sa.Column("decided_by", sa.Text),
+    _time("decided_at"),
+)
+
+blueprints = sa.Table(
+    "agentsd_blueprints",
+    metadata,
+    _name("digest"),
+    sa.Column("files", sa.Text, nullable=False),
+    _time("created_at"),
+    sqlite_with_rowid=False,
+)
+
+spans = _run_table("agentsd_spans", _number("version"), _body())
+"""Spans of a run that ended before the write of this version, as a JSON list."""
+
+packed = _run_table("agentsd_packed", sa.Column("body", sa.LargeBinary, nullable=False))
+"""Compressed parts, events and spans of an ended run; see `packing`."""
+
+media = sa.Table(
+    "agentsd_media",
+    metadata,
+    sa.Column("digest", sa.Text, primary_key=True),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+    _time("used_at"),
+)
+"""Files in messages, each once. `used_at` is when a run last began to refer to the file."""
+
+run_media = _run_table("agentsd_run_media", _name("digest"))
+"""The files that a run's messages refer to. A file without a row here is deleted."""
+
+sa.Index("ix_agentsd_run_media_digest", run_media.c.digest)
+
+budget_counters = sa.Table(
+    "agentsd_budget_counters",
+    metadata,
+    _name("budget"),
+    _name("scope"),
+    _name("period"),
+    sa.Column("owner", sa.Text, index=True),
+    sa.Column("tokens", _Long, nullable=False),
+    sa.Column("cost_usd", sa.Double, nullable=False),
+    sa.Column("ends_at", sa.Double),
+    sqlite_with_rowid=False,
+)
+"""Use of shared budgets. `owner` is the conversation or run with which a row is deleted, `ends_at` its period's end."""
+
+idempotency_keys = sa.Table(
+    "agentsd_idempotency_keys",
+    metadata,
+    _name("key"),
+    sa.Column("digest", sa.Text, nullable=False),
+    sa.Column("run_id", sa.Text, nullable=False, index=True),
+    sa.Column("created_at", sa.Double, nullable=False, index=True),
+    sqlite_with_rowid=False,
+)
+"""Requests that were sent with an idempotency key. `key` is a digest of the key and its scope."""
+
+
+def has_status(status: Status) -> sa.ColumnElement[bool]:
+    """Return the condition that a run has a status. It is a literal, because partial indexes need one."""
+    return runs.c.status == sa.literal_column(f"'{status}'")
+
+
+def is_waiting(key: sa.ColumnElement[str] | str) -> sa.ColumnElement[bool]:
+    """Return the condition that a run waits in the queue of the conversation with this key."""
+    # The comparison of numbers makes SQLite choose the index of waiting runs, not that of the status.
+    return sa.and_(runs.c.conversation_id == key, runs.c.no > 0, has_status("queued"))
+
+
+def is_claimed_or_running() -> sa.ColumnElement[bool]:
+    """Return the condition that a process may hold a run. It is a literal, for the partial index of held runs."""
+    return runs.c.status.in_([sa.literal_column("'queued'"), sa.literal_column("'running'")])
+
+
+def is_next() -> sa.ColumnElement[bool]:
+    """Return the condition that a queued run is the first of its conversation, and no run of it is open.
+
+    Looked up for each run: PostgreSQL would read all open conversations to answer `NOT EXISTS` for one run.
+    """
+    other = runs.alias()
+    is_earlier = (other.c.conversation_id == runs.c.conversation_id, other.c.no < runs.c.no)
+    earlier = sa.select(other.c.no).where(*is_earlier, other.c.status == sa.literal_column("'queued'"))
+    opened = sa.select(conversations.c.open_run).where(conversations.c.id == runs.c.conversation_id)
+    looked_up = (one.limit(sa.literal_column("1")).correlate(runs).scalar_subquery() for one in (earlier, opened))
+    return sa.or_(runs.c.conversation_id.is_(None), sa.and_(*(one.is_(None) for one in looked_up)))
+
+
+def _partial_index(name: str, *keys: sa.ColumnElement[Any], where: sa.ColumnElement[bool]) -> sa.Index:
+    """Return an index of the rows that meet a condition."""
+    return sa.Index(name, *keys, sqlite_where=where, info={"where": where})
+
+
+def _index_of_bytes(name: str, column: sa.Column[Any]) -> sa.Index:
+    """Return an index for ranges of texts that are compared byte by byte, as SQLite does in any index."""
+    ops = {column.name: "text_pattern_ops"}
+    return sa.Index(name, column, info={"ops": ops}).ddl_if(dialect="postgresql")
+
+
+CLAIM_ORDER = (runs.c.priority.desc(), runs.c.rank, runs.c.no)
+"""The order in which ready runs are claimed."""
+RELEASED_ORDER = (runs.c.status, runs.c.process, runs.c.no)
+"""The order of released runs in their index. In another order, PostgreSQL would read all runs."""
+_INDEXES = (
+    _partial_index("ix_agentsd_runs_queued", runs.c.no, where=has_status("queued")),
+    _partial_index("ix_agentsd_runs_waiting", runs.c.conversation_id, runs.c.no, where=has_status("queued")),
+    _partial_index(
+        "ix_agentsd_runs_ready", runs.c.status, *CLAIM_ORDER, where=sa.and_(has_status("queued"), runs.c.ready)
+    ),
+    _partial_index(
+        "ix_agentsd_runs_held", runs.c.process, where=sa.and_(is_claimed_or_running(), runs.c.process.is_not(None))
+    ),
+    _partial_index(
+        "ix_agentsd_runs_released",
+        *RELEASED_ORDER,
+        where=sa.and_(has_status("running"), runs.c.process.is_(None)),
+    ),
+    _partial_index(
+        "ix_agentsd_runs_handed_on",
+        runs.c.status,
+        runs.c.offered_at,
+        where=sa.and_(has_status("queued"), runs.c.refusals.is_not(None)),
+    ),
+    _partial_index("ix_agentsd_runs_expiring", runs.c.status, runs.c.expires_at, where=has_status("paused")),
+    _partial_index(
+        "ix_agentsd_runs_of_tenants", runs.c.tenant, runs.c.priority, runs.c.rank, where=has_status("queued")
+    ),
+    _partial_index(
+        "ix_agentsd_runs_blocked",
+        runs.c.blocked_by,
+        *CLAIM_ORDER,
+        where=sa.and_(has_status("queued"), runs.c.blocked_by.is_not(None)),
+    ),
+    # For the keys that begin with the id of a conversation.
+    _index_of_bytes("ix_agentsd_conversations_of_owners", conversations.c.id),
+    _index_of_bytes("ix_agentsd_runs_of_conversations", runs.c.conversation_id),
+)
+"""Indexes of few rows. Some begin with the status, so that SQLite does not choose the index of all statuses instead.
+
+There is none on a column that each step changes: a step would then update all indexes of its row in PostgreSQL.
+"""
+
+
+def complete_for_postgresql() -> None:
+    """Give the indexes their options for PostgreSQL. SQLAlchemy loads its dialect for them, 40 ms that SQLite saves."""
+    for index in _INDEXES:
+        for name, value in index.info.items():
+            index.dialect_kwargs[f"postgresql_{name}"] = value
+
+
+def insert_into(table: sa.Table, dialect: sa.Dialect) -> sqlite.Insert | postgresql.Insert:
+    """Return an INSERT for SQLite or PostgreSQL. The dialect of PostgreSQL is imported for PostgreSQL only."""
+    if dialect.name == "sqlite":
+        return sqlite.insert(table)
+    from sqlalchemy.dialects.postgresql import insert
+
+    return insert(table)
+
+
+SEPARATOR = "\x1f"
+"""Ids, tenants and users are printable, so none contains this control character."""
+_NEXT = " "
+"""The character after the separator."""
+
+
+def storable(value: str) -> str:
+    """Replace characters that SQLite or PostgreSQL reject in text."""
+    return value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def to_sql_text(value: str | None) -> str | None:
+    """Return the value of a column that may be null, without characters that SQLite or PostgreSQL reject."""
+    return None if value is None else storable(value)
+
+
+def conversation_key(conversation_id: str, tenant: str | None, user: str | None) -> str:
+    """Return the text that identifies a conversation in the database: its id, and its tenant and user if it has them.
+
+    The number of separators tells which it has: 0 none, 1 a tenant, 2 both, 3 a user.
+    """
+    parts = [conversation_id, *(() if tenant is None else (tenant,))]
+    if user is not None:
+        parts += [user] if tenant is not None else ["", "", user]
+    return SEPARATOR.join(storable(part).replace(SEPARATOR, "\ufffd") for part in parts)
+
+
+def conversation_id_of(key: str) -> str:
+    """Return the id of a conversation from its key."""
+    return key.partition(SEPARATOR)[0]
+
+
+def id_in_key(column: sa.ColumnElement[str], dialect: str) -> sa.ColumnElement[str]:
+    """Return the expression of the id in a column with keys of conversations."""
+    if dialect == "postgresql":
+        return sa.func.split_part(column, SEPARATOR, 1)
+    return sa.func.substr(column, 1, sa.func.instr(column + SEPARATOR, SEPARATOR) - 1)
+
+
+def contains_text(text: str, *columns: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+    """Return the condition that a column contains a text, in any case."""
+    return sa.or_(*(column.icontains(storable(text), autoescape=True) for column in columns))
+
+
+def begins_with_key(column: sa.ColumnElement[str], key: str, dialect: str) -> sa.ColumnElement[bool]:
+    """Return the condition that a column contains a key of a conversation, or a longer one that begins with it."""
+    # Compared byte by byte: by the rules of a language, PostgreSQL would ignore the separator.
+    least, below = (">=", "<") if dialect == "sqlite" else ("~>=~", "~<~")
+    is_longer = sa.and_(column.op(least)(f"{key}{SEPARATOR}"), column.op(below)(f"{key}{_NEXT}"))
+    return sa.or_(column == key, is_longer)
+
+
+def said(text: str, dialect: str) -> sa.Select[tuple[str]]:
+    """Return the ids of the newest runs in which a message of the user or the model contains a text."""
+    body = messages.c.body
+    if dialect == "sqlite":  # a damaged row must not hide the others
+        content: Any = sa.case((sa.func.json_valid(body), sa.func.json_extract(body, "$.content")))
+    else:  # PostgreSQL cannot read the character U+0000 from JSON
+        content = sa.cast(sa.func.replace(body, "\\u0000", "\\ufffd"), sa.JSON)["content"].as_string()
+    newest = runs.c.no > sa.select(sa.func.max(runs.c.no) - SEARCHED_TEXTS).scalar_subquery()
+    found = sa.select(messages.c.run_id).join(runs, runs.c.id == messages.c.run_id)
+    is_said = (messages.c.path == "", ~body.startswith('{"role":"tool"'))
+    return found.where(newest, *is_said, contains_text(text, content))

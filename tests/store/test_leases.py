@@ -1,0 +1,130 @@
+"""Whether a run is held depends on its process, not on the time of day of the observer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework import ConversationBusy, RunBusy
+from framework.store.database import Database
+from framework.store.processes import RunLeases
+from framework.store.store import Store
+from framework.store.types import DEFAULT_LEASE_SECONDS, RunQuery
+from framework.types.messages import Message
+from framework.types.state import RunState
+from tests.support.cases import cases
+from tests.support.stored_runs import STORE, start_slow_run, start_slow_turn
+
+HOUR = 3600
+LINUX = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="start times and boots are read from /proc")
+
+
+class Ahead(Database):
+    """The database of a process whose clock is an hour ahead."""
+
+    @property
+    def now(self) -> sa.ColumnElement[float]:
+        return super().now + HOUR
+
+
+class Behind(Database):
+    """The database of a process whose clock is an hour behind."""
+
+    @property
+    def now(self) -> sa.ColumnElement[float]:
+        return super().now - HOUR
+
+
+async def observer(clock: type[Database], root: Path) -> Store:
+    return Store(await clock.open(STORE, root), DEFAULT_LEASE_SECONDS)
+
+
+@pytest.mark.parametrize("clock", [Ahead, Behind, Database])
+def test_a_live_process_keeps_its_run_at_any_time_of_day(tmp_path: Path, clock: type[Database]) -> None:
+    async def main() -> None:
+        with start_slow_turn(tmp_path) as process:
+            store = await observer(clock, tmp_path)
+            (info,) = await store.runs()
+            assert (info.held, info.orphaned) == (True, False)
+            with pytest.raises(RunBusy):
+                await store.take(await store.load_run(info.run_id), {})
+            with pytest.raises(ConversationBusy):
+                await store.delete_conversation("c1")
+            assert await store.request_cancel(info.run_id), "its process is asked to end it"
+            assert await asyncio.to_thread(process.wait, 20) == 130
+            assert (await store.load_run(info.run_id)).status == "cancelled"
+            await store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("clock", [Ahead, Behind, Database])
+def test_the_run_of_a_killed_process_is_released_immediately(tmp_path: Path, clock: type[Database]) -> None:
+    async def main() -> None:
+        with start_slow_run(tmp_path) as process:
+            store = await observer(clock, tmp_path)
+            process.kill()
+            process.wait()
+            (info,) = await store.runs(RunQuery(orphaned=True))
+            assert not await store.request_cancel(info.run_id)
+            await (await store.take(await store.load_run(info.run_id), {})).release()
+            await store.close()
+
+    asyncio.run(main())
+
+
+@LINUX
+def test_zombies_and_processes_whose_id_was_reused_are_dead() -> None:
+    ours = RunLeases(local=True)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        where, _, rest = RunLeases(local=True).new().name.rsplit("/", 2)
+        started = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[19]
+        name = f"{where}/{child.pid}:{started}/{rest}"
+        assert not ours.is_abandoned(name)
+        assert ours.is_abandoned(f"{where}/{child.pid}:{int(started) - 1}/{rest}"), "another process had this number"
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert ours.is_abandoned(name), "a zombie works on nothing"
+
+
+@LINUX
+@cases(200)
+@given(
+    where=st.sampled_from(["ours", "old", "elsewhere"]),
+    leased=st.booleans(),
+    left=st.floats(-100, 100).filter(lambda left: abs(left) > 1),
+)
+def test_the_time_of_day_is_used_only_for_unknown_processes(where: str, leased: bool, left: float) -> None:
+    ours, other = RunLeases(local=True), RunLeases(local=True).new().name
+    until = ours.boot_lease(0)
+    assert until is not None
+    names = {
+        "ours": (other, until + left),
+        "old": ("host pid:[4026531836]/1/0123456789abcdef.1", None),
+        "elsewhere": (f"host pid:[4026531836] {'0' * 8}/1:1/0123456789abcdef.1", until + left),
+    }
+    name, boot_lease = names[where]
+    assert ours.is_held(name, boot_lease, leased=leased) is (left > 0 if where == "ours" else leased)
+
+
+def test_a_live_process_without_heartbeat_eventually_loses_its_runs(tmp_path: Path) -> None:
+    async def main() -> None:
+        silent = await Store.open(STORE, tmp_path, lease_seconds=0.2)
+        other = await Store.open(STORE, tmp_path)
+        state = RunState(agent="one", messages=[Message(role="user", content="go")])
+        await silent.begin(state, None, None)
+        while not await other.runs(RunQuery(orphaned=True)):
+            pass
+        await other.take(await other.load_run(state.run_id), {})
+        await silent.close()
+        await other.close()
+
+    asyncio.run(main())
