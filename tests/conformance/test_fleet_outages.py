@@ -13,7 +13,7 @@ from examples.scale_demo.fleet import Fleet, Process, launch
 from examples.scale_demo.load import client_of, conversations
 from examples.scale_demo.postgres import Server, new_database, server
 from tests.support.cases import FACTOR
-from tests.support.fleets import PATIENCE, check, fleet_on
+from tests.support.fleets import PATIENCE, check, fleet_on, fork
 from tests.support.pgbouncer import pooled
 
 pytestmark = pytest.mark.timeout(4 * PATIENCE)
@@ -87,9 +87,9 @@ time.time = lambda: now() + 3600
 
 
 def launch_one_ahead(arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Process:
-    """Start `agentsd`; in the folder of worker-1, its clock is an hour ahead."""
+    """Start `agentsd`; in the folder of worker-1, its clock is an hour ahead, and that before its imports."""
     if folder.name != "worker-1":
-        return launch(arguments, folder, environment)
+        return fork(arguments, folder, environment)
     (folder / "clock").mkdir(exist_ok=True)
     (folder / "clock" / "sitecustomize.py").write_text(AN_HOUR_AHEAD, "utf-8")
     return launch(arguments, folder, {**environment, "PYTHONPATH": str(folder / "clock")})
@@ -102,7 +102,7 @@ def test_a_clock_that_is_wrong_by_an_hour_neither_takes_runs_nor_keeps_them(tmp_
         await fleet.ready()
         async with client_of(fleet.api.url) as client:
             for number, killed in enumerate(fleet.workers, 1):
-                load = conversations(8, 8, name=f"{killed.name}-", steps=12, model_seconds=0.4)
+                load = conversations(8, 8, name=f"{killed.name}-", steps=8, model_seconds=0.4)
                 await client.submit_all(load)
                 await until_acting(fleet, 8 * number, step=5)
                 acting = {(entry.run, entry.process) for entry in fleet.entries if entry.run.startswith(killed.name)}

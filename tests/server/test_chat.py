@@ -106,43 +106,41 @@ def test_a_paused_run_is_202_with_its_confirmations(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(
-    ("body", "param", "message"),
-    [
-        ({}, "message", "message is missing: send message, or messages that end with a user message"),
-        ({"message": " "}, "message", "the message is empty"),
-        ({"message": 3}, "message", "message: Input should be a valid string"),
-        ({"message": "x", "mesage": "y"}, "mesage", "unknown field 'mesage'"),
-        ({"message": "x", "agent": "c"}, "agent", "no agent named 'c'; there are: a, b"),
-        ({"message": "x", "max_tool_calls": 0}, "max_tool_calls", "greater than or equal to 1"),
-        ({"message": "x", "max_tool_calls": "1"}, "max_tool_calls", "valid integer"),
-        ({"message": "x", "agent": "a", "max_tool_calls": 99}, "max_tool_calls", "99 is above the limit of agent 'a'"),
-        ({"message": "x", "agent": "a", "max_tokens": 60_000}, "max_total_tokens", "at most 50000 is allowed"),
-        ({"message": "x", "max_tokens": 1, "max_total_tokens": 1}, "max_tokens", "the same limit: send one of them"),
-        ({"message": "x", "conversation_id": "a\nb"}, "conversation_id", "printable characters only"),
-        ({"message": "x", "conversation_id": "c" * 201}, "conversation_id", "at most 200 characters"),
-        ({"message": "x", "conversation_id": "c", "messages": []}, "messages", "exclude each other"),
-        ({"message": "x", "messages": [{"role": "robot", "content": "x"}]}, "messages", "messages: 0.role"),
-        ({"messages": [{"role": "assistant", "content": "x"}]}, "messages", "the last entry must be a user message"),
-        ({"message": "x", "agent": "a", "inputs": {"y": 1}}, "inputs", "unknown input 'y' of agent 'a'"),
-        ({"message": "x", "on_disconnect": "die"}, "on_disconnect", "'continue' or 'cancel'"),
-        ({"message": "x", "user": ""}, "user", "at least 1 character"),
-        ({"message": "x" * 1_000_001}, "message", "the message has 1000001 characters"),
-    ],
-)
-def test_an_invalid_request_names_the_field_and_starts_nothing(
-    tmp_path: Path, body: dict[str, Any], param: str, message: str
-) -> None:
+INVALID_BODIES: list[tuple[dict[str, Any], str, str]] = [
+    ({}, "message", "message is missing: send message, or messages that end with a user message"),
+    ({"message": " "}, "message", "the message is empty"),
+    ({"message": 3}, "message", "message: Input should be a valid string"),
+    ({"message": "x", "mesage": "y"}, "mesage", "unknown field 'mesage'"),
+    ({"message": "x", "agent": "c"}, "agent", "no agent named 'c'; there are: a, b"),
+    ({"message": "x", "max_tool_calls": 0}, "max_tool_calls", "greater than or equal to 1"),
+    ({"message": "x", "max_tool_calls": "1"}, "max_tool_calls", "valid integer"),
+    ({"message": "x", "agent": "a", "max_tool_calls": 99}, "max_tool_calls", "99 is above the limit of agent 'a'"),
+    ({"message": "x", "agent": "a", "max_tokens": 60_000}, "max_total_tokens", "at most 50000 is allowed"),
+    ({"message": "x", "max_tokens": 1, "max_total_tokens": 1}, "max_tokens", "the same limit: send one of them"),
+    ({"message": "x", "conversation_id": "a\nb"}, "conversation_id", "printable characters only"),
+    ({"message": "x", "conversation_id": "c" * 201}, "conversation_id", "at most 200 characters"),
+    ({"message": "x", "conversation_id": "c", "messages": []}, "messages", "exclude each other"),
+    ({"message": "x", "messages": [{"role": "robot", "content": "x"}]}, "messages", "messages: 0.role"),
+    ({"messages": [{"role": "assistant", "content": "x"}]}, "messages", "the last entry must be a user message"),
+    ({"message": "x", "agent": "a", "inputs": {"y": 1}}, "inputs", "unknown input 'y' of agent 'a'"),
+    ({"message": "x", "on_disconnect": "die"}, "on_disconnect", "'continue' or 'cancel'"),
+    ({"message": "x", "user": ""}, "user", "at least 1 character"),
+    ({"message": "x" * 1_000_001}, "message", "the message has 1000001 characters"),
+]
+
+
+def test_an_invalid_request_names_the_field_and_starts_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         async with client_of(two_agents(tmp_path), ScriptedModel()) as client:
-            for path in ("chat", "runs"):
-                if path == "runs" and "on_disconnect" in body:
-                    continue
-                error = await client.error("POST", path, 404 if param == "agent" else 400, json=body)
-                assert message in error["message"], error
-                assert error["param"] == param
-                assert error["type"] == ("not_found_error" if param == "agent" else "invalid_request_error")
-            assert await client.serving.runs() == []
+            for body, param, message in INVALID_BODIES:
+                for path in ("chat", "runs"):
+                    if path == "runs" and "on_disconnect" in body:
+                        continue
+                    error = await client.error("POST", path, 404 if param == "agent" else 400, json=body)
+                    assert message in error["message"], error
+                    assert error["param"] == param, body
+                    assert error["type"] == ("not_found_error" if param == "agent" else "invalid_request_error"), body
+                assert await client.serving.runs() == [], body
 
     asyncio.run(main())
 

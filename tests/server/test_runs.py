@@ -118,28 +118,26 @@ def test_ten_followers_receive_the_same_events(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(
-    ("headers", "query", "param"),
-    [
-        ({"last-event-id": "x"}, {}, "Last-Event-ID"),
-        ({"last-event-id": "-1"}, {}, "Last-Event-ID"),
-        ({"last-event-id": "9" * 30}, {}, "Last-Event-ID"),
-        ({"last-event-id": "²"}, {}, "Last-Event-ID"),
-        ({}, {"after": -1}, "after"),
-        ({}, {"after": "x"}, "after"),
-        ({}, {"wait": "maybe"}, "wait"),
-    ],
-)
-def test_an_invalid_position_is_400(
-    tmp_path: Path, headers: Mapping[str, str], query: Mapping[str, Any], param: str
-) -> None:
+INVALID_POSITIONS: list[tuple[Mapping[str, str], Mapping[str, Any], str]] = [
+    ({"last-event-id": "x"}, {}, "Last-Event-ID"),
+    ({"last-event-id": "-1"}, {}, "Last-Event-ID"),
+    ({"last-event-id": "9" * 30}, {}, "Last-Event-ID"),
+    ({"last-event-id": "²"}, {}, "Last-Event-ID"),
+    ({}, {"after": -1}, "after"),
+    ({}, {"after": "x"}, "after"),
+    ({}, {"wait": "maybe"}, "wait"),
+]
+
+
+def test_an_invalid_position_is_400(tmp_path: Path) -> None:
     async def main() -> None:
         async with client_of(project(tmp_path), ScriptedModel("hi")) as client:
             run_id = await submit(client)
             await finished(client, run_id)
-            raw = [(name, value.encode()) for name, value in headers.items()]
-            error = await client.error("GET", f"runs/{run_id}/events", 400, headers=raw, params=query)
-            assert error["param"] == param
+            for headers, query, param in INVALID_POSITIONS:
+                raw = [(name, value.encode()) for name, value in headers.items()]
+                error = await client.error("GET", f"runs/{run_id}/events", 400, headers=raw, params=query)
+                assert error["param"] == param, (headers, query)
 
     asyncio.run(main())
 
@@ -243,32 +241,30 @@ def test_a_stream_that_waits_continues_after_the_decision(tmp_path: Path) -> Non
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "message"),
-    [
-        ({}, 400, "decisions: Field required"),
-        ({"decisions": {}}, 400, "at least 1 item"),
-        ({"decisions": {"CALL": {"type": "maybe"}}}, 400, "decisions.CALL: "),
-        ({"decisions": {"CALL": {}}}, 400, "decisions.CALL: 'type' is missing"),
-        ({"decisions": {"CALL": {"type": "edit"}}}, 400, "decisions.CALL.edit.arguments: Field required"),
-        ({"decisions": {"CALL": {"type": "approve", "arguments": {}}}}, 400, "unknown field"),
-        ({"decisions": {"other": {"type": "approve"}}}, 400, "no pending decision other; pending: "),
-        ({"decisions": {str(n): {"type": "approve"} for n in range(101)}}, 400, "at most 100 items"),
-    ],
-)
-def test_an_invalid_decision_is_refused_and_the_run_stays_paused(
-    tmp_path: Path, body: dict[str, Any], status: int, message: str
-) -> None:
+INVALID_DECISIONS: list[tuple[dict[str, Any], int, str]] = [
+    ({}, 400, "decisions: Field required"),
+    ({"decisions": {}}, 400, "at least 1 item"),
+    ({"decisions": {"CALL": {"type": "maybe"}}}, 400, "decisions.CALL: "),
+    ({"decisions": {"CALL": {}}}, 400, "decisions.CALL: 'type' is missing"),
+    ({"decisions": {"CALL": {"type": "edit"}}}, 400, "decisions.CALL.edit.arguments: Field required"),
+    ({"decisions": {"CALL": {"type": "approve", "arguments": {}}}}, 400, "unknown field"),
+    ({"decisions": {"other": {"type": "approve"}}}, 400, "no pending decision other; pending: "),
+    ({"decisions": {str(n): {"type": "approve"} for n in range(101)}}, 400, "at most 100 items"),
+]
+
+
+def test_an_invalid_decision_is_refused_and_the_run_stays_paused(tmp_path: Path) -> None:
     async def main() -> None:
         gate = Gate()
         async with client_of(project(tmp_path), ScriptedModel(calls(("pay", {}))), gate) as client:
             run_id, confirmation = await paused(client)
-            decisions = {key.replace("CALL", confirmation): one for key, one in body.get("decisions", {}).items()}
-            sent = {"decisions": decisions} if "decisions" in body else {}
-            error = await client.error("POST", f"runs/{run_id}/decisions", status, json=sent)
-            assert message.replace("CALL", confirmation) in error["message"]
-            assert (await client.get(f"runs/{run_id}"))["status"] == "paused"
-            assert gate.paid == 0
+            for body, status, message in INVALID_DECISIONS:
+                decisions = {key.replace("CALL", confirmation): one for key, one in body.get("decisions", {}).items()}
+                sent = {"decisions": decisions} if "decisions" in body else {}
+                error = await client.error("POST", f"runs/{run_id}/decisions", status, json=sent)
+                assert message.replace("CALL", confirmation) in error["message"], body
+                assert (await client.get(f"runs/{run_id}"))["status"] == "paused", body
+                assert gate.paid == 0, body
 
     asyncio.run(main())
 
@@ -445,23 +441,23 @@ def test_runs_are_listed_with_filters_and_pages(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(
-    ("path", "param", "message"),
-    [
-        ("runs?limit=0", "limit", "greater than or equal to 1"),
-        ("runs?limit=101", "limit", "less than or equal to 100"),
-        ("runs?status=lost", "status.0", "Input should be 'queued'"),
-        ("runs?before=run_nothing", "before", "run_nothing"),
-        ("runs?conversation_id=%00", "conversation_id", "printable characters only"),
-        ("conversations?cursor=x", "cursor", "begin again without it"),
-    ],
-)
-def test_an_invalid_filter_is_400(tmp_path: Path, path: str, param: str, message: str) -> None:
+INVALID_FILTERS: list[tuple[str, str, str]] = [
+    ("runs?limit=0", "limit", "greater than or equal to 1"),
+    ("runs?limit=101", "limit", "less than or equal to 100"),
+    ("runs?status=lost", "status.0", "Input should be 'queued'"),
+    ("runs?before=run_nothing", "before", "run_nothing"),
+    ("runs?conversation_id=%00", "conversation_id", "printable characters only"),
+    ("conversations?cursor=x", "cursor", "begin again without it"),
+]
+
+
+def test_an_invalid_filter_is_400(tmp_path: Path) -> None:
     async def main() -> None:
         async with client_of(project(tmp_path), ScriptedModel()) as client:
-            error = await client.error("GET", path, 400)
-            assert message in error["message"]
-            assert error["param"] == param
+            for path, param, message in INVALID_FILTERS:
+                error = await client.error("GET", path, 400)
+                assert message in error["message"], path
+                assert error["param"] == param, path
 
     asyncio.run(main())
 
@@ -577,25 +573,25 @@ def test_lists_are_filtered_by_files_text_and_time(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(
-    ("query", "message"),
-    [
-        ({"generation": "new"}, "generation: .*valid integer"),
-        ({"generation": 0}, "generation: .*greater than or equal to 1"),
-        ({"since": "yesterday"}, "since: .*valid datetime"),
-        ({"since": "2026-11-23T00:00:00"}, "since: .*timezone"),
-        ({"text": ""}, "text: .*at least 1 character"),
-        ({"text": "x" * 201}, "text: .*at most 200 characters"),
-        ({"text": "\x00"}, "text: .*printable characters only"),
-        ({"digest": "a\nb"}, "digest: .*printable characters only"),
-        ({"status": "done"}, "status.*'completed'"),
-    ],
-)
-def test_a_wrong_filter_is_refused(tmp_path: Path, query: Mapping[str, Any], message: str) -> None:
+WRONG_FILTERS: list[tuple[Mapping[str, Any], str]] = [
+    ({"generation": "new"}, "generation: .*valid integer"),
+    ({"generation": 0}, "generation: .*greater than or equal to 1"),
+    ({"since": "yesterday"}, "since: .*valid datetime"),
+    ({"since": "2026-11-23T00:00:00"}, "since: .*timezone"),
+    ({"text": ""}, "text: .*at least 1 character"),
+    ({"text": "x" * 201}, "text: .*at most 200 characters"),
+    ({"text": "\x00"}, "text: .*printable characters only"),
+    ({"digest": "a\nb"}, "digest: .*printable characters only"),
+    ({"status": "done"}, "status.*'completed'"),
+]
+
+
+def test_a_wrong_filter_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
         async with client_of(project(tmp_path)) as client:
-            error = await client.error("GET", "runs", 400, params=query)
-            assert re.search(message, error["message"]), error
+            for query, message in WRONG_FILTERS:
+                error = await client.error("GET", "runs", 400, params=query)
+                assert re.search(message, error["message"]), (query, error)
 
     asyncio.run(main())
 

@@ -33,7 +33,7 @@ async def asked(root: Path, identity: Identity, stored: list[UsedRun], *queries:
     async with Runtime.open(root, store=MemoryStore(clock=MovableClock()), watch=False) as runtime:
         await add_runs(runtime.store, stored)
         app = FastAPI()
-        app.include_router(router(runtime, identify=lambda _: identity))
+        app.router.routes.extend(router(runtime, identify=lambda _: identity).routes)  # cheaper than `include_router`
         transport = httpx2.ASGITransport(app, client=("192.0.2.7", 1))
         async with httpx2.AsyncClient(transport=transport, base_url="http://test") as http:
             responses = [await http.get("/agent/usage", params=query) for query in queries]
@@ -58,7 +58,7 @@ runs = st.builds(
 )
 
 
-@cases(20)
+@cases(8)
 @given(identity=identities, stored=st.lists(runs, max_size=10), user=st.sampled_from([None, "bob"]))
 def test_a_key_gets_figures_of_its_own_runs_only(
     tmp_path_factory: pytest.TempPathFactory, identity: Identity, stored: list[UsedRun], user: str | None
@@ -99,27 +99,27 @@ def test_the_period_is_by_default_the_last_30_days_and_its_step_fits(tmp_path: P
     assert (days["total"]["cost_usd"], days["total"]["latency"]["p50_ms"]) == (0.0, None)
 
 
-@pytest.mark.parametrize(
-    ("query", "param", "message"),
-    [
-        ({"since": UNTIL, "until": SINCE}, "since", "the period must begin before it ends"),
-        ({"since": "2999-01-01T00:00:00Z"}, "since", "the period must begin before it ends"),
-        ({"since": "0001-01-01T00:00:00Z"}, "since", "0001-01-01T00:00:00+00:00 is not between 1971 and 9998"),
-        ({"until": "9999-12-31T23:59:59-14:00"}, "until", "is not between 1971 and 9998"),
-        ({"since": "2026-10-24T00:00:00"}, "since", "timezone"),
-        ({"since": "yesterday"}, "since", "datetime"),
-        ({"since": "2020-01-01T00:00:00Z", "until": UNTIL, "step": "1h"}, "step", "more than 1000 steps of 1h"),
-        ({"since": "1980-01-01T00:00:00Z", "until": UNTIL}, "step", "choose a longer step, or a later since"),
-        ({"tz": "Mars/Olympus"}, "tz", "unknown time zone 'Mars/Olympus'; use a name such as Europe/Berlin"),
-        ({"tz": "America"}, "tz", "unknown time zone 'America'"),
-        ({"tz": "../../etc/passwd"}, "tz", "unknown time zone"),
-        ({"tz": "x" * 150}, "tz", "unknown time zone"),
-        ({"tz": "a\x00b"}, "tz", "must contain printable characters only"),
-        ({"by": "colour"}, "by", "'agent', 'model', 'generation', 'user' or 'status'"),
-        ({"step": "5m"}, "step", "'1h', '3h' or '1d'"),
-    ],
-)
-def test_invalid_queries_name_the_parameter(tmp_path: Path, query: Mapping[str, str], param: str, message: str) -> None:
-    ((status, body),) = asyncio.run(asked(tmp_path, Identity("key"), [], query))
-    assert (status, body["error"]["param"]) == (400, param), body
-    assert message in body["error"]["message"]
+INVALID: list[tuple[Mapping[str, str], str, str]] = [
+    ({"since": UNTIL, "until": SINCE}, "since", "the period must begin before it ends"),
+    ({"since": "2999-01-01T00:00:00Z"}, "since", "the period must begin before it ends"),
+    ({"since": "0001-01-01T00:00:00Z"}, "since", "0001-01-01T00:00:00+00:00 is not between 1971 and 9998"),
+    ({"until": "9999-12-31T23:59:59-14:00"}, "until", "is not between 1971 and 9998"),
+    ({"since": "2026-10-24T00:00:00"}, "since", "timezone"),
+    ({"since": "yesterday"}, "since", "datetime"),
+    ({"since": "2020-01-01T00:00:00Z", "until": UNTIL, "step": "1h"}, "step", "more than 1000 steps of 1h"),
+    ({"since": "1980-01-01T00:00:00Z", "until": UNTIL}, "step", "choose a longer step, or a later since"),
+    ({"tz": "Mars/Olympus"}, "tz", "unknown time zone 'Mars/Olympus'; use a name such as Europe/Berlin"),
+    ({"tz": "America"}, "tz", "unknown time zone 'America'"),
+    ({"tz": "../../etc/passwd"}, "tz", "unknown time zone"),
+    ({"tz": "x" * 150}, "tz", "unknown time zone"),
+    ({"tz": "a\x00b"}, "tz", "must contain printable characters only"),
+    ({"by": "colour"}, "by", "'agent', 'model', 'generation', 'user' or 'status'"),
+    ({"step": "5m"}, "step", "'1h', '3h' or '1d'"),
+]
+
+
+def test_invalid_queries_name_the_parameter(tmp_path: Path) -> None:
+    found = asyncio.run(asked(tmp_path, Identity("key"), [], *(query for query, _, _ in INVALID)))
+    for (query, param, message), (status, body) in zip(INVALID, found, strict=True):
+        assert (status, body["error"]["param"]) == (400, param), (query, body)
+        assert message in body["error"]["message"], query

@@ -34,7 +34,7 @@ Json = st.recursive(
 Arguments = st.dictionaries(st.text(max_size=3), Json, max_size=3)
 
 
-@cases(200)
+@cases(60)
 @given(one=Arguments, other=Arguments | st.sampled_from([{"n": 1}, {"n": True}, {"n": 1.0}, {"n": "1"}, {"n": 2**70}]))
 def test_calls_share_a_repetition_key_if_and_only_if_they_are_equal(one: Any, other: Any) -> None:
     keys = [repetition_key("pay", arguments) for arguments in (one, other, dict(reversed(one.items())))]

@@ -29,7 +29,7 @@ def is_accepted(text: str, max_values: int) -> bool:
     return True
 
 
-@cases(300)
+@cases(80)
 @given(VALUES, st.integers(1, 40), st.booleans(), st.sampled_from([None, 1]))
 def test_the_values_of_a_text_are_counted_exactly(value: Any, most: int, ascii_only: bool, indent: int | None) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only, indent=indent)

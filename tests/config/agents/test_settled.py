@@ -71,7 +71,7 @@ def visible(generation: Generation) -> object:
     return list(agents.items()), rest, dict(generation.files), generation.digest, generation.rejection
 
 
-@cases(60)
+@cases(50)
 @given(edits=st.lists(EDITS, min_size=1, max_size=8), live=st.lists(st.booleans(), min_size=8, max_size=8))
 def test_the_result_equals_linking_all_agents(edits: list[dict[str, str | None]], live: list[bool]) -> None:
     """Also if some of the generations are not published, and the next one is built from an earlier one."""

@@ -220,7 +220,7 @@ def seen_since(disk: Disk, name: str, text: bytes | None, until: float) -> float
 
 
 @given(EDITS | BURST | st.tuples(EDITS, BURST, EDITS).map(lambda parts: [*parts[0], *parts[1], *parts[2]]))
-@cases(80)
+@cases(60)
 def test_grace_periods_hold_for_any_sequence_of_edits(
     edits: list[Edit],
 ) -> None:

@@ -890,7 +890,7 @@ DELETE_STEP = st.tuples(st.just("delete"), st.sampled_from(FILES), st.just(0))
 BAD_TEXTS = (BAD, one("x", executor="nope"), "version: 1\n")
 
 
-@cases(40)
+@cases(15)
 @given(batches=st.lists(st.lists(GOOD_STEP | BAD_STEP | DELETE_STEP, max_size=4), max_size=8))
 @example(batches=[[("good", "a", 0)], [("bad", "a", 1)], [("delete", "a", 0)], [("bad", "a", 0)], [("good", "a", 0)]])
 def test_the_last_good_version_of_every_file_is_live(batches: list[list[tuple[str, str, int]]]) -> None:

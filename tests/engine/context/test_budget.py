@@ -490,7 +490,7 @@ def test_a_parents_timeout_applies_to_its_sub_agent(tmp_path: Path) -> None:
 # --- any limits at all
 
 
-@cases(40)
+@cases(20)
 @given(
     steps=st.integers(1, 8),
     allowed=st.integers(1, 12),

@@ -123,7 +123,7 @@ STEPS = st.lists(
 )
 
 
-@cases(300)
+@cases(100)
 @given(STEPS, st.booleans())
 def test_each_reader_gets_each_numbered_event_once_and_the_whole_text(steps: list[tuple], keep: bool) -> None:  # type: ignore[type-arg]  # steps of four forms
     async def main() -> None:

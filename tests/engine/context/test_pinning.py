@@ -314,7 +314,7 @@ LIMITS = st.builds(
 )
 
 
-@cases(200)
+@cases(100)
 @given(own=LIMITS, pinned=LIMITS, live=LIMITS)
 def test_limits_are_only_lowered_and_only_where_an_edit_lowered_them(own: Limits, pinned: Limits, live: Limits) -> None:
     result = with_lowered_limits(own, pinned, live)

@@ -211,7 +211,7 @@ FILLED = partial(st.lists, min_size=1)
 """A condition matches a list if it matches an item, so it never matches an empty list."""
 
 
-@cases(100)
+@cases(50)
 @given(value=st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(), FILLED))
 @example(value=float("inf"))
 def test_every_json_value_is_above_a_bound_below_it_or_not_comparable(value: object) -> None:
@@ -372,7 +372,7 @@ def test_a_tightened_parent_restricts_the_sub_agents_of_runs_in_progress() -> No
 # --- any rules at all
 
 
-@cases(60)
+@cases(40)
 @given(rules=RULES, tools=TOOLS, order=ORDER)
 def test_the_verdict_is_that_of_the_strictest_matching_rule(rules: Rules, tools: list[Tool], order: str) -> None:
     of = rules.agent(tools)
@@ -381,7 +381,7 @@ def test_the_verdict_is_that_of_the_strictest_matching_rule(rules: Rules, tools:
         assert agent_verdict(of, candidate, {"order": order}).kind == rules.expected(candidate, order)
 
 
-@cases(60)
+@cases(40)
 @given(rules=RULES, tools=TOOLS, order=ORDER)
 def test_a_tool_that_is_always_denied_is_never_offered(rules: Rules, tools: list[Tool], order: str) -> None:
     of = rules.agent(tools)
@@ -400,7 +400,7 @@ def test_a_tool_that_is_always_denied_is_never_offered(rules: Rules, tools: list
 STRICTNESS = ("allow", "ask", "deny")
 
 
-@cases(40)
+@cases(25)
 @given(began=RULES, live=RULES, parents=st.lists(RULES, max_size=2), tools=TOOLS, order=ORDER)
 def test_additional_agents_can_only_make_a_verdict_stricter(
     began: Rules, live: Rules, parents: list[Rules], tools: list[Tool], order: str
@@ -455,7 +455,7 @@ def project_of(of: Agent) -> Iterator[Path]:
 
 
 @pytest.mark.hostile(6)
-@cases(30)
+@cases(15)
 @given(rules=RULES, tools=TOOLS, order=ORDER)
 def test_exactly_the_calls_that_the_policy_allows_are_executed(rules: Rules, tools: list[Tool], order: str) -> None:
     of, till = rules.agent(tools), Till()

@@ -82,7 +82,7 @@ def test_without_guidance_the_system_prompt_is_the_bytes_of_its_file(
     assert [[system.encode() for system in systems] for systems in requests] == [[on_disk]] * 2
 
 
-@cases(20)
+@cases(10)
 @given(text=st.text(st.characters(codec="utf-8", exclude_characters="{"), min_size=1, max_size=80).filter(str.strip))
 def test_without_guidance_any_prompt_reaches_the_model_unchanged(
     tmp_path_factory: pytest.TempPathFactory, text: str

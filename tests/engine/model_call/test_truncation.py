@@ -127,7 +127,7 @@ def test_a_cut_answer_is_continued_and_joined(form: Format, stream: bool, tmp_pa
         assert texts(received) == {done.message_id: "One, two and three."}
 
 
-@cases(30)
+@cases(15)
 @given(
     parts=st.lists(st.text(st.characters(codec="utf-8", exclude_characters="…<[◁"), min_size=1), min_size=1, max_size=4)
 )

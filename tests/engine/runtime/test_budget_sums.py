@@ -69,7 +69,7 @@ def used_by_leaves(state: RunState) -> float:
     return sum((one.usage.cost_usd or 0) for one in state.with_sub_runs() if one.agent == "leaf")
 
 
-@cases(25)
+@cases(12)
 @given(
     scripts=st.lists(worlds.turns_of(2), min_size=1, max_size=4),
     costs=COSTS,
@@ -111,7 +111,7 @@ def test_counters_are_the_sum_of_all_runs_and_exceed_a_limit_by_one_call_each(
     asyncio.run(main())
 
 
-@cases(40)
+@cases(15)
 @given(turns=worlds.turns_of(2), costs=COSTS, saves=st.integers(1, 40), faults=st.lists(st.booleans(), max_size=3))
 def test_counters_equal_the_usage_of_a_run_that_was_resumed_after_a_crash_at_any_write(
     nested: Path, turns: Turns, costs: list[int], saves: int, faults: list[bool]

@@ -83,7 +83,7 @@ def _in_flight(state: RunState) -> Iterator[str]:
         yield from _in_flight(child)
 
 
-@cases(50)
+@cases(20)
 @given(turns=turns_of(2), saves=st.integers(0, 40))
 def test_after_a_crash_only_calls_in_flight_can_repeat(trusting: Path, turns: Turns, saves: int) -> None:
     world = World(turns)
@@ -96,7 +96,7 @@ def test_after_a_crash_only_calls_in_flight_can_repeat(trusting: Path, turns: Tu
     assert not repeated & aftermath.finished, "a result is persisted before its event is emitted"
 
 
-@cases(25)
+@cases(12)
 @given(turns=turns_of(2), saves=st.integers(0, 40), faults=st.lists(st.booleans(), max_size=4))
 def test_a_retried_model_call_repeats_no_tool_call_with_or_without_a_crash(
     trusting: Path, turns: Turns, saves: int, faults: list[bool]
@@ -109,7 +109,7 @@ def test_a_retried_model_call_repeats_no_tool_call_with_or_without_a_crash(
     assert {name for name, times in world.ran.items() if times > 1} <= aftermath.in_flight
 
 
-@cases(50)
+@cases(20)
 @given(turns=turns_of(2), saves=st.integers(0, 40))
 def test_a_call_that_may_have_taken_effect_is_not_repeated_without_approval(
     trusting: Path, turns: Turns, saves: int
@@ -149,7 +149,7 @@ async def statuses_of_calls(root: Path, world: World, saves: int) -> dict[tuple[
     return found
 
 
-@cases(40)
+@cases(15)
 @given(turns=turns_of(2), saves=st.integers(1, 40), asks=st.booleans())
 def test_each_call_is_pending_before_it_runs_and_ends_once_across_pauses_and_a_crash(
     asking: Path, trusting: Path, turns: Turns, saves: int, *, asks: bool

@@ -71,7 +71,7 @@ def test_siblings_of_a_call_that_needs_approval_finish_before_the_pause(asking: 
     asyncio.run(main())
 
 
-@cases(30)
+@cases(10)
 @given(turns=turns_of(2))
 def test_a_run_with_pauses_does_the_same_work_as_one_without(asking: Path, trusting: Path, turns: Turns) -> None:
     chopped, whole = World(turns), World(turns)
@@ -90,7 +90,7 @@ def test_a_run_with_pauses_does_the_same_work_as_one_without(asking: Path, trust
 DECISIONS: st.SearchStrategy[Decision] = st.sampled_from([Approve(), Reject(reason="no"), Respond(text="by hand")])
 
 
-@cases(30)
+@cases(12)
 @given(data=st.data(), turns=turns_of(1))
 def test_every_call_is_decided_once_for_any_decisions_in_any_number_of_rounds(
     asking: Path, data: st.DataObject, turns: Turns
