@@ -344,7 +344,7 @@ VALUES = st.one_of(
 )
 
 
-@cases(400)
+@cases(100)
 @given(st.data())
 def test_schema_and_loader_accept_the_same_files(draw: st.DataObject) -> None:
     data = deepcopy(draw.draw(st.sampled_from([WHOLE, OLDER])))

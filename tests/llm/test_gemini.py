@@ -273,7 +273,7 @@ VALUES = st.recursive(
 
 
 @given(SCHEMAS, VALUES)
-@cases(200)
+@cases(50)
 def test_a_sent_schema_accepts_all_valid_arguments(schema: Any, value: Any) -> None:
     definitions = {"leaf": {"type": "integer", "multipleOf": 5}}
     whole = {"type": "object", "properties": {"value": schema}, "$defs": definitions}

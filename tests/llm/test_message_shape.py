@@ -127,7 +127,7 @@ def test_no_text_of_a_user_or_a_tool_passes_for_a_notice(text: str) -> None:
 
 
 @given(st.data())
-@cases(200)
+@cases(60)
 def test_a_conversation_that_changes_has_the_form_of_a_new_one(data: st.DataObject) -> None:
     shape, messages = ConversationShape(), data.draw(conversations())
     for _ in range(data.draw(st.integers(1, 8))):

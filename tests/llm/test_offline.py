@@ -455,7 +455,7 @@ TEXTS = st.one_of(st.text(max_size=80), st.lists(WORDS, max_size=12).map(" ".joi
     st.lists(st.sampled_from((*BUILT_IN, *UNKNOWN)), unique_by=lambda tool: tool.name),
     st.lists(TEXTS, max_size=3),
 )
-@cases(150)
+@cases(50)
 def test_any_text_is_answered_or_calls_offered_tools_with_valid_arguments(
     text: str, tools: list[Tool], results: list[str]
 ) -> None:

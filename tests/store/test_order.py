@@ -144,7 +144,7 @@ async def check_order(data: st.DataObject, live: Store, mortal: Store | None) ->
     await world.finish()
 
 
-@cases(60)
+@cases(20)
 @given(data=st.data())
 def test_runs_in_memory_begin_by_conversation_priority_and_age(data: st.DataObject) -> None:
     with_store(lambda store: check_order(data, store, None), None)
@@ -195,7 +195,7 @@ async def check_turns(data: st.DataObject, store: Store) -> None:
         pass
 
 
-@cases(25)
+@cases(12)
 @given(data=st.data())
 def test_tenants_take_turns_in_memory(data: st.DataObject) -> None:
     with_store(lambda store: check_turns(data, store), None)

@@ -71,7 +71,7 @@ async def check(store: Store, stored: list[UsedRun], query: RunQuery, period: Pe
                 assert sum(one.counts.tokens for one in group.steps) == group.figures.counts.tokens
 
 
-@cases(40)
+@cases(15)
 @given(stored=st.lists(runs, max_size=12), query=queries, period=periods)
 def test_a_store_in_memory_counts_what_is_there(stored: list[UsedRun], query: RunQuery, period: Period) -> None:
     async def main() -> None:
@@ -82,7 +82,7 @@ def test_a_store_in_memory_counts_what_is_there(stored: list[UsedRun], query: Ru
     asyncio.run(main())
 
 
-@cases(12)
+@cases(4)
 @given(stored=st.lists(runs, max_size=12), asked=st.lists(st.tuples(queries, periods), min_size=1, max_size=4))
 def test_sqlite_counts_what_is_there(
     tmp_path_factory: pytest.TempPathFactory, stored: list[UsedRun], asked: list[tuple[RunQuery, Period]]
@@ -90,7 +90,7 @@ def test_sqlite_counts_what_is_there(
     asyncio.run(_check_url(f"sqlite:///{tmp_path_factory.mktemp('usage')}/state.db", stored, asked))
 
 
-@cases(6)
+@cases(4)
 @given(stored=st.lists(runs, max_size=12), asked=st.lists(st.tuples(queries, periods), min_size=1, max_size=4))
 def test_postgresql_counts_what_is_there(
     postgres: str, stored: list[UsedRun], asked: list[tuple[RunQuery, Period]]

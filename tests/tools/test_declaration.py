@@ -299,7 +299,7 @@ def plugins(draw: st.DrawFn) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-@cases(150)
+@cases(30)
 @given(source=plugins())
 def test_other_files_take_effect_next_to_any_plugin_file(source: bytes) -> None:
     generation = build_generation({"plugins/bad.py": source})
@@ -312,7 +312,7 @@ def test_other_files_take_effect_next_to_any_plugin_file(source: bytes) -> None:
         assert found.name == "good.ping" or not found.name.startswith("good.")
 
 
-@cases(100)
+@cases(30)
 @given(
     source=st.binary(max_size=200)
     | st.text(max_size=100).map(lambda text: f"version: 1\nname: {text}".encode("utf-8", "replace"))

@@ -176,7 +176,7 @@ def renders(sources: dict[str, str], given_names: set[str], switches: list[str])
     return True
 
 
-@cases(80)
+@cases(50)
 @given(source=pieces(), included=pieces(), given_names=st.sets(NAMES))
 def test_templates_that_always_render_are_accepted(source: str, included: str, given_names: set[str]) -> None:
     number = count()

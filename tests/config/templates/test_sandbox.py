@@ -219,7 +219,7 @@ _PIECES = st.recursive(
 )
 
 
-@cases(150)
+@cases(50)
 @given(
     source=st.lists(_PIECES, min_size=1, max_size=4).map("".join),
     text=st.text("abc <&é\n", max_size=12),

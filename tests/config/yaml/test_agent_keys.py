@@ -51,7 +51,7 @@ def test_a_file_means_the_same_in_both_spellings(wish: Wish, tools: list[Any], o
 
 
 @given(WISHES, WISHES, TOOLS, ORDER)
-@cases(60)
+@cases(40)
 def test_an_invalid_file_restricts_in_both_spellings(before: Wish, after: Wish, tools: list[Any], order: str) -> None:
     last_good = compiled(before.text(before.new()), tools)
     live: list[Agent] = []

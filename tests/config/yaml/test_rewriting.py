@@ -113,7 +113,7 @@ def test_what_cannot_be_rewritten_without_loss_stays(before: str, after: str) ->
 
 
 @given(WISHES)
-@cases(60)
+@cases(40)
 def test_a_rewritten_file_means_the_same(wish: Wish) -> None:
     before = wish.text(wish.old())
     after = rewrite_agent("agents.d/clerk.yaml", before.encode()).decode()

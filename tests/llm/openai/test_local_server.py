@@ -131,7 +131,7 @@ JUNK = st.recursive(
 )
 
 
-@cases(300)
+@cases(100)
 @given(pages=st.dictionaries(st.sampled_from([*LLAMA_CPP, *LM_STUDIO, *OLDER_LM_STUDIO, *OLLAMA]), JUNK))
 def test_answers_that_make_no_sense_say_nothing(pages: Pages) -> None:
     can = found(pages)

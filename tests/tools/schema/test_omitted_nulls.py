@@ -92,7 +92,7 @@ def normalized(value: Any) -> Any:
     return [normalized(item) for item in value] if isinstance(value, list) else value
 
 
-@cases(300)
+@cases(100)
 @given(st.data())
 def test_exactly_the_nulls_of_optional_arguments_that_must_not_be_null_are_omitted(data: st.DataObject) -> None:
     schema = data.draw(OBJECTS)
