@@ -9,8 +9,8 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,7 @@ from playwright.async_api import (
     Playwright,
     Request,
     Response,
+    WebError,
     async_playwright,
     expect,
 )
@@ -120,11 +121,11 @@ async def open_page(
     key: str | None = None,
     allowed: Sequence[str] = (),
 ) -> AsyncIterator[Page]:
-    """Open the console at a path such as `#/runs` in a new browser profile.
+    """Open the console at a path such as `#/runs` in a tab whose server has stored nothing in this browser.
 
     At the end, the test fails if anything went wrong in this page or in another tab of `page.context`: an error in the
     browser's console, an exception, a violation of the content security policy, an asset that is missing, a request
-    to another host or with a key in its URL.
+    to another host or with a key in its URL. The profile is used again by later tests, without what was stored in it.
 
     Args:
         server: the server.
@@ -136,29 +137,36 @@ async def open_page(
         key: the key, as if it had been entered before.
         allowed: patterns of errors that the test provokes, such as `status of 409`.
     """
-    connected = await _BROWSER.connected()
-    context = await connected.new_context(
-        viewport={"width": width, "height": height},
-        color_scheme="dark" if dark else "light",
-        locale={"en": "en-US", "zh": "zh-CN"}[language],
-        timezone_id="UTC",
-        has_touch=width < 760,
-    )
-    context.set_default_timeout(PATIENCE * 1000)
-    expect.set_options(timeout=PATIENCE * 1000)
+    context = await _BROWSER.profile(language, touch=width < 760)
     errors = _Errors(urlsplit(server.url).netloc, key, allowed)
-    errors.watch(context)
-    await context.add_init_script(_REPORT_VIOLATIONS)
-    if key:
-        stored = f"localStorage.setItem('agentsd.key', {json.dumps(key)})"
-        await context.add_init_script(f"if (location.protocol === 'http:') {stored}")
-    try:
-        page = await context.new_page()
-        await page.goto(f"{server.url}/{path}")
-        yield page
-    finally:
-        await context.close()
+    with errors.watching(context):
+        try:
+            page = await context.new_page()
+            await page.set_viewport_size({"width": width, "height": height})
+            await page.emulate_media(color_scheme="dark" if dark else "light")
+            if key:
+                stored = f"localStorage.setItem('agentsd.key', {json.dumps(key)})"
+                await page.add_init_script(f"if (location.protocol === 'http:') {stored}")
+            await page.goto(f"{server.url}/{path}")
+            yield page
+            await _empty(context, page, server.url)
+        except BaseException:
+            await _BROWSER.forget(context)
+            raise
     assert errors.found == [], "\n".join(errors.found)
+
+
+async def _empty(context: BrowserContext, page: Page, url: str) -> None:
+    """Close the tabs of a profile, and delete what a server has stored in it: the next server may get the same port."""
+    for tab in context.pages:
+        if tab != page:
+            await tab.close()
+    await page.goto("about:blank")  # which stores nothing, unlike a page that is left
+    session = await context.new_cdp_session(page)
+    await session.send("Storage.clearDataForOrigin", {"origin": url, "storageTypes": "all"})
+    await session.send("Network.clearBrowserCache")
+    await context.clear_permissions()
+    await page.close()
 
 
 def run_in_browser(main: Coroutine[Any, Any, None]) -> None:
@@ -208,12 +216,26 @@ class _Errors:
     allowed: Sequence[str]
     found: list[str] = field(default_factory=list)
 
-    def watch(self, context: BrowserContext) -> None:
-        context.on("console", self._on_console)
-        context.on("weberror", lambda error: self._add(f"exception: {error.error}"))
-        context.on("request", self._on_request)
-        context.on("requestfailed", self._on_failure)
-        context.on("response", self._on_response)
+    @contextmanager
+    def watching(self, context: BrowserContext) -> Iterator[None]:
+        """Collect the errors of a profile until the block ends."""
+        listeners: dict[Any, Any] = {
+            "console": self._on_console,
+            "weberror": self._on_exception,
+            "request": self._on_request,
+            "requestfailed": self._on_failure,
+            "response": self._on_response,
+        }
+        for event, listener in listeners.items():
+            context.on(event, listener)
+        try:
+            yield
+        finally:
+            for event, listener in listeners.items():
+                context.remove_listener(event, listener)
+
+    def _on_exception(self, error: WebError) -> None:
+        self._add(f"exception: {error.error}")
 
     def _on_console(self, message: ConsoleMessage) -> None:
         if message.type == "error":
@@ -249,6 +271,7 @@ class _Browser:
         """Runs the tests that open pages: a connection belongs to one event loop."""
         self._driver: Playwright | None = None
         self._connected: Browser | None = None
+        self._profiles: dict[tuple[str, bool], BrowserContext] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._endpoint = ""
         self._closing = ExitStack()
@@ -266,6 +289,24 @@ class _Browser:
                 self.end()
                 self._connected = await connect(self._endpoint_of_running(), timeout=PATIENCE * 1000)
         return self._connected
+
+    async def profile(self, language: str, *, touch: bool) -> BrowserContext:
+        """Return a profile without pages that tests use in turn: each new one needs a process for its pages."""
+        connected = await self.connected()
+        if (found := self._profiles.get((language, touch))) and found.browser is connected:
+            return found
+        locale = {"en": "en-US", "zh": "zh-CN"}[language]
+        context = await connected.new_context(locale=locale, timezone_id="UTC", has_touch=touch)
+        context.set_default_timeout(PATIENCE * 1000)
+        expect.set_options(timeout=PATIENCE * 1000)
+        await context.add_init_script(_REPORT_VIOLATIONS)
+        self._profiles[language, touch] = context
+        return context
+
+    async def forget(self, context: BrowserContext) -> None:
+        """Close a profile that a failed test has left in an unknown state."""
+        self._profiles = {key: profile for key, profile in self._profiles.items() if profile is not context}
+        await context.close()
 
     def _endpoint_of_running(self) -> str:
         """Return the URL of its DevTools protocol; skips the test where there is no Chromium."""
