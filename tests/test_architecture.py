@@ -6,7 +6,7 @@ import ast
 import re
 import sys
 from abc import ABC
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -83,8 +83,15 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text("utf-8"))
 
 
-def imports(tree: ast.AST) -> Iterator[tuple[str, ast.stmt]]:
-    for node in ast.walk(tree):
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Return all nodes of a module, which many tests go through."""
+    return tuple(ast.walk(parsed(path)))
+
+
+def imports(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ast.stmt]]:
+    """Yield the modules that these nodes import, and the names that may be modules."""
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from ((alias.name, node) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -95,13 +102,13 @@ def imports(tree: ast.AST) -> Iterator[tuple[str, ast.stmt]]:
 @cache
 def own_imports(path: Path) -> frozenset[str]:
     """Return the framework modules that a module imports, including imports for type checking only."""
-    return frozenset(name for name, _ in imports(parsed(path)) if name in NAMES)
+    return frozenset(name for name, _ in imports(nodes(path)) if name in NAMES)
 
 
 def functions() -> Iterator[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef]]:
     """Yield all functions of the package, each with the path of its module."""
     for path in MODULES:
-        for node in ast.walk(parsed(path)):
+        for node in nodes(path):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 yield path, node
 
@@ -140,7 +147,7 @@ def test_a_module_imports_only_from_floors_below() -> None:
     assert not [
         f"{path}:{node.lineno} imports {name}: up or sideways"
         for path in MODULES
-        for name, node in imports(parsed(path))
+        for name, node in imports(nodes(path))
         if name.startswith("framework.") and folder_of(name) != folder_of(name_of(path))
         if FLOOR.get(folder_of(name), 99) >= FLOOR[folder_of(name_of(path))]
     ]
@@ -150,7 +157,7 @@ def test_only_heavy_sdks_are_imported_inside_functions() -> None:
     assert not [
         f"{path}:{node.lineno} {name}"
         for path, function in functions()
-        for name, node in imports(function)
+        for name, node in imports(ast.walk(function))
         if not any(name == sdk or name.startswith(sdk + ".") for sdk in HEAVY)
     ]
 
@@ -176,7 +183,7 @@ def test_nothing_is_assigned_to_a_run_or_its_services_from_outside() -> None:
     assert not [
         f"{path}:{node.lineno} assigns {ast.unparse(node)}"
         for path in MODULES
-        for node in ast.walk(parsed(path))
+        for node in nodes(path)
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
         if ast.unparse(node.value).rpartition(".")[2] in OWNERS
     ]
@@ -268,9 +275,9 @@ NAMED_BY_TEXT = {"getattr", "setattr", "hasattr", "delattr"}
 """Functions whose second argument is the name of an attribute; `monkeypatch.setattr` also takes a dotted path."""
 
 
-def defined_names(tree: ast.Module) -> Iterator[str]:
+def defined_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Yield the names that a module defines at any level, attributes of its own objects included."""
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 yield name
@@ -280,15 +287,15 @@ def defined_names(tree: ast.Module) -> Iterator[str]:
                 yield name
 
 
-def private_names(tree: ast.Module, own: set[str]) -> Iterator[str]:
+def private_names(nodes: Collection[ast.AST], own: set[str]) -> Iterator[str]:
     """Yield the private names of other distributions that a module imports, reads or sets.
 
     A name that our own code defines somewhere, too, is not recognized as another distribution's.
     """
-    for name, _ in imports(tree):
+    for name, _ in imports(nodes):
         if name.partition(".")[0] not in OWN_TREES:
             yield from filter(PRIVATE.fullmatch, name.split("."))
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.Attribute(value=ast.Name(id=module)) if module in sys.stdlib_module_names:
                 pass
@@ -312,15 +319,15 @@ def overridden_names(kind: type) -> Iterator[str]:
 def test_only_public_names_of_other_distributions_are_used() -> None:
     """A private name may disappear in any version, and what it means is known to its library alone."""
     others = (path for name in OWN_TREES if name not in ("framework", "tests") for path in (ROOT / name).rglob("*.py"))
-    trees = {path: parsed(path) for path in (*MODULES, *others)}
-    own = {name for tree in trees.values() for name in defined_names(tree)} | PUBLISHED_NAMES.keys()
+    modules = {path: nodes(path) for path in (*MODULES, *others)}
+    own = {name for module in modules.values() for name in defined_names(module)} | PUBLISHED_NAMES.keys()
     for path in TEST_MODULES:
         source = path.read_text("utf-8")
         if not own.issuperset(SUSPECTS.findall(source)):  # parsing all of them takes seconds
-            trees[path] = ast.parse(source)
+            modules[path] = tuple(ast.walk(ast.parse(source)))
     found: dict[str, set[str]] = {}
-    for path, tree in trees.items():
-        if names := set(private_names(tree, own | set(defined_names(tree)))):
+    for path, module in modules.items():
+        if names := set(private_names(module, own | set(defined_names(module)))):
             found[str(path.relative_to(ROOT))] = names
     assert not found
 
@@ -345,6 +352,6 @@ def test_no_test_module_imports_another() -> None:
         f"{path}:{node.lineno} imports {name}"
         for path in TEST_MODULES
         if OTHER_TESTS.search(source := path.read_text("utf-8"))  # parsing all of them takes seconds
-        for name, node in imports(ast.parse(source))
+        for name, node in imports(ast.walk(ast.parse(source)))
         if re.match(r"tests\.(?!support\.)(\w+\.)*test_", name)
     ]

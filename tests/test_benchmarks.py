@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import report
+from benchmarks import report, tokens
 from benchmarks.__main__ import ON_REQUEST, SUITE, facts, main
 from benchmarks.harness import Row, Table, load, paired, promise, save
 from benchmarks.loop import LOOPER, STEPS, note, script
@@ -64,15 +64,16 @@ def test_saved_results_are_loaded_unchanged(tmp_path: Path) -> None:
     assert load(tmp_path / "new/results.json") == ({"work": [TABLE]}, facts())
 
 
-def test_results_are_compared_with_earlier_ones(tmp_path: Path) -> None:
-    path = tmp_path / "results.json"
-    command = [sys.executable, "-m", "benchmarks", "--only", "plans", "--quick"]
-    subprocess.run([*command, "--json", path], cwd=ROOT, check=True)
-    one, *_ = load(path)[0]["plans"]
+def test_results_are_written_and_compared_with_earlier_ones(tmp_path: Path) -> None:
+    path, written = tmp_path / "results.json", tmp_path / "written.json"
+    (one,) = tokens.tables(quick=True)
     slower = [Row(row.name, row.value, row.ratio and row.ratio * 2) for row in one.rows]
-    save(path, {"plans": [Table(one.title, one.unit, slower)]}, facts())
-    shown = subprocess.run([*command, "--compare", path], cwd=ROOT, check=True, capture_output=True, text=True)
-    assert shown.stdout.count("-50%") == len(one.rows)
+    save(path, {"tokens": [Table(one.title, one.unit, slower)]}, facts())
+    options = ["--only", "tokens", "--quick", "--compare", str(path), "--json", str(written)]
+    command = [sys.executable, "-m", "benchmarks", *options]
+    shown = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    assert shown.stdout.count("-50%") == len([row for row in one.rows if row.ratio]) > 1
+    assert load(written)[0] == {"tokens": [one]}
 
 
 def test_only_what_is_between_the_markers_of_a_page_is_replaced() -> None:
