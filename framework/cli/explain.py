@@ -139,6 +139,9 @@ def _show_tools(agent: Agent, data: dict[str, Any]) -> None:
         click.secho("\noffered once a run needs them", bold=True)
     for one in later:
         _show_tool(one, width)
+    found = [
+        one for one in found if one.offered or one.tool.source != "run" or one.verdict.rule != "not in tools.allow"
+    ]
     silent = [one.tool.name for one in found if not one.offered and one.verdict.rule == "not in tools.allow"]
     click.secho("\nnot offered, and denied if called", bold=True)
     for one in found:

@@ -275,7 +275,7 @@ def _agent_attributes(run: RunContext) -> dict[str, Any]:
         names.EXECUTOR: spec.executor,
         names.PROTOCOL: spec.protocol,
         names.RISK_CEILING: spec.runtime_policy.risk_level,
-        names.TOOLS_AVAILABLE: len(run.agent.toolset.offered),
+        names.TOOLS_AVAILABLE: len(run.tool_definitions()),
     }
     try:
         info = run.model_caller.primary().info

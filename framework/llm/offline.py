@@ -51,6 +51,8 @@ _LEXICON = {
 }
 """Words for comparison, each with its synonyms in English and Chinese."""
 _THRESHOLD, _IN_NAME = 2.0, 3.0
+_TOOL_SEARCH = "tool_search"
+"""The tool that finds further ones: it is called with each clause that no other tool fits, once."""
 _EFFECTS = frozenset({"write", "delete", "send"})
 _ACTIONS = _EFFECTS | {"search", "read", "calculate", "list", "analyze", "echo", "fetch"}
 _OPERATIONS = ("mean", "median", "sum", "min", "max", "count")
@@ -433,6 +435,8 @@ class _Turn:
     """Its calls with their results."""
     earlier: tuple[str, ...]
     """Results of earlier requests, the latest first."""
+    searched: tuple[str, ...]
+    """What the request has already searched for among tools."""
     instruction: str
     """The instruction after the request, if it is the last message."""
     files: tuple[str, ...]
@@ -443,13 +447,21 @@ class _Turn:
         start = max((at for at, message in enumerate(messages) if message.role == "user"), default=len(messages))
         before, after = messages[:start], messages[start:]
         calls = {call.id: call for message in after for call in message.tool_calls}
+        results = [(calls.get(m.tool_call_id or ""), m.content) for m in after if m.role == "tool"]
         return cls(
             text=after[0].content.strip()[:_MAX_INPUT_CHARS] if after else "",
-            answered=tuple((calls.get(m.tool_call_id or ""), m.content) for m in after if m.role == "tool"),
+            answered=tuple((call, text) for call, text in results if call is None or call.tool != _TOOL_SEARCH),
+            searched=tuple(str(call.arguments.get("words")) for call in calls.values() if call.tool == _TOOL_SEARCH),
             earlier=tuple(m.content[:_MAX_INPUT_CHARS] for m in reversed(before) if m.role == "tool"),
             instruction=after[-1].content if after and after[-1].role in ("system", "user") else "",
             files=tuple(part.description for message in after for part in message.media),
         )
+
+    def words_to_search(self, tools: Sequence[ToolDefinition]) -> str:
+        """Return the first clause that no tool fits and that was not searched for; empty if there is none."""
+        unknown = (clause.text for clause, calls, _ in self.clauses(tools) if clause.words and not calls)
+        new = (text for text in unknown if text not in self.searched and not _GREETING.fullmatch(text))
+        return next(new, "")
 
     def clauses(self, tools: Sequence[ToolDefinition]) -> Iterator[tuple[_Clause, list[_Filled], int]]:
         """Yield each clause with the calls of the tool that matches it and the number of calls before them."""
@@ -469,10 +481,13 @@ class OfflineModel:
     async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         """Answer, call matching tools, or plan; raise ModelError for typed answers other than plans and routes."""
         turn, choice = _Turn.read(request.messages), request.settings.tool_choice
-        tools = [tool for tool in request.tools if choice in (None, "auto", "required", tool.name)]
+        offered = [tool for tool in request.tools if choice in (None, "auto", "required", tool.name)]
+        tools = [tool for tool in offered if tool.name != _TOOL_SEARCH]
         calls: tuple[ToolCall, ...] = ()
         if request.output is not None:
             text = _typed(request.output, turn, request.messages, tools)
+        elif len(offered) > len(tools) and (words := turn.words_to_search(tools)):
+            text, calls = "", (ToolCall(id="call_search", tool=_TOOL_SEARCH, arguments={"words": words}),)
         else:
             done = len(turn.answered)
             open_calls = (calls[max(0, done - before) :] for _, calls, before in turn.clauses(tools))

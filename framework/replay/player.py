@@ -279,7 +279,7 @@ def _recorded_generation(generation: Generation, record: RunState, recording: Re
             risk_level=agent.spec.runtime_policy.risk_level,
             source=agent.document,
             blocked=agent.toolset.blocked,
-        )
+        ).deferring(agent.toolset.deferred)
         agents[name] = replace(without_budgets(agent.on_model(RECORDED)), toolset=toolset, hooks=hooks)
     return replace(
         generation, agents=agents, external=ExternalTools(), settings=without_router_model(generation.settings)

@@ -218,6 +218,12 @@ class SkillPolicy(Frozen):
     """Calls that require the approval of a person."""
     allow: tuple[ToolPattern, ...]
     """Tools that the agent may call, as names or globs; `["*"]` allows all."""
+    defer: Annotated[
+        Annotated[Literal["auto"], Tag("text")] | Annotated[tuple[ToolPattern, ...], Tag("list")], _text_or("list")
+    ] = ()
+    """Allowed tools that requests do not contain until the model finds them with `tool_search`, as names or globs;
+    `auto`: the tools of files, servers and the program, if the definitions of all tools take more than 5 % of the
+    model's context window."""
     files: FilePolicy = FilePolicy()
     """Files that no tool can access."""
     any_risk: tuple[ToolPattern, ...] = ()

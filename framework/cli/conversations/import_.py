@@ -52,7 +52,8 @@ def command(
 async def _import(location: Location, file: str, conversation: str, agent: str, owner: Caller, form: Form) -> None:
     project = await read_project(location)
     known = project.catalog.current.agent(agent)
-    read, files = imported_with_files(_read(file), form, known.toolset.definitions, what=file)
+    tools = [tool.definition for tool in known.toolset.offered.values()]
+    read, files = imported_with_files(_read(file), form, tools, what=file)
     messages = [message for message in read if message.role != "system"]
     if not messages or messages[0].role != "user":
         raise RequestError(f"{file}: a conversation must begin with a user message")

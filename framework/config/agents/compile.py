@@ -24,12 +24,13 @@ from framework.config.templates.prompt_check import (
 from framework.config.templates.prompts import Prompts
 from framework.config.yaml.document import Document, KeyPath
 from framework.config.yaml.parse import MAX_FILE_PROBLEMS, ParseError, sort_problems, variable_hint
+from framework.llm.message_shape import estimate_tokens
 from framework.tools.conditions import CONDITION_FORMS, condition_fault, has_argument, takes_text, yaml_text
 from framework.tools.declaration import Extension
 from framework.tools.schema.arguments import ModelArguments, SchemaArguments
 from framework.tools.tool import Tool
 from framework.tools.tool_source import source_of
-from framework.tools.toolset import Toolset
+from framework.tools.toolset import Globs, Toolset
 from framework.types.errors import ConfigError, ToolError
 from framework.types.http import HttpLimits
 from framework.types.messages import ToolDefinition
@@ -37,6 +38,10 @@ from framework.types.problem import Problem
 from framework.types.spec import GLOB_SIGNS, AgentSpec, HookPlace, InputSpec, Limits, Rule, TemplateRef, is_glob
 from framework.types.text import did_you_mean
 
+_KEPT = ("agent", "builtin", "run", "skills")
+"""Sources of tools that `defer: auto` leaves in requests."""
+_TOOLS_SHARE, _ASSUMED_WINDOW = 0.05, 100_000
+"""Share of the context window above which `defer: auto` applies; and the window of a model that is not known."""
 BUILTIN_EXECUTORS = ("react", "plan", "auto")
 """Names of the executors of the runtime."""
 HOOK_ARGUMENTS: Mapping[HookPlace, tuple[str, ...]] = {
@@ -235,6 +240,8 @@ class CompileContext:
     """Model aliases, names of clients, and providers as `provider/`."""
     budgets: Collection[str] = ()
     """Names of the shared budgets."""
+    window: Callable[[str | None], int | None] = lambda _: None
+    """Returns the context window of a model in tokens, by default of the default model; None if it is unknown."""
 
     def with_only(self, names: Iterable[str]) -> CompileContext:
         """Return a copy that contains no other agents than `names`."""
@@ -414,6 +421,8 @@ def build_agent(spec: AgentSpec, document: Document, digest: str, context: Compi
         source=document,
         blocked=[name for name in context.toolbox.external.drifted if _is_pinned(spec, name)],
     )
+    if spec.skill_policy.defer:
+        toolset = toolset.deferring(_deferred(spec, toolset, context))
     return Agent(
         spec,
         document,
@@ -429,6 +438,21 @@ def build_agent(spec: AgentSpec, document: Document, digest: str, context: Compi
         context.toolbox.extensions.get(spec.executor),
         skills,
     )
+
+
+def _deferred(spec: AgentSpec, toolset: Toolset, context: CompileContext) -> Collection[str]:
+    """Return the names of the tools that `tools.defer` keeps out of requests until the model finds them.
+
+    The tool that the model must call stays.
+    """
+    if spec.skill_policy.defer == "auto":
+        window = context.window(spec.model) or _ASSUMED_WINDOW
+        if sum(estimate_tokens(one.canonical_json) for one in toolset.definitions) <= _TOOLS_SHARE * window:
+            return ()
+        names = {name for name, tool in toolset.offered.items() if tool.source not in _KEPT}
+    else:
+        names = Globs(spec.skill_policy.defer).matching(toolset.offered.keys())
+    return names - {spec.model_settings.tool_choice or ""}
 
 
 def template_names(spec: AgentSpec) -> list[str]:

@@ -418,7 +418,8 @@ class Linker:
         context = self._context
         budgets = context.budgets.keys()
         return CompileContext(
-            context.toolbox, context.prompts, self._specs(), context.executors, context.models, budgets
+            *(context.toolbox, context.prompts, self._specs(), context.executors, context.models, budgets),
+            window=context.prices.window,
         )
 
     def _duplicate_names(self) -> _ProblemsByPath:

@@ -57,6 +57,7 @@ class LinkContext:
                 str(are_models_known(parsed.spec, self.models)),
                 *(name for name in parsed.spec.budgets if name not in self.budgets),
                 *self._skill_parts(parsed.spec),
+                str(self.prices.window(parsed.spec.model) if policy.defer == "auto" else None),
                 *self._external_parts(parsed.spec, names),
             )
         return self.digests[parsed.digest]

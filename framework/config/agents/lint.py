@@ -10,8 +10,9 @@ from framework.config.yaml.document import Document, KeyPath
 from framework.tools.conditions import has_argument
 from framework.tools.locations import location_kind
 from framework.tools.tool import Tool
+from framework.tools.tool_search import TOOL_SEARCH
 from framework.tools.tool_source import source_of
-from framework.tools.toolset import PlacedRule, Toolset
+from framework.tools.toolset import Globs, PlacedRule, Toolset
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, TemplateRef
 
@@ -38,6 +39,7 @@ def lint(
     """Yield warnings about a valid agent. Rules for tools of `unavailable` sources are not checked."""
     yield from _empty_allow(spec, document)
     yield from _many_tools(toolset, document)
+    yield from _deferred_tools(spec, toolset, document)
     yield from _rule_warnings(spec, toolset, unavailable)
     yield from _unused_variables(spec, document, prompts)
     yield from _planner_variables(spec, document, prompts)
@@ -55,11 +57,23 @@ def _empty_allow(spec: AgentSpec, document: Document) -> Iterator[Problem]:
 
 def _many_tools(toolset: Toolset, document: Document) -> Iterator[Problem]:
     """Warn about more tools than providers accept. Only tools that the model is offered count."""
-    if (count := len(toolset.offered)) > _MAX_OFFERED_TOOLS:
+    if (count := len(toolset.definitions)) > _MAX_OFFERED_TOOLS:
         message = f"the model is offered {count} tools, and several providers accept at most {_MAX_OFFERED_TOOLS}"
-        hint = "allow fewer tools, or select the tools of a server with `tools: [GLOB]` in its entry"
+        hint = "let the model search for them: `tools: {defer: auto}`, or allow fewer"
         problem = document.problem(("skill_policy", "allow"), message, hint=hint, at_key=True)
         yield problem.model_copy(update={"severity": "warning"})
+
+
+def _deferred_tools(spec: AgentSpec, toolset: Toolset, document: Document) -> Iterator[Problem]:
+    """Warn about patterns of `defer` that match no offered tool, and about a search that the rules deny."""
+    patterns = spec.skill_policy.defer if spec.skill_policy.defer != "auto" else ()
+    for index, pattern in enumerate(patterns):
+        if not Globs((pattern,)).matching(toolset.offered.keys()):
+            problem = document.problem(("skill_policy", "defer", index), f"{pattern!r} matches no tool that is offered")
+            yield problem.model_copy(update={"severity": "warning"})
+    if toolset.deferred and TOOL_SEARCH not in toolset.offered:
+        message = f"the model cannot find the deferred tools: a rule denies {TOOL_SEARCH}"
+        yield document.problem(("skill_policy", "defer"), message).model_copy(update={"severity": "warning"})
 
 
 def _unused_variables(spec: AgentSpec, document: Document, prompts: Prompts) -> Iterator[Problem]:

@@ -237,6 +237,10 @@ class PriceList:
         api = chosen_api(alias.model, base_url=alias.base_url, api=alias.api, capabilities=alias.capabilities)
         return known.model_copy(update={"api": api})
 
+    def window(self, name: str | None) -> int | None:
+        """Return the context window of a model in tokens, by default of the default model; None if it is unknown."""
+        return self.capabilities(name or self.default).context_window
+
     def unpriced(self, spec: AgentSpec, specs: Mapping[str, AgentSpec]) -> Iterator[tuple[str, str]]:
         """Yield each model without a price that a run of the agent may call, and the key that names it."""
         if self.routing and not self.has_price(self.routing):

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from framework.config.agents.compile import Agent, CompileContext, build_agent, extension_names, template_names
 from framework.config.agents.link_context import ParsedAgent
+from framework.config.agents.models import PriceList
 from framework.config.agents.skills import read_skill
 from framework.config.agents.toolbox import Toolbox
 from framework.config.files.snapshot import source_digest
@@ -70,7 +71,8 @@ class Blueprints:
         extensions = {one.name: one for plugin in current.live_plugins for one in plugin.extensions}
         toolbox = Toolbox(current.tools, extensions, external=current.external, skills=skills)
         specs = {own.spec.name: own.spec for own in parsed}
-        context = CompileContext(toolbox, Prompts(templates), specs, self._executors, ())
+        prices = PriceList.of(current.settings, ())
+        context = CompileContext(toolbox, Prompts(templates), specs, self._executors, (), window=prices.window)
         for own in parsed:
             missing = [n for n in extension_names(own.spec) if n not in extensions and n not in self._executors]
             if missing:

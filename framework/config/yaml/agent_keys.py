@@ -48,7 +48,7 @@ WRITTEN: Mapping[KeyPath, KeyPath] = {
 }
 """Where a file has the value of a field, if it has another path there."""
 SECTION_KEYS: Mapping[KeyPath, tuple[str, ...]] = {
-    ("tools",): ("allow", "ask", "deny", "files"),
+    ("tools",): ("allow", "ask", "deny", "defer", "files"),
     ("limits",): tuple(LIMITS),
     ("approve_from",): ("risk", "expires", "on_expiry"),
 }

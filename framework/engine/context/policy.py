@@ -26,6 +26,7 @@ from framework.tools.base_folder import BaseFolder
 from framework.tools.conditions import WORKING_FOLDER, rule_matches
 from framework.tools.locations import paths_below_base
 from framework.tools.tool import Tool
+from framework.tools.tool_search import TOOL_SEARCH
 from framework.types.budget import BudgetLimit, BudgetUse, CounterKey, ReachedBudget, counter_scope, period_end
 from framework.types.errors import ConfigError, LimitExceeded
 from framework.types.messages import ModelUse, Usage
@@ -79,6 +80,17 @@ class Policy:
         """
         verdicts = (verdict for arguments in views for verdict in self._verdicts(tool, arguments))
         return max(verdicts, key=lambda verdict: _STRICTNESS[verdict.kind])
+
+    def may_allow(self, tool: Tool) -> bool:
+        """Return whether some call of an agent's tool can be allowed: no agent that applies denies it altogether."""
+        if any(True for _ in self._withdrawals()):
+            return False
+        own = (agent.toolset for agent, _ in self._versions(self.agent, tool))
+        return all(tool.name in toolset.offered for toolset in own) and not any(
+            _denial(agent, version, {}, self.base)
+            for parent in self.parents
+            for agent, version in self._versions(parent, tool)
+        )
 
     def denied_files(self) -> tuple[str, ...]:
         """Return the patterns of files denied to all tools of this run: from pinned and live files, of callers too."""
@@ -144,7 +156,7 @@ def agent_verdict(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: 
         return denied
     if tool.source == "skills" and (name := arguments.get("name")) and name not in agent.skills.skills:
         return Verdict("deny", "not in skills.allow", agent.place("skills"))
-    if tool.name not in agent.toolset.offered and tool.name not in agent.toolset.on_demand:
+    if tool.name not in agent.toolset.offered and not agent.toolset.is_deferred(tool.name):
         return _not_offered(agent, tool)
     if asked := _asked_by_rule(agent, tool, arguments, base):
         return asked
@@ -153,7 +165,8 @@ def agent_verdict(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: 
         keys = ("agents", "sub_agents") if tool.source == "agent" else ("skills", "skills")
         allowed = Verdict("allow", keys[0], agent.place(keys[1]))
     elif allowing is None and tool.source == "run":
-        allowed = Verdict("allow", "reads what was cut", agent.place("skill_policy", "allow"))
+        rule, key = ("tools.defer", "defer") if tool.name == TOOL_SEARCH else ("reads what was cut", "allow")
+        allowed = Verdict("allow", rule, agent.place("skill_policy", key))
     elif allowing is None:  # offered by an ask rule whose conditions are not met
         why = "an ask rule permits only calls that meet its conditions"
         return Verdict("deny", "not in tools.allow", agent.place("skill_policy", "allow"), why)

@@ -15,6 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from operator import is_not
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, Protocol
@@ -509,6 +510,8 @@ class RateLimiter:
 
 log = logging.getLogger("agentsd.runs")
 
+MAX_ADDED_TOOLS = 100
+"""Maximum number of tools that a run adds to its requests: providers accept about 128 tools."""
 CLOCK_DRIFT = 0.001
 """Seconds: smaller differences between two readings of a deadline are ignored."""
 
@@ -543,8 +546,10 @@ class RunContext(ABC):
         self._answer: BaseModel | None = None
         self.rendered: dict[Literal["preamble", "summary"], tuple[Message, ...]] = {}
         """Messages that are equal in every request of this run, rendered for the first one."""
-        self._definitions: tuple[int, tuple[ToolDefinition, ...]] = (-1, ())
-        """What `tool_definitions` returned last, with the number of tools that were added before."""
+        self._definitions: tuple[int, Collection[str], tuple[ToolDefinition, ...]] = (-1, (), ())
+        """What `tool_definitions` returned last, with the number of added tools and the names of the searchable ones"""
+        self._searchable: tuple[Sequence[Agent | None], frozenset[str]] | None = None
+        """What `searchable_tools` returned last, with the live versions of agents for which it applies."""
         self.result_chars: int | None = None
         """Characters of each tool result that requests contain, once the whole results did not fit the model."""
 
@@ -596,18 +601,36 @@ class RunContext(ABC):
 
         Tools that no longer exist are left out. Returns the same object until a tool is added.
         """
-        toolset, added = self.agent.toolset, self.state.added_tools
-        if not added:
+        toolset, added, searchable = self.agent.toolset, self.state.added_tools, self.searchable_tools()
+        if not added and searchable is toolset.deferred:
             return toolset.definitions
-        if self._definitions[0] != len(added):
+        if self._definitions[0] != len(added) or self._definitions[1] is not searchable:
             known = (toolset.tools[name].definition for name in added if name in toolset.tools)
-            self._definitions = len(added), (*toolset.definitions, *known)
-        return self._definitions[1]
+            definitions = (*toolset.first_definitions(searchable), *known)
+            self._definitions = len(added), searchable, definitions
+        return self._definitions[2]
 
     def add_tools(self, names: Iterable[str]) -> None:
         """Add tools to the further requests of this run, after the others: providers cache the beginning."""
         there = {tool.name for tool in self.tool_definitions()}
-        self.state.added_tools.extend(name for name in dict.fromkeys(names) if name not in there)
+        new = [name for name in dict.fromkeys(names) if name not in there]
+        self.state.added_tools.extend(new[: max(0, MAX_ADDED_TOOLS - len(self.state.added_tools))])
+
+    def searchable_tools(self) -> frozenset[str]:
+        """Return the names of the deferred tools that the pinned and live rules may allow.
+
+        Returns the same object until the rules change.
+        """
+        deferred, agents = self.agent.toolset.deferred, (*self.policy.parents, self.agent)
+        if not deferred:
+            return deferred
+        live = [self.services.current_agent(agent.name) for agent in agents]
+        if live[0] is self.agent and not self.policy.parents:
+            return deferred
+        if self._searchable is None or any(map(is_not, live, self._searchable[0])):
+            tools = self.agent.toolset.offered
+            self._searchable = live, frozenset(name for name in deferred if self.policy.may_allow(tools[name]))
+        return self._searchable[1]
 
     # --- rules in force
 

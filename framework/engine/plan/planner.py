@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,6 +19,7 @@ from framework.llm.message_shape import estimate_tokens
 from framework.llm.openai_format import revalidate_call
 from framework.tools.schema.arguments import ArgumentsError
 from framework.tools.tool import Tool
+from framework.tools.tool_search import TOOL_SEARCH
 from framework.types.errors import LimitExceeded
 from framework.types.events import PlanProposed
 from framework.types.messages import Message, ToolCall, Usage, late_guidance
@@ -70,9 +72,21 @@ async def propose_plan(run: Run, *, feedback: str = "") -> None:
         ModelError: the model returned no plan.
     """
     before = run.state.plan
+    await _find_tools(run)
     if before is not None:
         before = before.model_copy(update={"must_be_approved": True})
     await adopt_plan(run, *await _request_plan(run, before, feedback))
+
+
+async def _find_tools(run: Run) -> None:
+    """Add the deferred tools that fit the user's message to the run: a plan is one reply, without a search before it.
+
+    A step without a tool can search for others.
+    """
+    toolset, searchable = run.agent.toolset, run.searchable_tools()
+    if searchable and TOOL_SEARCH in toolset.offered:
+        words = run.state.messages[0].description
+        run.add_tools(await asyncio.to_thread(toolset.find_deferred, words, searchable))
 
 
 async def replan(run: Run) -> None:

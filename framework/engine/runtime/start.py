@@ -118,7 +118,8 @@ class RunStarter:
         last = conversation.agent if conversation and not options.get("reroute") else None
         message = await content.to_message()
         route = await self._choose_route(message.description, generation, options, last)
-        earlier, files = await _history(options.get("history"), route.agent.toolset.definitions)
+        tools = tuple(tool.definition for tool in route.agent.toolset.offered.values())
+        earlier, files = await _history(options.get("history"), tools)
         files |= {file.part.digest: file.data for file in content.files}
         state = initial_state(message, route.agent, generation, options, earlier)
         state.run_id = run_id or state.run_id

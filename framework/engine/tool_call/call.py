@@ -522,7 +522,10 @@ async def run_call(run: RunContext, call: ToolCall) -> Confirmations:
             await record_result(run, call, invalid_call(f"the arguments cannot be read: {call.invalid}"))
         else:
             call = await repair_call(run, call, tool)
-            match await _authorize(run, call, tool):
+            ruling = await _authorize(run, call, tool)
+            if run.agent.toolset.is_deferred(tool.name) and not _is_denied(ruling):
+                run.add_tools([tool.name])  # called by its name, without a search: the model gets its definition
+            match ruling:
                 case RefusedCall(result):
                     await record_result(run, call, result)
                 case Question(confirmation):
@@ -531,6 +534,10 @@ async def run_call(run: RunContext, call: ToolCall) -> Confirmations:
                     pending = await _execute(run, call, tool, bound)
         trace.set_pending(pending)
     return pending
+
+
+def _is_denied(ruling: Ruling) -> bool:
+    return isinstance(ruling, RefusedCall) and ruling.result.status == "denied"
 
 
 async def _authorize(run: RunContext, call: ToolCall, tool: Tool) -> Ruling:

@@ -1,7 +1,8 @@
-"""The tools that work on the run itself: `result.read` and `result.search` on results that were too long for the model.
+"""The tools that work on the run itself: `tool_search`, and `result.read` and `result.search` on long results.
 
-They read results of this run only, by the id of their call. A step of a plan also reads those of the run that it is
-part of, whose beginnings it has received; a sub-agent reads only its own.
+Tools that are found stay in the requests of the run, after the others. Results are read by the id of their call, those
+of this run only: a step of a plan also reads the results of the run that it is part of, whose beginnings it has
+received; a sub-agent reads only its own.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ from functools import partial
 from framework.engine.context.run_context import RunContext
 from framework.engine.tool_call.results import whole_text
 from framework.tools.builtin.results import RESULT_READ, RESULT_SEARCH, read_lines, search_lines
+from framework.tools.tool_search import TOOL_SEARCH
 from framework.types.errors import ToolError
 from framework.types.text import shorten
 
 _INLINE_CHARS = 100_000
 """Length from which on a text is divided in a thread, which takes about 1 ms for each 100,000 characters."""
-_SHOWN_ID_CHARS = 80
+_SHOWN_ID_CHARS, _SHOWN_WORDS_CHARS = 80, 200
+_MAX_FOUND_CHARS = 40_000
+"""Maximum size of the definitions that one search adds to requests, but for the first: about 10,000 tokens."""
+_LEFT_OUT = " (its definition is not shown, for lack of room; it can be called)"
 
 
 async def _read(run: RunContext, id: str, start: int, lines: int) -> str:
@@ -47,5 +52,25 @@ def _result_text(run: RunContext, call_id: str) -> str:
     raise ToolError(f"{message}: results of earlier runs and of other agents cannot be read; call their tool again")
 
 
-RUN_TOOLS: Mapping[str, Callable[..., Awaitable[str]]] = {RESULT_READ: _read, RESULT_SEARCH: _search}
+async def _search_tools(run: RunContext, words: str) -> str:
+    toolset, searchable = run.agent.toolset, run.searchable_tools()
+    found = await asyncio.to_thread(toolset.find_deferred, words, searchable)
+    if not found:
+        return f"no tool fits {shorten(words, _SHOWN_WORDS_CHARS)!r}: try other words, such as a verb and a thing"
+    definitions, chars, fitting = [toolset.tools[name].definition for name in found], 0, list[str]()
+    for definition in definitions:
+        chars += len(definition.canonical_json)
+        if not fitting or chars <= _MAX_FOUND_CHARS:
+            fitting.append(definition.name)
+    run.add_tools(fitting)
+    there = {definition.name for definition in run.tool_definitions()}
+    lines = [f"- {one.wire_name}: {one.summary}{'' if one.name in there else _LEFT_OUT}" for one in definitions]
+    return "\n".join(("You can call these tools now:", *lines))
+
+
+RUN_TOOLS: Mapping[str, Callable[..., Awaitable[str]]] = {
+    RESULT_READ: _read,
+    RESULT_SEARCH: _search,
+    TOOL_SEARCH: _search_tools,
+}
 """What executes each tool whose source is `run`, by its name: called with the run and the arguments."""

@@ -30,6 +30,7 @@ from framework.tools.builtin.search import search_files
 from framework.tools.builtin.shell import shell
 from framework.tools.builtin.writing import edit_file, write_file
 from framework.tools.tool import Tool
+from framework.tools.tool_search import TOOL_SEARCH, tool_search
 
 _TOOLS = (
     *(echo, calculator, list_dir, read_file, search_files, log_transform),
@@ -40,4 +41,5 @@ BUILTIN_TOOLS: tuple[Tool, ...] = (
     *(tool.named(tool.name, "builtin") for tool in _TOOLS),
     result_read.named(RESULT_READ, "run"),
     result_search.named(RESULT_SEARCH, "run"),
+    tool_search.named(TOOL_SEARCH, "run"),
 )

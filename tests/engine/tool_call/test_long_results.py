@@ -122,7 +122,8 @@ def test_a_run_that_resumes_in_another_process_reads_on(tmp_path: Path) -> None:
 def answer_in_turn(request: ModelRequest) -> Turn:
     """Return the turn that follows the results in a request."""
     done = sum(message.role == "tool" for message in request.messages)
-    return [calls(("table", {})), read(), "done"][done]
+    turns: list[Turn] = [calls(("table", {})), read(), "done"]
+    return turns[done]
 
 
 @pytest.mark.parametrize("saves", range(8))
