@@ -12,7 +12,7 @@ from framework.cli.main import agentsd
 
 _OPENING = """\
 This page lists {what}, with their arguments and options.
-[Commands](../commands.md) and [in the terminal](../terminal.md) show how they are used.
+[The command line](../commands.md) shows how they are used.
 Commands on a project also have `-C FOLDER` (`--project FOLDER`), the project's folder, and
 `--env NAME`, which lays `agentsd.NAME.yaml` over `agentsd.yaml`.
 """

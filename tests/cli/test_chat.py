@@ -278,7 +278,7 @@ def test_every_command_of_the_help_works(project: Path) -> None:
 
 
 def test_the_documentation_lists_every_command_with_its_help() -> None:
-    rows = (ROOT / "docs/terminal.md").read_text("utf-8").replace("`", "").splitlines()
+    rows = (ROOT / "docs/commands.md").read_text("utf-8").replace("`", "").splitlines()
     assert [f"| {usage} | {text} |" for usage, text in COMMANDS_HELP.items()] == [
         row for row in rows if row.startswith("| /")
     ]

@@ -121,7 +121,7 @@ QUESTIONS = {
     "prometheus": "Operate a server",
     "upgrades": "Operate a server",
     "edit over http": "Operate a server",
-    "idempotency-key": "HTTP API",
+    "idempotency-key": "HTTP server",
     "ratings": "HTTP server",
     "cors origins": "HTTP server",
     "last-event-id": "HTTP server",
@@ -130,6 +130,8 @@ QUESTIONS = {
     "claude code": "OpenAI, AG-UI and MCP",
 }
 """What a newcomer types into the search, and the heading of the page that answers it."""
+FIRST_HITS = {"scaling": "Operate a server", "idempotency": "HTTP server", "idempotency key": "HTTP server"}
+"""Questions whose answer is the first hit."""
 FIRST = 3
 """The answer is one of so many first hits."""
 WIDTHS = {"desk": 1440, "phone": 390}
@@ -177,7 +179,9 @@ def test_the_search_answers_questions_among_its_first_hits(site: Site) -> None:
         async with open_page(site, "index.html") as page:
             await page.get_by_role("button", name="Search").first.click()
             hits = {query: await _hits(page, query) for query in QUESTIONS}
+            first = {query: (await _hits(page, query))[0] for query in FIRST_HITS}
         found = {query: [site.heading(link) for link in links] for query, links in hits.items()}
+        assert {query: site.heading(link) for query, link in first.items()} == FIRST_HITS
         missed = {query: pages for query, pages in found.items() if QUESTIONS[query] not in pages}
         assert not missed, "\n".join(f"{query}: {pages}, not {QUESTIONS[query]!r}" for query, pages in missed.items())
 
