@@ -73,7 +73,7 @@ async def writes(root: Path, rounds: int) -> Table:
         store = await Store.open(f"sqlite:///{before}.db", root)
         state = RunState(agent="looper", messages=[Message(role="user", content="go")])
         state.messages += [Message(role="assistant", content="x" * 600) for _ in range(before)]
-        record = await store.begin(state, None, None)
+        record = await store.start(state, None, None)
         durations = [await _two_writes(record, state, n) for n in range(rounds)]
         await store.close()
         rows.append(Row.limited(f"{before} earlier messages", median(durations), LIMIT_MS))

@@ -56,7 +56,7 @@ class JsonStore(MemoryStore):
         for lease in self._leases.alive():
             self._leases.end(lease)
 
-    async def begin(
+    async def start(
         self,
         state: RunState,
         conversation: Conversation | None,
@@ -65,14 +65,14 @@ class JsonStore(MemoryStore):
     ) -> RunRecord:
         """Save a new run."""
         self.count()
-        return JsonRecord(await super().begin(state, conversation, blueprint, limits), self)
+        return JsonRecord(await super().start(state, conversation, blueprint, limits), self)
 
     async def enqueue(self, request: RunRequest, *, idempotency: IdempotencyKey | None = None) -> str:
         """Save a queued run."""
         self.count()
         return await super().enqueue(request, idempotency=idempotency)
 
-    async def take(
+    async def acquire(
         self,
         state: RunState,
         decisions: Mapping[str, Decision],
@@ -80,7 +80,7 @@ class JsonStore(MemoryStore):
         limits: RunLimits = UNLIMITED,
     ) -> RunRecord:
         """Take over a run that is not held."""
-        return JsonRecord(await super().take(state, decisions, by, limits), self)
+        return JsonRecord(await super().acquire(state, decisions, by, limits), self)
 
     def count(self) -> None:
         """Count a write; raises Crash if no writes are left."""

@@ -140,14 +140,14 @@ async def _move(run: _Recorded, first: Store, target: Store) -> None:
     conversation = None
     if state.conversation_id:
         conversation = await target.conversation(state.conversation_id, state.tenant, state.user)
-    record = await target.begin(opened, conversation, await first.blueprint(state.blueprint))
+    record = await target.start(opened, conversation, await first.blueprint(state.blueprint))
     sent = 0
     for pause in run.pauses:
         waiting = RunState.model_validate(clock.moved(pause.model_dump(mode="json")))
         await record.write(waiting, [event for event in events if sent < event.seq <= waiting.seq], last=True)
         sent = waiting.seq
         answers = _decided(waiting, made)
-        record = await target.take(waiting, answers, dict.fromkeys(answers, "ben"))
+        record = await target.acquire(waiting, answers, dict.fromkeys(answers, "ben"))
     await record.write(final, [event for event in events if event.seq > sent], [*map(clock.span, spans)], last=True)
     await _date(target, run, clock, final, made)
 

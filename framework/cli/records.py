@@ -113,6 +113,6 @@ async def store_as_turn(store: Store, conversation: Conversation, state: RunStat
     """Store all messages of a state as one completed turn of a new conversation; raises StoreError."""
     if files:
         await store.save_media(state.run_id, files)
-    record = await store.begin(state, conversation, None)
+    record = await store.start(state, conversation, None)
     state.status, state.finish_reason = "completed", "final"
     await record.write(state, last=True)

@@ -36,7 +36,7 @@ from framework.engine.tool_call import results
 from framework.engine.tool_call.results import partial_output
 from framework.llm.client import ModelReply, ModelRequest
 from framework.llm.json_protocol import request_valid_reply, strip_fence
-from framework.telemetry.redact import places
+from framework.telemetry.redact import safe_traceback
 from framework.telemetry.spans import NOOP_SPAN, TraceSpan
 from framework.tools.schema.arguments import ArgumentsError, SchemaArguments, bounded_model
 from framework.types.errors import AgentsdError, ConfigError, LimitExceeded, ModelError, Paused, Refused, is_scarcity
@@ -371,7 +371,7 @@ async def _execute(run: Run, executor: Executor) -> Confirmations:
         run.end(getattr(error, "code", ConfigError.code), partial_output(state), error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin's executor may raise anything: only its run ends
         _release_if_scarce(run, error)
-        log.error("run %s: executor %r failed: %s", state.run_id, run.agent.spec.executor, places(error))
+        log.error("run %s: executor %r failed: %s", state.run_id, run.agent.spec.executor, safe_traceback(error))
         run.end("internal_error", partial_output(state), error)
     return ()
 

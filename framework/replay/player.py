@@ -14,7 +14,7 @@ from framework.config.generations.blueprint import Blueprints
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
 from framework.engine.plan.executor import EXECUTORS
-from framework.engine.runtime.background import BackgroundWork, Places
+from framework.engine.runtime.background import BackgroundWork, WorkerSlots
 from framework.engine.runtime.launcher import Launcher, PreparedRun
 from framework.engine.runtime.presence import RunReleaser
 from framework.engine.runtime.project import Project
@@ -212,12 +212,12 @@ async def _replay_with(root: Path, record: RunState, generation: Generation, lim
     catalog.set_live(_recorded_generation(generation, record, recording))
     launcher = Launcher(Project(root, catalog), store, {RECORDED: RecordedModel(recording)}, None, observed=False)
     background = BackgroundWork()
-    resumer = RunResumer(catalog, launcher, Blueprints(EXECUTORS), background, Places(1), RunReleaser(store))
+    resumer = RunResumer(catalog, launcher, Blueprints(EXECUTORS), background, WorkerSlots(1), RunReleaser(store))
     questions: dict[str, None] = {}
     still_open = {question.id for question in record.pending}
     try:
         start = PreparedRun(
-            state, await store.begin(state, None, None), catalog.current, catalog.current.agents[state.agent]
+            state, await store.start(state, None, None), catalog.current, catalog.current.agents[state.agent]
         )
         async with launcher.launch(start, listening=False) as stream:
             result = await stream.result()

@@ -38,7 +38,7 @@ from framework.server.key_limits import BodiesInFlight
 from framework.server.schemas import Printable, redacted_json
 from framework.telemetry.inbound import apply_inbound
 from framework.telemetry.metrics import ServerMetrics
-from framework.telemetry.redact import places
+from framework.telemetry.redact import safe_traceback
 from framework.types.errors import AgentsdError, QueueFull, RequestError, StoreError
 from framework.types.strict_json import check_json_size, read_json
 from framework.types.trace import Inbound
@@ -287,7 +287,7 @@ def error_response(error: Exception, request: Request) -> Response:
 
 def internal_error_body(error: Exception, request: Request) -> dict[str, Any]:
     """Log an unexpected error, and return the response body for it."""
-    log.error("%s %s failed: %s", request.method, request.url.path, places(error))
+    log.error("%s %s failed: %s", request.method, request.url.path, safe_traceback(error))
     return status_error_body(500, "internal error; see the log of the server")
 
 

@@ -29,7 +29,7 @@ from framework.llm.providers import import_sdks
 from framework.store.types import EVERYTHING, WorkScope
 from framework.store.url import open_store
 from framework.telemetry.metrics import ServerMetrics
-from framework.telemetry.redact import places
+from framework.telemetry.redact import safe_traceback
 from framework.types.errors import AgentsdError, ClockRefused, ConfigError, StoreError, StoreLost, StoreTooNew
 from framework.types.fleet import ProcessDetails
 
@@ -301,7 +301,9 @@ class Stopping:
             loop.call_later(_END_SECONDS, os._exit, 1)
             self._failure = "no memory is left"
             if not isinstance(error, MemoryError):
-                self._failure = f"{context['message']}: {error if isinstance(error, AgentsdError) else places(error)}"
+                self._failure = (
+                    f"{context['message']}: {error if isinstance(error, AgentsdError) else safe_traceback(error)}"
+                )
             log.error("%s", self._failure)
             self._on_signal()
 

@@ -68,7 +68,7 @@ async def run_worker(
                 stopping.call_on_stop(stop_housekeeping, stopped.set)
                 started(runtime)
                 await stopped.wait()
-                in_progress = runtime.places.taken
+                in_progress = runtime.slots.taken
         except asyncio.CancelledError:
             if not stopping.requested:
                 raise

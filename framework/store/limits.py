@@ -86,7 +86,7 @@ class RunOffers:
         columns = {
             "attempts": sa.case(
                 (has_status("queued"), runs.c.attempts + 1), else_=runs.c.attempts
-            ),  # `take` counts others
+            ),  # `acquire` counts others
             "crashes": runs.c.crashes + sa.case((runs.c.no.in_(alone), 1), else_=0),
         }
         return self.release(
@@ -120,7 +120,7 @@ _CHECKED_LIMITS = 50
 """Number of limits that one sweep checks."""
 
 
-def take_slots(
+def acquire_slots(
     connection: sa.Connection, offers: RunOffers, limits: Mapping[str, int], process: str, run_id: str
 ) -> None:
     """Take a slot of each limit for a run of a process.

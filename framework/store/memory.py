@@ -88,7 +88,7 @@ class MemoryStore(Store):
         """Number of runs that are dropped together: to count them costs more than to save one."""
         self._added = 0
 
-    async def begin(
+    async def start(
         self,
         state: RunState,
         conversation: Conversation | None,
@@ -96,12 +96,12 @@ class MemoryStore(Store):
         limits: RunLimits = UNLIMITED,
     ) -> RunRecord:
         """Save a new run, or begin a claimed one."""
-        record = await super().begin(state, conversation, blueprint, limits)
+        record = await super().start(state, conversation, blueprint, limits)
         self._set_in_progress(state)
         await self._make_room()
         return record
 
-    async def take(
+    async def acquire(
         self,
         state: RunState,
         decisions: Mapping[str, Decision],
@@ -109,7 +109,7 @@ class MemoryStore(Store):
         limits: RunLimits = UNLIMITED,
     ) -> RunRecord:
         """Claim a run that is not held."""
-        record = await super().take(state, decisions, by, limits)
+        record = await super().acquire(state, decisions, by, limits)
         self._set_in_progress(state)
         return record
 

@@ -218,7 +218,7 @@ def find_claims(connection: sa.Connection, dead: Collection[str]) -> list[int]:
     return [row.no for row in connection.execute(held) if row.status == "queued"]
 
 
-def begin_queued(
+def start_queued(
     connection: sa.Connection, state: RunState, row: Mapping[str, Any], lease: RunLease, now: float
 ) -> HeldRow:
     """Begin a run that is claimed under `lease`; raises RunTaken if another process has claimed it since."""

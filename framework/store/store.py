@@ -20,7 +20,7 @@ from framework.store import media as sql_media
 from framework.store import queue as sql_queue
 from framework.store import runs as sql_runs
 from framework.store.database import DEFAULT_RETRY_SECONDS, Database, StoreClock, Work
-from framework.store.limits import RunOffers, take_slots
+from framework.store.limits import RunOffers, acquire_slots
 from framework.store.lists import count_runs, count_waiting, list_runs, queue_size, select_backlog
 from framework.store.processes import (
     ProcessLease,
@@ -149,7 +149,7 @@ class Store(StoreSignals):
         """
         self._offers.offer_through(offers)
 
-    async def begin(
+    async def start(
         self,
         state: RunState,
         conversation: Conversation | None,
@@ -192,7 +192,7 @@ class Store(StoreSignals):
             if claim is None:
                 held = sql_runs.insert_held(connection, state, row, lease, self._leases.name, self.now())
             else:
-                held = sql_queue.begin_queued(connection, state, row, lease, self.now())
+                held = sql_queue.start_queued(connection, state, row, lease, self.now())
             batch.insert(connection, self._statements)
             return held
 
@@ -214,7 +214,7 @@ class Store(StoreSignals):
             self._known_blueprints[blueprint.digest] = time.monotonic()
         return record
 
-    async def take(
+    async def acquire(
         self,
         state: RunState,
         decisions: Mapping[str, Decision],
@@ -229,7 +229,7 @@ class Store(StoreSignals):
             state: the state that `load_run` returned.
             decisions: decisions by confirmation id; each confirmation may be decided once.
             by: who made them.
-            limits: limits of which the run must have a slot, as for `begin`.
+            limits: limits of which the run must have a slot, as for `start`.
 
         Returns:
             Its record. If `cancel_requested` is set, the caller must end the run instead of resuming it.
@@ -247,7 +247,7 @@ class Store(StoreSignals):
             return True
 
         try:
-            taken = partial(takeover.take, lease_name=lease.name)
+            taken = partial(takeover.acquire, lease_name=lease.name)
             record = await self._hold(state, diff, lease, taken, sa.true(), limits, is_request=True)
         except RunBlocked:
             lease.end()
@@ -262,7 +262,7 @@ class Store(StoreSignals):
     async def save_decisions(self, state: RunState, decisions: Mapping[str, Decision], by: Deciders = NOBODY) -> None:
         """Save decisions about a paused run, and offer the run, so that any process resumes it.
 
-        The arguments are those of `take`. Then the run is in progress, and no process holds it.
+        The arguments are those of `acquire`. Then the run is in progress, and no process holds it.
 
         Raises:
             RunBusy: a process holds the run, or took it over first.
@@ -672,7 +672,7 @@ class Store(StoreSignals):
             return row and sql_runs.held_row(row)
 
         def limited(connection: sa.Connection) -> sql_runs.HeldRow:
-            take_slots(connection, self._offers, limits, self._leases.name, state.run_id)
+            acquire_slots(connection, self._offers, limits, self._leases.name, state.run_id)
             return work(connection)
 
         whole = limited if limits else work

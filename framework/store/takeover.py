@@ -62,7 +62,7 @@ class Takeover:
         self._database, self._leases, self._offers = database, leases, offers
         self._run_id, self._version, self._made = state.run_id, state.version, made
 
-    def take(self, connection: sa.Connection, lease_name: str) -> HeldRow:
+    def acquire(self, connection: sa.Connection, lease_name: str) -> HeldRow:
         """Claim the run under a lease of this process.
 
         Raises:

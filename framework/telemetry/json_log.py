@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 
-from framework.telemetry.redact import places
+from framework.telemetry.redact import safe_traceback
 from framework.telemetry.spans import current_span
 from framework.types.redact import redact
 
@@ -40,6 +40,6 @@ class JsonFormatter(logging.Formatter):
         for name, value in getattr(record, "agentsd", {}).items():
             entry[name] = redact(value) if isinstance(value, str) else value
         if record.exc_info and record.exc_info[1]:
-            entry["exception"] = places(record.exc_info[1])
+            entry["exception"] = safe_traceback(record.exc_info[1])
         present = {name: value for name, value in entry.items() if value is not None}
         return json.dumps(present, ensure_ascii=False, default=str)

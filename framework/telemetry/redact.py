@@ -16,6 +16,6 @@ class MaskingFormatter(logging.Formatter):
         return redact(super().format(record))
 
 
-def places(error: BaseException) -> str:
+def safe_traceback(error: BaseException) -> str:
     """Return an exception's class and traceback without its message, which may quote arguments or results."""
     return f"{type(error).__name__}\n{redact(''.join(format_tb(error.__traceback__)))}".rstrip()

@@ -242,7 +242,7 @@ def test_a_tab_loads_only_what_it_shows_and_a_trace_in_pages(tmp_path: Path) -> 
 async def save_long_run(runtime: Runtime, size: int) -> str:
     """Save a run with many events and spans, and return its id."""
     state = RunState(agent="support", messages=[Message(role="user", content="Long")], status="completed")
-    record = await runtime.store.begin(state, None, None)
+    record = await runtime.store.start(state, None, None)
     head = {"run_id": state.run_id, "generation": 1}
     result = {"tool": "find", "status": "success", "result": "x", "elapsed_ms": 1.0}
     found: list[RunEvent] = [ToolFinished(**head, **result, seq=n + 1, id=f"c{n}") for n in range(size)]

@@ -93,7 +93,7 @@ def test_the_palette_finds_runs_that_are_not_among_the_latest(tmp_path: Path) ->
                 messages = [Message(role="user", content="Rare words" if not number else f"Message {number}")]
                 state = RunState(agent="support", messages=messages, status="completed")
                 wanted = wanted if number else state.run_id
-                await server.runtime.store.begin(state, None, None)
+                await server.runtime.store.start(state, None, None)
             async with open_page(server, "#/usage") as page:
                 await expect(page.locator(".live")).to_contain_text("g1")
                 await page.keyboard.press("Control+k")

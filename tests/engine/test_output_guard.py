@@ -118,7 +118,7 @@ class Watched(JsonStore):
         self.looking = asyncio.Event()
 
     async def begin(self, *arguments: Any) -> RunRecord:
-        return WatchedRecord(await super().begin(*arguments), self)
+        return WatchedRecord(await super().start(*arguments), self)
 
 
 class WatchedRecord:

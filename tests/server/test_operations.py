@@ -145,7 +145,7 @@ def test_runs_that_wait_and_failures_of_the_store_are_counted(tmp_path: Path, re
         counted = ServerMetrics()
         store = await open_store("sqlite:///state.db", tmp_path)
         state = RunState(agent="one", blueprint="b", messages=[Message(role="user", content="hello")])
-        record = await store.begin(state, None, Blueprint("b", {}))
+        record = await store.start(state, None, Blueprint("b", {}))
         state.status = "paused"
         await record.write(state, last=True)
         async with Runtime.open(write(tmp_path, ONE), store=store, watch=False) as runtime:

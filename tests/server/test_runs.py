@@ -276,11 +276,11 @@ class _Deciders(MemoryStore):
         super().__init__()
         self.by: list[str | None] = []
 
-    async def take(
+    async def acquire(
         self, state: RunState, decisions: Mapping[str, Decision], by: Deciders = NOBODY, *more: Any
     ) -> RunRecord:
         self.by += by.values()
-        return await super().take(state, decisions, by, *more)
+        return await super().acquire(state, decisions, by, *more)
 
 
 def test_the_store_records_which_key_decided(tmp_path: Path) -> None:

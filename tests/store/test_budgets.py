@@ -55,7 +55,7 @@ def test_uses_are_added_up_by_budget_scope_and_period(any_url: str | None) -> No
 def test_a_record_adds_uses_in_the_write_of_the_state_and_once(store_url: str) -> None:
     async def body(store: Store) -> None:
         state = begun()
-        record = await store.begin(state, None, None)
+        record = await store.start(state, None, None)
         await record.write(state, uses=[use(tokens=5), use("c", tokens=5)])
         state.status, state.finish_reason = "completed", "final"
         await record.write(state, last=True, uses=[use(tokens=2)])
@@ -87,7 +87,7 @@ def test_counters_of_a_conversation_and_of_a_run_are_deleted_with_it(any_url: st
         for conversation in ("c-1", "c-2", None):
             state = begun(conversation)
             found = await store.conversation(conversation) if conversation else None
-            record = await store.begin(state, found, None)
+            record = await store.start(state, found, None)
             state.status, state.finish_reason = "completed", "final"
             scope = counter_scope(
                 ("conversation",), tenant=None, user=None, conversation=conversation, run_id=state.run_id

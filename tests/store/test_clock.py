@@ -36,7 +36,7 @@ async def ended(store: Store, conversation: str | None = None, ttl: float | None
     """Store a run that has ended, and return its id."""
     state = RunState(agent="one", conversation_id=conversation, messages=[Message(role="user", content="go")])
     state.conversation_ttl = ttl
-    record = await store.begin(state, await store.conversation(conversation) if conversation else None, None)
+    record = await store.start(state, await store.conversation(conversation) if conversation else None, None)
     state.status, state.finish_reason = "completed", "final"
     await record.write(state, last=True)
     return state.run_id

@@ -23,12 +23,12 @@ def test_queued_and_paused_runs_are_counted_until_they_continue(any_url: str | N
         if claimed:
             await store.claim(1)
         state = RunState(agent="one", blueprint="b1", messages=[SAID])
-        record = await store.begin(state, None, Blueprint("b1", {}))
+        record = await store.start(state, None, Blueprint("b1", {}))
         assert await store.count_waiting() == {"queued": 2, "paused": 0}
         state.status = "paused"
         await record.write(state, last=True)
         assert await store.count_waiting() == {"queued": 2, "paused": 1}
-        resumed = await store.take(await store.load_run(state.run_id), {})
+        resumed = await store.acquire(await store.load_run(state.run_id), {})
         state.status = "running"
         await resumed.write(state)
         assert await store.count_waiting() == {"queued": 2, "paused": 0}

@@ -28,13 +28,13 @@ def groups(fleet: Fleet) -> set[tuple[str | None, str | None, int, str]]:
 
 async def begin(store: Store, agent: str = "a", conversation: Conversation | None = None, **more: Any) -> RunState:
     state = RunState(agent=agent, blueprint="b1", messages=[Message(role="user", content="hello")], **more)
-    await store.begin(state, conversation, Blueprint("b1", {}))
+    await store.start(state, conversation, Blueprint("b1", {}))
     return state
 
 
 async def pause(store: Store) -> None:
     state = RunState(agent="a", blueprint="b1", messages=[Message(role="user", content="hello")])
-    record = await store.begin(state, None, Blueprint("b1", {}))
+    record = await store.start(state, None, Blueprint("b1", {}))
     state.status = "paused"
     await record.write(state, last=True)
 
@@ -110,7 +110,7 @@ def test_a_run_without_its_process_is_released(new_store: Callable[[], str]) -> 
         first, second = [await Store.open(url, Path("/")) for _ in range(2)]
         await first.keep_alive("gone", WORKER)
         state = RunState(agent="a", blueprint="b1", messages=[Message(role="user", content="hello")])
-        record = await first.begin(state, None, Blueprint("b1", {}))
+        record = await first.start(state, None, Blueprint("b1", {}))
         assert groups(await read_fleet(second)) == set()
         await record.release()
         assert groups(await read_fleet(second)) == {(None, "a", 1, "released")}

@@ -55,7 +55,7 @@ def test_a_live_process_keeps_its_run_at_any_time_of_day(tmp_path: Path, clock: 
             (info,) = await store.runs()
             assert (info.held, info.orphaned) == (True, False)
             with pytest.raises(RunBusy):
-                await store.take(await store.load_run(info.run_id), {})
+                await store.acquire(await store.load_run(info.run_id), {})
             with pytest.raises(ConversationBusy):
                 await store.delete_conversation("c1")
             assert await store.request_cancel(info.run_id), "its process is asked to end it"
@@ -75,7 +75,7 @@ def test_the_run_of_a_killed_process_is_released_immediately(tmp_path: Path, clo
             process.wait()
             (info,) = await store.runs(RunQuery(orphaned=True))
             assert not await store.request_cancel(info.run_id)
-            await (await store.take(await store.load_run(info.run_id), {})).release()
+            await (await store.acquire(await store.load_run(info.run_id), {})).release()
             await store.close()
 
     asyncio.run(main())
@@ -120,10 +120,10 @@ def test_a_live_process_without_heartbeat_eventually_loses_its_runs(tmp_path: Pa
         silent = await Store.open(STORE, tmp_path, lease_seconds=0.2)
         other = await Store.open(STORE, tmp_path)
         state = RunState(agent="one", messages=[Message(role="user", content="go")])
-        await silent.begin(state, None, None)
+        await silent.start(state, None, None)
         while not await other.runs(RunQuery(orphaned=True)):
             pass
-        await other.take(await other.load_run(state.run_id), {})
+        await other.acquire(await other.load_run(state.run_id), {})
         await silent.close()
         await other.close()
 

@@ -139,7 +139,7 @@ def test_a_released_run_takes_its_slot_again_before_one_that_waits(store_url: st
         state, record = (await begin_all(store, ONE))["1"]
         await record.release()
         assert (await waits_for(store))["2"] == "agent:one", "the slot is not for it"
-        record = await store.take(await store.load_run(state.run_id), {}, limits=ONE)
+        record = await store.acquire(await store.load_run(state.run_id), {}, limits=ONE)
         assert await begin_all(store, ONE) == {}
         await end(await store.load_run(state.run_id), record)
         assert [*await begin_all(store, ONE)] == ["2"]
@@ -155,7 +155,7 @@ def test_a_run_that_continues_after_a_pause_waits_for_a_slot_and_goes_first(stor
         await record.write(state, last=True)
         other = (await begin_all(store, ONE))["next"]
         with pytest.raises(RunBlocked):
-            await store.take(await store.load_run(state.run_id), {}, limits=ONE)
+            await store.acquire(await store.load_run(state.run_id), {}, limits=ONE)
         assert await waits_for(store) == {"paused": "agent:one", "next": None, "last": "agent:one"}
         assert await store.runs(RunQuery(orphaned=True)) == [], "nothing is wrong with it"
         (info,) = await store.runs(RunQuery(run_id=state.run_id))
@@ -165,7 +165,7 @@ def test_a_run_that_continues_after_a_pause_waits_for_a_slot_and_goes_first(stor
         (info,) = await store.runs(RunQuery(orphaned=True))
         assert info.run_id == state.run_id, "now any process may continue it"
         loaded = await store.load_run(state.run_id)
-        await end(loaded, await store.take(loaded, {}, limits=ONE))
+        await end(loaded, await store.acquire(loaded, {}, limits=ONE))
         assert [*await begin_all(store, ONE)] == ["last"]
 
     with_store(body, store_url)
@@ -178,14 +178,15 @@ def test_decisions_about_a_run_that_waits_for_a_slot_are_saved_once(store_url: s
         state.status = "paused"
         await record.write(state, last=True)
         await begin_all(store, ONE)
+        decisions = {"call_1": Approve()}
         with pytest.raises(RunBlocked):
-            await store.take(await store.load_run(state.run_id), {"call_1": Approve()}, {"call_1": "ann"}, limits=ONE)
+            await store.acquire(await store.load_run(state.run_id), decisions, {"call_1": "ann"}, limits=ONE)
         loaded = await store.load_run(state.run_id)
         assert loaded.decisions == {"call_1": Approve()}
         (made,) = await store.decisions(state.run_id)
         assert made.by == "ann"
         with pytest.raises(DecisionRefused):
-            await store.take(loaded, {"call_1": Approve()}, limits={})
+            await store.acquire(loaded, {"call_1": Approve()}, limits={})
 
     with_store(body, store_url)
 
@@ -280,7 +281,7 @@ def test_slots_of_processes_that_ended_are_free(store_url: str) -> None:
         await store.sweep(100)
         assert [*await begin_all(store, ONE)] == ["2"], "the run that was interrupted no longer counts"
         with pytest.raises(RunBlocked):
-            await store.take(await store.load_run(one.run_id), {}, limits=ONE)
+            await store.acquire(await store.load_run(one.run_id), {}, limits=ONE)
         await mortal.close()
 
     with_store(body, store_url)

@@ -36,7 +36,7 @@ async def turn(store: Store, *parts: MessagePart | File, conversation: str | Non
     message = Message.of_parts("user", given)
     state = RunState(agent="one", conversation_id=conversation, conversation_ttl=HOUR, messages=[message])
     await store.save_media(state.run_id, {f.part.digest: f.data for f in parts if isinstance(f, File)})
-    record = await store.begin(state, await store.conversation(conversation) if conversation else None, None)
+    record = await store.start(state, await store.conversation(conversation) if conversation else None, None)
     state.status, state.finish_reason = "completed", "final"
     await record.write(state, last=True)
     return state.run_id
@@ -59,7 +59,7 @@ def test_the_files_of_one_owner_are_those_that_its_runs_refer_to(any_url: str | 
             state = RunState(agent="one", messages=[message], tenant=tenant, user=user, conversation_id=conversation)
             await store.save_media(state.run_id, files)
             found = await store.conversation(conversation, tenant, user) if conversation else None
-            record = await store.begin(state, found, None)
+            record = await store.start(state, found, None)
             state.status, state.finish_reason = "completed", "final"
             await record.write(state, last=True)
         digests = [one.part.digest for one in (*own.values(), *FILES[:1])]

@@ -70,7 +70,7 @@ class Bounded:
         state = RunState(agent="one", conversation_id=conversation, messages=[message])
         await self.store.save_media(state.run_id, {name: FILES[name] for name in run.files})
         loaded = await self.store.conversation(conversation) if conversation else None
-        self.records[state.run_id] = await self.store.begin(state, loaded, None)
+        self.records[state.run_id] = await self.store.start(state, loaded, None)
         self.open.add(state.run_id)
         if conversation:
             self.turns.add(state.run_id)

@@ -65,11 +65,11 @@ def test_a_run_is_offered_when_it_can_begin(store_url: str) -> None:
 def test_a_run_is_offered_when_it_is_released(store_url: str) -> None:
     async def body(store: Store, offers: OfferTable) -> None:
         state = RunState(agent="a", messages=[Message(role="user", content="go")])
-        record = await store.begin(state, None, None)
+        record = await store.start(state, None, None)
         await record.release()
         released = [OfferedRun(state.run_id, None, "a", 0)]
         assert await offers.take() == released
-        record = await store.take(state, {})
+        record = await store.acquire(state, {})
         asked = Confirmation(id="c1", kind="tool", agent="a", tool="t", hash="h")
         state.status, state.pending = "paused", [asked]
         await record.write(state, last=True)
@@ -102,7 +102,7 @@ def test_a_run_that_still_needs_a_process_is_offered_again_after_5_seconds(store
             await store.enqueue(one)
         await store.claim(1, run_id=taken.run_id)
         state = RunState(agent="a", messages=[Message(role="user", content="go")])
-        await (await store.begin(state, None, None)).release()
+        await (await store.start(state, None, None)).release()
         await offers.take()
         assert await store.sweep(10) == [], "they were offered just now"
         await later(store)
@@ -195,7 +195,7 @@ def test_the_runs_of_a_dead_process_are_released_and_offered(store_url: str) -> 
         await store.enqueue(claimed)
         await dead.claim(1)
         state = RunState(agent="a", messages=[Message(role="user", content="go")])
-        await dead.begin(state, None, None)
+        await dead.start(state, None, None)
         await offers.take()
         assert await dead.renew([state.run_id, claimed.run_id]) == {state.run_id: False, claimed.run_id: False}
         expected = sorted([state.run_id, claimed.run_id])
@@ -203,7 +203,7 @@ def test_the_runs_of_a_dead_process_are_released_and_offered(store_url: str) -> 
         assert await store.sweep(10) == []
         assert await dead.renew(expected) == {}
         assert [one.attempts for one in await store.claim(1)] == [1]
-        await store.take(await store.load_run(state.run_id), {})
+        await store.acquire(await store.load_run(state.run_id), {})
         await dead.close()
         await store.close()
 
@@ -213,7 +213,7 @@ def test_the_runs_of_a_dead_process_are_released_and_offered(store_url: str) -> 
 def test_a_paused_run_whose_confirmation_expired_is_offered(store_url: str) -> None:
     async def body(store: Store, offers: OfferTable) -> None:
         state = RunState(agent="a", messages=[Message(role="user", content="go")])
-        record = await store.begin(state, None, None)
+        record = await store.start(state, None, None)
         state.status = "paused"
         await record.write(state, last=True)
         assert await store.sweep(10) == []
@@ -231,8 +231,8 @@ def test_a_paused_run_whose_confirmation_expired_is_offered(store_url: str) -> N
 def test_a_run_whose_write_failed_is_released_by_the_next_renewal(store_url: str) -> None:
     async def body(store: Store, offers: OfferTable) -> None:
         state, other = (RunState(agent="a", messages=[Message(role="user", content="go")]) for _ in range(2))
-        record = await store.begin(state, None, None)
-        await store.begin(other, None, None)
+        record = await store.start(state, None, None)
+        await store.start(other, None, None)
         state.session = {"value": {1, 2}}  # which JSON cannot contain
         with pytest.raises(StoreError):
             await record.write(state)
@@ -240,7 +240,7 @@ def test_a_run_whose_write_failed_is_released_by_the_next_renewal(store_url: str
         assert await store.renew([state.run_id, other.run_id]) == {other.run_id: False}
         assert await offers.ids() == [state.run_id]
         elsewhere = await Store.open(store_url, Path("/"))
-        await elsewhere.take(await elsewhere.load_run(state.run_id), {})
+        await elsewhere.acquire(await elsewhere.load_run(state.run_id), {})
         await elsewhere.close()
 
     with_offers(store_url, body)
@@ -249,7 +249,7 @@ def test_a_run_whose_write_failed_is_released_by_the_next_renewal(store_url: str
 def test_a_heartbeat_releases_runs_too(store_url: str) -> None:
     async def body(store: Store, offers: OfferTable) -> None:
         state = RunState(agent="a", messages=[Message(role="user", content="go")])
-        record = await store.begin(state, None, None)
+        record = await store.start(state, None, None)
         state.session = {"value": {1, 2}}
         with pytest.raises(StoreError):
             await record.write(state)

@@ -249,7 +249,7 @@ def test_a_transaction_with_a_lost_commit_reply_is_executed_once(
             assert cutter.has_cut
             return done
 
-        record = await cut(store.begin(state, await store.conversation("c"), None))
+        record = await cut(store.start(state, await store.conversation("c"), None))
         state.messages.append(Message(role="assistant", content="hm"))
         state.seq = 1
         event = Routed(run_id=state.run_id, seq=1, generation=0, agent="one", reason="", confidence=1.0)
@@ -257,7 +257,7 @@ def test_a_transaction_with_a_lost_commit_reply_is_executed_once(
         state.status = "paused"
         await cut(record.write(state, last=True))
         loaded = await store.load_run(state.run_id)
-        record = await cut(store.take(loaded, {"a": Approve()}, {"a": "ann"}))
+        record = await cut(store.acquire(loaded, {"a": Approve()}, {"a": "ann"}))
         assert (await store.load_run(state.run_id)).decisions == {"a": Approve()}
         loaded.status, loaded.finish_reason = "completed", "final"
         await cut(record.write(loaded, last=True))
@@ -291,7 +291,7 @@ def test_a_queued_run_with_lost_commit_replies_is_saved_claimed_and_begun_once(
         assert await cut(store.claim(1, run_id=one.run_id)) == [one], "it counts as no attempt"
         state, conversation = one.queued_state(), await store.conversation("c")
         state.status = "running"
-        await end(state, await cut(store.begin(state, conversation, None)))
+        await end(state, await cut(store.start(state, conversation, None)))
         (info,) = await store.runs()
         assert (info.status, info.turn) == ("completed", 1)
         await store.close()

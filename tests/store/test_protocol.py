@@ -49,7 +49,7 @@ def finished(state: RunState, call: str) -> ToolFinished:
 def test_a_run_is_loaded_unchanged_with_its_events_in_order(store_url: str) -> None:
     async def body(store: Store) -> None:
         state = begun(inputs={"a": [1, None, "ü\x00"]}, user="ann", metadata={"k": {"x": 1.5}})
-        record = await store.begin(state, None, BLUEPRINT)
+        record = await store.start(state, None, BLUEPRINT)
         call = ToolCall(id="c1", tool="t", arguments={"x": "\u2028"})
         state.messages.append(Message(role="assistant", tool_calls=(call,)))
         state.calls["c1"] = CallRecord(call=call, started=1)
@@ -139,7 +139,7 @@ def test_a_run_is_read_in_one_snapshot(store_url: str) -> None:
     async def main() -> None:
         store = await Store.open(store_url, Path("/"))
         state = begun()
-        record = await store.begin(state, None, None)
+        record = await store.start(state, None, None)
         with halted(store, "SELECT agentsd_messages") as halt:
             reading = asyncio.create_task(store.load_run(state.run_id))
             await halt.reached()
@@ -156,12 +156,12 @@ def test_only_the_holder_of_a_run_can_write_it(store_url: str) -> None:
     async def body(store: Store) -> None:
         other = await Store.open(store_url, Path("/"))
         state = begun()
-        record = await store.begin(state, None, BLUEPRINT)
+        record = await store.start(state, None, BLUEPRINT)
         seen = await other.load_run(state.run_id)
         with pytest.raises(RunBusy):
-            await other.take(seen, {})
+            await other.acquire(seen, {})
         await record.release()
-        taken = await other.take(seen, {})
+        taken = await other.acquire(seen, {})
         state.messages.append(Message(role="assistant", content="of a process that is late"))
         with pytest.raises(RunTaken):
             await record.write(state, [finished(state, "late")])
@@ -179,15 +179,15 @@ def test_only_the_holder_of_a_run_can_write_it(store_url: str) -> None:
 def test_only_one_of_two_concurrent_takeovers_succeeds(any_url: str | None) -> None:
     async def body(store: Store) -> None:
         state = begun()
-        record = await store.begin(state, None, BLUEPRINT)
+        record = await store.start(state, None, BLUEPRINT)
         asked = Confirmation(id="c1", kind="tool", agent="one", tool="t", hash="h")
         state.status, state.finish_reason, state.pending = "paused", "confirmation", [asked]
         await record.write(state, last=True)
         one, two = await store.load_run(state.run_id), await store.load_run(state.run_id)
         assert one.pending == [asked]
-        await store.take(one, {"c1": Approve()}, {"c1": "ann"})
+        await store.acquire(one, {"c1": Approve()}, {"c1": "ann"})
         with pytest.raises(RunBusy):
-            await store.take(two, {"c1": Reject()}, {"c1": "bob"})
+            await store.acquire(two, {"c1": Reject()}, {"c1": "bob"})
 
     with_store(body, any_url)
 
@@ -195,15 +195,15 @@ def test_only_one_of_two_concurrent_takeovers_succeeds(any_url: str | None) -> N
 def test_a_decision_is_stored_once(store_url: str) -> None:
     async def body(store: Store) -> None:
         state = begun()
-        record = await store.begin(state, None, BLUEPRINT)
+        record = await store.start(state, None, BLUEPRINT)
         await record.release()
-        record = await store.take(state, {"c1": Approve()}, {"c1": "ann"})
+        record = await store.acquire(state, {"c1": Approve()}, {"c1": "ann"})
         await record.release()
         with pytest.raises(DecisionRefused, match="already decided: c1"):
-            await store.take(state, {"c1": Reject()}, {"c1": "bob"})
+            await store.acquire(state, {"c1": Reject()}, {"c1": "bob"})
         seen = await store.load_run(state.run_id)
         assert (seen.decisions, seen.pending) == ({"c1": Approve()}, []), "though nothing was written since"
-        await store.take(seen, {"c2": Reject()}, {"c2": "bob"})
+        await store.acquire(seen, {"c2": Reject()}, {"c2": "bob"})
 
     with_store(body, store_url)
 
@@ -213,19 +213,19 @@ def test_a_run_is_orphaned_once_its_lease_is_not_renewed(store_url: str) -> None
         store = await Store.open(store_url, Path("/"), lease_seconds=0.05)
         other = await Store.open(store_url, Path("/"))
         state = begun()
-        await store.begin(state, None, BLUEPRINT)
+        await store.start(state, None, BLUEPRINT)
         while not await other.runs(RunQuery(orphaned=True)):
             pass
         store.lease_seconds = 60
         assert await store.renew([state.run_id, "run_unknown"]) == {state.run_id: False}
         assert await other.runs(RunQuery(orphaned=True)) == []
         with pytest.raises(RunBusy):
-            await other.take(await other.load_run(state.run_id), {})
+            await other.acquire(await other.load_run(state.run_id), {})
         store.lease_seconds = 0.05
         await store.renew([state.run_id])
         while not await other.runs(RunQuery(orphaned=True)):
             pass
-        await other.take(await other.load_run(state.run_id), {})
+        await other.acquire(await other.load_run(state.run_id), {})
         assert await store.renew([state.run_id]) == {}, "it belongs to another process"
         assert await other.runs(RunQuery(orphaned=True)) == []
         (info,) = await other.runs()
@@ -244,9 +244,9 @@ def test_a_conversation_has_one_open_run_and_contains_its_answered_turns(any_url
         for number, status in enumerate(("completed", "failed", "stopped", "cancelled", "completed"), 1):
             conversation = await store.conversation("c")
             state = begun(conversation_id="c", history=list(conversation.messages))
-            record = await store.begin(state, conversation, BLUEPRINT)
+            record = await store.start(state, conversation, BLUEPRINT)
             with pytest.raises(ConversationBusy):
-                await store.begin(begun(conversation_id="c"), await store.conversation("c"), BLUEPRINT)
+                await store.start(begun(conversation_id="c"), await store.conversation("c"), BLUEPRINT)
             state.session = {"turn": number}
             answered(state, f"answer {number}").status = status  # type: ignore[assignment]  # each is a Status
             await record.write(state, last=True)
@@ -265,12 +265,12 @@ def test_a_conversation_has_one_open_run_and_contains_its_answered_turns(any_url
 def test_a_paused_run_keeps_its_conversation_open(any_url: str | None) -> None:
     async def body(store: Store) -> None:
         state = begun(conversation_id="c")
-        record = await store.begin(state, Conversation("c"), BLUEPRINT)
+        record = await store.start(state, Conversation("c"), BLUEPRINT)
         state.status = "paused"
         await record.write(state, last=True)
         assert (await store.conversation("c")).open_run == state.run_id
         taken = await store.load_run(state.run_id)
-        record = await store.take(taken, {})
+        record = await store.acquire(taken, {})
         await record.write(answered(taken), last=True)
         assert (await store.conversation("c")).open_run is None
 
@@ -281,9 +281,9 @@ def test_a_run_begun_on_an_outdated_conversation_is_rejected(any_url: str | None
     async def body(store: Store) -> None:
         seen = await store.conversation("c")
         state = begun(conversation_id="c")
-        await (await store.begin(state, seen, BLUEPRINT)).write(answered(state), last=True)
+        await (await store.start(state, seen, BLUEPRINT)).write(answered(state), last=True)
         with pytest.raises(ConversationBusy):
-            await store.begin(begun(conversation_id="c"), seen, BLUEPRINT)
+            await store.start(begun(conversation_id="c"), seen, BLUEPRINT)
 
     with_store(body, any_url)
 
@@ -307,7 +307,7 @@ def test_lists_return_what_the_query_selects(any_url: str | None) -> None:
         names = []
         for user, tenant in (("ann", "a"), ("bob", "a"), ("ann", "b")):
             state = begun(user=user, tenant=tenant)
-            record = await store.begin(state, None, BLUEPRINT)
+            record = await store.start(state, None, BLUEPRINT)
             names.append(state.run_id)
             if user == "ann":
                 await record.write(answered(state), last=True)
@@ -329,7 +329,7 @@ def test_a_cost_that_is_unknown_is_none_in_lists(any_url: str | None) -> None:
         for is_last in (False, True):
             for cost in (0.0, None, 0.25):
                 state = begun()
-                record = await store.begin(state, None, BLUEPRINT)
+                record = await store.start(state, None, BLUEPRINT)
                 state.usage = Usage(total_tokens=3, cost_usd=cost)
                 state.model_uses["openai/m"] = ModelUse().plus(state.usage)
                 await record.write(answered(state) if is_last else state, last=is_last)
@@ -345,7 +345,7 @@ def test_lists_are_filtered_by_contents_files_and_time(any_url: str | None) -> N
         for number, text in enumerate(said):
             message = [Message(role="user", content=text)]
             state = begun(messages=message, generation=number // 2, digest=f"{number // 2}abcdef0")
-            record = await store.begin(state, None, BLUEPRINT)
+            record = await store.start(state, None, BLUEPRINT)
             state.usage, state.elapsed_ms = Usage(total_tokens=3, cost_usd=0.25 * number), 10.5 * number
             await record.write(answered(state), last=True)
             names.append(state.run_id)
@@ -390,7 +390,7 @@ def test_texts_are_searched_in_the_newest_runs_only(store_url: str, monkeypatch:
         monkeypatch.setattr("framework.store.lists.SEARCHED_RUNS", 2)
         states = [begun() for _ in range(3)]
         for state in states:
-            await store.begin(state, None, BLUEPRINT)
+            await store.start(state, None, BLUEPRINT)
         for query in (RunQuery(text="hello"), RunQuery(search="hello")):
             found = await store.runs(query)
             assert [one.run_id for one in found] == [state.run_id for state in states[1:]]
@@ -401,13 +401,13 @@ def test_texts_are_searched_in_the_newest_runs_only(store_url: str, monkeypatch:
 def test_decisions_say_who_made_them(any_url: str | None) -> None:
     async def body(store: Store) -> None:
         state = begun()
-        record = await store.begin(state, None, BLUEPRINT)
+        record = await store.start(state, None, BLUEPRINT)
         assert await store.decisions(state.run_id) == []
         for number, by in enumerate(("ann", None)):
             state.status, state.finish_reason = "paused", "confirmation"
             await record.write(state, last=True)
             made = {f"c{number}": Edit(arguments={"amount": number})}
-            record = await store.take(await store.load_run(state.run_id), made, dict.fromkeys(made, by))
+            record = await store.acquire(await store.load_run(state.run_id), made, dict.fromkeys(made, by))
         found = await store.decisions(state.run_id)
         assert [(one.confirmation_id, one.decision, one.by) for one in found] == [
             ("c0", Edit(arguments={"amount": 0}), "ann"),
@@ -426,7 +426,7 @@ def test_a_state_that_is_not_serializable_is_rejected_and_not_stored(store_url: 
     async def body(store: Store) -> None:
         for wrong in ({"inputs": {"x": "\ud800"}}, {"metadata": {"x": object()}}):
             with pytest.raises(StoreError, match="cannot be serialized as JSON"):
-                await store.begin(begun(**wrong), None, BLUEPRINT)
+                await store.start(begun(**wrong), None, BLUEPRINT)
         assert await store.runs() == []
 
     with_store(body, store_url)

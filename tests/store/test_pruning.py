@@ -42,7 +42,7 @@ async def turn(store: Store, conversation: str | None, *, ttl: float = HOUR) -> 
     """Store a completed run, without a runtime."""
     state = RunState(agent="one", conversation_id=conversation, messages=[Message(role="user", content="go")])
     state.conversation_ttl = ttl
-    record = await store.begin(state, await store.conversation(conversation) if conversation else None, None)
+    record = await store.start(state, await store.conversation(conversation) if conversation else None, None)
     state.status, state.finish_reason = "completed", "final"
     await record.write(state, last=True)
     return state.run_id
@@ -116,7 +116,7 @@ def test_a_conversation_continued_during_pruning_is_not_deleted(tmp_path: Path, 
             pruning = asyncio.create_task(one.prune(None, time.time() + 2 * HOUR))
             await halt.reached()
             state = RunState(agent="one", conversation_id="c", messages=[Message(role="user", content="on")])
-            record = await other.begin(state, await other.conversation("c"), None)
+            record = await other.start(state, await other.conversation("c"), None)
             halt.go()
             assert await pruning == Pruned()
         state.status = "completed"

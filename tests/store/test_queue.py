@@ -135,9 +135,9 @@ class Driver:
         found = await self.store.conversation(conversation)
         if conversation in self.model.open or self.model.waiting(conversation):
             with pytest.raises(ConversationBusy):
-                await self.store.begin(state, found, None)
+                await self.store.start(state, found, None)
         else:
-            self.model.open[conversation] = state, await self.store.begin(state, found, None)
+            self.model.open[conversation] = state, await self.store.start(state, found, None)
 
     async def end(self) -> None:
         if self.model.open:
@@ -351,15 +351,15 @@ def test_a_run_waits_for_the_open_run_of_its_conversation(any_url: str | None) -
         state.status = "paused"
         await record.write(state, last=True)
         assert await store.claim(5) == []
-        await end(state, await store.take(await store.load_run(one.run_id), {}))
+        await end(state, await store.acquire(await store.load_run(one.run_id), {}))
         direct = RunState(agent="one", messages=[Message(role="user", content="now")], conversation_id="c")
         with pytest.raises(ConversationBusy, match="another run of it began first or waits"):
-            await store.begin(direct, await store.conversation("c"), None)
+            await store.start(direct, await store.conversation("c"), None)
         (claimed,) = await store.claim(5)
         with pytest.raises(ConversationBusy):
-            await store.begin(direct, await store.conversation("c"), None)
+            await store.start(direct, await store.conversation("c"), None)
         await end(*await begin(store, claimed))
-        await store.begin(direct, await store.conversation("c"), None)
+        await store.start(direct, await store.conversation("c"), None)
 
     with_store(body, any_url)
 
@@ -428,7 +428,7 @@ def test_a_queued_run_that_is_cancelled_ends_like_any_run(any_url: str | None) -
             await store.enqueue(each)
         await end(*await begin(store, (await store.claim(1))[0]))
         state = await store.load_run(two.run_id)
-        record = await store.take(state, {})
+        record = await store.acquire(state, {})
         assert (await store.runs(RunQuery(statuses=["queued"])))[0].held
         assert await store.claim(5) == [], "three waits for two, which is being ended"
         state.status, state.finish_reason, state.seq = "cancelled", "cancelled", 1

@@ -21,7 +21,7 @@ def test_a_rating_is_stored_replaced_filtered_and_deleted_with_its_run(any_url: 
         ids = []
         for name in ("c1", "c2"):
             state = RunState(agent="one", messages=[Message(role="user", content="go")], conversation_id=name)
-            record = await store.begin(state, Conversation(name), None)
+            record = await store.start(state, Conversation(name), None)
             if name == "c1":  # a run in progress can be rated, and keeps the rating when it ends
                 await store.rate(state.run_id, Rating(value="up", at=AT))
             state.messages.append(Message(role="assistant", content="done"))

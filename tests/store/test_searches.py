@@ -24,7 +24,7 @@ async def fill(store: Store) -> dict[str, str]:
     for name, question, answer in SAID:
         messages = [Message(role="user", content=question)]
         state = RunState(agent="one", messages=messages, conversation_id=name)
-        record = await store.begin(state, Conversation(name), None)
+        record = await store.start(state, Conversation(name), None)
         call = ToolCall(id="c1", tool="find", arguments={"arg_of_call": name})
         state.messages += [
             Message(role="assistant", tool_calls=(call,)),

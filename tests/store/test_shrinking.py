@@ -39,7 +39,7 @@ async def fill(store: Store, number: int = RUNS) -> None:
     """Save ended runs."""
     for _ in range(number):
         state = RunState(agent="one", messages=[Message(role="user", content=TEXT)])
-        record = await store.begin(state, None, None)
+        record = await store.start(state, None, None)
         state.status = "completed"
         await record.write(state, last=True)
 
@@ -58,7 +58,7 @@ def test_pruning_shrinks_the_file(tmp_path: Path) -> None:
     async def main() -> None:
         store = await Store.open(STORE, tmp_path)
         kept = RunState(agent="one", messages=[Message(role="user", content="stay")])
-        record = await store.begin(kept, None, None)
+        record = await store.start(kept, None, None)
         await record.release()
         await fill(store)
         pruned = await store.prune(time.time() + 1, time.time(), trust_clock=True)
@@ -126,7 +126,7 @@ def test_a_temporarily_locked_file_ends_no_run(tmp_path: Path) -> None:
     async def main() -> None:
         store = await Store.open(f"{STORE}?timeout=0.01", tmp_path, retry_seconds=20)
         state = RunState(agent="one", messages=[Message(role="user", content="go")])
-        record = await store.begin(state, None, None)
+        record = await store.start(state, None, None)
         command = [sys.executable, "-c", LOCKING, str(tmp_path / "state.db")]
         other = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE)
         assert other.stdout is not None

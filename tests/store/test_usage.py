@@ -159,7 +159,7 @@ def test_a_run_counts_while_it_is_paused_resumed_and_ended(store_url: str) -> No
 
         assert await found() == (20, 0.5, "m")
         state = await store.load_run(run_id)
-        record = await store.take(state, {})
+        record = await store.acquire(state, {})
         assert await found() == (20, 0.5, "m")
         state.model_uses, state.usage = {"m": used(2, 30, 1.5)}, used(2, 30, 1.5).usage
         state.status = "running"

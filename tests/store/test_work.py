@@ -26,7 +26,7 @@ ASKED = Confirmation(id="c1", kind="tool", agent="one", tool="t", hash="h")
 async def paused(store: Store, **more: object) -> RunState:
     """Begin a run that pauses for a confirmation, and return its loaded state."""
     state = RunState.model_validate({"agent": "one", "messages": [Message(role="user", content="go")], **more})
-    record = await store.begin(state, None, None)
+    record = await store.start(state, None, None)
     state.status, state.finish_reason, state.pending = "paused", "confirmation", [ASKED]
     await record.write(state, last=True)
     return await store.load_run(state.run_id)
@@ -91,7 +91,7 @@ def test_a_paused_run_is_handed_over_to_any_process_with_its_decisions(any_url: 
         state = await store.load_run(seen.run_id)
         assert (state.status, state.pending, state.decisions) == ("running", [], {"c1": Approve()})
         assert [(made.confirmation_id, made.by) for made in await store.decisions(seen.run_id)] == [("c1", "ann")]
-        await end(state, await store.take(state, {}))
+        await end(state, await store.acquire(state, {}))
         (info,) = await store.runs()
         assert info.status == "completed"
 
@@ -107,7 +107,7 @@ def test_only_one_of_two_processes_hands_a_run_over(store_url: str) -> None:
             await store.save_decisions(late, {"c1": Reject()})
         with pytest.raises(DecisionRefused, match="already decided: c1"):
             await store.save_decisions(await store.load_run(seen.run_id), {"c1": Reject()})
-        record = await store.take(await store.load_run(seen.run_id), {})
+        record = await store.acquire(await store.load_run(seen.run_id), {})
         with pytest.raises(RunBusy):
             await store.save_decisions(await store.load_run(seen.run_id), {})
         await record.release()
@@ -152,7 +152,7 @@ def test_a_run_that_is_handed_on_counts_no_attempt(any_url: str | None) -> None:
         state, record = await begin(store, (await store.claim(1))[0])
         await record.release()
         for _ in range(4):
-            await store.take(await store.load_run(state.run_id), {})
+            await store.acquire(await store.load_run(state.run_id), {})
             await store.release_for_others(state.run_id, "no tool t here", 0)
             (info,) = await store.runs(RunQuery(orphaned=True))
             assert (info.status, info.held, info.attempts) == ("running", False, 0)
@@ -169,7 +169,7 @@ def test_a_process_reports_itself_and_what_it_holds(any_url: str | None) -> None
         await store.enqueue(request("claimed"))
         await store.keep_alive("worker-1", {"version": "1.0", "note": "ü\x00"})
         await store.claim(1)
-        await store.begin(RunState(agent="one", messages=[Message(role="user", content="go")]), None, None)
+        await store.start(RunState(agent="one", messages=[Message(role="user", content="go")]), None, None)
         (process,) = await store.processes()
         assert (process.name, process.info) == ("worker-1", {"version": "1.0", "note": "ü\x00"})
         assert (process.is_alive, process.holds) == (True, 2)

@@ -36,7 +36,7 @@ def with_run(tmp_path: Path, main: Callable[[Store, SqlRecord, RunState], Awaita
     async def opened() -> None:
         store = await Store.open("sqlite:///state.db", tmp_path)
         state = RunState(agent="one", messages=[Message(role="user", content="go")])
-        record = await store.begin(state, None, None)
+        record = await store.start(state, None, None)
         assert isinstance(record, SqlRecord)
         try:
             await main(store, record, state)

@@ -38,7 +38,7 @@ async def begin(
         conversation = await store.conversation(one.conversation_id, one.tenant, one.user)
     state = one.queued_state()
     state.status, state.agent = "running", "one"
-    return state, await store.begin(state, conversation, None, limits)
+    return state, await store.start(state, conversation, None, limits)
 
 
 async def end(state: RunState, record: RunRecord, status: Status = "completed") -> None:
@@ -51,7 +51,7 @@ async def end(state: RunState, record: RunRecord, status: Status = "completed") 
 async def cancel(store: Store, run_id: str) -> None:
     """End a queued run, as `Runtime.cancel` does."""
     state = await store.load_run(run_id)
-    record = await store.take(state, {})
+    record = await store.acquire(state, {})
     state.status, state.finish_reason = "cancelled", "cancelled"
     await record.write(state, last=True)
 

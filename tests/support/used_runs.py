@@ -82,7 +82,7 @@ async def _add(store: Store, run: UsedRun) -> str:
         blueprint="b1",
         messages=[Message(role="user", content="hello")],
     )
-    record = await store.begin(state, None, Blueprint("b1", {}))
+    record = await store.start(state, None, Blueprint("b1", {}))
     state.status, state.finish_reason = run.status, run.reason
     state.steps, state.tool_calls, state.elapsed_ms = run.steps, run.tool_calls, run.elapsed_ms
     state.usage, state.model_uses = run.usage, dict(run.uses)

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from framework import Runtime, events, tool
 from framework.cli.main import main as agentsd
-from framework.telemetry.redact import MaskingFormatter, places
+from framework.telemetry.redact import MaskingFormatter, safe_traceback
 from framework.testing import ScriptedModel
 from framework.testing import calls as scripted_calls
 from framework.types.events import wire as on_the_wire
@@ -99,12 +99,12 @@ def test_masking_twice_equals_masking_once(text: str) -> None:
     assert redact(once) == once
 
 
-def test_llm02_log_records_are_masked_and_places_name_the_line_without_the_message() -> None:
+def test_llm02_log_records_are_masked_and_tracebacks_name_the_line_without_the_message() -> None:
     formatter = MaskingFormatter("%(message)s")
     try:
         raise ValueError("token=canary")
     except ValueError as error:
-        info, where = (type(error), error, error.__traceback__), places(error)
+        info, where = (type(error), error, error.__traceback__), safe_traceback(error)
     record = logging.LogRecord("x", logging.ERROR, "x.py", 1, "with %s", ("sk-canary1234567890",), info)
     text = formatter.format(record)
     assert "with ***" in text

@@ -27,7 +27,7 @@ from framework.config.yaml.parse import (
     sort_problems,
     validation_problems,
 )
-from framework.telemetry.redact import places
+from framework.telemetry.redact import safe_traceback
 from framework.tools.connection_pool import ConnectionPool, PooledSource, SourceConfig
 from framework.tools.contracts import ContractChange, Contracts
 from framework.tools.declaration import Extension
@@ -63,7 +63,7 @@ def find_problems(path: str, find: Callable[[], Iterable[Problem]]) -> list[Prob
 
 def problem_from_exception(path: str, error: BaseException) -> Problem:
     """Return the problem of the file at `path`, and log where the exception was raised."""
-    log.error("%s: unexpected error while reading the file: %s", path, places(error))
+    log.error("%s: unexpected error while reading the file: %s", path, safe_traceback(error))
     try:
         text = str(error)[:_MAX_CHARS]
     except BaseException:  # noqa: BLE001 - str() of a plugin's exception runs the plugin's code

@@ -12,6 +12,6 @@ In reading order; each module imports only from those below it:
     project         Loads a project: its settings, tools and agents, and a summary of each.
     conversation    Loads and forks conversations for their callers, and keeps their to-do lists.
     request         A caller's request: message, options, decisions and identity, and its form in the queue.
-    background      Work on runs that nobody awaits, and the places that limit how many runs are executed.
+    background      Work on runs that nobody awaits, and the slots that limit how many runs are executed.
     agent_policy    What an agent may do: its tools with the policy's verdicts, its limits and its prompt.
 """

@@ -1,4 +1,4 @@
-"""Background tasks of a runtime, and the places that limit how many runs it executes."""
+"""Background tasks of a runtime, and the slots that limit how many runs it executes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from framework.config.agents.compile import Agent
 from framework.config.settings import Settings
-from framework.telemetry.redact import places
+from framework.telemetry.redact import safe_traceback
 from framework.types.errors import AgentsdError, RequestError, StoreError, is_scarcity
 from framework.types.state import RunState
 
@@ -69,7 +69,7 @@ class BackgroundWork:
                 level = logging.INFO if isinstance(error, RequestError) else logging.WARNING
                 log.log(level, "%s: %s", name, error)
         except Exception as error:  # noqa: BLE001 - logged; nobody awaits it
-            log.error("%s failed: %s", name, places(error))
+            log.error("%s failed: %s", name, safe_traceback(error))
             if isinstance(error, MemoryError):
                 _report(f"{name} in the background", error)
         else:
@@ -97,8 +97,8 @@ def _report(name: str, error: BaseException) -> None:
     asyncio.get_running_loop().call_exception_handler(context)
 
 
-class Places:
-    """A number of places, each for one queued or continued run."""
+class WorkerSlots:
+    """A number of slots, each for one queued or continued run."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -109,33 +109,33 @@ class Places:
 
     @property
     def free(self) -> int:
-        """Number of places that can be taken now."""
+        """Number of slots that can be acquired now."""
         return 0 if self._is_closed else max(self.capacity - self._taken, 0)
 
     @property
     def taken(self) -> int:
-        """Number of runs that have a place, without the places that a look for runs has taken in advance."""
+        """Number of runs that have a slot, without the slots that a look for runs has acquired in advance."""
         return max(self._taken - self._sought, 0)
 
     def call_on_free(self, callback: Callable[[], object]) -> None:
-        """Set the callback for the end of a run that had a place. It is not called if the run could not begin."""
+        """Set the callback for the end of a run that had a slot. It is not called if the run could not start."""
         self._on_free = callback
 
-    def take(self, number: int = 1) -> int:
-        """Take at most this number of places, and return how many were free."""
+    def acquire(self, number: int = 1) -> int:
+        """Acquire at most this number of slots, and return how many were free."""
         taken = min(number, self.free)
         self._taken += taken
         return taken
 
-    def give_back(self, number: int = 1) -> None:
-        """Give back places of runs that do not begin."""
+    def release(self, number: int = 1) -> None:
+        """Release the slots of runs that do not start."""
         self._taken -= number
         self._freed.set()
 
     @contextmanager
     def all_free(self) -> Iterator[int]:
-        """Take all free places while runs are looked for; yield their number. Those without a run are given back."""
-        number = self.take(self.free)
+        """Acquire all free slots while runs are looked for; yield their number. Those without a run are released."""
+        number = self.acquire(self.free)
         self._looks, self._sought = self._looks + 1, self._sought + number
         try:
             yield number
@@ -144,14 +144,14 @@ class Places:
             self._freed.set()
 
     async def known(self) -> None:
-        """Wait until it is known whether a place is free, if a look for runs has taken all that were."""
+        """Wait until it is known whether a slot is free, if a look for runs has acquired all that were."""
         while self._looks and not self.free and not self._is_closed:
             self._freed.clear()
             await self._freed.wait()
 
     async def wait(self) -> bool:
-        """Wait for a free place, and take it. Return False if there is none any more, because of `close`."""
-        while not self.take():
+        """Wait for a free slot, and acquire it. Return False if there is none any more, because of `close`."""
+        while not self.acquire():
             if self._is_closed or self.capacity == 0:
                 return False
             self._freed.clear()
@@ -159,15 +159,15 @@ class Places:
         return True
 
     async def execute(self, work: Awaitable[None]) -> None:
-        """Await work that has a place, and give the place back."""
+        """Await work that has a slot, and release the slot."""
         try:
             await work
         finally:
-            self.give_back()
-        self._on_free()  # not after an error: a run that could not begin would be tried again at once
+            self.release()
+        self._on_free()  # not after an error: a run that could not start would be tried again at once
 
     def close(self) -> None:
-        """Give away no more places."""
+        """Grant no more slots."""
         self._is_closed = True
         self._freed.set()
 

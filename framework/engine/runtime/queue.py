@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
-from framework.engine.runtime.background import BackgroundWork, Places, limits_of
+from framework.engine.runtime.background import BackgroundWork, WorkerSlots, limits_of
 from framework.engine.runtime.launcher import Launcher
 from framework.engine.runtime.presence import RunReleaser
 from framework.engine.runtime.request import (
@@ -36,7 +36,7 @@ from framework.engine.runtime.start import NewRun, RunStarter
 from framework.engine.work.source import WorkSource
 from framework.store.types import MISSED, Signal
 from framework.telemetry.inbound import apply_trace_context, current_trace_context
-from framework.telemetry.redact import places
+from framework.telemetry.redact import safe_traceback
 from framework.types.errors import AgentsdError, ConversationBusy, QueueFull, RunBlocked, RunSuspended, StoreError
 from framework.types.redact import redact
 from framework.types.report import ErrorInfo
@@ -191,13 +191,13 @@ class RunQueue:
         resumer: RunResumer,
         background: BackgroundWork,
         work: WorkSource,
-        places: Places,
+        slots: WorkerSlots,
         releaser: RunReleaser,
     ) -> None:
         self._catalog, self._launcher, self._starter, self._resumer = catalog, launcher, starter, resumer
         self._store, self._background = launcher.store, background
         self._admission = QueueAdmission(self._store)
-        self._work, self._places, self._releaser = work, places, releaser
+        self._work, self._slots, self._releaser = work, slots, releaser
         self.must_look = self._store.durable
         self._claims: dict[str, _Claim] = {}
         """The runs that were claimed and have not ended, by id."""
@@ -207,7 +207,7 @@ class RunQueue:
         """Whether this process claims runs by itself, so that it also wants to know when others make one ready."""
         self._swept_at = -LOOK_AGAIN_SECONDS
         """When this process last looked for runs that no process holds, on the loop's clock."""
-        places.call_on_free(work.wake)
+        slots.call_on_free(work.wake)
         launcher.signals.add(self._receive)
 
     async def submit(
@@ -259,7 +259,7 @@ class RunQueue:
     async def close(self) -> None:
         """Claim nothing more; return when each claimed run has begun or is released."""
         self._is_closing = True
-        self._places.close()
+        self._slots.close()
         async with self._claiming:
             claims = list(self._claims.values())
         for claim in claims:
@@ -272,9 +272,9 @@ class RunQueue:
 
         Returns the ids of the interrupted ones.
         """
-        if not self._places.free:
+        if not self._slots.free:
             return ()
-        await self._store.sweep(self._places.free, self._catalog.current.settings.work.max_running.allowed)
+        await self._store.sweep(self._slots.free, self._catalog.current.settings.work.max_running.allowed)
         if self._work.is_shared:  # it offers them
             return ()
         resumed = await self._resumer.resume_orphans()
@@ -294,14 +294,14 @@ class RunQueue:
         self._launcher.works = self._launcher.works or self._work.capacity > 0
         self._launcher.call_on_end(self._on_end)
         await self._launcher.signals.open()
-        with self._places.all_free() as number:
+        with self._slots.all_free() as number:
             claims = await self._claim_ready(number) if number else ()
         for claim in claims:
             self._use_place(claim)
         return [claim.request.run_id for claim in claims]
 
     async def _claim_ready(self, number: int) -> Sequence[_Claim]:
-        """Claim ready runs for places that are taken; places without a run are given back."""
+        """Claim ready runs for slots that are taken; slots without a run are given back."""
         claims: list[_Claim] = []
         try:
             async with self._claiming:
@@ -311,26 +311,26 @@ class RunQueue:
                         self._launcher.hold(request.run_id, claim)
                         claims.append(claim)
         finally:
-            self._places.give_back(number - len(claims))
+            self._slots.release(number - len(claims))
         return claims
 
     def _use_place(self, claim: _Claim) -> asyncio.Task[None]:
         """Begin a claimed run in the background, in the place that was taken for it."""
-        executing = self._places.execute(self._execute(claim))
+        executing = self._slots.execute(self._execute(claim))
         return self._background.start(f"run {claim.request.run_id}", executing, Context())
 
     async def _drive(self, run_id: str) -> None:
         await self._launcher.signals.open()
-        if not await self._places.wait():
+        if not await self._slots.wait():
             await self._offer_again(run_id)
             return
         try:
             interrupted = None if self._launcher.is_running(run_id) else await self._resumer.find_interrupted(run_id)
         except BaseException:
-            self._places.give_back()
+            self._slots.release()
             raise
         if interrupted is not None:
-            continuing = self._places.execute(self._resumer.continue_interrupted(interrupted))
+            continuing = self._slots.execute(self._resumer.continue_interrupted(interrupted))
             executing = self._background.start(f"run {run_id}", continuing, Context())
         elif claims := await self._claim_ready(1):
             executing = self._use_place(claims[0])
@@ -396,7 +396,7 @@ class RunQueue:
                 return None
             await self._fail(run_id, ErrorInfo(code=error.code, message=redact(str(error)), retryable=error.retryable))
         except Exception as error:  # noqa: BLE001 - a hook of a model client may raise anything: only this run fails
-            log.error("run %s could not begin: %s", run_id, places(error))
+            log.error("run %s could not begin: %s", run_id, safe_traceback(error))
             await self._fail(run_id, ErrorInfo(code="internal_error", message="internal error; see the log"))
         return None
 

@@ -17,7 +17,7 @@ from framework.config.generations.generation import Generation
 from framework.engine.context.events import Journal, RunStream
 from framework.engine.routing.rules import choose_route
 from framework.engine.run_report import closing_events
-from framework.engine.runtime.background import BackgroundWork, Places, limits_of
+from framework.engine.runtime.background import BackgroundWork, WorkerSlots, limits_of
 from framework.engine.runtime.launcher import Launcher, PreparedRun
 from framework.engine.runtime.presence import CannotExecute, RunReleaser
 from framework.engine.runtime.request import RUNTIME_CALLER, Caller, check_decisions, storable_decisions
@@ -134,7 +134,7 @@ class RunResumer:
         launcher: Launcher,
         blueprints: Blueprints,
         background: BackgroundWork,
-        places: Places,
+        slots: WorkerSlots,
         releaser: RunReleaser,
         *,
         leaves_runs: bool = False,
@@ -146,13 +146,13 @@ class RunResumer:
             launcher: starts the runs.
             blueprints: of the agents.
             background: of the runtime.
-            places: one for each run that is continued in the background.
+            slots: one for each run that is continued in the background.
             releaser: leaves runs to other processes.
             leaves_runs: save decisions, and leave it to the work source which process continues the run.
         """
         self._catalog, self._launcher, self._blueprints = catalog, launcher, blueprints
         self._store, self._background = launcher.store, background
-        self._places, self._releaser, self._leaves_runs = places, releaser, leaves_runs
+        self._slots, self._releaser, self._leaves_runs = slots, releaser, leaves_runs
         self.crash_loop_guard = CrashLoopGuard(launcher.store, launcher.executes_only)
         self._resuming = asyncio.Lock()
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -185,13 +185,13 @@ class RunResumer:
         execute: bool | None = None,
     ) -> None:
         """Save decisions, and resume the run in the background, here or elsewhere; see `Runtime.decide`."""
-        await self._places.known()
-        if not self._executes(execute) or not self._places.take():
+        await self._slots.known()
+        if not self._executes(execute) or not self._slots.acquire():
             await self._hand_over(run_id, decisions, caller, by, execute=execute)
             return
         resumed = asyncio.get_running_loop().create_future()
         resumed.add_done_callback(lambda future: future.cancelled() or future.exception())  # the caller may have left
-        resuming = self._places.execute(self._resume(run_id, decisions, caller, resumed, by))
+        resuming = self._slots.execute(self._resume(run_id, decisions, caller, resumed, by))
         self._background.start(f"run {run_id}", resuming)
         await asyncio.shield(resumed)
 
@@ -251,7 +251,7 @@ class RunResumer:
                 await self._releaser.check(state, generation, self._catalog.current)
             agent = choose_route("", generation.agents, explicit=state.agent).agent
             limits = limits_of(state, agent, self._catalog.current.settings) if is_limited else UNLIMITED
-            record = await self._store.take(state, decided, dict.fromkeys(decisions, by or caller.user), limits)
+            record = await self._store.acquire(state, decided, dict.fromkeys(decisions, by or caller.user), limits)
             self._stop_timer(run_id)
             if record.cancel_requested:
                 await self._record_end(state, record, "cancelled", "cancelled")
@@ -308,31 +308,31 @@ class RunResumer:
     async def resume_orphans(self) -> list[str]:
         """Resume interrupted runs in the background and return their ids; see `Runtime.resume_orphans`."""
         async with self._resuming:  # so that each call knows what the one before has resumed
-            await self._places.known()
-            return await self._resume_candidates() if self._places.free else []
+            await self._slots.known()
+            return await self._resume_candidates() if self._slots.free else []
 
     async def _resume_candidates(self) -> list[str]:
         resumed = []
         must_wait = False
-        for info in await self.crash_loop_guard.candidates(self._places.free + self._releaser.remembered):
+        for info in await self.crash_loop_guard.candidates(self._slots.free + self._releaser.remembered):
             is_here = info.run_id in self.crash_loop_guard or self._launcher.is_running(info.run_id)
             if await self.crash_loop_guard.has_crashed(info.run_id, info.attempts):
                 await self._fail_crashed(info)
             elif not (must_wait or is_here) and self._releaser.is_due(info.run_id):
-                await self._places.known()
-                if not self._places.take():
+                await self._slots.known()
+                if not self._slots.acquire():
                     must_wait = True
                 elif not await self.crash_loop_guard.admit(info.run_id, info.attempts):
-                    self._places.give_back()
+                    self._slots.release()
                     must_wait = True
                 else:
-                    self._background.start(f"run {info.run_id}", self._places.execute(self.continue_interrupted(info)))
+                    self._background.start(f"run {info.run_id}", self._slots.execute(self.continue_interrupted(info)))
                     resumed.append(info.run_id)
         return resumed
 
     async def expire(self) -> list[str]:
         """Continue, in the background, runs with a confirmation that has expired; returns their ids."""
-        limit = self._places.free if self._executes() else MAX_HANDED_OVER
+        limit = self._slots.free if self._executes() else MAX_HANDED_OVER
         infos = await self._store.runs(RunQuery(expired_at=self._store.now(), limit=limit)) if limit else ()
         for info in infos:
             self._continue_expired(info.run_id)
@@ -464,8 +464,8 @@ class RunResumer:
 
     async def _continue_when_free(self, run_id: str) -> None:
         """Continue a run in this process, unless another one does before there is a free place."""
-        if await self._places.wait():
-            await self._places.execute(self._continue(run_id))
+        if await self._slots.wait():
+            await self._slots.execute(self._continue(run_id))
 
     async def _continue(self, run_id: str) -> None:
         """Continue a run, or leave it to another process if this one lacks something for it."""
@@ -486,7 +486,7 @@ class RunResumer:
     async def _leave(self, run_id: str, reason: str) -> None:
         """Leave an interrupted run, or one with an expired confirmation, to another process."""
         state = await self._store.load_run(run_id)
-        record = await self._store.take(state, await self._all_decisions(state, {}, RUNTIME_CALLER))
+        record = await self._store.acquire(state, await self._all_decisions(state, {}, RUNTIME_CALLER))
         if record.cancel_requested:
             await self._record_end(state, record, "cancelled", "cancelled")
         else:
@@ -507,7 +507,7 @@ class RunResumer:
         error: ErrorInfo | None = None,
         decisions: Mapping[str, Decision] = MappingProxyType({}),
     ) -> None:
-        record = await self._store.take(state, decisions)
+        record = await self._store.acquire(state, decisions)
         await self._record_end(state, record, status, finish_reason, error)
 
     async def _record_end(

@@ -19,7 +19,7 @@ from framework.config.watch import Watcher, watching
 from framework.engine.context.events import RunStream
 from framework.engine.plan.executor import EXECUTORS
 from framework.engine.run_report import limit_error
-from framework.engine.runtime.background import BackgroundWork, Places
+from framework.engine.runtime.background import BackgroundWork, WorkerSlots
 from framework.engine.runtime.conversation import (
     ForkPoint,
     fork_conversation,
@@ -62,7 +62,7 @@ class RuntimeParts:
     """What a runtime consists of."""
 
     work: WorkSource
-    places: Places
+    slots: WorkerSlots
     background: BackgroundWork
     launcher: Launcher
     starter: RunStarter
@@ -83,19 +83,19 @@ def build_parts(
 ) -> RuntimeParts:
     """Build the parts of a runtime. Without a work source, it looks for runs itself once it has submitted one."""
     work = work or EmbeddedSource(project.settings.work.concurrency)
-    blueprints, background, places = Blueprints(EXECUTORS), BackgroundWork(), Places(work.capacity)
+    blueprints, background, slots = Blueprints(EXECUTORS), BackgroundWork(), WorkerSlots(work.capacity)
     launcher = Launcher(project, store, models, deps, clock)
     starter = RunStarter(store, blueprints, launcher.models, launcher.meters, caller, clock)
     presence = Presence(project.catalog, launcher, work)
     releaser = RunReleaser(store, presence)
     leaves_runs = work.is_shared or not work.capacity
-    resumer = RunResumer(project.catalog, launcher, blueprints, background, places, releaser, leaves_runs=leaves_runs)
-    queue = RunQueue(project.catalog, launcher, starter, resumer, background, work, places, releaser)
+    resumer = RunResumer(project.catalog, launcher, blueprints, background, slots, releaser, leaves_runs=leaves_runs)
+    queue = RunQueue(project.catalog, launcher, starter, resumer, background, work, slots, releaser)
     work.claim(queue)
     if work.is_shared:
         store.offer_through(work)
     followers = RunFollowers(launcher, resumer)
-    return RuntimeParts(work, places, background, launcher, starter, resumer, queue, followers, presence)
+    return RuntimeParts(work, slots, background, launcher, starter, resumer, queue, followers, presence)
 
 
 P = ParamSpec("P")
@@ -169,7 +169,7 @@ class Runtime:
         self._loop = asyncio.get_running_loop()
         self._caller, self._clock = partial(Caller, single_user=single_user), clock or store.now
         parts = build_parts(project, store, models, deps, self._caller, self._clock, work)
-        self.work, self.places, self.presence = parts.work, parts.places, parts.presence
+        self.work, self.slots, self.presence = parts.work, parts.slots, parts.presence
         """What delivers runs to this runtime, how many of them it executes at once, and what others see of it."""
         self._background, self._launcher, self._starter = parts.background, parts.launcher, parts.starter
         self._resumer, self._queue, self._followers = parts.resumer, parts.queue, parts.followers

@@ -145,7 +145,7 @@ class RunStarter:
         agent, state = new.route.agent, new.state
         blueprint = self._blueprints.of(new.generation, agent.name) if self._store.durable else None
         state.blueprint = blueprint.digest if blueprint else ""
-        record = await self._store.begin(state, new.conversation, blueprint, limits)
+        record = await self._store.start(state, new.conversation, blueprint, limits)
         return PreparedRun(state, record, new.generation, agent, new.route, new.output_type)
 
     async def _save_files(

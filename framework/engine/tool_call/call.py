@@ -49,7 +49,7 @@ from framework.llm.json_protocol import needs_json_protocol
 from framework.llm.message_shape import estimate_tokens
 from framework.llm.openai_format import revalidate_call, unique_calls
 from framework.telemetry import names
-from framework.telemetry.redact import places
+from framework.telemetry.redact import safe_traceback
 from framework.telemetry.spans import current_span
 from framework.tools.base_folder import BaseFolder
 from framework.tools.builtin.notes import TODO
@@ -661,7 +661,7 @@ async def _preview(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str,
     except BaseException as error:  # a plugin's preview may raise anything
         if not is_plugin_failure(error) and not isinstance(error, TimeoutError):
             raise
-        log.info("run %s: the preview of %s failed: %s", run.state.run_id, tool.name, places(error))
+        log.info("run %s: the preview of %s failed: %s", run.state.run_id, tool.name, safe_traceback(error))
         return ""
 
 
@@ -775,7 +775,7 @@ def _failure_result(run: RunContext, tool: Tool, error: BaseException) -> ToolRe
     kind = type(error).__name__
     place = place_of_error(error, tool.function)
     if log.isEnabledFor(logging.INFO):
-        log.info("run %s: tool %s raised %s", run.state.run_id, tool.name, places(error))
+        log.info("run %s: tool %s raised %s", run.state.run_id, tool.name, safe_traceback(error))
     try:
         text = f"{kind}: {error}"
     except BaseException:  # noqa: BLE001 - __str__ of a tool's exception may raise anything

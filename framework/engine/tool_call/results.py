@@ -27,7 +27,7 @@ from framework.config.templates.prompts import PromptError
 from framework.engine.context.run_context import RunContext, record_pending
 from framework.telemetry import names, plugin_span
 from framework.telemetry.plugin_span import PluginSpan
-from framework.telemetry.redact import places
+from framework.telemetry.redact import safe_traceback
 from framework.telemetry.spans import NOOP_SPAN, current_span
 from framework.tools.builtin.notes import ASK_USER
 from framework.tools.builtin.results import RESULT_READ, RESULT_SEARCH, next_line
@@ -603,7 +603,7 @@ async def _call(run: RunContext, hook: Extension, call: ToolCall, *arguments: An
     except BaseException as error:  # any failure of a hook is a refusal
         if not is_plugin_failure(error):
             raise
-        log.error("run %s: hook %s failed: %s", run.state.run_id, hook.name, places(error))
+        log.error("run %s: hook %s failed: %s", run.state.run_id, hook.name, safe_traceback(error))
         raise Refused(f"hook {hook.name} failed: {type(error).__name__}") from None
 
 

@@ -43,7 +43,7 @@ from framework.server.errors import client_message
 from framework.server.identity import Identity
 from framework.server.run_service import OwnedRun, RunService
 from framework.server.wording import confirmation_text, confirmations_text, reason_text, where_to_decide
-from framework.telemetry.redact import places
+from framework.telemetry.redact import safe_traceback
 from framework.types import events
 from framework.types.errors import AgentNotFound, AgentsdError, RunNotFound, RunSuspended
 from framework.types.events import StreamEnd
@@ -439,7 +439,7 @@ class AgentServer:
         except MCPError:
             raise
         except Exception as error:  # noqa: BLE001 - the SDK would log and send its text
-            log.error("call of %s failed: %s", params.name, places(error))
+            log.error("call of %s failed: %s", params.name, safe_traceback(error))
             return error_result("internal error; see the log of the server")
 
     async def _run(

@@ -51,7 +51,7 @@ def test_a_scheduled_flush_is_written_even_during_another_write(tmp_path: Path, 
     async def main() -> None:
         store = await Store.open(store_url, tmp_path)
         state = RunState(agent="one", messages=[Message(role="user", content="go")])
-        record = Slow(await store.begin(state, None, None))
+        record = Slow(await store.start(state, None, None))
         journal = Journal(state, record, EventHub("r"), durable=True)
         saving = asyncio.create_task(journal.save())
         await record.reached.wait()

@@ -355,8 +355,8 @@ def test_a_new_plan_needs_approval_to_repeat_a_call_that_may_have_taken_effect(t
 class Slow(JsonStore):
     """A store that takes longer than the step timeout to save a result."""
 
-    async def begin(self, *begun: Any) -> RunRecord:
-        record = await super().begin(*begun)
+    async def start(self, *begun: Any) -> RunRecord:
+        record = await super().start(*begun)
         write = record.write
 
         async def slowly(state: RunState, *more: Any, **options: Any) -> None:

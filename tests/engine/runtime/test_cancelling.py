@@ -92,11 +92,11 @@ class Slow(Store):
     def slow_down(self) -> None:
         self.reached, self.go = asyncio.Event(), asyncio.Event()
 
-    async def begin(self, *begun: Any) -> RunRecord:
-        return Late(await super().begin(*begun), self.reached, self.go)  # type: ignore[return-value]  # it need not be set
+    async def start(self, *begun: Any) -> RunRecord:
+        return Late(await super().start(*begun), self.reached, self.go)  # type: ignore[return-value]  # it need not be set
 
-    async def take(self, *taken: Any) -> RunRecord:
-        return Late(await super().take(*taken), self.reached, self.go)  # type: ignore[return-value]  # it need not be set
+    async def acquire(self, *taken: Any) -> RunRecord:
+        return Late(await super().acquire(*taken), self.reached, self.go)  # type: ignore[return-value]  # it need not be set
 
 
 def project(root: Path) -> Path:
@@ -221,7 +221,7 @@ def test_a_cancel_request_to_a_dead_process_is_executed_by_the_next(tmp_path: Pa
     async def main() -> None:
         dead = await Store.open(file_url, tmp_path)
         state = RunState(agent="one", conversation_id="c", messages=[Message(role="user", content="go")])
-        record = await dead.begin(state, await dead.conversation("c"), None)
+        record = await dead.start(state, await dead.conversation("c"), None)
         async with Runtime.open(project(tmp_path), store=file_url, **options(Shop())) as runtime:
             await runtime.cancel(state.run_id)
             await record.release()
@@ -313,9 +313,9 @@ async def create_crashing_run(url: str, root: Path) -> str:
     for number in range(MAX_RESUME_ATTEMPTS + 1):
         store = await Store.open(url, root, lease_seconds=0.01)
         if number:
-            await store.take(await store.load_run(state.run_id), {})
+            await store.acquire(await store.load_run(state.run_id), {})
         else:
-            await store.begin(state, None, None)
+            await store.start(state, None, None)
         while not await store.runs(RunQuery(orphaned=True)):  # until the lease has expired
             pass
         await store.close()
@@ -328,11 +328,11 @@ class Overtaken(Store):
     def overtake(self, faster: Callable[[], Awaitable[object]]) -> None:
         self.faster: Callable[[], Awaitable[object]] | None = faster
 
-    async def take(self, *taken: Any) -> RunRecord:
+    async def acquire(self, *taken: Any) -> RunRecord:
         if (faster := self.faster) is not None:
             self.faster = None
             await faster()
-        return await super().take(*taken)
+        return await super().acquire(*taken)
 
 
 def test_a_run_resumed_elsewhere_during_its_cancellation_still_ends(tmp_path: Path, store_url: str) -> None:

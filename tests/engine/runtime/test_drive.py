@@ -112,7 +112,7 @@ def test_a_run_that_ends_its_process_three_times_fails(tmp_path: Path, file_url:
             record = None
             while record is None:
                 (info,) = await store.runs()
-                record = await store.take(await store.load_run(run_id), {}) if info.orphaned else None
+                record = await store.acquire(await store.load_run(run_id), {}) if info.orphaned else None
             await store.close()
         deliveries = Deliveries()
         async with opened(root, file_url, ScriptedModel(), work=deliveries) as runtime:
@@ -187,11 +187,11 @@ def test_deliveries_beyond_the_capacity_wait(tmp_path: Path, file_url: str) -> N
             ids = [(await runtime.submit("m")).run_id for _ in range(5)]
             driving = [asyncio.create_task(deliveries.worker.drive(run_id)) for run_id in ids]
             await until(runtime, [*["running"] * 2, *["queued"] * 3])
-            assert (runtime.places.taken, runtime.places.free) == (2, 0)
+            assert (runtime.slots.taken, runtime.slots.free) == (2, 0)
             gate.opened.set()
             await asyncio.wait(driving)
             assert await statuses(runtime) == ["completed"] * 5
-            assert runtime.places.taken == 0
+            assert runtime.slots.taken == 0
 
     asyncio.run(main())
 
@@ -232,7 +232,7 @@ def test_a_store_that_fails_is_logged_and_not_raised(
             run_id = (await runtime.submit("m")).run_id
             await runtime.store.close()
             await deliveries.worker.drive(run_id)
-            assert runtime.places.taken == 0
+            assert runtime.slots.taken == 0
 
     asyncio.run(main())
     assert "the queue: the store is closed" in caplog.text

@@ -405,7 +405,7 @@ class Lagging(JsonStore):
         self.stored, self.may_return = asyncio.Event(), asyncio.Event()
 
     async def begin(self, *arguments: Any) -> RunRecord:
-        return LaggingRecord(await super().begin(*arguments), self)
+        return LaggingRecord(await super().start(*arguments), self)
 
 
 class LaggingRecord:

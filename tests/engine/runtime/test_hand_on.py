@@ -47,9 +47,9 @@ class CountingStore(Store):
     taken = 0
     delays: tuple[float, ...] = ()
 
-    async def take(self, state: RunState, *arguments: Any, **options: Any) -> RunRecord:
+    async def acquire(self, state: RunState, *arguments: Any, **options: Any) -> RunRecord:
         self.taken += 1
-        return await super().take(state, *arguments, **options)
+        return await super().acquire(state, *arguments, **options)
 
     async def claim(self, *arguments: Any, **options: Any) -> Any:
         found = await super().claim(*arguments, **options)

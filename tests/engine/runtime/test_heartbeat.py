@@ -125,7 +125,7 @@ class Writes:
 def test_a_flush_scheduled_during_a_write_is_written_after_it() -> None:
     async def main() -> None:
         state = RunState(agent="a", messages=[Message(role="user", content="go")])
-        record = Writes(await JsonStore().begin(state, None, None))
+        record = Writes(await JsonStore().start(state, None, None))
         journal = Journal(state, record, EventHub(state.run_id), durable=True)
         journal.schedule_flush()
         await record.began.wait()

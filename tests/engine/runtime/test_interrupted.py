@@ -46,7 +46,7 @@ def test_conversation_busy_contains_the_interrupted_run(tmp_path: Path, file_url
     async def main() -> None:
         store = await Store.open(file_url, root)
         state = RunState(agent="one", conversation_id="c", messages=[Message(role="user", content="go")])
-        record = await store.begin(state, await store.conversation("c"), None)
+        record = await store.start(state, await store.conversation("c"), None)
         async with Runtime.open(
             root, models={"scripted": ScriptedModel("first", "second")}, store=file_url, watch=False
         ) as runtime:

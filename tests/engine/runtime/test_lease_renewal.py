@@ -108,9 +108,9 @@ class Noticing(Store):
     renewed: asyncio.Event
     looks = 0
 
-    async def begin(self, *begun: Any) -> RunRecord:
+    async def start(self, *begun: Any) -> RunRecord:
         self.renewed = asyncio.Event()
-        return Noticed(await super().begin(*begun), self)  # type: ignore[return-value]  # it is only read
+        return Noticed(await super().start(*begun), self)  # type: ignore[return-value]  # it is only read
 
     async def renew(self, run_ids: Collection[str]) -> Mapping[str, bool]:
         found = await super().renew(run_ids)
@@ -234,7 +234,7 @@ async def take_over(store: Store, run_id: str) -> RunRecord:
     async with asyncio.timeout(PATIENCE):
         while True:
             with suppress(RunBusy):  # another write came first
-                return await store.take(await store.load_run(run_id), {})
+                return await store.acquire(await store.load_run(run_id), {})
 
 
 class Forgetful(JsonStore):
@@ -276,7 +276,7 @@ def test_renew_in_a_database_returns_only_held_runs(tmp_path: Path, store_url: s
 
 async def _renewing(store: Store) -> None:
     states = [RunState(agent="one", messages=[Message(role="user", content="go")]) for _ in range(4)]
-    held, wanted, paused, ended = [await store.begin(state, None, None) for state in states]
+    held, wanted, paused, ended = [await store.start(state, None, None) for state in states]
     await store.request_cancel(states[1].run_id)
     states[2].status, states[3].status = "paused", "completed"
     await paused.write(states[2], last=True)
@@ -296,8 +296,8 @@ def test_a_run_that_was_taken_over_and_released_rejects_the_previous_owners_last
         mine = await Store.open(file_url, tmp_path, lease_seconds=0)
         other = await Store.open(file_url, tmp_path)
         state = RunState(agent="one", messages=[Message(role="user", content="go")])
-        record = await mine.begin(state, None, None)
-        await (await other.take(await other.load_run(state.run_id), {})).release()
+        record = await mine.start(state, None, None)
+        await (await other.acquire(await other.load_run(state.run_id), {})).release()
         state.status = "completed"
         with pytest.raises(RunTaken):
             await record.write(state, last=True)

@@ -607,7 +607,7 @@ def test_a_run_that_crashes_several_processes_fails(tmp_path: Path, file_url: st
 
     async def dying() -> None:
         store = await Store.open(file_url, root, lease_seconds=0.01)
-        await store.take(await store.load_run(run_id), {})
+        await store.acquire(await store.load_run(run_id), {})
         while not await store.runs(RunQuery(orphaned=True)):  # until the lease has expired
             pass
         await store.close()
@@ -647,7 +647,7 @@ def test_a_suspended_process_whose_run_was_taken_over_stops_working_on_it(tmp_pa
             other = await Store.open(store_url, root)
             while not (orphans := await other.runs(RunQuery(orphaned=True))):
                 pass
-            taken = await other.take(await other.load_run(orphans[0].run_id), {})
+            taken = await other.acquire(await other.load_run(orphans[0].run_id), {})
             shop.go.set()
             with pytest.raises(RunTaken):
                 await task

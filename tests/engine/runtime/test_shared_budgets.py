@@ -255,9 +255,9 @@ class SlowStore(JsonStore):
         super().__init__()
         self.reached, self.go = asyncio.Event(), asyncio.Event()
 
-    async def begin(self, *begun: Any) -> RunRecord:
+    async def start(self, *begun: Any) -> RunRecord:
         """Save a new run."""
-        return SlowRecord(await super().begin(*begun), self)
+        return SlowRecord(await super().start(*begun), self)
 
 
 class SlowRecord:

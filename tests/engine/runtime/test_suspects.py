@@ -72,7 +72,7 @@ async def left_with_one_attempt(root: Path, url: str) -> list[str]:
         while left:
             for info in await store.runs():
                 if info.orphaned and info.run_id in left:
-                    await store.take(await store.load_run(info.run_id), {})
+                    await store.acquire(await store.load_run(info.run_id), {})
                     left.discard(info.run_id)
         await store.close()
     return ids
@@ -195,7 +195,7 @@ class History:
     async def _begin(self, process: Process, run_id: str) -> None:
         message = Message(role="user", content="go")
         state = self.states[run_id] = RunState(run_id=run_id, agent="a", messages=[message])
-        process.held[run_id] = await process.store.begin(state, None, None)
+        process.held[run_id] = await process.store.start(state, None, None)
         self._start_step(process, run_id)
 
     async def _resume(self, process: Process) -> None:
@@ -209,7 +209,7 @@ class History:
 
     async def _take(self, process: Process, run_id: str) -> RunRecord:
         state = self.states[run_id] = await process.store.load_run(run_id)
-        return await process.store.take(state, {})
+        return await process.store.acquire(state, {})
 
     def _start_step(self, process: Process, run_id: str) -> None:
         seconds = self.jobs[run_id].steps[self.states[run_id].steps]

@@ -35,7 +35,7 @@ def test_interrupted_runs_count_towards_the_capacity(tmp_path: Path, file_url: s
             assert list(await runtime.start_queued()) == []
             while len(await runtime.orphans()) > 3:  # noqa: ASYNC110 - only the store shows it
                 await asyncio.sleep(0.005)
-            assert (runtime.places.taken, len(await runtime.orphans())) == (2, 3)
+            assert (runtime.slots.taken, len(await runtime.orphans())) == (2, 3)
             gate.opened.set()
             while set(await statuses(runtime)) != {"completed"}:
                 await runtime.resume_orphans()

@@ -6,33 +6,33 @@ import asyncio
 
 import pytest
 
-from framework.engine.runtime.background import Places
+from framework.engine.runtime.background import WorkerSlots
 
 
 @pytest.mark.parametrize("found", [0, 1, 2])
 def test_whether_a_place_is_free_is_known_after_a_look(found: int) -> None:
     async def main() -> None:
-        places = Places(2)
-        with places.all_free() as number:
-            assert (number, places.free, places.taken) == (2, 0, 0), "nothing is found yet"
-            known = asyncio.create_task(places.known())
+        slots = WorkerSlots(2)
+        with slots.all_free() as number:
+            assert (number, slots.free, slots.taken) == (2, 0, 0), "nothing is found yet"
+            known = asyncio.create_task(slots.known())
             await asyncio.sleep(0)
             assert not known.done()
-            places.give_back(number - found)
+            slots.release(number - found)
         await known
-        assert (places.free, places.taken) == (2 - found, found)
-        await places.known()
+        assert (slots.free, slots.taken) == (2 - found, found)
+        await slots.known()
 
     asyncio.run(main())
 
 
 def test_nobody_waits_for_a_look_after_the_end() -> None:
     async def main() -> None:
-        places = Places(1)
-        with places.all_free():
-            known = asyncio.create_task(places.known())
+        slots = WorkerSlots(1)
+        with slots.all_free():
+            known = asyncio.create_task(slots.known())
             await asyncio.sleep(0)
-            places.close()
+            slots.close()
             await known
 
     asyncio.run(main())
