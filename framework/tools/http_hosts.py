@@ -298,5 +298,5 @@ def _base(url: str) -> WebUrl:
     except UrlRefused as error:
         raise ConfigError(error.message) from None
     if "?" in base.target:
-        raise ConfigError(f"the URL of a skill host cannot have a query: write {str(base).partition('?')[0]}")
+        raise ConfigError(f"the URL of an HTTP tool host cannot have a query: write {str(base).partition('?')[0]}")
     return base

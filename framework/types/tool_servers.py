@@ -54,7 +54,7 @@ class McpServer(Frozen):
 
 
 class Skill(Frozen):
-    """A skill of a skill host, offered as a tool named `skill.<host>.<id>`."""
+    """A function of an HTTP tool host, offered as a tool named `skill.<host>.<id>`."""
 
     id: SkillId
     """Id of the skill on the host."""
@@ -261,7 +261,7 @@ class Sources(Frozen):
     mcp_servers: dict[SourceName, McpServer] = {}
     """MCP servers, by name."""
     skill_hosts: dict[SourceName, SkillHost] = {}
-    """Skill hosts, by name."""
+    """HTTP tool hosts, by name."""
     openapi: dict[ApiName, OpenApi] = {}
     """APIs that OpenAPI documents describe, by name."""
     http_tools: dict[HttpToolName, HttpTool] = {}

@@ -78,7 +78,7 @@ _SUFFIXES = (".yaml", ".yml")
 
 @dataclass(frozen=True, slots=True)
 class DeclaredSource:
-    """The declaration of one MCP server, skill host, API or HTTP tool."""
+    """The declaration of one MCP server, HTTP tool host, API or HTTP tool."""
 
     name: str
     """The prefix of its tool names: `mcp.docs`, `skill.files`, `billing`; of an HTTP tool, its name."""

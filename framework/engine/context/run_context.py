@@ -192,7 +192,7 @@ class ModelCaller:
     """How much prompt and reply text spans may include."""
     context: CallContext
     sources: Mapping[str, str] = field(default_factory=dict)
-    """`file:line` of the declarations of MCP servers and skill hosts, by name, such as `mcp.docs`."""
+    """`file:line` of the declarations of MCP servers and HTTP tool hosts, by name, such as `mcp.docs`."""
     outgrown: Set[str] = frozenset()
     """Models whose context windows are too small for the run, while that of a fallback is not."""
     failed_models: set[str] = field(default_factory=set)
