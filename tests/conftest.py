@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -14,7 +14,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from examples.scale_demo.postgres import empty, new_database, server
@@ -68,10 +68,19 @@ def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+class SpanRecorder(InMemorySpanExporter):
+    """Keeps the spans of tests that use the fixture `spans`. Those of all others would fill the memory."""
+
+    is_used = False
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        return super().export(spans) if self.is_used else SpanExportResult.SUCCESS
+
+
 @pytest.fixture(scope="session")
-def exporter() -> InMemorySpanExporter:
+def exporter() -> SpanRecorder:
     """The exporter of the process's TracerProvider, which can be set only once."""
-    exporter = InMemorySpanExporter()
+    exporter = SpanRecorder()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
@@ -79,10 +88,12 @@ def exporter() -> InMemorySpanExporter:
 
 
 @pytest.fixture
-def spans(exporter: InMemorySpanExporter) -> Iterator[InMemorySpanExporter]:
+def spans(exporter: SpanRecorder) -> Iterator[InMemorySpanExporter]:
     """Finished spans of one test."""
     exporter.clear()
+    exporter.is_used = True
     yield exporter
+    exporter.is_used = False
     exporter.clear()
 
 
