@@ -47,3 +47,8 @@ def test_the_walk_of_a_request_names_every_engine_module_that_a_run_enters(tmp_p
 
 def test_engine_modules_call_each_other_in_one_direction(tmp_path: Path) -> None:
     assert asyncio.run(walk_of_one_run(tmp_path)).mutual("engine/") == []
+
+
+@pytest.mark.parametrize(("title", "text"), WALKS)
+def test_a_walk_fits_on_one_screen(title: str, text: str) -> None:
+    assert len(text.strip().splitlines()) <= 24
