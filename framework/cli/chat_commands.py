@@ -142,10 +142,11 @@ class ChatCommands:
     async def _tools(self, _: str) -> None:
         agent = await self._known_agent()
         words = {"allow": "allowed", "ask": "asks", "deny": "denied"}
-        rows = [
-            (one.tool.name, words[one.verdict.kind], str(one.verdict)) for one in explain_tools(agent) if one.offered
-        ]
+        found = explain_tools(agent)
+        rows = [(one.tool.name, words[one.verdict.kind], str(one.verdict)) for one in found if one.is_sent]
         show_table(("tool", "decision", "because"), rows)
+        if deferred := agent.toolset.deferred:
+            _note(f"and {counted(len(deferred), 'tool')} that the model searches for: agentsd explain {agent.name}")
         if not rows:
             _note(f"{agent.name} has no tools")
 

@@ -421,6 +421,8 @@ def _score(call: _Call, vocabulary: Mapping[str, float], shared: Mapping[str, in
         return score + (6.0 if asked else 0.0), len(named)
     if not any(vocabulary[word] > 1 for word in hits):
         return 0.0, 0
+    if len(own) > 2 and named == own:  # a long name, of which each word was said, among many that are similar
+        score += _THRESHOLD
     unknown = (clause.words & _ACTIONS) - vocabulary.keys()
     score -= len(unknown) + len(unknown & _EFFECTS)
     return score + 1.5 * len(call.used) - call.unused + (2.0 * call.options if named else 0.0), len(named)

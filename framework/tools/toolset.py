@@ -105,8 +105,8 @@ class Toolset:
     """
 
     __slots__ = (
-        *("_definitions", "_index", "_policy", "_rules", "_source", "blocked", "deferred", "offered", "on_demand"),
-        *("scope", "tools"),
+        *("_definitions", "_index", "_placed_rules", "_policy", "_rules", "_source"),
+        *("blocked", "deferred", "offered", "on_demand", "scope", "tools"),
     )
 
     def __init__(
@@ -137,6 +137,8 @@ class Toolset:
         self._policy, self._source = policy, source
         self._rules: dict[str, ToolRules] = {}
         """Cache of `rules_for`."""
+        self._placed_rules: dict[RuleKind, list[PlacedRule]] = {}
+        """Cache of `_placed`: finding a line takes longer than matching a rule."""
         self.tools, self.blocked = tools, frozenset(blocked) if blocked else _NO_NAMES
         self.offered: Mapping[str, Tool] = {
             name: tool for name, tool in tools.items() if name in names and (tool.risk in risks or name in lifted)
@@ -248,12 +250,16 @@ class Toolset:
         return next((rule for rule in self.rules_for(name).deny if not rule.rule.when), None)
 
     def _placed(self, kind: RuleKind) -> list[PlacedRule]:
+        if (known := self._placed_rules.get(kind)) is not None:
+            return known
         policy = self._policy
         if kind == "allow":
             rules: Sequence[Rule] = [Rule(tool=pattern) for pattern in policy.allow]
         else:
             rules = policy.deny if kind == "deny" else policy.ask
-        return [PlacedRule(kind, rule, self._place(kind, index)) for index, rule in enumerate(rules)]
+        placed = [PlacedRule(kind, rule, self._place(kind, index)) for index, rule in enumerate(rules)]
+        self._placed_rules[kind] = placed
+        return placed
 
     def _place(self, kind: RuleKind, index: int) -> str:
         if self._source is None:
