@@ -185,7 +185,17 @@ def _visible_names(folder: int) -> list[str]:
 _AUTOLOADED_STEMS = ("conftest", "sitecustomize", "usercustomize")
 """Modules that Python or pytest imports automatically, in any form: `conftest.py`, `conftest/`, `sitecustomize.so`."""
 _PROTECTED_NAMES = (
-    *("agents.d", "prompts", "plugins", "skills", "skill.md", "agentsd.yaml", "agentsd.*.yaml", "agentsd.yml"),
+    *(
+        "agents.d",
+        "prompts",
+        "plugins",
+        "openapi",
+        "skills",
+        "skill.md",
+        "agentsd.yaml",
+        "agentsd.*.yaml",
+        "agentsd.yml",
+    ),
     *("*.pth", "*.pyc", "*.pyo", "__pycache__", "*.so", "*.pyd", "*.dylib", "*.dll"),  # loaded instead of a source file
     *("pyproject.toml", "setup.py", "setup.cfg", "tox.ini", "pytest.ini", "noxfile.py"),
     *("makefile", "gnumakefile", "*.mk", "cmakelists.txt", "justfile", "rakefile", "gemfile", "procfile"),

@@ -71,6 +71,7 @@ def base(tmp_path: Path) -> Path:
 PROTECTED_PATHS = [
     "agents.d/new.yaml", "agents.d/sub/new.yaml", "prompts/new.j2", "plugins/new.py", "plugins/_helper.py",
     "agentsd.yaml", "agentsd.yml", ".agentsd/state.db", ".git/hooks/pre-commit", ".git/config", ".gitignore",
+    "openapi/a.yaml",
     ".github/workflows/ci.yaml", "hooks/pre-commit", "mirror.git/hooks/update", "conftest.py", "tests/conftest.py",
     ".env", ".env.local", "prod.env", "docs/.env", ".vscode/tasks.json", ".bashrc", "sitecustomize.py", "evil.pth",
     "Agents.D/new.yaml", "AGENTS.D/new.yaml", "PLUGINS/new.py", "ConfTest.py", "AgentsD.yaml", "PROD.ENV",
