@@ -19,6 +19,8 @@ from framework.tools.tool import ToolContext
 from framework.types.errors import ToolError
 from framework.types.text import did_you_mean, shorten
 
+SKILL_FILES = ("SKILL.md", "skill.md")
+"""The file that makes a folder a skill; the second spelling is used if there is no other."""
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK, opening a named pipe would block until a writer opens it, too.
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -230,12 +232,21 @@ def writable_parts(context: ToolContext, path: str) -> tuple[str, ...]:
     if any(unicodedata.category(char) == "Cf" for char in path):
         raise ToolError("the path has invisible characters: write it without them")
     protected = next((name for name in parts if is_protected(name)), None)
+    if protected is None and (depth := _depth_of_skill(context.base_path, parts)):
+        protected = parts[depth - 1]
     if protected is not None and not _is_unprotected(parts, context.unprotected):
         raise ToolError(_refusal(parts, protected, "its content decides what runs, so it is not written"))
     if context.write_below is not None and not any(is_inside(parts, folder) for folder in context.write_below):
         folders = ", ".join(context.write_below) or "none"
         raise ToolError(f"{quoted(parts)} is outside the folders that may be written (tools.write_below): {folders}")
     return parts
+
+
+def _depth_of_skill(base: Path, parts: Sequence[str]) -> int:
+    """Return the length of the path of the skill's folder that a file is in, whatever its name; 0 if it is in none."""
+    folders = (base.joinpath(*parts[:depth]) for depth in range(1, len(parts)))
+    has_skill = (any(os.path.lexists(folder / name) for name in SKILL_FILES) for folder in folders)
+    return next((depth for depth, found in enumerate(has_skill, start=1) if found), 0)
 
 
 def is_protected(name: str) -> bool:

@@ -80,6 +80,32 @@ def _description(runtime: Runtime, name: str) -> str | None:
     return found.spec.description if found else None
 
 
+@pytest.mark.parametrize("folder", ["skills", ".agents/skills"])
+def test_files_of_skills_are_watched(folder: str, tmp_path: Path) -> None:
+    name = f"{folder}/pdf"
+    text = "---\nname: pdf\ndescription: about pdf\n---\n"
+    files = {"agents.d/a.yaml": one("a") + 'skills: ["*"]\n', f"{name}/SKILL.md": text, f"{name}/refs/a.md": "one"}
+
+    async def main() -> None:
+        async with opened(write(tmp_path, files)) as runtime:
+            write(tmp_path, {f"{name}/refs/a.md": "two"})
+            await _until_skill(runtime, b"two")
+            write(tmp_path, {f"{name}/SKILL.md": text + "edited"})
+            await _until_skill(runtime, b"two", "edited")
+
+    asyncio.run(main())
+
+
+async def _until_skill(runtime: Runtime, content: bytes, body: str = "") -> None:
+    """Wait until the agent's skill has this text and this file."""
+    async with asyncio.timeout(PATIENCE):
+        number = runtime.catalog.current.number
+        while (found := runtime.catalog.current.agents["a"].skills.skills["pdf"]).body.strip() != body or (
+            found.files["refs/a.md"] != content
+        ):
+            number = (await runtime.wait_generation(number + 1)).number
+
+
 def _overwrite(path: Path, text: str) -> None:
     path.write_text(text)
 

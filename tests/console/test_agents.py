@@ -67,6 +67,26 @@ def test_the_permissions_of_an_agent_name_the_rules_and_conditions(tmp_path: Pat
     run_in_browser(main())
 
 
+def test_the_skills_of_an_agent_name_what_they_ask_for_and_those_that_are_denied(tmp_path: Path) -> None:
+    own = "{allow: ['*'], deny: [{skill: audit, reason: secret}]}"
+    head = "---\nname: {0}\ndescription: About {0}.\nallowed-tools: Bash(*)\n---\nText.\n"
+    files = {
+        "agents.d/support.yaml": agent("support", model="offline", skills=own),
+        "skills/refunds/SKILL.md": head.format("refunds"),
+        "skills/audit/SKILL.md": head.format("audit"),
+    }
+
+    async def main() -> None:
+        async with serve_console(tmp_path, files) as server, open_page(server, "#/agents/support") as page:
+            skills = page.locator(".card", has=page.get_by_role("heading", name="Skills"))
+            await expect(skills).to_contain_text("It asks for Bash(*), which permits nothing.")
+            await expect(skills).to_contain_text("auditdenied skills.deny audit: secret")
+            await expect(skills.locator('a.place[href*="skills/refunds/SKILL.md"]')).to_have_count(1)
+            await check_axe(page)
+
+    run_in_browser(main())
+
+
 def test_a_prompt_is_rendered_with_sample_inputs_while_they_are_typed(tmp_path: Path) -> None:
     async def main() -> None:
         address = "#/agents/support?tab=prompt"

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from framework.config.files.scanner import SKILL_FILES
 from framework.config.files.snapshot import Snapshot, source_digest
 from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document
 from framework.llm.message_shape import estimate_tokens
+from framework.tools.files import SKILL_FILES
 from framework.tools.skills import (
     MAX_SKILL_CHARS,
     SKILL_LOAD,

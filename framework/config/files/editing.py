@@ -17,10 +17,11 @@ from pathlib import Path
 from secrets import token_hex
 from shutil import copymode
 
-from framework.config.files.scanner import SKILL_FILES, is_read_below
+from framework.config.files.scanner import is_read_below
 from framework.config.files.snapshot import AGENTS, PLUGINS, PROJECT_FOLDERS, PROMPTS, source_digest
 from framework.config.overlay import is_settings_file
 from framework.config.yaml.document import MAX_DOCUMENT_BYTES
+from framework.tools.files import SKILL_FILES
 
 EDITABLE_FOLDERS = (AGENTS, PROMPTS)
 _MAX_NAME_BYTES, _MAX_PATH_BYTES = 200, 500

@@ -24,7 +24,7 @@ from framework.config.files.snapshot import (
 from framework.config.overlay import settings_files
 from framework.config.yaml.document import MAX_DOCUMENT_BYTES
 from framework.tools.base_folder import BaseFolder
-from framework.tools.files import is_hidden, open_file
+from framework.tools.files import SKILL_FILES, is_hidden, open_file
 from framework.tools.openapi.document import MAX_API_DOCUMENT_BYTES
 from framework.tools.skills import omitted_content
 from framework.types.errors import ToolError
@@ -42,8 +42,6 @@ Fingerprint = tuple[int, int, int, int, int]
 """Device, inode, size, mtime and ctime. No program can set the ctime, so it reveals an edit that restores the mtime."""
 
 
-SKILL_FILES = ("SKILL.md", "skill.md")
-"""The file that makes a folder a skill; the second spelling is used if there is no other."""
 MAX_SKILL_FOLDERS, MAX_SKILL_DEPTH, _MAX_SKILL_FILES = 2_000, 8, 10_000
 """Limits of one folder of skills: folders in it, their depth, and files."""
 _MAX_DIGESTED_BYTES = 1 << 26

@@ -25,7 +25,7 @@ from framework.tools.builtin.json_query import json_transform
 from framework.tools.builtin.logs import log_transform
 from framework.tools.builtin.search import search_files
 from framework.tools.builtin.writing import edit_file, write_file
-from framework.tools.files import is_protected
+from framework.tools.files import is_protected, writable_parts
 from framework.tools.tool import ToolContext
 from framework.types.errors import ToolError
 from framework.types.messages import ToolCall
@@ -301,3 +301,14 @@ def test_the_picture_of_a_folder_shows_every_change(base: Path) -> None:
 
     assert before["docs/notes.txt"] != after["docs/notes.txt"]
     assert before.keys() - after.keys() == {"agents.d", "agents.d/one.yaml"}
+
+
+@pytest.mark.parametrize(
+    "path", ["knowledge/pdf/SKILL.md", "knowledge/pdf/references/a.md", "skills/new/a.md", "knowledge/new/skill.md"]
+)
+def test_no_file_of_a_skill_is_written_whatever_its_folder_is_called(path: str, tmp_path: Path) -> None:
+    write(tmp_path, {"knowledge/pdf/SKILL.md": "text", "knowledge/notes.md": "text"})
+    with pytest.raises(ToolError, match="is protected: its content decides what runs"):
+        writable_parts(context(tmp_path), path)
+    assert writable_parts(context(tmp_path, "knowledge/**", "skills/**"), path)
+    assert writable_parts(context(tmp_path), "knowledge/notes.md")
