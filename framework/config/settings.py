@@ -386,9 +386,6 @@ class ServerSettings(Frozen):
     """The same for one key. Without keys, it applies to all local programs together."""
     console: bool = True
     """Show the console, a web page, at `/`. `false`: `/` is 404."""
-    openwebui_tasks: bool = True
-    """Answer Open WebUI's own requests, for titles, tags and the like, with the agent's model alone: without its
-    instructions and tools. `false` refuses them."""
     allow_edit: bool = False
     """Whether keys with the role `admin` may edit agent files and templates over HTTP, as the console does."""
 

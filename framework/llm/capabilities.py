@@ -248,7 +248,6 @@ class _Section(Frozen):
 
     source: str = Field(pattern="^https://")
     as_of: date
-    third_party: bool = False
     models: dict[Annotated[str, Field(pattern=r"^([a-z]+|\*)/.")], Capabilities]
 
 

@@ -165,7 +165,6 @@ def test_a_later_row_overrides_the_values_of_earlier_ones(tmp_path: Path) -> Non
         (SECTION + '"m" = {}\n', "section.0.models.m.[key]: String should match pattern"),
         (SECTION.replace("https:", "http:"), "section.0.source: String should match pattern"),
         (SECTION.replace("as_of = 2026-11-22", ""), "section.0.as_of: Field required"),
-        (SECTION.replace("as_of", "third_party = 7\nas_of"), "section.0.third_party: Input should be a valid boolean"),
         ("[[section]", "cannot be read: Expected ']]' at the end of an array declaration"),
         (None, "cannot be read: [Errno 2] No such file or directory"),
     ],

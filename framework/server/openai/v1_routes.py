@@ -15,7 +15,6 @@ from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
 
 from framework.engine.runtime.runtime import Runtime
-from framework.server.errors import AccessDenied
 from framework.server.identity import ROUTER_NAME, Identify, Identity, identity_of, requires
 from framework.server.key_limits import KeyLimits
 from framework.server.openai.answer import AnswerText, ChatWriter, ResponseWriter, ending_of
@@ -69,17 +68,13 @@ class BackgroundTasks:
 
     def __init__(self, runtime: Runtime, answers: RunAnswers, limits: KeyLimits) -> None:
         self._runtime, self._answers, self._limits = runtime, answers, limits
-        self._is_on = runtime.settings.server.openwebui_tasks
 
     async def answer(self, asked: ClientRequest, identity: Identity) -> Response:
-        """Return the answer of the agent's model.
+        """Return the answer of the agent's model alone, without its instructions and tools.
 
         Raises:
-            AccessDenied: `server.openwebui_tasks` is off.
             RequestError: there is no such agent, or the key sends too many requests.
         """
-        if not self._is_on:
-            raise AccessDenied("requests for titles, tags and the like are off: set server.openwebui_tasks")
         agent = self._answers.agent_of(asked.model, identity) or self._any_agent()
         self._limits.check_rate(identity)
         result = await self._runtime.ask_model(

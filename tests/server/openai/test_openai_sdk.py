@@ -565,14 +565,3 @@ def test_a_question_about_documents_is_no_background_task(tmp_path: Path) -> Non
     answer, runs, requests = serve(project(tmp_path), "noon", use=use)
     assert (answer, len(runs)) == ("noon", 1)
     assert requests[0].tools
-
-
-def test_background_tasks_can_be_turned_off(tmp_path: Path) -> None:
-    async def use(client: AsyncOpenAI, _: Serving) -> Any:
-        with pytest.raises(openai.PermissionDeniedError, match=r"set server\.openwebui_tasks"):
-            await client.chat.completions.create(
-                model="one", messages=USER, extra_headers={"X-OpenWebUI-Task": "title_generation"}
-            )
-
-    root = write(project(tmp_path), {"agentsd.yaml": "server: {openwebui_tasks: false}\n"})
-    assert serve(root, use=use)[1] == []
