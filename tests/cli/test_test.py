@@ -1,4 +1,4 @@
-"""`agentsd test` in real processes: output, exit codes, and success rates with a real model server."""
+"""`agentsd test`: output, exit codes, and success rates with a real model server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.commands import agentsd
+from tests.support.commands import agentsd, agentsd_in_process
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write
 from tests.support.wire import Answer, calls, says, wire_server
@@ -39,7 +39,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_every_case_is_a_line_and_the_last_line_counts_them(project: Path) -> None:
-    done = agentsd("test", cwd=project)
+    done = agentsd_in_process("test", cwd=project)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith("✓ one: it says hello  ")
@@ -49,7 +49,7 @@ def test_every_case_is_a_line_and_the_last_line_counts_them(project: Path) -> No
 
 def test_a_failing_case_prints_the_reason_with_exit_code_1(project: Path) -> None:
     write(project, {"agents.d/two.yaml": agent("two", model="offline"), "agents.d/two.test.yaml": FAILS})
-    done = agentsd("test", cwd=project)
+    done = agentsd_in_process("test", cwd=project)
     assert done.returncode == 1
     lines = done.stdout.splitlines()
     assert lines[2].startswith("✗ two: it reads")
@@ -57,14 +57,14 @@ def test_a_failing_case_prints_the_reason_with_exit_code_1(project: Path) -> Non
     assert lines[4] == '    expected output with "hello", got "no"  (agents.d/two.test.yaml:2)'
     assert [line.strip() for line in lines[5:7]] == ["user: read a.txt", "completed (final): no"]
     assert lines[7] == "2 passed, 1 failed"
-    assert agentsd("test", "--agent", "one", cwd=project).returncode == 0
-    assert agentsd("test", "agents.d/one.yaml", cwd=project).stdout.endswith("2 passed, 0 failed\n")
-    assert agentsd("test", "agents.d/two.test.yaml", cwd=project).stdout.endswith("0 passed, 1 failed\n")
+    assert agentsd_in_process("test", "--agent", "one", cwd=project).returncode == 0
+    assert agentsd_in_process("test", "agents.d/one.yaml", cwd=project).stdout.endswith("2 passed, 0 failed\n")
+    assert agentsd_in_process("test", "agents.d/two.test.yaml", cwd=project).stdout.endswith("0 passed, 1 failed\n")
 
 
 def test_json_has_every_case_with_its_failures(project: Path) -> None:
     write(project, {"agents.d/two.yaml": agent("two", model="offline"), "agents.d/two.test.yaml": FAILS})
-    done = agentsd("test", "--json", "--repeat", "2", cwd=project)
+    done = agentsd_in_process("test", "--json", "--repeat", "2", cwd=project)
     report = json.loads(done.stdout)
     assert done.returncode == 1
     assert done.stderr == ""
@@ -77,25 +77,27 @@ def test_json_has_every_case_with_its_failures(project: Path) -> None:
 
 def test_without_cases_an_example_is_printed(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
-    done = agentsd("test", cwd=tmp_path)
+    done = agentsd_in_process("test", cwd=tmp_path)
     assert done.returncode == 1, "a project whose cases are not found must not look tested"
     assert "agents.d/AGENT.test.yaml" in done.stdout
     shown = done.stdout.partition("\n\n")[2]
     write(tmp_path, {"agents.d/one.test.yaml": shown})
-    assert agentsd("test", cwd=tmp_path).stdout.splitlines()[-1] == "1 passed, 0 failed", "the example passes"
+    assert agentsd_in_process("test", cwd=tmp_path).stdout.splitlines()[-1] == "1 passed, 0 failed", (
+        "the example passes"
+    )
 
 
 def test_cases_are_selected_by_a_text_in_their_names(project: Path) -> None:
-    done = agentsd("test", "-k", "ADDS", cwd=project)
+    done = agentsd_in_process("test", "-k", "ADDS", cwd=project)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "1 passed, 0 failed")
-    done = agentsd("test", "-k", "it ads", cwd=project)
+    done = agentsd_in_process("test", "-k", "it ads", cwd=project)
     assert (done.returncode, done.stdout) == (2, "")
     assert "no case has 'it ads' in its name; did you mean it adds?" in done.stderr
-    assert agentsd("test", "-k", "adds", "-a", "one", "agents.d/one.test.yaml", cwd=project).returncode == 0
+    assert agentsd_in_process("test", "-k", "adds", "-a", "one", "agents.d/one.test.yaml", cwd=project).returncode == 0
 
 
 def test_an_unknown_agent_is_a_usage_error(project: Path) -> None:
-    done = agentsd("test", "--agent", "on", cwd=project)
+    done = agentsd_in_process("test", "--agent", "on", cwd=project)
     assert done.returncode == 2
     assert "did you mean one?" in done.stderr
 
@@ -109,9 +111,9 @@ def test_an_unknown_agent_is_a_usage_error(project: Path) -> None:
 )
 def test_a_file_and_an_agent_that_exclude_each_other_are_an_error(project: Path, path: str, problem: str) -> None:
     write(project, {"agents.d/two.yaml": agent("two", model="offline")})
-    done = agentsd("test", path, "-a", "two", cwd=project)
+    done = agentsd_in_process("test", path, "-a", "two", cwd=project)
     assert (done.returncode, done.stdout, problem in done.stderr) == (2, "", True)
-    assert agentsd("test", path, "-a", "one", cwd=project).returncode == 0
+    assert agentsd_in_process("test", path, "-a", "one", cwd=project).returncode == 0
 
 
 def test_the_cases_of_this_repository_pass_in_its_own_folder() -> None:
@@ -121,29 +123,29 @@ def test_the_cases_of_this_repository_pass_in_its_own_folder() -> None:
 
 def test_a_broken_case_file_is_reported_by_test_and_check(project: Path) -> None:
     write(project, {"agents.d/two.test.yaml": "cases: [{name: x, mesage: y}]"})
-    tested = agentsd("test", cwd=project)
+    tested = agentsd_in_process("test", cwd=project)
     assert tested.returncode == 1
     assert tested.stdout.endswith("2 passed, 0 failed\n")
-    for done in (tested, agentsd("check", cwd=project)):
+    for done in (tested, agentsd_in_process("check", cwd=project)):
         assert "agents.d/two.test.yaml:1:19: unknown key 'mesage'" in done.stderr
         assert "did you mean 'message'?" in done.stderr
-    checked = agentsd("check", "--json", cwd=project)
+    checked = agentsd_in_process("check", "--json", cwd=project)
     assert checked.returncode == 78
     assert json.loads(checked.stdout)["problems"][0]["path"] == "agents.d/two.test.yaml"
 
 
 def test_check_warns_about_a_case_with_an_unknown_tool(project: Path) -> None:
     write(project, {"agents.d/one.test.yaml": CASES.replace("called: [echo]", "not_called: [ecko]")})
-    done = agentsd("check", cwd=project)
+    done = agentsd_in_process("check", cwd=project)
     assert done.returncode == 0
     assert "agents.d/one.test.yaml:4:27: warning: there is no tool 'ecko'; did you mean echo?" in done.stderr
 
 
 def test_a_closed_gate_affects_servers_and_no_commands(project: Path) -> None:
     write(project, {"agentsd.yaml": "reload: {gate: tests, mode: strict}", "agents.d/one.test.yaml": FAILS})
-    assert agentsd("check", cwd=project).returncode == 0
-    assert agentsd("test", cwd=project).stdout.endswith("0 passed, 1 failed\n")
-    assert agentsd("run", "echo hello", cwd=project).returncode == 0
+    assert agentsd_in_process("check", cwd=project).returncode == 0
+    assert agentsd_in_process("test", cwd=project).stdout.endswith("0 passed, 1 failed\n")
+    assert agentsd_in_process("run", "echo hello", cwd=project).returncode == 0
     served = agentsd("serve", "--port", "0", cwd=project)
     assert served.returncode == 78
     assert "case 'it reads' failed: expected called [read_file], got []" in served.stderr
@@ -152,7 +154,7 @@ def test_a_closed_gate_affects_servers_and_no_commands(project: Path) -> None:
 def test_a_single_agent_file_has_its_cases_next_to_it(tmp_path: Path) -> None:
     write(tmp_path, {"one.yaml": agent("one", model="offline"), "one.test.yaml": CASES})
     for path in ("one.yaml", "one.test.yaml"):
-        assert agentsd("test", path, cwd=tmp_path).stdout.endswith("2 passed, 0 failed\n")
+        assert agentsd_in_process("test", path, cwd=tmp_path).stdout.endswith("2 passed, 0 failed\n")
 
 
 def test_a_live_model_replaces_the_script_and_gets_success_rates(project: Path) -> None:
@@ -196,7 +198,7 @@ def test_a_live_model_replaces_the_script_and_gets_success_rates(project: Path) 
 
 
 def test_a_model_without_a_key_is_reported_once(project: Path) -> None:
-    done = agentsd("test", "--model", "openai/gpt-5.4-mini", cwd=project)
+    done = agentsd_in_process("test", "--model", "openai/gpt-5.4-mini", cwd=project)
     assert done.returncode == 78
     assert done.stdout == ""
     assert "OPENAI_API_KEY" in done.stderr
