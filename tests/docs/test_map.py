@@ -45,6 +45,10 @@ def test_the_walk_of_a_request_names_every_engine_module_that_a_run_enters(tmp_p
     assert entered - set(modules(dict(WALKS)["A request"])) == set()
 
 
+def test_a_run_of_two_turns_and_one_call_enters_at_most_fourteen_engine_modules(tmp_path: Path) -> None:
+    assert len(asyncio.run(_engine_modules(tmp_path))) <= 14
+
+
 def test_engine_modules_call_each_other_in_one_direction(tmp_path: Path) -> None:
     assert asyncio.run(walk_of_one_run(tmp_path)).mutual("engine/") == []
 
