@@ -42,7 +42,10 @@ def agents_by_file(agents: Mapping[str, Agent], files: Mapping[str, bytes]) -> d
         agents: the agents of a generation.
         files: the files that it was built from.
     """
-    servers = {path: _tool_prefixes(path, source) for path, source in files.items() if not path.endswith(".py")}
+    servers: dict[str, tuple[str, ...]] = {}
+    for path, source in files.items():
+        for file, prefix in _tool_prefixes(path, source):
+            servers[file] = (*servers.get(file, ()), prefix)
     users: dict[str, set[str]] = {}
     for agent in agents.values():
         for path in (*_own_files(agent), *_server_files(agent, servers)):
@@ -69,17 +72,21 @@ def _server_files(agent: Agent, servers: Mapping[str, tuple[str, ...]]) -> Itera
             yield path
 
 
-def _tool_prefixes(path: str, source: bytes) -> tuple[str, ...]:
-    """Return the prefixes of the tools that a file of tool servers declares; empty for other files."""
-    if not path.startswith(PLUGINS + "/") or not any(name.encode() in source for name in (*_SOURCES, _HTTP_TOOLS)):
-        return ()
+def _tool_prefixes(path: str, source: bytes) -> Iterator[tuple[str, str]]:
+    """Yield the prefixes of the tools that a file declares, each with its path, and with that of an API's document."""
+    is_sources = path.startswith(PLUGINS + "/") and not path.endswith(".py")
+    if not is_sources or not any(name.encode() in source for name in (*_SOURCES, _HTTP_TOOLS)):
+        return
     try:
         data = read_document(path, source).data
     except DocumentError:
-        return ()
+        return
     sections = [(f"{prefix}{{}}.", data.get(section)) for section, prefix in _SOURCES.items()]
-    sections.append(("{}", data.get(_HTTP_TOOLS)))
-    return tuple(form.format(name) for form, names in sections if isinstance(names, dict) for name in names)
+    for form, entries in (*sections, ("{}", data.get(_HTTP_TOOLS))):
+        for name, entry in entries.items() if isinstance(entries, dict) else ():
+            yield path, form.format(name)
+            if isinstance(entry, dict) and isinstance(document := entry.get("document"), str):
+                yield document, form.format(name)
 
 
 def template_variables(agents: Mapping[str, Agent], template: str) -> list[TemplateVariable]:

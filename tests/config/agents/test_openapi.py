@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from framework import Approve, Runtime
+from framework.config.agents.file_uses import agents_by_file
 from framework.config.file_text import readable_text
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
@@ -200,6 +201,15 @@ def test_a_pending_change_stays_pending_while_the_document_is_broken(tmp_path: P
             assert offered(runtime) == []
 
     asyncio.run(live(project(tmp_path, servers(operations="[getInvoice]")), use))
+
+
+def test_a_document_is_a_file_of_the_agents_that_use_its_tools(tmp_path: Path) -> None:
+    generation = check(project(tmp_path, servers(), model="offline"))
+    used = agents_by_file(generation.agents, generation.files)
+    assert {path: used[path] for path in ("plugins/apis.yaml", "openapi/billing.yaml")} == {
+        "plugins/apis.yaml": ("a",),
+        "openapi/billing.yaml": ("a",),
+    }
 
 
 def test_the_file_sets_names_and_risks_and_an_edit_of_them_needs_no_acceptance(tmp_path: Path) -> None:
