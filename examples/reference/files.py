@@ -48,6 +48,7 @@ def older_agent_page() -> Iterator[str]:
     """Yield the lines of the page on the older sections of agent files."""
     schema = agent_schema(ProjectNames())
     links = {name: f"agent-file.md#{name.lower()}" for name in schema["$defs"] if name not in _OLDER_SECTIONS}
+    yield "---\nsearch: {exclude: true}\n---\n"  # a search for an older key shall lead to the newer one
     lines = _page("Older sections of agent files", _OLDER, {**schema, "properties": {}}, _OLDER_SECTIONS)
     yield from _linked(lines, links)
 
