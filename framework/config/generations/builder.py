@@ -290,12 +290,13 @@ class GenerationBuilder:
     def _sandbox_problems(
         self, limits: SandboxLimits, source: SettingsSource, agents: Mapping[str, Agent]
     ) -> Iterator[Problem]:
-        """Yield an error if the sandbox does not start here, and a warning for each agent that lacks one."""
+        """Yield an error if the sandbox does not start here, and a warning for each agent that needs one."""
         if limits.is_on and (reason := why_unusable(limits)):
             message = f"no command is executed, because the sandbox cannot be used: {reason}"
             yield source.document().problem(("tools", "sandbox"), message, at_key=True)
         for agent in agents.values() if not limits.is_on else ():
-            if SHELL in agent.toolset.offered:
+            policy = agent.spec.skill_policy  # a wildcard may mean any tool but this one
+            if SHELL in (*policy.allow, *(rule.tool for rule in policy.ask)) and SHELL in agent.toolset.offered:
                 hint = "set `tools: {sandbox: bubblewrap}` in agentsd.yaml"
                 message = f"the tool {SHELL} executes nothing without a sandbox"
                 problem = agent.document.problem(("skill_policy", "allow"), message, hint=hint, at_key=True)
