@@ -53,8 +53,8 @@ IN_MEMORY := $(shell test -z "$$TMPDIR" -a -w /dev/shm && df -Pk /dev/shm | awk 
 test: console-if-possible $(NODE)/.installed $(LLMOCK)/.installed $(CLIENTS)/.installed $(SCHEMATHESIS)/.installed $(LLAMA_CPP)/.installed-smollm2  ## all tests
 	@$(IN_MEMORY) $(BIN)/python -m pytest $(WORKERS)
 
-test-long: console-if-possible $(NODE)/.installed $(LLMOCK)/.installed $(CLIENTS)/.installed $(SCHEMATHESIS)/.installed $(LLAMA_CPP)/.installed-smollm2  ## all tests, with 20 times as many generated cases
-	@TEST_CASES=20 $(IN_MEMORY) $(BIN)/python -m pytest $(WORKERS) --timeout 900
+test-long: console-if-possible $(NODE)/.installed $(LLMOCK)/.installed $(CLIENTS)/.installed $(SCHEMATHESIS)/.installed $(LLAMA_CPP)/.installed-smollm2  ## all tests, with 50 times as many generated cases
+	@TEST_CASES=50 $(IN_MEMORY) $(BIN)/python -m pytest $(WORKERS) --timeout 900
 
 # `make test` runs them on openai 3.3, the oldest supported version and the one that pip selects together with Instructor.
 OPENAI_TESTS := tests/llm/openai/test_client.py tests/llm/openai/test_responses.py \
