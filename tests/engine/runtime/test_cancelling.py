@@ -172,6 +172,7 @@ def test_a_run_cancelled_while_its_end_is_saved_ends_as_cancelled(
                 store.go.set()
                 assert (await ended).status == "cancelled"
             await must_be_cancelled(store, stream.run_id)
+            assert [one.content for one in (await store.load_run(stream.run_id)).messages] == ["go", "the answer"]
             assert await runtime.cancel(stream.run_id) == "cancelled"
         await store.close()
 
