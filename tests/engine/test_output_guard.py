@@ -117,7 +117,7 @@ class Watched(JsonStore):
         self.kept: list[RunState] = []
         self.looking = asyncio.Event()
 
-    async def begin(self, *arguments: Any) -> RunRecord:
+    async def start(self, *arguments: Any) -> RunRecord:
         return WatchedRecord(await super().start(*arguments), self)
 
 

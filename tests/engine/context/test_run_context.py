@@ -41,9 +41,9 @@ def project(root: Path, **keys: str) -> Path:
 
 
 def test_the_documented_table_of_warnings_matches_the_code() -> None:
-    text = (ROOT / "docs" / "embedding.md").read_text("utf-8")
-    _, table = text.split("| `code` | what happened |\n|---|---|\n")
-    rows = re.findall(r"^\| (\w+) \| (.*) \|$", table.split("\n\n")[0], re.MULTILINE)
+    text = (ROOT / "docs" / "reference" / "outcomes.md").read_text("utf-8")
+    _, table = text.split("| code | meaning |\n|---|---|\n")
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", table.split("\n\n")[0], re.MULTILINE)
     assert dict(rows) == WARNINGS
     assert set(get_args(WarningCode)) == WARNINGS.keys()
 

@@ -404,7 +404,7 @@ class Lagging(JsonStore):
         super().__init__()
         self.stored, self.may_return = asyncio.Event(), asyncio.Event()
 
-    async def begin(self, *arguments: Any) -> RunRecord:
+    async def start(self, *arguments: Any) -> RunRecord:
         return LaggingRecord(await super().start(*arguments), self)
 
 
