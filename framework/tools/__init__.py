@@ -12,9 +12,9 @@ In reading order; each module imports only from those below it:
     http_hosts       HTTP hosts that describe their tools in a file, and the source that calls them.
     tool_source      The interface of tool servers, and tools built from their descriptions.
     locations        Converts paths and URLs in arguments to one canonical form, before the policy is evaluated.
+    skills           Agent Skills, and the tools with which a model loads them and reads their files.
     sandbox          Executes commands in a sandbox, with folders of the project and limits.
     files            Safe access to files below a base folder.
-    skills           Agent Skills, and the tools with which a model loads them and reads their files.
     toolset          The tools of one agent: which are offered to the model, and which rules match each.
     tool_search      Finds tools by words: `tool_search`, for agents with more tools than a request should contain.
     tool             Tools: a function, the schema of its arguments, and the properties that policies use.

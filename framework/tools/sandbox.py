@@ -60,6 +60,16 @@ class SandboxOutput:
     """Why it was stopped: a limit that it reached."""
 
 
+def output_text(done: SandboxOutput) -> str:
+    """Return what a command printed, as a model reads it: with its exit code unless that is 0."""
+    lines = [done.text.rstrip("\n")] if done.text.strip() else []
+    if done.stopped:
+        lines.append(f"(the command was stopped: {done.stopped})")
+    elif done.exit_code:
+        lines.append(f"(exit code {done.exit_code})")
+    return "\n".join(lines) or "(it printed nothing)"
+
+
 def why_unusable(limits: SandboxLimits) -> str | None:
     """Return why no sandbox can be started on this machine, or None. Starts one, which takes a few milliseconds."""
     if sys.platform != "linux":
@@ -162,7 +172,7 @@ def _limits(limits: SandboxLimits) -> Iterator[str]:
 def _folders(limits: SandboxLimits, base: BaseFolder, more: Mapping[str, Path]) -> Iterator[str]:
     """Yield the options that show folders of the project; raises ToolError."""
     for inside, folder in more.items():
-        yield from ("--ro-bind", str(folder), inside)
+        yield from ("--perms", "0755", "--dir", inside.rpartition("/")[0], "--ro-bind", str(folder), inside)
     written = split_path(limits.write) if limits.write else None
     shown = {split_path(folder): "--ro-bind" for folder in limits.read}
     if written is not None:

@@ -7,25 +7,34 @@ nothing.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from framework.tools.base_folder import split_path
+from framework.tools.sandbox import output_text, run_sandboxed
 from framework.tools.schema.arguments import SchemaArguments
 from framework.tools.tool import Tool, ToolContext
 from framework.types.errors import ToolError
 from framework.types.messages import ToolDefinition
-from framework.types.text import did_you_mean, visible
+from framework.types.text import did_you_mean, shorten, visible
 
-SKILL_LOAD, SKILL_READ = "skill.load", "skill.read"
+SKILL_LOAD, SKILL_READ, SKILL_RUN = "skill.load", "skill.read", "skill.run"
 """The tools of agents with skills. They are offered like sub-agents: by the key `skills`, not by `tools.allow`."""
 MAX_SKILL_CHARS = 100_000
 """Characters of a skill's text. A longer one is an error: it would fill the context window of many models."""
 _MAX_READ_CHARS, _MAX_READ_LINES = 16_000, 400
 _MAX_LISTED_FILES = 50
+_MAX_ARGUMENTS, _MAX_ARGUMENT_CHARS = 100, 10_000
+_PREVIEW_CHARS = 4_000
+_INSIDE = "/skills"
+"""Where scripts find the files of skills."""
+_INTERPRETERS: Mapping[str, str] = {".py": "python3", ".sh": "sh", ".bash": "bash", ".js": "node", ".mjs": "node"}
 _CONTEXT = "context"
 _CLOSING_TAG = re.compile(r"</\s*(skill_content|available_skills)\s*>", re.IGNORECASE)
 _OMITTED = b"\0"
@@ -77,12 +86,15 @@ def file_bytes(content: bytes) -> int:
     return int(content[1:].split()[0]) if is_omitted(content) else len(content)
 
 
-def skill_tools(skills: Mapping[str, AgentSkill], loadable: tuple[str, ...]) -> list[Tool]:
+def skill_tools(
+    skills: Mapping[str, AgentSkill], loadable: tuple[str, ...], scripts: Literal["never", "ask", "allow"] = "never"
+) -> list[Tool]:
     """Return the tools of an agent with these skills. Their contract changes with each file of a skill.
 
     Args:
         skills: the agent's skills, by name.
         loadable: those that are not part of its system prompt already.
+        scripts: whether scripts of the skills may be executed.
     """
     revision = sha256("".join(f"{name}{skill.digest}" for name, skill in sorted(skills.items())).encode()).hexdigest()
     note = f"Revision {revision[:8]} of the skills."
@@ -105,15 +117,85 @@ def skill_tools(skills: Mapping[str, AgentSkill], loadable: tuple[str, ...]) -> 
             "start_line": {"type": "integer", "minimum": 1, "default": 1, "description": "The first line to read."},
         }
         tools.append(_tool(SKILL_READ, about, {"name": name, **more}, ["name", "path"], read))
+        if scripts != "never":
+            tools.append(_run_tool(skills, name, note))
     return tools
 
 
-def _tool(name: str, description: str, properties: Mapping[str, Any], required: list[str], function: Any) -> Tool:
+def _run_tool(skills: Mapping[str, AgentSkill], name: Mapping[str, Any], note: str) -> Tool:
+    def preview(name: str, path: str, arguments: Sequence[str] = (), *, context: ToolContext) -> str:
+        """Return the script, for the person who is asked."""
+        _require_arguments(arguments)
+        if not context.sandbox.is_on:
+            raise ToolError("there is no sandbox: the operator sets tools.sandbox in agentsd.yaml")
+        script = _file(_known(skills, name), path, context)
+        return shorten(script.decode("utf-8-sig", "replace"), _PREVIEW_CHARS)
+
+    async def run(name: str, path: str, arguments: Sequence[str] = (), *, context: ToolContext) -> str:
+        _require_arguments(arguments)
+        return await _executed(_known(skills, name), path, arguments, context)
+
+    about = (
+        "Execute a script of a skill in a sandbox, such as scripts/fill.py; return what it prints, and its exit code "
+        f"unless it is 0. The skill's text says which scripts there are and what they take. {note}"
+    )
+    more = {
+        "path": {"type": "string", "description": "Path of the script, relative to the skill's folder."},
+        "arguments": {"type": "array", "items": {"type": "string"}, "description": "Arguments of its command line."},
+    }
+    return _tool(
+        SKILL_RUN,
+        about,
+        {"name": name, **more},
+        ["name", "path"],
+        run,
+        risk="medium",
+        idempotent=False,
+        preview=preview,
+    )
+
+
+def _require_arguments(arguments: Sequence[str]) -> None:
+    if len(arguments) > _MAX_ARGUMENTS or any(len(one) > _MAX_ARGUMENT_CHARS or "\0" in one for one in arguments):
+        raise ToolError(f"a script takes at most {_MAX_ARGUMENTS} texts of {_MAX_ARGUMENT_CHARS} characters")
+
+
+async def _executed(skill: AgentSkill, path: str, arguments: Sequence[str], context: ToolContext) -> str:
+    """Execute a script on a copy of the skill's files of this generation."""
+    script, name = _file(skill, path, context), "/".join(split_path(path))
+    program = [] if script.startswith(b"#!") else [_INTERPRETERS.get(Path(name).suffix, "")]
+    if program == [""]:
+        raise ToolError(f"{name!r} is no script: it has neither a first line with #! nor a known ending")
+    with tempfile.TemporaryDirectory(prefix="agentsd-skill-") as folder:
+        await asyncio.to_thread(_write_files, skill, Path(folder), context)
+        inside = f"{_INSIDE}/{skill.name}"
+        command = [*program, f"{inside}/{name}", *arguments]
+        return output_text(await run_sandboxed(command, context.sandbox, context.files, {inside: Path(folder)}))
+
+
+def _write_files(skill: AgentSkill, folder: Path, context: ToolContext) -> None:
+    """Write the text files of a skill that its scripts may read, readable for the user of the sandbox."""
+    folder.chmod(0o755)
+    files = {path: content for path, content in skill.files.items() if not is_omitted(content)}
+    for path, content in {**files, skill.path.rpartition("/")[2]: skill.source.encode()}.items():
+        if _denied(skill, path, context) is None:
+            file = folder / path
+            for parent in [*reversed(file.relative_to(folder).parents)][1:]:
+                (folder / parent).mkdir(exist_ok=True)
+                (folder / parent).chmod(0o755)
+            file.write_bytes(content)
+            file.chmod(0o755 if content.startswith(b"#!") else 0o644)
+
+
+def _tool(
+    name: str, description: str, properties: Mapping[str, Any], required: list[str], function: Any, **options: Any
+) -> Tool:
     arguments = SchemaArguments(
         {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
     )
     definition = ToolDefinition(name=name, description=description, parameters=arguments.flat)
-    return Tool(definition, function, arguments, _CONTEXT, risk="low", idempotent=True, source="skills")
+    options = {"risk": "low", "idempotent": True, **options}
+    return Tool(definition, function, arguments, _CONTEXT, source="skills", **options)
 
 
 def _known(skills: Mapping[str, AgentSkill], name: str) -> AgentSkill:
@@ -140,6 +222,11 @@ def without_tags(text: str) -> str:
 
 
 def _file_text(skill: AgentSkill, path: str, start_line: int, context: ToolContext) -> str:
+    return _lines_from(_file(skill, path, context).decode("utf-8-sig", "replace"), start_line)
+
+
+def _file(skill: AgentSkill, path: str, context: ToolContext) -> bytes:
+    """Return a text file of a skill; raise ToolError if the model may not have it."""
     parts = split_path(path)
     if parts[:1] == ("/",):
         raise ToolError("the path is outside the skill's folder: write it as in the list of the skill's files")
@@ -156,7 +243,7 @@ def _file_text(skill: AgentSkill, path: str, start_line: int, context: ToolConte
         raise ToolError(f"the skill {skill.name} has no file {name!r}{did_you_mean(name, names)}")
     if is_omitted(content):
         raise ToolError(f"{name!r} is not a text that can be read here ({_size(content)})")
-    return _lines_from(content.decode("utf-8-sig", "replace"), start_line)
+    return content
 
 
 def _denied(skill: AgentSkill, path: str, context: ToolContext) -> str | None:

@@ -260,6 +260,9 @@ class AgentSkills(Frozen):
     """Skills whose names and descriptions the model gets, as names or globs; it loads their text with `skill.load`."""
     preload: tuple[SkillPattern, ...] = ()
     """Skills whose text is part of the system prompt, as names or globs. They need not be in `allow`."""
+    scripts: Literal["never", "ask", "allow"] = "never"
+    """Whether the model may execute scripts of these skills, in the sandbox of `tools.sandbox`: `ask` a person about
+    each call, or `allow` it as far as the risk `medium` needs no approval."""
 
 
 def _skills(value: Any) -> Any:

@@ -16,6 +16,7 @@ from framework.types.messages import Message
 from framework.types.state import Approve
 from tests.support.compaction import is_compression
 from tests.support.projects import agent, write
+from tests.support.sandbox import needs_sandbox
 
 BODY = "Refund at most 50 euros. " + "x" * 6000 + " THE END"
 
@@ -264,3 +265,90 @@ def test_a_loaded_skill_survives_the_window_of_the_conversation(tmp_path: Path) 
 def test_a_skill_that_is_in_the_conversation_is_not_repeated(tmp_path: Path) -> None:
     model = talk(tmp_path, FILES, 3)
     assert texts(model.requests[-1].messages).count("Be kind.") == 1
+
+
+SCRIPT = "import sys, pathlib\nprint(sys.argv[1:], (pathlib.Path(__file__).parent.parent / 'a.txt').read_text())\n"
+FIRST = "#!/bin/sh\necho a shell, $1; echo kept > made.txt; echo x > /skills/forms/a.txt\n"
+
+
+def with_scripts(scripts: str, sandbox: str = "bubblewrap") -> dict[str, str]:
+    skills = f"{{allow: [forms], scripts: {scripts}}}"
+    return {
+        "agents.d/a.yaml": agent("a", skills=skills, skill_policy="{allow: []}"),
+        "agentsd.yaml": f"tools: {{sandbox: {{program: {sandbox}, write: out}}}}",
+        "skills/forms/SKILL.md": skill("forms", "Run scripts/fill.py."),
+        "skills/forms/a.txt": "the file",
+        "skills/forms/scripts/fill.py": SCRIPT,
+        "skills/forms/scripts/first.rb": FIRST,
+        "skills/forms/scripts/data.csv": "1,2",
+        "skills/forms/.env": "KEY=1",
+    }
+
+
+def run_call(path: str, *arguments: str) -> Turn:
+    return calls(("skill.run", {"name": "forms", "path": path, "arguments": list(arguments)}))
+
+
+@needs_sandbox
+def test_a_script_runs_in_the_sandbox_on_a_copy_of_its_skill(tmp_path: Path) -> None:
+    turns = [run_call("scripts/fill.py", "a b", "$HOME"), run_call("./scripts/first.rb", "it")]
+    turns += [run_call("scripts/data.csv"), run_call("../../agentsd.yaml"), run_call(".env")]
+    _, model = run(tmp_path, *turns, "done", files=with_scripts("allow"))
+    filled, first, data, outside, hidden = results(model)
+    assert filled == "['a b', '$HOME'] the file"
+    assert first.startswith("a shell, it\n")
+    assert "Read-only file system" in first
+    assert (tmp_path / "out/made.txt").read_text() == "kept\n"
+    assert "'scripts/data.csv' is no script" in data
+    assert "must not contain '..'" in outside
+    assert "has no file '.env'" in hidden
+
+
+@needs_sandbox
+def test_a_person_is_asked_about_a_script_and_sees_it(tmp_path: Path) -> None:
+    result, model = run(tmp_path, run_call("scripts/first.rb"), "done", files=with_scripts("ask"))
+    (asked,) = result.pending
+    assert (asked.tool, asked.rule) == ("skill.run", "skills.scripts ask (agents.d/a.yaml:7)")
+    assert "echo a shell" in str(asked.preview)
+    assert not (tmp_path / "out/made.txt").exists()
+    assert len(model.requests) == 1
+
+
+def test_scripts_need_a_setting_and_a_sandbox(tmp_path: Path) -> None:
+    never, _ = run(tmp_path / "never", run_call("scripts/first.rb"), "done", files=with_scripts("never"))
+    none, _ = run(tmp_path / "none", run_call("scripts/first.rb"), "done", files=with_scripts("allow", "none"))
+    assert "there is no tool 'skill.run'" in (never.trace[0].observation or "")
+    assert "there is no sandbox" in (none.trace[0].observation or "")
+
+
+@needs_sandbox
+@pytest.mark.parametrize(("edited", "expected"), [("never", "Denied"), ("ask", "")])
+def test_a_stricter_setting_applies_to_a_run_in_progress(tmp_path: Path, edited: str, expected: str) -> None:
+    def allowing_wait(scripts: str) -> str:
+        return with_scripts(scripts)["agents.d/a.yaml"].replace("allow: []", "allow: [wait]")
+
+    def edit(request: ModelRequest) -> Turn:
+        answered = sum(message.role == "tool" for message in request.messages)
+        if answered == 1:
+            return run_call("scripts/first.rb")
+        write(tmp_path, {"agents.d/a.yaml": allowing_wait(edited)})
+        return "done" if answered else calls(("wait", {}))
+
+    async def main() -> RunResult:
+        @tool(risk="low")
+        async def wait() -> str:
+            """Read the files again."""
+            await runtime.reload()
+            return ""
+
+        root = write(tmp_path, {**with_scripts("allow"), "agents.d/a.yaml": allowing_wait("allow")})
+        model = ScriptedModel(script=edit)
+        async with Runtime.open(root, tools=[wait], models={"scripted": model}, watch=False) as runtime:
+            return await runtime.run("go", agent="a")
+
+    result = asyncio.run(main())
+    assert not (tmp_path / "out/made.txt").exists()
+    if expected:
+        assert any((one.observation or "").startswith(expected) for one in result.trace)
+    else:
+        assert result.pending[0].tool == "skill.run"

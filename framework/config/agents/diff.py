@@ -255,6 +255,7 @@ _SETTINGS_EFFECTS: Mapping[str, Callable[[Any, Any], ChangeEffect]] = {
     "server.api_keys": _keys,
     "server.allow_edit": lambda _, new: "widens" if new else "tightens",
 }
+_SCRIPTS = ("never", "ask", "allow")
 _LIMITS = (
     "max_steps",
     "max_tool_calls",
@@ -278,6 +279,7 @@ VALUE_EFFECTS: Mapping[str, Callable[[Any, Any], ChangeEffect]] = {
     "runtime_policy.strict_arguments": _strictness,
     "runtime_policy.cost": lambda old, new: _strictness(old == "known", new == "known"),
     "plan.approval": _approval,
+    "skills.scripts": lambda old, new: "widens" if _SCRIPTS.index(new) > _SCRIPTS.index(old) else "tightens",
     **{f"plan.{limit}": _limit for limit in ("max_plan_steps", "max_replans", "step_timeout", "step_retries")},
     "mcp_policy": _servers,
     "telemetry.content": _content,

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Literal
 
 from framework.config.files.snapshot import Snapshot, source_digest
 from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document
@@ -20,6 +20,7 @@ from framework.tools.skills import (
     MAX_SKILL_CHARS,
     SKILL_LOAD,
     SKILL_READ,
+    SKILL_RUN,
     AgentSkill,
     is_omitted,
     skill_text,
@@ -59,6 +60,8 @@ class SkillSet:
     """By name."""
     preloaded: tuple[str, ...] = ()
     """Names of those whose text is part of the system prompt."""
+    scripts: Literal["never", "ask", "allow"] = "never"
+    """Whether scripts of the skills may be executed."""
 
     @property
     def loadable(self) -> tuple[str, ...]:
@@ -73,11 +76,11 @@ class SkillSet:
         denied = Globs(rule.skill for rule in allowed.deny).matching(known)
         preloaded = Globs(allowed.preload).matching(known) - denied
         names = (Globs(allowed.allow).matching(known) - denied) | preloaded
-        return cls({name: known[name] for name in sorted(names)}, tuple(sorted(preloaded)))
+        return cls({name: known[name] for name in sorted(names)}, tuple(sorted(preloaded)), allowed.scripts)
 
     def tools(self) -> list[Tool]:
-        """Return the tools that load and read these skills."""
-        return skill_tools(self.skills, self.loadable) if self.skills else []
+        """Return the tools that load, read and execute these skills."""
+        return skill_tools(self.skills, self.loadable, self.scripts) if self.skills else []
 
     def prompt(self, toolset: Toolset) -> str:
         """Return what the system prompt says of the skills; the catalog only if the model is offered to load them."""
@@ -361,7 +364,7 @@ def skill_problems(
             message = f"the deny rule {rule.skill!r} matches no skill{did_you_mean(rule.skill, sorted(known))}"
             hint = f"if the skill may be added later, write {{skill: {rule.skill}, optional: true}}"
             yield document.problem(("skills", "deny", index, "skill"), message, hint=hint)
-    for name in (SKILL_LOAD, SKILL_READ) if allowed.allow or allowed.preload else ():
+    for name in (SKILL_LOAD, SKILL_READ, SKILL_RUN) if allowed.allow or allowed.preload else ():
         if name in tools:
             message = f"a plugin or server has a tool {name}, which is the name of a tool of skills"
             yield document.problem(("skills",), message, hint="rename that tool", at_key=True)

@@ -57,6 +57,9 @@ from framework.types.spec import AgentSpec
 _UNSET_KEY = {"severity": "warning", "hint": "set it: no client has this key, and `agentsd serve` does not start"}
 
 
+_SANDBOX_HINT = "set `tools: {sandbox: bubblewrap}` in agentsd.yaml"
+
+
 class _SpecInterner:
     """Shares equal parts of agent specs: a thousand agents often have only a handful of different policies."""
 
@@ -295,12 +298,13 @@ class GenerationBuilder:
             message = f"no command is executed, because the sandbox cannot be used: {reason}"
             yield source.document().problem(("tools", "sandbox"), message, at_key=True)
         for agent in agents.values() if not limits.is_on else ():
+            if agent.spec.skills.scripts != "never":
+                message, hint = "no script of a skill is executed without a sandbox", _SANDBOX_HINT
+                yield _warning(agent.document.problem(("skills", "scripts"), message, hint=hint, at_key=True))
             policy = agent.spec.skill_policy  # a wildcard may mean any tool but this one
             if SHELL in (*policy.allow, *(rule.tool for rule in policy.ask)) and SHELL in agent.toolset.offered:
-                hint = "set `tools: {sandbox: bubblewrap}` in agentsd.yaml"
-                message = f"the tool {SHELL} executes nothing without a sandbox"
-                problem = agent.document.problem(("skill_policy", "allow"), message, hint=hint, at_key=True)
-                yield problem.model_copy(update={"severity": "warning"})
+                message, hint = f"the tool {SHELL} executes nothing without a sandbox", _SANDBOX_HINT
+                yield _warning(agent.document.problem(("skill_policy", "allow"), message, hint=hint, at_key=True))
 
     def _toolbox(self, snapshot: Snapshot, previous: Generation, external: ExternalTools) -> Toolbox:
         unreadable = snapshot.unreadable(PLUGINS, self._plugins.paths)
@@ -368,6 +372,10 @@ class GenerationBuilder:
             return error
         except Exception as error:  # noqa: BLE001 - one file must not keep the others from going live
             return ParseError([problem_from_exception(path, error)])
+
+
+def _warning(problem: Problem) -> Problem:
+    return problem.model_copy(update={"severity": "warning"})
 
 
 def _grants(changes: Iterable[Change]) -> bool:

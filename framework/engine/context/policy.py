@@ -25,6 +25,7 @@ from framework.llm.client import ModelInfo
 from framework.tools.base_folder import BaseFolder
 from framework.tools.conditions import WORKING_FOLDER, rule_matches
 from framework.tools.locations import paths_below_base
+from framework.tools.skills import SKILL_RUN
 from framework.tools.tool import Tool
 from framework.tools.tool_search import TOOL_SEARCH
 from framework.types.budget import BudgetLimit, BudgetUse, CounterKey, ReachedBudget, counter_scope, period_end
@@ -160,6 +161,8 @@ def agent_verdict(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: 
         return _not_offered(agent, tool)
     if asked := _asked_by_rule(agent, tool, arguments, base):
         return asked
+    if tool.name == SKILL_RUN and tool.source == "skills" and agent.spec.skills.scripts == "ask":
+        return Verdict("ask", "skills.scripts ask", agent.place("skills", "scripts"))
     allowing = agent.toolset.rules_for(tool.name).allow
     if tool.source in ("agent", "skills"):
         keys = ("agents", "sub_agents") if tool.source == "agent" else ("skills", "skills")

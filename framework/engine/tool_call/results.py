@@ -32,6 +32,7 @@ from framework.telemetry.spans import NOOP_SPAN, current_span
 from framework.tools.builtin.notes import ASK_USER
 from framework.tools.builtin.results import RESULT_READ, RESULT_SEARCH, next_line
 from framework.tools.declaration import Extension
+from framework.tools.skills import SKILL_RUN
 from framework.tools.tool import Session, Tool, ToolContext, ToolSpan, idempotency_key
 from framework.tools.tool_source import source_of
 from framework.types.errors import Paused, Refused, ToolError
@@ -181,7 +182,8 @@ def observation(run: RunContext, call: ToolCall, result: ToolResult) -> str:
 def _is_skill(run: RunContext, call: ToolCall, result: ToolResult) -> bool:
     """Return whether a result is a text of a skill: instructions, which have a limit of their own."""
     tool = run.agent.toolset.tools.get(call.tool)
-    return tool is not None and tool.source == "skills" and result.status == "success"
+    is_text = tool is not None and tool.source == "skills" and tool.name != SKILL_RUN
+    return is_text and result.status == "success"
 
 
 def whole_text(run: RunContext, tool: str, result: ToolResult) -> str:

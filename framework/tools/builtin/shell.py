@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from framework.tools.sandbox import run_sandboxed
+from framework.tools.sandbox import output_text, run_sandboxed
 from framework.tools.tool import ToolContext, tool
 from framework.types.errors import ToolError
 
@@ -30,10 +30,4 @@ async def shell(command: str, *, context: ToolContext) -> str:
         context: The run.
     """
     _preview(command, context)
-    done = await run_sandboxed(["sh", "-c", command], context.sandbox, context.files)
-    lines = [done.text.rstrip("\n")] if done.text.strip() else []
-    if done.stopped:
-        lines.append(f"(the command was stopped: {done.stopped})")
-    elif done.exit_code:
-        lines.append(f"(exit code {done.exit_code})")
-    return "\n".join(lines) or "(it printed nothing)"
+    return output_text(await run_sandboxed(["sh", "-c", command], context.sandbox, context.files))

@@ -103,7 +103,6 @@ def test_folders_outside_of_the_project_and_of_other_files_are_refused(folder: s
         ("{allow: [pdf], deny: [pfd]}", "the deny rule 'pfd' matches no skill; did you mean pdf?"),
         ('{deny: ["x*"]}', "the deny rule 'x*' matches no skill; there are: pdf"),
         ("{preload: [tone]}", "there is no usable skill 'tone'; there are: pdf"),
-        ("{allow: [pdf], scripts: ask}", "unknown key 'scripts'"),
         ("{allow: [1]}", "must be text"),
         ("7", "must be a mapping of keys"),
     ],

@@ -14,7 +14,7 @@ from framework.config.settings import Settings
 from framework.testing import ScriptedModel
 from framework.tools.base_folder import BaseFolder
 from framework.tools.builtin.shell import shell
-from framework.tools.sandbox import run_sandboxed, why_unusable
+from framework.tools.sandbox import run_sandboxed
 from framework.tools.tool import ToolContext
 from framework.types.errors import ToolError
 from framework.types.messages import ToolCall
@@ -22,9 +22,8 @@ from framework.types.problem import Problem
 from framework.types.sandbox import SandboxLimits
 from framework.types.state import Approve, RunResult
 from tests.support.projects import agent, write
+from tests.support.sandbox import needs_sandbox
 
-_WHY = why_unusable(SandboxLimits(program="bubblewrap"))
-needs_sandbox = pytest.mark.skipif(_WHY is not None, reason=f"no sandbox here: {_WHY}")
 LIMITS = SandboxLimits(
     program="bubblewrap", read=("docs",), write="out", timeout=20, processes=24, memory_mb=256, disk_mb=4
 )

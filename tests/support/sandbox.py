@@ -1,0 +1,11 @@
+"""Skips tests that need a sandbox where none can be started."""
+
+from __future__ import annotations
+
+import pytest
+
+from framework.tools.sandbox import why_unusable
+from framework.types.sandbox import SandboxLimits
+
+_WHY = why_unusable(SandboxLimits(program="bubblewrap"))
+needs_sandbox = pytest.mark.skipif(_WHY is not None, reason=f"no sandbox here: {_WHY}")
