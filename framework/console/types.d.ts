@@ -237,6 +237,7 @@ export interface PolicyCondition {
 export interface ToolPolicy {
   tool: string;
   offered: boolean;
+  deferred: boolean;
   verdict: Verdict;
   rule: string;
   place: string;

@@ -43,9 +43,11 @@ def test_the_permissions_of_an_agent_name_the_rules_and_conditions(tmp_path: Pat
             names = await rows.evaluate_all("rows => rows.map(row => row.cells[0].textContent)")
             offered = ["agent.writer", "calculator", "calculator", "read_file", "read_file"]
             assert names[:5] == offered, "a row for each condition; tools that are not offered come last"
-            assert names[5:] == sorted(names[5:])
+            assert names[5:7] == ["result.read", "result.search"], "a run adds them when it needs them"
+            assert names[7:] == sorted(names[7:])
+            await expect(rows.nth(5)).to_contain_text("once a run needs it")
             await expect(rows.nth(2)).to_contain_text("otherwise calculator")
-            await expect(rows.nth(5)).to_contain_text("not offered")
+            await expect(rows.nth(7)).to_contain_text("not offered")
             place = table.locator("a.place", has_text="support.yaml:8").first
             await expect(place).to_have_attribute("href", "#/config/files/agents.d/support.yaml?line=8")
             await page.get_by_role("button", name="ask 1").click()

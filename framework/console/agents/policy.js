@@ -36,7 +36,7 @@ export class PolicyTable {
 
   /** @param {import("../types.d.ts").AgentPolicy} policy */
   show({ tools, unavailable, not_contacted }) {
-    this.#tools = tools.toSorted((a, b) => Number(b.offered) - Number(a.offered));
+    this.#tools = tools.toSorted((a, b) => group(a) - group(b));
     fill(this.#notes, unavailable.map((name) => h("div.note.k-warn", icon("alert"), h("div", h("code", name), " ",
       not_contacted.includes(name) ? t("was not contacted: its tools are missing here.")
         : t("is unavailable: its tools are missing here.")))));
@@ -62,6 +62,9 @@ export class PolicyTable {
   }
 }
 
+/** Where a tool stands: those in every request, those that a run adds, those that are not offered. @param {ToolPolicy} tool */
+const group = ({ offered, deferred }) => (!offered ? 2 : deferred ? 1 : 0);
+
 /** @param {ToolPolicy} tool @param {string} wanted */
 function hasVerdict({ offered, verdict, conditions }, wanted) {
   if (!wanted || !offered) return !wanted || wanted === "none";
@@ -69,7 +72,7 @@ function hasVerdict({ offered, verdict, conditions }, wanted) {
 }
 
 /** @param {ToolPolicy} tool */
-function rows({ tool, offered, verdict, rule, reason, place: at, risk, conditions }) {
+function rows({ tool, offered, deferred, verdict, rule, reason, place: at, risk, conditions }) {
   const name = rule.replace(/^(allow|ask|deny) /, "");
   const lines = [
     ...conditions.map((one) => ({ ...one, text: [t("when"), " ", h("code", one.condition)] })),
@@ -82,7 +85,8 @@ function rows({ tool, offered, verdict, rule, reason, place: at, risk, condition
       h("td", i ? h("span.sr", tool) : h("code", tool)),
       h("td", i ? null : h(`span.tag${RISKS[risk]}`, risk)),
       h("td", h(`span.status.k-${kind}`, icon(mark, { size: 14 }), word)),
-      h("td.sec.rule", line.text, line.reason ? `: ${line.reason}` : null),
+      h("td.sec.rule", line.text, line.reason ? `: ${line.reason}` : null,
+        !i && offered && deferred ? h("span.dim", ` · ${t("once a run needs it")}`) : null),
       h("td", place(line.place)));
   });
 }

@@ -27,6 +27,7 @@ export default {
   "Its last valid version is live; restrictions of the new one apply already.": "仍使用上一个有效版本；新版本中的限制已经生效。",
   "{n} warnings": "{n} 个警告",
   "Find a tool": "查找工具",
+  "once a run needs it": "运行需要时才提供",
   All: "全部",
   allow: "允许",
   ask: "需审批",
