@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -21,7 +22,17 @@ _EXPECTED = "expected the URL of a server, such as http://127.0.0.1:8080/v1"
 _ENDPOINTS = ("/chat/completions", "/responses")
 """The paths that clients append; base URLs are often copied with them."""
 _FORBIDDEN = frozenset("\\{}$<>\"'")
+_LOCAL_DOMAINS = (".localhost", ".local", ".internal", ".lan", ".home.arpa")
 _REGION = re.compile(r"[a-z0-9-]+")
+
+
+def is_local(base_url: str | None) -> bool:
+    """Return whether a URL names this machine or one in a private network; names are not resolved."""
+    host = (urlsplit(base_url or "").hostname or "").rstrip(".")
+    try:
+        return not ip_address(host).is_global
+    except ValueError:
+        return bool(host) and ("." not in host or host.endswith(_LOCAL_DOMAINS))
 
 
 def normalize_base_url(text: str) -> str:

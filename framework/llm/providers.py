@@ -13,8 +13,7 @@ from typing import Any, Literal
 
 from framework.llm.capabilities import Capabilities, OpenAIApi, known_capabilities
 from framework.llm.client import ModelClient
-from framework.llm.http_client import is_region, normalize_base_url
-from framework.llm.openai.client import is_local
+from framework.llm.http_client import is_local, is_region, normalize_base_url
 from framework.types.errors import ConfigError
 from framework.types.extras import install_command
 from framework.types.text import did_you_mean

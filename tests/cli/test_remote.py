@@ -56,7 +56,7 @@ def test_history_is_a_table_with_the_live_generation_marked(server: Served, tmp_
         (
             rf"\* 3  {when}  {digest}  watch    two: added \(widens\)",
             rf"  2  {when}  {digest}  watch    one: description: v1 -> v2 \(neutral\)",
-            r" {53}one: runtime_policy\.max_steps: 10 -> 3 \(tightens\)",
+            r" {53}one: limits\.steps: 10 -> 3 \(tightens\)",
             rf"  1  {when}  {digest}  startup  one: added \(widens\)",
         ),
         strict=True,

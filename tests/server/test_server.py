@@ -105,6 +105,7 @@ def test_each_published_edit_is_added_to_the_history(server: Served, tmp_path: P
     assert change == {
         "agent": "one",
         "key": "runtime_policy.max_steps",
+        "file_key": "limits.steps",
         "before": 10,
         "after": 3,
         "effect": "tightens",

@@ -23,9 +23,11 @@ export function facts({ policy, places, file_keys, fallback_models, model_settin
   const model = { model: policy.model, fallback_models, mode: policy.executor, ...model_settings };
   return h("div.stack",
     card(t("Model"), places.model, list(model)),
-    card(t("Limits"), places.runtime_policy, list(limits, (name) => places[`runtime_policy.${name}`], keys("runtime_policy"))),
+    card(t("Limits"), places.runtime_policy,
+      list(limits, (name) => places[`runtime_policy.${name}`], keys("runtime_policy"))),
     card(t("When this agent is chosen"), places.routing, chosen(routing)),
-    policy.executor === "react" ? null : card(t("Plan"), places.plan, list({ ...plan, approval }, undefined, (name) => keys("plan")(name).replace("plan.", ""))),
+    policy.executor === "react" ? null : card(t("Plan"), places.plan,
+      list({ ...plan, approval }, undefined, (name) => keys("plan")(name).replace("plan.", ""))),
     card(t("Shared budgets"), places.budgets, budgets),
     card(t("Skills"), places.skills, skills(policy.skills)),
     card(t("Hooks"), places.hooks, hooks),
@@ -38,11 +40,13 @@ function skills(every) {
   const denied = every.filter(({ use }) => use === "deny");
   return [
     ...own.map((skill) => h("div.stack", h("p.row.wrap", h("code", skill.name), place(`${skill.path}:1`),
-      h("span.dim.small", t("{tokens} tokens, {files} other files", { tokens: tokens(skill.tokens), files: skill.files })),
+      h("span.dim.small",
+        t("{tokens} tokens, {files} other files", { tokens: tokens(skill.tokens), files: skill.files })),
       skill.use === "preload" ? h("span.dim.small", t("in the system prompt")) : null),
     h("p.small", skill.description),
     skill.asks_for.length
-      ? h("p.small.dim", t("It asks for {tools}, which permits nothing.", { tools: skill.asks_for.join(", ") })) : null)),
+      ? h("p.small.dim", t("It asks for {tools}, which permits nothing.", { tools: skill.asks_for.join(", ") }))
+      : null)),
     ...denied.map(({ name, rule, place: at, reason }) => h("p.row.wrap", h("code", name),
       h("span.dim.small", t("denied"), ` ${rule}${reason && `: ${reason}`}`), at === "default" ? null : place(at))),
   ];

@@ -62,7 +62,10 @@ export class PolicyTable {
   }
 }
 
-/** Where a tool stands: those in every request, those that a run adds, those that are not offered. @param {ToolPolicy} tool */
+/**
+ * Where a tool stands: those in every request, those that a run adds, those that are not offered.
+ * @param {ToolPolicy} tool
+ */
 const group = ({ offered, deferred }) => (!offered ? 2 : deferred ? 1 : 0);
 
 /** @param {ToolPolicy} tool @param {string} wanted */

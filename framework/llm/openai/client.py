@@ -7,15 +7,14 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from ipaddress import ip_address
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 from framework.llm.capabilities import Capabilities, OpenAIApi
 from framework.llm.client import Delta, ModelReply, ModelRequest, merged_deltas, whole_reply
-from framework.llm.http_client import SDK_TIMEOUT, read_unstreamed
+from framework.llm.http_client import SDK_TIMEOUT, is_local, read_unstreamed
 from framework.llm.message_shape import ToolsetCache, encode_json, json_object, merged_fields
 from framework.llm.openai_format import (
     CHAT_MEDIA_TYPES,
@@ -49,18 +48,8 @@ if TYPE_CHECKING:
 
 Fetch = Callable[[str, "dict[str, Any] | None"], Awaitable[object]]
 """Returns the JSON at a URL, for GET, or for POST with a body; None if there is none."""
-_LOCAL_DOMAINS = (".localhost", ".local", ".internal", ".lan", ".home.arpa")
 _MAX_WINDOW = 1_000_000_000
 _NUM_CTX = re.compile(r"^num_ctx\s+(\d{1,9})\s*$", re.MULTILINE)
-
-
-def is_local(base_url: str | None) -> bool:
-    """Return whether a URL names this machine or one in a private network; names are not resolved."""
-    host = (urlsplit(base_url or "").hostname or "").rstrip(".")
-    try:
-        return not ip_address(host).is_global
-    except ValueError:
-        return bool(host) and ("." not in host or host.endswith(_LOCAL_DOMAINS))
 
 
 async def ask_server(fetch: Fetch, base_url: str, model: str) -> Capabilities | None:

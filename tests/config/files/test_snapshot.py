@@ -26,9 +26,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files that were opened, by name."""
     names: list[str] = []
 
-    def noted(path: str) -> tuple[bytes, scanner_module.Fingerprint]:
+    def noted(path: str, *limits: int) -> tuple[bytes, scanner_module.Fingerprint]:
         names.append(Path(path).name)
-        return read_consistent(path)
+        return read_consistent(path, *limits)
 
     monkeypatch.setattr(scanner_module, "read_consistent", noted)
     return names

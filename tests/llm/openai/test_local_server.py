@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from framework import RunResult, Runtime
 from framework.llm.capabilities import Capabilities
-from framework.llm.openai.client import OpenAIModel, ask_server, is_local
+from framework.llm.http_client import is_local
+from framework.llm.openai.client import OpenAIModel, ask_server
 from framework.llm.providers import PROVIDERS
 from tests.support.cases import cases
 from tests.support.projects import agent, write
