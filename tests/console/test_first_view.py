@@ -20,13 +20,15 @@ _ENTRIES = """() => performance.getEntriesByType("resource").filter(entry => /co
 async def loaded(page: Page, name: str) -> list[dict[str, Any]]:
     """Return the assets that the page has loaded, once it shows something."""
     await expect(page.locator(f"page-{name}")).to_be_attached()
+    # The browser lists a file after it has executed it.
+    await page.wait_for_function(f"least => ({_ENTRIES})().length >= least", arg=len(FILES_OF_A_PAGE))
     entries: list[dict[str, Any]] = await page.evaluate(_ENTRIES)
     return entries
 
 
 def test_a_visit_loads_each_file_once_and_a_reload_none(tmp_path: Path) -> None:
     async def main() -> None:
-        async with serve_console(tmp_path, FILES) as server, open_page(server, "#/agents") as page:
+        async with serve_console(tmp_path, FILES) as server, open_page(server, "#/agents", first=True) as page:
             first = await loaded(page, "agents")
             names = [entry["name"] for entry in first]
             assert sorted(re.sub(r"-[A-Z0-9]+\.", ".", name) for name in names) == FILES_OF_A_PAGE

@@ -120,6 +120,7 @@ async def open_page(
     language: str = "en",
     key: str | None = None,
     allowed: Sequence[str] = (),
+    first: bool = False,
 ) -> AsyncIterator[Page]:
     """Open the console at a path such as `#/runs` in a tab whose server has stored nothing in this browser.
 
@@ -136,7 +137,10 @@ async def open_page(
         language: `en` or `zh`.
         key: the key, as if it had been entered before.
         allowed: patterns of errors that the test provokes, such as `status of 409`.
+        first: take a new profile, whose process has loaded no page.
     """
+    if first:
+        await _BROWSER.forget(await _BROWSER.profile(language, touch=width < 760))
     context = await _BROWSER.profile(language, touch=width < 760)
     errors = _Errors(urlsplit(server.url).netloc, key, allowed)
     with errors.watching(context):
