@@ -106,5 +106,5 @@ async def _accept(project: str, tools: tuple[str, ...]) -> None:
 async def _call(project: str, agent: str, tool: str, arguments: dict[str, Any], inputs: dict[str, Any]) -> ToolResult:
     location = locate(project)
     async with Runtime.open(location.root, settings=lenient_settings(location), watch=False) as runtime:
-        find_tool(runtime.catalog.current.tools, tool)
+        find_tool(runtime.catalog.current.agent(agent).toolset.tools, tool)
         return await runtime.call_tool(agent, tool, arguments, inputs=inputs)

@@ -166,7 +166,8 @@ async def _executed(skill: AgentSkill, path: str, arguments: Sequence[str], cont
     program = [] if script.startswith(b"#!") else [_INTERPRETERS.get(Path(name).suffix, "")]
     if program == [""]:
         raise ToolError(f"{name!r} is no script: it has neither a first line with #! nor a known ending")
-    with tempfile.TemporaryDirectory(prefix="agentsd-skill-") as folder:
+    # A cancelled call may still write: what is left then is in the system's folder for temporary files.
+    with tempfile.TemporaryDirectory(prefix="agentsd-skill-", ignore_cleanup_errors=True) as folder:
         await asyncio.to_thread(_write_files, skill, Path(folder), context)
         inside = f"{_INSIDE}/{skill.name}"
         command = [*program, f"{inside}/{name}", *arguments]

@@ -21,7 +21,7 @@ In reading order; each module imports only from those below it:
     bounded_body        Limits the size of HTTP response bodies of httpx.
     budget              Budgets that runs share: their definition, and the counters of what is used.
     certificates        The certificates that HTTPS clients trust, read once a process.
-    extras              The command that installs packages, for the way in which agentsd was installed.
+    extras              The installed package: its version, and the command that installs more of it.
     flat_schema         The properties of a JSON Schema in one list, whatever choices it is composed of.
     private_folder      The `.agentsd` folder for a project's data, accessible to its user only.
     sandbox             Limits of the sandbox in which an agent's shell commands run.
@@ -29,5 +29,4 @@ In reading order; each module imports only from those below it:
     strict_json         Strict JSON parsing (unique keys, finite numbers, bounded size), and digests of values.
     text                Text helpers: shorten, put on one line, suggest similar names, bound a pattern.
     trace               Finished spans as plain data.
-    version             The version of the installed package.
 """

@@ -1,4 +1,4 @@
-"""The command that installs packages, written for the way in which this copy of agentsd was installed."""
+"""The installed package: its version, and the command that installs more, written for how this copy was installed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, distribution
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -73,3 +75,11 @@ def _shortest(path: Path) -> str:
         return os.fspath(path.relative_to(Path.cwd()))
     except (OSError, ValueError):
         return os.fspath(path)
+
+
+@cache
+def installed_version() -> str:
+    """Return the version of the installed package, or `0` if it runs from its sources."""
+    with suppress(PackageNotFoundError):
+        return version("agentsd")
+    return "0"

@@ -121,3 +121,11 @@ def test_tools_are_listed_and_called_under_an_agents_policy(project: Path) -> No
     assert "max_risk medium (default): its risk is high" in denied.stderr
     paused = agentsd_in_process("tools", "call", "list_dir", "-a", "a", cwd=project)
     assert (paused.returncode, "list_dir needs approval: who knows" in paused.stderr) == (3, True)
+
+
+def test_the_tools_of_an_agent_alone_are_called_like_others(project: Path) -> None:
+    text = (project / "agents.d/a.yaml").read_text()
+    skill = "---\nname: tone\ndescription: How to write.\n---\nBe kind.\n"
+    write(project, {"agents.d/a.yaml": f"{text}skills: [tone]\n", "skills/tone/SKILL.md": skill})
+    called = agentsd_in_process("tools", "call", "skill.load", '{"name": "tone"}', "-a", "a", cwd=project)
+    assert (called.returncode, "Be kind." in called.stdout) == (0, True), called.stderr

@@ -322,8 +322,11 @@ def test_scripts_need_a_setting_and_a_sandbox(tmp_path: Path) -> None:
 
 
 @needs_sandbox
+@pytest.mark.parametrize("mistake", ["", "max_stepz: 1\n"])
 @pytest.mark.parametrize(("edited", "expected"), [("never", "Denied"), ("ask", "")])
-def test_a_stricter_setting_applies_to_a_run_in_progress(tmp_path: Path, edited: str, expected: str) -> None:
+def test_a_stricter_setting_applies_to_a_run_in_progress(
+    tmp_path: Path, edited: str, expected: str, mistake: str
+) -> None:
     def allowing_wait(scripts: str) -> str:
         return with_scripts(scripts)["agents.d/a.yaml"].replace("allow: []", "allow: [wait]")
 
@@ -331,7 +334,7 @@ def test_a_stricter_setting_applies_to_a_run_in_progress(tmp_path: Path, edited:
         answered = sum(message.role == "tool" for message in request.messages)
         if answered == 1:
             return run_call("scripts/first.rb")
-        write(tmp_path, {"agents.d/a.yaml": allowing_wait(edited)})
+        write(tmp_path, {"agents.d/a.yaml": allowing_wait(edited) + mistake})
         return "done" if answered else calls(("wait", {}))
 
     async def main() -> RunResult:

@@ -21,9 +21,9 @@ from framework.engine.runtime.background import essential, is_passing
 from framework.engine.runtime.launcher import Launcher
 from framework.engine.work.source import WorkSource
 from framework.types.errors import AgentBroken, AgentNotFound, AgentsdError, ConfigError, StoreError
+from framework.types.extras import installed_version
 from framework.types.fleet import ProcessDetails
 from framework.types.state import CallRecord, RunState
-from framework.types.version import installed_version
 
 if TYPE_CHECKING:
     from framework.store.store import Store
