@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, Literal
 
+from pydantic import Field
+
 from framework.types.frozen import Frozen
 from framework.types.text import shorten
 
@@ -82,6 +84,8 @@ class Change(Frozen):
     """New value."""
     effect: ChangeEffect
     """Whether the agent has more permissions (`widens`), fewer (`tightens`), or the same (`neutral`)."""
+    also_tightens: bool = Field(default=False, exclude=True)
+    """Whether a change that widens takes permissions away, too, such as an ask rule that newly names a tool."""
 
     def __str__(self) -> str:
         """Return the change as one line of text."""

@@ -23,6 +23,7 @@ from framework.types.budget import BUDGET_LIMITS
 from framework.types.problem import Change, ChangeEffect
 from framework.types.spec import CONTENT_MODES, RISKS, AgentSpec, HookPlace
 
+_ASK, _LIFT_IF_ASKED = "skill_policy.ask", "skill_policy.any_risk_if_asked"
 _NUMBER = re.compile(r"(>=|<=|>|<)\s*(\S+)\s*")
 _NEVER = len(RISKS)
 _NAMED = 2
@@ -58,9 +59,26 @@ def diff_settings(before: Settings, after: Settings) -> Iterator[Change]:
 
 
 def diff_agent(before: AgentSpec, after: AgentSpec) -> Iterator[Change]:
-    """Yield the changes of one agent."""
+    """Yield the changes of one agent, one for each line that its author would write."""
     if before is after or before == after:
         return
+    changes = list(_spec_changes(before, after))
+    lifted = {*before.skill_policy.any_risk} & {*after.skill_policy.any_risk}
+    lifts = {(one.before, one.after) for one in changes if one.key == _LIFT_IF_ASKED}
+    asked = {_tools(one) for one in changes if one.key == _ASK}
+    for change in changes:
+        if change.key == _ASK and _tools(change) in lifts and lifted.isdisjoint(_tools(change)):
+            yield change.model_copy(update={"effect": "widens", "also_tightens": True})
+        elif change.key != _LIFT_IF_ASKED or (change.before, change.after) not in asked:
+            yield change
+
+
+def _tools(change: Change) -> tuple[str | None, str | None]:
+    """Return the tools of a rule before and after its change."""
+    return change.before and change.before["tool"], change.after and change.after["tool"]
+
+
+def _spec_changes(before: AgentSpec, after: AgentSpec) -> Iterator[Change]:
     old_data, new_data = (spec.model_dump(mode="json", by_alias=True) for spec in (before, after))
     allowed: list[tuple[Any, Any]] = []
     for path, old, new in _leaves((), old_data, new_data):
@@ -216,11 +234,11 @@ def _approval_rank(approval: Any) -> int:
 
 LIST_EFFECTS: Mapping[str, tuple[ChangeEffect, ChangeEffect]] = {
     "skill_policy.deny": ("tightens", "widens"),
-    "skill_policy.ask": ("tightens", "widens"),
+    _ASK: ("tightens", "widens"),
     "skill_policy.allow": ("widens", "tightens"),
     "skill_policy.files.deny": ("tightens", "widens"),
     "skill_policy.any_risk": ("widens", "tightens"),
-    "skill_policy.any_risk_if_asked": ("widens", "tightens"),
+    _LIFT_IF_ASKED: ("widens", "tightens"),
     "skills.allow": ("widens", "tightens"),
     "skills.deny": ("tightens", "widens"),
     "skills.preload": ("widens", "tightens"),
@@ -229,7 +247,7 @@ LIST_EFFECTS: Mapping[str, tuple[ChangeEffect, ChangeEffect]] = {
     **{f"hooks.{place}": ("tightens", "widens") for place in get_args(HookPlace)},
 }
 """Keys of lists: the effect of adding an item, and of removing one."""
-_RULES = frozenset(("skill_policy.deny", "skill_policy.ask"))
+_RULES = frozenset(("skill_policy.deny", _ASK))
 _SETTINGS_SETS: Mapping[str, tuple[ChangeEffect, ChangeEffect]] = dict.fromkeys(
     (
         "tools.unprotected",

@@ -200,7 +200,7 @@ class Candidate:
     @property
     def restricts(self) -> list[str]:
         """The agents that may do or consume less than before; `agentsd.yaml` for restrictions that apply to all."""
-        return sorted({change.agent for change in self.changes if change.effect == "tightens"})
+        return sorted({one.agent for one in self.changes if one.effect == "tightens" or one.also_tightens})
 
     @property
     def removes(self) -> bool:

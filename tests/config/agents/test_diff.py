@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from framework.config.agents.diff import diff_agent, diff_agents, diff_settings
 from framework.config.overlay import SettingsSource
 from framework.config.settings import Settings
+from framework.config.yaml.parse import parse_agent
 from framework.tools.conditions import condition_matches
 from framework.types.spec import RISKS, AgentSpec
 from tests.support.cases import cases
@@ -57,6 +58,25 @@ def spec(**keys: Any) -> AgentSpec:
 def test_each_change_has_a_direction(before: dict[str, Any], after: dict[str, Any], key: str, effect: str) -> None:
     (change,) = diff_agent(spec(**before), spec(**after))
     assert (change.key, change.effect) == (key, effect)
+
+
+def test_a_tool_that_ask_newly_names_is_a_single_change_that_widens_and_tightens() -> None:
+    """The rule asks about calls that were allowed, and allows those that its risk denied."""
+    line = "clerk: tools.ask: {} (widens)"
+    without, named = (_clerk(f"tools: {{allow: [x], ask: [{tool}]}}") for tool in ("", "write_file"))
+    (there,), (back,) = diff_agent(without, named), diff_agent(named, without)
+    assert (str(there), str(back)) == (line.format("none -> write_file"), line.format("write_file -> none"))
+    assert (there.also_tightens, back.also_tightens) == (True, True)
+
+
+def test_an_ask_rule_for_a_tool_that_allow_names_only_tightens() -> None:
+    allow = "allow: [write_file]"
+    (change,) = diff_agent(_clerk(f"tools: {{{allow}}}"), _clerk(f"tools: {{{allow}, ask: [write_file]}}"))
+    assert (str(change), change.also_tightens) == ("clerk: tools.ask: none -> write_file (tightens)", False)
+
+
+def _clerk(tools: str) -> AgentSpec:
+    return parse_agent("agents.d/clerk.yaml", f"description: d\ninstructions: i\n{tools}\n".encode())[0]
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ _EXAMPLES: Mapping[tuple[str, ...], tuple[Any, Any]] = {
 @pytest.mark.parametrize(
     ("before", "after", "text"),
     [
-        ("tools: []", "tools: {ask: [write_file]}", "tools.ask: none -> write_file (tightens)"),
+        ("tools: []", "tools: {ask: [write_file]}", "tools.ask: none -> write_file (widens)"),
         (
             "tools: []",
             "tools: {allow: [], deny: [{tool: pay, when: {amount: '> 5'}}]}",
