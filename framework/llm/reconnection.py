@@ -1,7 +1,7 @@
 """An HTTP client that replaces a connection that the server closed before it answered.
 
 httpx looks for a closed connection before it sends a request; a close that crosses the request on its way is still an
-error. See docs/design/013-transport.md.
+error. See docs/design/011-model-calls.md.
 """
 
 from __future__ import annotations

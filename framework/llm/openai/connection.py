@@ -1,6 +1,6 @@
 """A connection to a server through the openai SDK, over its HTTP client on aiohttp, and the events of its responses.
 
-Events are read from their bytes: the SDK's decoder costs ten times as much. See docs/design/013-transport.md.
+Events are read from their bytes: the SDK's decoder costs ten times as much. See docs/design/011-model-calls.md.
 """
 
 from __future__ import annotations
