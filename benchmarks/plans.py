@@ -30,7 +30,7 @@ model: counted
 instructions: |
   You work with the files of this project. Say which file a fact comes from.
 executor: {name}
-skill_policy: {{allow: [search_files, read_file, list_dir, calculator, log_transform, look, failing]}}
+skill_policy: {{allow: [search_files, read_file, list_dir, calculator, look, failing]}}
 runtime_policy: {{max_steps: 30, max_repeated_calls: null}}
 plan: {{approval: never, max_parallel: 8}}
 """

@@ -36,7 +36,7 @@ instructions: |
   You are agent {number}. Answer briefly, and say so when you do not know.
   Look into the files before you answer, and name the ones you used.
 skill_policy:
-  deny: [{{tool: log_transform, reason: not for questions}}]
+  deny: [{{tool: json_transform, reason: not for questions}}]
   allow: [calculator, read_file, "list_*"]
 runtime_policy: {{max_steps: 6, max_tool_calls: 12}}
 routing: {{priority: 3, keywords: [question, kind{number}]}}

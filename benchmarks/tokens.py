@@ -34,7 +34,7 @@ description: Works with files and logs.
 model: counted
 instructions: {instructions}
 executor: {name}
-skill_policy: {{allow: [search_files, read_file, list_dir, calculator, log_transform, look]}}
+skill_policy: {{allow: [search_files, read_file, list_dir, calculator, look]}}
 runtime_policy: {{max_steps: 30}}
 plan: {{approval: never}}
 """

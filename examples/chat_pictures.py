@@ -72,7 +72,8 @@ SALES = """\
 2026-11-02 11:05 INFO sold tea pot 48.00
 """
 SHOP = {"agents.d/shop.yaml": AGENT, "plugins/orders.py": PLUGIN}
-BOOKS = {"agents.d/bookkeeper.yaml": PLANNER, "sales.log": SALES}
+LOG_PLUGIN = (REPOSITORY / "plugins/log_transform.py").read_text("utf-8")
+BOOKS = {"agents.d/bookkeeper.yaml": PLANNER, "plugins/log_transform.py": LOG_PLUGIN, "sales.log": SALES}
 ANSWER = """\
 Order **77** was shipped on `2026-11-21`:
 

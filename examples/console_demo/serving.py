@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from shutil import copytree
+from shutil import copy, copytree
 
 import uvicorn
 from fastapi import FastAPI
@@ -24,6 +24,8 @@ from framework.server.startup import housekeeping
 from framework.telemetry.metrics import ServerMetrics
 
 SHOP = Path(__file__).resolve().parent / "shop"
+LOG_PLUGIN = SHOP.parents[2] / "plugins/log_transform.py"
+"""The starter's tool for logs, which the shop uses, too."""
 STORE = "sqlite:///.agentsd/state.db"
 """URL of the shop's store."""
 
@@ -84,6 +86,7 @@ def _copy_shop(folder: Path) -> bool:
     if (folder / "agentsd.yaml").exists():
         return False
     copytree(SHOP, folder, dirs_exist_ok=True)
+    copy(LOG_PLUGIN, folder / "plugins")
     undo_edits(folder)
     return True
 

@@ -14,10 +14,10 @@ In reading order; each module imports only from those below it:
     locations        Converts paths and URLs in arguments to one canonical form, before the policy is evaluated.
     skills           Agent Skills, and the tools with which a model loads them and reads their files.
     sandbox          Executes commands in a sandbox, with folders of the project and limits.
-    files            Safe access to files below a base folder.
     toolset          The tools of one agent: which are offered to the model, and which rules match each.
     tool_search      Finds tools by words: `tool_search`, for agents with more tools than a request should contain.
     tool             Tools: a function, the schema of its arguments, and the properties that policies use.
+    files            Safe access to files below a base folder.
     child_processes  Child processes: how Python is started, what they inherit, who may read this process.
     base_folder      The base folder of file tools: splits paths, matches patterns, names denied files.
     deadline         Calls a function in a thread with a time limit, and abandons it when the limit is exceeded.

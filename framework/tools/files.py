@@ -12,10 +12,9 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Literal
+from typing import BinaryIO, Literal, Protocol
 
 from framework.tools.base_folder import BaseFolder, is_inside, is_printable, relative_to_base, split_path
-from framework.tools.tool import ToolContext
 from framework.types.errors import ToolError
 from framework.types.text import did_you_mean, shorten
 
@@ -26,6 +25,17 @@ _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _MAX_NAMES_COMPARED = 5_000
 _MAX_QUOTED_CHARS = 200
+
+
+class FileRules(Protocol):
+    """The files that a tool may open: a `ToolContext`, which describes the values."""
+
+    @property
+    def base_path(self) -> Path: ...
+    @property
+    def unprotected(self) -> tuple[str, ...]: ...
+    @property
+    def write_below(self) -> tuple[str, ...] | None: ...
 
 
 def relative_parts(base: Path, path: str) -> tuple[str, ...]:
@@ -208,7 +218,7 @@ _PROTECTED_NAMES = (
 """Names of files and folders that are not written, in addition to hidden ones; a folder includes its content."""
 
 
-def readable_parts(context: ToolContext, path: str) -> tuple[str, ...]:
+def readable_parts(context: FileRules, path: str) -> tuple[str, ...]:
     """Split a path that is to be read or listed into parts below the base folder.
 
     Raises:
@@ -221,7 +231,7 @@ def readable_parts(context: ToolContext, path: str) -> tuple[str, ...]:
     return parts
 
 
-def writable_parts(context: ToolContext, path: str) -> tuple[str, ...]:
+def writable_parts(context: FileRules, path: str) -> tuple[str, ...]:
     """Split a path that is to be written into parts below the base folder.
 
     Raises:

@@ -18,7 +18,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, overload
+from typing import Any, BinaryIO, Literal, Protocol, overload
 
 from docstring_parser import parse as parse_docstring
 from pydantic import BaseModel, ConfigDict, Field, create_model
@@ -38,6 +38,7 @@ from framework.tools.declaration import (
     resolve_arguments,
     short_repr,
 )
+from framework.tools.files import open_file, readable_parts
 from framework.tools.schema.arguments import Arguments, ModelArguments
 from framework.tools.schema.json_schema import ReturnError, ReturnType
 from framework.types.errors import ConfigError, ToolError
@@ -198,6 +199,10 @@ class ToolContext:
     def files(self) -> BaseFolder:
         """The base folder with its denied and reserved files."""
         return BaseFolder(self.base_path, self.denied_files, self.reserved_files)
+
+    def open(self, path: str) -> BinaryIO:
+        """Open a file below the base folder for reading, under the rules of `read_file`; raise ToolError."""
+        return open_file(self.files, readable_parts(self, path))
 
     @property
     def idempotency_key(self) -> str:

@@ -13,7 +13,7 @@ from tests.support.commands import agentsd_in_process
 from tests.support.projects import agent, write
 
 POLICY = """{
-  deny: [{tool: log_transform, reason: not here}, {tool: read_file, when: {path: "*.env"}, reason: secrets}],
+  deny: [{tool: json_transform, reason: not here}, {tool: read_file, when: {path: "*.env"}, reason: secrets}],
   ask: [{tool: list_dir, reason: who knows}, {tool: echo, when: {text: "!=hi"}}],
   allow: [echo, read_file, "p.*"]}"""
 RISKY = '''
@@ -47,7 +47,7 @@ def test_every_tool_is_listed_with_its_verdict_and_the_deciding_line(project: Pa
     assert verdicts["echo"] == (True, "allow", "allow echo")
     assert verdicts["read_file"] == (True, "allow", "allow read_file")
     assert verdicts["list_dir"] == (True, "ask", "ask list_dir")
-    assert verdicts["log_transform"] == (False, "deny", "deny log_transform")
+    assert verdicts["json_transform"] == (False, "deny", "deny json_transform")
     assert verdicts["p.wipe"] == (False, "deny", "max_risk medium")
     assert verdicts["calculator"] == (False, "deny", "not in tools.allow")
     assert tools["p.wipe"]["place"] == "default"
@@ -63,7 +63,7 @@ def test_the_text_output_names_lines_prompt_and_token_counts(project: Path) -> N
     for line in (
         "denied   when path *.env (agents.d/a.yaml:7): secrets",
         "asks     ask list_dir (agents.d/a.yaml:8): who knows",
-        "denied   deny log_transform (agents.d/a.yaml:7): not here",
+        "denied   deny json_transform (agents.d/a.yaml:7): not here",
         "denied   max_risk medium",
         "  You help Ann.",
     ):

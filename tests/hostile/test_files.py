@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from framework.testing import calls
+from plugins.log_transform import log_transform
 from tests.support.hostile_runs import CONTINUED, refused, victim
 from tests.support.projects import write
 
@@ -59,7 +60,7 @@ def test_asi02_file_tools_access_only_plain_files_below_the_base(base: Path, pat
         ("search_files", {"query": "secret", "root_dir": path}),
         ("edit_file", {"path": path, "old": "secret", "new": "pwned"}),
     ]
-    results = refused(base, *requested, runtime_policy=FULL)
+    results = refused(base, *requested, tools=[log_transform], runtime_policy=FULL)
     assert not any(SECRET in text for text in results)
     assert (base.parent / "outside/secret.txt").read_text() == SECRET
 
@@ -103,6 +104,7 @@ def test_llm10_huge_files_and_folders_and_slow_patterns_get_partial_answers(base
             ("log_transform", {"path": "line.txt", "operation": "grep", "pattern": "^(a+)+$"}),
         ),
         CONTINUED,
+        tools=[log_transform],
     )
     assert seen.result.output == CONTINUED
     assert all(len(text) < 5000 for text in seen.tool_results)
@@ -118,6 +120,6 @@ def test_asi05_no_tool_unpacks_an_archive(base: Path) -> None:
     with zipfile.ZipFile(base / "slip.zip", "w") as archive:
         archive.writestr("../outside/pwned.txt", "pwned")
     requested = [(tool, {"path": "slip.zip"}) for tool in ("read_file", "log_transform")]
-    results = refused(base, *requested, ("list_dir", {"path": "slip.zip"}))
+    results = refused(base, *requested, ("list_dir", {"path": "slip.zip"}), tools=[log_transform])
     assert "binary" in results[0]
     assert not (base.parent / "outside/pwned.txt").exists()

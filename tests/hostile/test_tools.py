@@ -16,6 +16,7 @@ from framework.types.events import ConfirmationRequested, ToolRequested
 from framework.types.messages import ToolCall
 from framework.types.plan import PlanDraft
 from framework.types.state import Decision, RunState
+from plugins.log_transform import log_transform
 from tests.support import wire
 from tests.support.hostile_runs import CONTINUED, nested, refused, victim
 from tests.support.projects import agent, write
@@ -410,7 +411,7 @@ def test_asi05_no_argument_of_a_tool_becomes_a_command_or_an_option(tmp_path: Pa
         ("calculator", {"expression": text}),
         ("read_file", {"path": text}),
     )
-    seen = victim(tmp_path, requested, CONTINUED)
+    seen = victim(tmp_path, requested, CONTINUED, tools=[log_transform])
     assert seen.result.output == CONTINUED
     assert sorted(path.name for path in tmp_path.iterdir()) == ["agents.d", "notes.txt"]
     statuses = [one.status for one in seen.result.tool_calls]

@@ -8,7 +8,6 @@ from typing import Any
 FILE_TOOL_CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "read_file": ("path", {}),
     "list_dir": ("path", {}),
-    "log_transform": ("path", {}),
     "json_transform": ("path", {"expression": "@"}),
     "search_files": ("root_dir", {"query": "x"}),
     "write_file": ("path", {"content": "{}\n", "mode": "overwrite"}),

@@ -4,14 +4,12 @@ In reading order; each module imports only from those below it:
 
     writing           `write_file` and `edit_file`.
     search            `search_files`: finds files by name or content.
-    logs              `log_transform`: summarizes and searches log files of any size.
     json_query        `json_transform`: evaluates JMESPath expressions in a separate process.
     jmespath_process  The script of that process: evaluates one JMESPath expression within limits.
     files             `list_dir` and `read_file`.
     calculator        `calculator`: arithmetic on exact fractions.
-    formatting        `format_text` and `echo`.
     shell             `shell`: one command in the sandbox that the operator sets up.
-    notes             `session_set`, `session_get`, `todo`: data of the conversation; `ask_user`: a question.
+    notes             `session_set`, `session_get`, `todo`, `ask_user`, `echo`.
     results           `result.read` and `result.search`: the rest of a long result; the engine executes them.
     http              `http_request`: one request to an allowed server.
 """
@@ -20,11 +18,9 @@ from __future__ import annotations
 
 from framework.tools.builtin.calculator import calculator
 from framework.tools.builtin.files import list_dir, read_file
-from framework.tools.builtin.formatting import echo, format_text
 from framework.tools.builtin.http import http_request
 from framework.tools.builtin.json_query import json_transform
-from framework.tools.builtin.logs import log_transform
-from framework.tools.builtin.notes import ask_user, session_get, session_set, todo
+from framework.tools.builtin.notes import ask_user, echo, session_get, session_set, todo
 from framework.tools.builtin.results import RESULT_READ, RESULT_SEARCH, result_read, result_search
 from framework.tools.builtin.search import search_files
 from framework.tools.builtin.shell import shell
@@ -33,8 +29,8 @@ from framework.tools.tool import Tool
 from framework.tools.tool_search import TOOL_SEARCH, tool_search
 
 _TOOLS = (
-    *(echo, calculator, list_dir, read_file, search_files, log_transform),
-    *(json_transform, format_text, write_file, edit_file),
+    *(echo, calculator, list_dir, read_file, search_files),
+    *(json_transform, write_file, edit_file),
     *(session_get, session_set, todo, ask_user, http_request, shell),
 )
 BUILTIN_TOOLS: tuple[Tool, ...] = (

@@ -72,7 +72,7 @@ def read_file(path: str, start_line: int = 1, max_lines: int = 200, *, context: 
     if len(lines) > end:
         chosen.append(f"({len(lines) - end} more lines: continue with start_line={end + 1})")
     elif size > _MAX_READ_BYTES:
-        chosen.append(f"(only the first MB of {format_size(size)} can be read; log_transform reads the last 50 MB)")
+        chosen.append(f"(only the first MB of {format_size(size)} can be read)")
     return "\n".join(chosen)
 
 

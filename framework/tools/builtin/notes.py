@@ -1,4 +1,4 @@
-"""`session_set`, `session_get` and `todo`: data kept for the conversation; `ask_user`: a question to the user."""
+"""Tools of a conversation: `session_set`, `session_get` and `todo` keep data, `ask_user` asks, `echo` answers."""
 
 from __future__ import annotations
 
@@ -76,6 +76,16 @@ def todo(items: list[Item] | None = None, *, context: ToolContext) -> str:
         context.session.set(TODO, [item.model_dump(mode="json") for item in changed])
     current = read_items(context.session.get(TODO))
     return "\n".join(f"{TODO_MARKS[item.status]} {item.task}" for item in current) or "(nothing to do)"
+
+
+@tool(risk="low", idempotent=True)
+def echo(text: str) -> str:
+    """Return the text unchanged.
+
+    Args:
+        text: The text to return.
+    """
+    return text
 
 
 ASK_USER = "ask_user"

@@ -12,14 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.tools.builtin.formatting import MAX_CELLS, MAX_FORMATTED_CHARS, format_text
 from framework.tools.builtin.search import search_files
 from framework.tools.builtin.writing import edit_file
 from framework.tools.tool import ToolContext
 from framework.types.errors import ToolError
 from plugins import web
+from plugins.format_text import MAX_CELLS, MAX_FORMATTED_CHARS, format_text
 from tests.support.cases import cases
 from tests.support.growth import assert_linear
+from tests.support.paths import ROOT
 
 MEMORY = 1024 * 1024 * 1024
 """Bytes of address space of a child: the old behaviour needs several times as much."""
@@ -32,7 +33,8 @@ DEEP = '"[" * 900 + ",".join(["1"] * 90_000) + "]" * 900'
 
 def in_child(code: str, folder: Path) -> str:
     """Run Python with little memory; return its output."""
-    prelude = "import json\nfrom pathlib import Path\nfrom framework.types.errors import ToolError\n"
+    prelude = f"import json, sys\nfrom pathlib import Path\nsys.path.append({str(ROOT)!r})\n"
+    prelude += "from framework.types.errors import ToolError\n"
     done = subprocess.run(
         [sys.executable, "-c", prelude + code],
         cwd=folder,
@@ -50,7 +52,7 @@ def in_child(code: str, folder: Path) -> str:
 )
 def test_a_text_that_would_grow_too_large_is_rejected_before_it_is_built(text: str, style: str, tmp_path: Path) -> None:
     output = in_child(
-        "from framework.tools.builtin.formatting import format_text\n"
+        "from plugins.format_text import format_text\n"
         f"try:\n    print(len(format_text({text}, {style!r})))\n"
         "except ToolError as error:\n    print('refused', error)\n",
         tmp_path,

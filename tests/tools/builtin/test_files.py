@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from framework.tools.builtin import BUILTIN_TOOLS, search
 from framework.tools.builtin.files import list_dir, read_file
-from framework.tools.builtin.formatting import echo
+from framework.tools.builtin.notes import echo
 from framework.tools.builtin.search import search_files
 from framework.tools.tool import ToolContext
 from framework.types.errors import ToolError
@@ -251,7 +251,7 @@ def test_read_file_reads_at_most_a_megabyte_in_whole_lines(tmp_path: Path) -> No
     assert len(text.encode()) < 1024 * 1024 + 200
     *lines, note = text.split("\n")
     assert set(lines) == {line.strip()}
-    assert note == "(only the first MB of 3.0 MB can be read; log_transform reads the last 50 MB)"
+    assert note == "(only the first MB of 3.0 MB can be read)"
 
 
 def test_read_file_decodes_any_bytes_except_binary_content(tmp_path: Path) -> None:
@@ -383,7 +383,7 @@ def test_search_continues_without_ripgrep_if_it_fails_or_hangs(
 
 def test_the_tools_run_in_a_thread_with_their_context_filled_in(base: Path) -> None:
     tools = {tool.name: tool for tool in BUILTIN_TOOLS}
-    assert {"calculator", "echo", "list_dir", "log_transform", "read_file", "search_files"} <= tools.keys()
+    assert {"calculator", "echo", "list_dir", "read_file", "search_files"} <= tools.keys()
     with ThreadPoolExecutor(1) as threads:
         for name, arguments in (("list_dir", {}), ("search_files", {"query": "hello"}), ("echo", {"text": "hello"})):
             tool = tools[name]

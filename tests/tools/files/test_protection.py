@@ -22,13 +22,13 @@ from framework.config.settings import Settings, ToolSettings
 from framework.testing import ScriptedModel
 from framework.tools.builtin.files import list_dir, read_file
 from framework.tools.builtin.json_query import json_transform
-from framework.tools.builtin.logs import log_transform
 from framework.tools.builtin.search import search_files
 from framework.tools.builtin.writing import edit_file, write_file
 from framework.tools.files import is_protected, writable_parts
 from framework.tools.tool import ToolContext
 from framework.types.errors import ToolError
 from framework.types.messages import ToolCall
+from plugins.log_transform import log_transform
 from tests.support.cases import cases
 from tests.support.projects import agent, write
 
@@ -113,6 +113,7 @@ def test_hidden_files_are_not_read_by_any_tool_though_they_are_named(base: Path,
         lambda: log_transform(path, context=context(base)),
         lambda: json_transform("@", path=path, context=context(base)),
     ]
+    looks.append(lambda: context(base).open(path))
     for look in looks:
         with pytest.raises(ToolError, match=r"may contain secrets.*tools\.unprotected in agentsd\.yaml"):
             look()
@@ -120,6 +121,8 @@ def test_hidden_files_are_not_read_by_any_tool_though_they_are_named(base: Path,
 
 def test_files_protected_from_writing_only_may_be_read(base: Path) -> None:
     assert read_file("agents.d/one.yaml", context=context(base)) == "agent"
+    with context(base).open("agents.d/one.yaml") as file:
+        assert file.read() == b"agent\n"
     assert read_file("conftest.py", context=context(base)) == "conftest"
     assert "prod.env" not in list_dir(context=context(base))
 

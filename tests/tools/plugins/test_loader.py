@@ -70,6 +70,14 @@ def loaded_modules() -> set[str]:
     return {name for name in sys.modules if name.startswith(PLUGIN_PACKAGE)}
 
 
+def test_a_tool_named_like_its_file_has_the_short_name() -> None:
+    assert [tool.name for tool in load(TWO_TOOLS, "plugins/lookup.py").tools] == ["lookup", "lookup.refund_money"]
+    assert [tool.name for tool in load(TWO_TOOLS, "plugins/refund.py").tools] == [
+        "refund.lookup",
+        "refund.refund_money",
+    ]
+
+
 def test_tools_are_named_after_the_file_and_the_function() -> None:
     plugin = load(TWO_TOOLS)
     assert [(tool.name, tool.risk, tool.source) for tool in plugin.tools] == [

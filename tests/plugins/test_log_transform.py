@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.tools.builtin import logs
-from framework.tools.builtin.logs import log_transform
 from framework.tools.tool import ToolContext
 from framework.types.errors import ToolError
+from plugins import log_transform as logs
+from plugins.log_transform import log_transform
 from tests.support.cases import cases
 
 PLAIN = """\
@@ -181,7 +181,7 @@ def test_only_the_end_of_a_very_large_log_is_read(context: ToolContext, monkeypa
     path = write(context, "ERROR one\nERROR two\nERROR three\nINFO four\n")
 
     assert str(log_transform(path, "grep", "o", context=context)).startswith(
-        "1: INFO four\n(only the last 50 MB of 42 bytes"
+        "1: INFO four\n(only the last 50 MB of 0.0 MB"
     )
     counts = log_transform(path, "levels", context=context)
     assert isinstance(counts, dict)

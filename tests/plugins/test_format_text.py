@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.tools.builtin.formatting import format_text
 from framework.types.errors import ToolError
+from plugins.format_text import format_text
 from tests.support.cases import cases
 
 CSV = 'name,price\ntea,3\n"a, b","say ""hi"""'

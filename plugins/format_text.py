@@ -1,4 +1,4 @@
-"""The tools `format_text`, which converts text and small tables to another format, and `echo`."""
+"""Converts text and small tables to another format."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from framework.tools.tool import tool
-from framework.types.errors import ToolError
+from agentsd import ToolError, tool
 
 _MAX_TEXT_CHARS = 200_000
 _MAX_WIDTH = 1_000
@@ -27,16 +26,6 @@ _CELL_END = re.compile(r"(?<!\\)\|")
 
 _Rows = list[list[str]]
 """Rows of a table; the first one contains the names of the columns."""
-
-
-@tool(risk="low", idempotent=True)
-def echo(text: str) -> str:
-    """Return the text unchanged.
-
-    Args:
-        text: The text to return.
-    """
-    return text
 
 
 @tool(risk="low", idempotent=True)

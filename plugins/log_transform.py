@@ -1,4 +1,4 @@
-"""The tool `log_transform`: summarizes and searches log files without reading them into the conversation."""
+"""Summarizes and searches log files without reading them into the conversation."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, BinaryIO, Literal
 
-from framework.tools.builtin.files import BINARY_CHECK_BYTES, format_size, is_binary
-from framework.tools.files import open_file, readable_parts
-from framework.tools.tool import ToolContext, tool
-from framework.types.errors import ToolError
-from framework.types.text import shorten
+from agentsd import ToolContext, ToolError, tool
 
 MAX_LOG_BYTES = 50 * 1024 * 1024
+_BINARY_CHECK_BYTES = 8 * 1024
 _MAX_LINE_BYTES = 64 * 1024
 _MAX_SHOWN_CHARS = 300
 _MAX_LIMIT = 1_000
@@ -95,9 +92,9 @@ def log_transform(
         raise ToolError(f"limit must be between 1 and {_MAX_LIMIT}")
     if operation == "grep" and not pattern:
         raise ToolError("grep needs a pattern: the text to find")
-    with open_file(context.files, readable_parts(context, path)) as file:
+    with context.open(path) as file:
         size = os.fstat(file.fileno()).st_size
-        if is_binary(file.read(BINARY_CHECK_BYTES)):
+        if b"\0" in file.read(_BINARY_CHECK_BYTES):
             raise ToolError("the file is binary (or compressed), not a log in text form")
         lines = _lines(file, size)
         if operation == "levels":
@@ -273,8 +270,8 @@ def _is_error(level: str | None) -> bool:
 
 
 def _shortened(text: str) -> str:
-    return shorten(text, _MAX_SHOWN_CHARS)
+    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[: _MAX_SHOWN_CHARS - 1]}…"
 
 
 def _cut_note(size: int) -> str:
-    return f"only the last 50 MB of {format_size(size)} were read; line numbers count from there"
+    return f"only the last 50 MB of {size / 1024**2:.1f} MB were read; line numbers count from there"
