@@ -13,7 +13,7 @@ from examples.reference.http import configuration_page, http_page
 from examples.reference.outcomes import outcomes_page
 from examples.reference.policy import policy_page
 from examples.reference.python import (
-    module_page,
+    modules_page,
     names_page,
     plugins_page,
     public_modules,
@@ -27,7 +27,8 @@ from examples.reference.templates import templates_page
 
 ELSEWHERE = ("framework.types.events", "framework.config.settings")
 """Modules whose contents are on `events` and `settings-file`."""
-MODULES = [module.__name__ for module in public_modules() if module.__name__ not in ELSEWHERE]
+OF_MODELS = ("framework.llm.client", "framework.llm.message_formats")
+OTHERS = [one.__name__ for one in public_modules() if one.__name__ not in (*ELSEWHERE, *OF_MODELS)]
 FOLDER = Path(__file__).resolve().parents[2] / "docs/reference"
 PAGES: Mapping[str, Callable[[], Iterator[str]]] = {
     "agent-file": agent_page,
@@ -48,7 +49,8 @@ PAGES: Mapping[str, Callable[[], Iterator[str]]] = {
     "python-plugins": plugins_page,
     "http": http_page,
     "http-configuration": configuration_page,
-    **{f"python-{name.rsplit('.', 1)[-1]}": partial(module_page, name) for name in MODULES},
+    "python-models": partial(modules_page, "Model clients and message formats", OF_MODELS),
+    "python-modules": partial(modules_page, "Tests, server, store and redaction", OTHERS),
 }
 
 

@@ -11,10 +11,9 @@ from examples.reference.markdown import code, prose, table
 from framework.cli.main import agentsd
 
 _OPENING = """\
-This page lists {what}, with their arguments and options.
-[The command line](../commands.md) shows how they are used.
-Commands on a project also have `-C FOLDER` (`--project FOLDER`), the project's folder, and
-`--env NAME`, which lays `agentsd.NAME.yaml` over `agentsd.yaml`.
+{what}, with their arguments and options. [The command
+line](../commands.md) shows how they are used.
+Commands on a project also have `-C FOLDER` (`--project FOLDER`) and `--env NAME`.
 """
 _SHARED = {"--project", "--env"}
 """Options that the opening explains."""
@@ -23,9 +22,9 @@ _SHARED = {"--project", "--env"}
 def commands_page() -> Iterator[str]:
     """Yield the lines of the page on commands without subcommands."""
     yield "# Commands\n"
-    yield _OPENING.format(what="all commands without subcommands")
-    yield "Commands with subcommands, such as `keys new`, are on [a page of\ntheir own](commands-groups.md).\n"
-    yield "All commands share their [exit codes](outcomes.md#exit-codes).\n"
+    yield _OPENING.format(what="All commands without subcommands")
+    yield "Commands [with subcommands](commands-groups.md) are on another page. All share their"
+    yield "[exit codes](outcomes.md#exit-codes).\n"
     for words, command in all_commands():
         if " " not in words:
             yield from _command(words, command)
@@ -34,8 +33,8 @@ def commands_page() -> Iterator[str]:
 def groups_page() -> Iterator[str]:
     """Yield the lines of the page on commands with subcommands, apart from `runs`."""
     yield "# Commands with subcommands\n"
-    yield _OPENING.format(what="all commands with subcommands")
-    yield "Those of `agentsd runs` are on [a page of their own](commands-runs.md).\n"
+    yield _OPENING.format(what="All commands with subcommands")
+    yield "Those of `agentsd runs` are on [another page](commands-runs.md).\n"
     for words, command in all_commands():
         if " " in words and not words.startswith("runs "):
             yield from _command(words, command)
@@ -44,7 +43,7 @@ def groups_page() -> Iterator[str]:
 def run_commands_page() -> Iterator[str]:
     """Yield the lines of the page on `agentsd runs`."""
     yield "# Commands for stored runs\n"
-    yield _OPENING.format(what="all commands of `agentsd runs`")
+    yield _OPENING.format(what="All commands of `agentsd runs`")
     for words, command in all_commands():
         if words.startswith("runs "):
             yield from _command(words, command)
@@ -68,7 +67,7 @@ def _below(group: click.Group, context: click.Context, words: tuple[str, ...]) -
 def _command(words: str, command: click.Command) -> Iterator[str]:
     context = click.Context(command, info_name=f"agentsd {words}")
     yield f"## agentsd {words}\n"
-    yield f"```text\n{command.get_usage(context).removeprefix('Usage: ')}\n```\n"
+    yield f"`{' '.join(command.get_usage(context).removeprefix('Usage: ').split())}`\n"
     yield "\n\n".join(prose(part) for part in re.split(r"\n\s*\n", command.help or "")) + "\n"
     left_out = _SHARED | {"--help"}
     options = [

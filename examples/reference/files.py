@@ -8,16 +8,17 @@ from typing import Any
 
 from examples.reference.markdown import code, prose, table
 from framework.config.schema import ProjectNames, agent_schema, settings_schema
+from framework.config.yaml.agent_keys import written_path
 
 Schema = Mapping[str, Any]
 
 _AGENT = """\
-Every key of an agent file, `agents.d/**/*.yaml`.
-[Agent files](../agents.md) explains them with examples.
+Every key of `agents.d/**/*.yaml`; [Agent files](../agents.md) has examples, and
+[older keys](agent-file-older.md) a page of their own.
 """
 _SETTINGS = """\
-Every key of `agentsd.yaml`, and of the environment variables that replace
-them. [Settings](../settings.md) explains them with examples.
+Every key of `agentsd.yaml`, and the environment variables that replace them.
+[Settings](../settings.md) has examples.
 
 ## Environment variables
 
@@ -30,35 +31,53 @@ a section, such as `AGENTSD_LOCALE=zh`. Lists and mappings are JSON:
 
 
 _OLDER = """\
-The sections of agent files that have other keys now. They stay valid;
-[Keys of agent files](agent-file.md) has the keys to write instead.
+Sections and keys that agent files had before. They stay valid, and `agentsd check --fix` rewrites
+them; [Keys of agent files](agent-file.md) has the keys to write instead. `skill_policy` never lifts
+the risk ceiling of a tool, as `tools` does for tools that it names without a wildcard.
 """
-_OLDER_SECTIONS = ("ApprovalFrom", "ConfirmPolicy", "RuntimePolicy", "SkillPolicy")
+_OLDER_SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "SkillPolicy": ("skill_policy",),
+    "RuntimePolicy": ("runtime_policy",),
+    "ConfirmPolicy": ("runtime_policy", "confirm"),
+    "ApprovalFrom": ("plan", "approval"),
+}
+"""The definitions of older sections, with the paths of their keys."""
 
 
 def agent_page() -> Iterator[str]:
     """Yield the lines of the page on agent files."""
     schema = agent_schema(ProjectNames())
+    keys = {key: one for key, one in schema["properties"].items() if written_path((key,)) == (key,)}
     others = [name for name in schema["$defs"] if name not in _OLDER_SECTIONS]
-    links = {name: f"agent-file-older.md#{name.lower()}" for name in _OLDER_SECTIONS}
-    yield from _linked(_page("Keys of agent files", _AGENT, schema, others), links)
-
-
-def older_agent_page() -> Iterator[str]:
-    """Yield the lines of the page on the older sections of agent files."""
-    schema = agent_schema(ProjectNames())
-    links = {name: f"agent-file.md#{name.lower()}" for name in schema["$defs"] if name not in _OLDER_SECTIONS}
-    yield "---\nsearch: {exclude: true}\n---\n"  # a search for an older key shall lead to the newer one
-    lines = _page("Older sections of agent files", _OLDER, {**schema, "properties": {}}, _OLDER_SECTIONS)
-    yield from _linked(lines, links)
-
-
-def _linked(lines: Iterator[str], links: Mapping[str, str]) -> Iterator[str]:
-    """Yield lines whose links to sections of another page lead there."""
-    for line in lines:
+    links = {name: f"agent-file-older.md#{''.join(path)}" for name, path in _OLDER_SECTIONS.items()}
+    for line in _page("Keys of agent files", _AGENT, {**schema, "properties": keys}, others):
         for name, target in links.items():
             line = line.replace(f"](#{name.lower()})", f"]({target})")
         yield line
+
+
+def older_agent_page() -> Iterator[str]:
+    """Yield the lines of the page on the older keys of agent files."""
+    schema = agent_schema(ProjectNames())
+    yield "---\nsearch: {exclude: true}\n---\n"  # a search for an older key shall lead to the newer one
+    yield "# Older keys of agent files\n"
+    yield _OLDER
+    yield from table(("older", "now"), [(code(key), _now((key,))) for key in _older_keys(schema, ())])
+    for name, path in _OLDER_SECTIONS.items():
+        yield f"\n## {'.'.join(path)}\n"
+        rows = [(code(key), _now((*path, key))) for key in _older_keys(schema["$defs"][name], path)]
+        yield from table(("older", "now"), rows)
+
+
+def _older_keys(part: Schema, path: tuple[str, ...]) -> Iterator[str]:
+    """Yield the keys of a section that are written elsewhere now."""
+    for key in part["properties"]:
+        if written_path((*path, key)) != (*path, key):
+            yield key
+
+
+def _now(path: tuple[str, ...]) -> str:
+    return code(".".join(map(str, written_path(path))))
 
 
 def settings_page() -> Iterator[str]:
@@ -71,31 +90,39 @@ def _page(title: str, opening: str, schema: Schema, sections: Iterable[str]) -> 
     yield f"# {title}\n"
     yield opening
     yield "Durations are written as `500ms`, `90s`, `15m`, `24h` or `30d`.\n"
-    if schema["properties"]:
-        yield "## The file\n"
-        yield from _keys(schema, schema)
+    yield "## The file\n"
+    yield from _keys(schema, schema)
+    told = {_text(found, schema) for part in (schema, *schema["$defs"].values()) for found in _rows_of(part)}
     for name in sections:
         definition = schema["$defs"][name]
         if "properties" in definition:
             yield f"\n## {name}\n"
-            yield f"{prose(str(definition.get('description', '')))}\n"
+            text = str(definition.get("description", ""))
+            yield "" if text in told else f"{prose(text)}\n"
             yield from _keys(definition, schema)
+
+
+def _rows_of(part: Schema) -> Iterable[Schema]:
+    found: Iterable[Schema] = part.get("properties", {}).values()
+    return found
 
 
 def _keys(part: Schema, schema: Schema) -> Iterator[str]:
     required = part.get("required", ())
     rows = [
-        (
-            code(name),
-            _type(found, schema),
-            "required" if name in required else _default(found, schema),
-            _text(found, schema),
-        )
+        (code(name), _value(found, schema, is_required=name in required), _text(found, schema))
         for name, found in part["properties"].items()
     ]
-    yield '<div class="keys" markdown>\n'
-    yield from table(("key", "value", "default", "meaning"), rows)
-    yield "\n</div>\n"
+    yield from table(("key", "value", "meaning"), rows)
+    yield ""
+
+
+def _value(found: Schema, schema: Schema, *, is_required: bool) -> str:
+    """Return the type of a value, with its default."""
+    default = "required" if is_required else _default(found, schema)
+    return ", ".join(
+        filter(None, (_type(found, schema), default and (default if is_required else f"default {default}")))
+    )
 
 
 def _type(found: Schema, schema: Schema) -> str:
@@ -126,12 +153,9 @@ def _default(found: Schema, schema: Schema) -> str:
     if value in (None, [], {}, ""):
         return ""
     if isinstance(value, dict):
-        is_section = "properties" in _definition(found, schema)
-        return (
-            "its keys' defaults"
-            if is_section
-            else code(f"{{{', '.join(f'{key}: {one}' for key, one in value.items())}}}")
-        )
+        if any("properties" in _definition(one, schema) for one in (found, *found.get("anyOf", ()))):
+            return ""  # those of its keys
+        return code(f"{{{', '.join(f'{key}: {one}' for key, one in value.items())}}}")
     return code(_duration(value) if _type(found, schema) == "duration" else json.dumps(value, ensure_ascii=False))
 
 

@@ -16,14 +16,22 @@ from framework import Runtime
 from framework.server import router
 
 Document = Mapping[str, Any]
+Row = tuple[str, str, str]
 
 _OPENING = """\
-The routes below `/agent`, with their parameters and bodies. A running
-server describes itself at `/agent/openapi.json`, from which this page is written; it has the
-schemas of all bodies and an example of each. [HTTP server](../serving.md) explains how the routes
-are used, and describes `/v1`, `/agui`, `/mcp`, `/health`, `/ready` and `/metrics`. Errors are on
-[a page of their own](outcomes.md).
+The routes below `/agent`, with their parameters and bodies. A running server describes itself at
+`/agent/openapi.json`, with the schemas and an example of each body. [HTTP server](../serving.md)
+explains how the routes are used, and describes `/v1`, `/mcp`, `/health`, `/ready` and `/metrics`;
+errors are [listed apart](outcomes.md).
 """
+_SHARED = """\
+Some routes share parameters, which are only named below: the header `Idempotency-Key` (a repetition
+within 24 hours returns the same run, or the same response); of lists, `cursor` (`next` of the page
+before; default: the first page) and `limit` (the number of entries; default: all).
+"""
+_SHARED_NAMES = ("Idempotency-Key", "cursor", "limit")
+_MIN_SHARED_BODY = 5
+"""From so many rows on, a route whose rows another one has, too, refers to that."""
 PARAMETER_MEANINGS: Mapping[str, str] = {
     "agent": "Name of the agent, or `auto`.",
     "context": "Follows the agent's instructions, as the caller's words.",
@@ -52,6 +60,7 @@ def http_page() -> Iterator[str]:
     """Yield the lines of the page on runs, conversations and usage."""
     yield "# HTTP API\n"
     yield _OPENING
+    yield _SHARED
     yield "Routes for agents, files and the configuration are on [another page](http-configuration.md).\n"
     yield from _routes(lambda tags: "runs" in tags)
 
@@ -59,16 +68,18 @@ def http_page() -> Iterator[str]:
 def configuration_page() -> Iterator[str]:
     """Yield the lines of the page on the other routes."""
     yield "# HTTP API: agents, files and configuration\n"
-    yield "The routes that are not on [the page on runs](http.md).\n"
+    yield "The routes that are not on [the page on runs](http.md), which explains `cursor`, `limit` and"
+    yield "`Idempotency-Key`.\n"
     yield from _routes(lambda tags: "runs" not in tags)
 
 
 def _routes(is_wanted: Callable[[Sequence[str]], bool]) -> Iterator[str]:
     document = asyncio.run(_document())
+    shown: dict[str, set[Row]] = {}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             if is_wanted(operation["tags"]):
-                yield from _route(f"{method.upper()} {path}", operation, document)
+                yield from _route(f"{method.upper()} {path}", operation, document, shown)
 
 
 async def _document() -> Document:
@@ -84,30 +95,39 @@ async def _document() -> Document:
                 return found
 
 
-def _route(name: str, operation: Mapping[str, Any], document: Document) -> Iterator[str]:
+def _route(name: str, operation: Mapping[str, Any], document: Document, shown: dict[str, set[Row]]) -> Iterator[str]:
     yield f"## {name}\n"
     answers = [f"{status} {_name(answer)}" for status, answer in operation["responses"].items() if status < "300"]
-    yield prose(f"{operation.get('description', '')} Answers {', '.join(answers)}.") + "\n"
-    rows = [_parameter(one) for one in operation.get("parameters", ())]
+    found = [one for one in operation.get("parameters", ()) if one["in"] != "path"]
+    shared = [code(one["name"]) for one in found if one["name"] in _SHARED_NAMES]
+    rows = [_parameter(one) for one in found if one["name"] not in _SHARED_NAMES]
     body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
     if body:
         rows += list(_fields(body, document))
-    if rows:
-        yield from table(("parameter", "in", "type", "meaning"), rows)
+    same = next((other for other, theirs in shown.items() if len(rows) >= _MIN_SHARED_BODY and theirs >= {*rows}), "")
+    without = [row[0] for row in shown.get(same, ()) if row not in rows]
+    text = f"{operation.get('description', '')} Answers {', '.join(answers)}."
+    text += f" Takes {', '.join(shared)}." if shared else ""
+    text += f" The parameters are those of `{same}` without {', '.join(sorted(without))}." if same else ""
+    yield prose(text) + "\n"
+    shown[name] = {*rows}
+    if rows and not same:
+        yield from table(("parameter", "value", "meaning"), rows)
         yield ""
 
 
-def _parameter(found: Mapping[str, Any]) -> tuple[str, str, str, str]:
-    required = " (required)" if found.get("required") and found["in"] != "path" else ""
+def _parameter(found: Mapping[str, Any]) -> Row:
+    required = ", required" if found.get("required") else ""
     text = found.get("description") or found["schema"].get("description") or PARAMETER_MEANINGS.get(found["name"], "")
-    return code(found["name"]), f"{found['in']}{required}", _type(found["schema"]), text
+    return code(found["name"]), f"{found['in']}, {_type(found['schema'])}{required}", text
 
 
-def _fields(body: Mapping[str, Any], document: Document) -> Iterator[tuple[str, str, str, str]]:
+def _fields(body: Mapping[str, Any], document: Document) -> Iterator[Row]:
     schema = _resolved(body, document)
     for name, found in schema.get("properties", {}).items():
-        required = " (required)" if name in schema.get("required", ()) else ""
-        yield code(name), f"body{required}", _type(found), found.get("description") or PARAMETER_MEANINGS.get(name, "")
+        required = ", required" if name in schema.get("required", ()) else ""
+        text = found.get("description") or PARAMETER_MEANINGS.get(name, "")
+        yield code(name), f"{_type(found)}{required}", text
 
 
 def _resolved(schema: Mapping[str, Any], document: Document) -> Mapping[str, Any]:

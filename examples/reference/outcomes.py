@@ -24,9 +24,8 @@ MODULES = (
 )
 """Where errors are defined: those of runs and tools first, then those of the server and of commands."""
 _OPENING = """\
-What every error code means and what to do about it, and what a run's end
-means for HTTP clients, scripts and traces. The message of an error names the cause and the fix in
-each case.
+What each error code means and what to do about it, and what the end of a run means for HTTP
+clients, scripts and traces.
 """
 
 
@@ -40,20 +39,13 @@ def outcomes_page() -> Iterator[str]:
     rows = [(code(kind.code), str(kind.http_status), code(kind.__name__), _text(kind)) for kind in error_classes()]
     yield from table(heads, rows)
     yield "\n## Outcomes of runs\n"
-    reasons = {**OUTCOMES, "any error code": outcome_for("")}
     heads = ("`finish_reason`", "`status`", "HTTP", "exit code")
-    yield from table(
-        heads,
-        [
-            (
-                reason if " " in reason else code(reason),
-                code(outcome.status),
-                "of the error" if " " in reason else str(outcome.http_status),
-                str(outcome.exit_code),
-            )
-            for reason, outcome in reasons.items()
-        ],
-    )
+    ends: dict[tuple[str, str, str], list[str]] = {}
+    for reason, end in OUTCOMES.items():
+        ends.setdefault((code(end.status), str(end.http_status), str(end.exit_code)), []).append(code(reason))
+    failed = outcome_for("")
+    others = ("any error code", code(failed.status), "of the error", str(failed.exit_code))
+    yield from table(heads, [*((", ".join(reasons), *end) for end, reasons in ends.items()), others])
     yield "\n## Exit codes\n"
     yield from table(("exit code", "meaning"), [(code(str(number)), text) for number, text in EXIT_CODES.items()])
     yield "\n## Warnings\n"

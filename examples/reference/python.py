@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -35,7 +35,7 @@ timestamps are ISO 8601 in UTC.
 """
 _OPENING = """\
 The public names of {what}, with signatures.
-[Python API](../embedding.md) shows how they are used, and lists the public modules.
+[Python API](../embedding.md) shows how they are used.
 """
 _OWN = "framework"
 PLUGIN_NAMES = (
@@ -50,6 +50,8 @@ RUN_METHODS = (
 """Methods of the runtime for stored runs."""
 INTERFACES = ("Store", "WorkSource", "Generation")
 """Names to annotate with, whose methods only the runtime calls."""
+STORES = ("JsonStore", "MemoryStore")
+"""Classes of stores, whose methods of the interface only the runtime calls."""
 DECISIONS = get_args(get_args(framework.Decision)[0])
 CREATED_BY_THE_RUNTIME = ("Tool", "ToolContext", "Run", "PluginContext", *INTERFACES, "RunStream", "RunInfo")
 """Classes that no program creates: their pages leave out how."""
@@ -59,17 +61,16 @@ def names_page() -> Iterator[str]:
     """Yield the lines of the page on what `agentsd` exports, apart from those with a page of their own."""
     yield "# Names of agentsd\n"
     yield _OPENING.format(what="`agentsd`")
-    yield "[Runtime](python-runtime.md), [what plugins use](python-plugins.md) and [events](events.md) have"
-    yield "pages of their own, and so have [results](python-results.md);"
-    yield "[errors and outcomes](outcomes.md) has the codes of errors.\n"
+    yield "[Runtime](python-runtime.md), [what plugins use](python-plugins.md), [events](events.md) and"
+    yield "[results](python-results.md) have pages of their own.\n"
     found = {name: getattr(framework, name) for name in framework.__all__}
     errors = {name: kind for name, kind in found.items() if inspect.isclass(kind) and issubclass(kind, Exception)}
     for name, value in found.items():
         if name not in {*errors, *PLUGIN_NAMES, "Runtime", "events"} and not _is_of_results(value):
             yield from _entry(f"agentsd.{name}", value)
     yield "## Errors\n"
-    meanings = [(code(name), first_paragraph(kind.__doc__)) for name, kind in errors.items()]
-    yield from table(("class", "meaning"), meanings)
+    yield "[Error codes](outcomes.md#error-codes) has their causes.\n"
+    yield prose(", ".join(map(code, errors))) + "\n"
 
 
 def results_page() -> Iterator[str]:
@@ -111,15 +112,23 @@ def runs_page() -> Iterator[str]:
     yield from _methods("agentsd.Runtime", framework.Runtime, lambda name: name in RUN_METHODS)
 
 
-def module_page(name: str) -> Iterator[str]:
-    """Yield the lines of the page on a public module."""
-    module = import_module(name)
-    name = name.replace("framework", "agentsd", 1)
-    yield f"# {name}\n"
-    yield _OPENING.format(what=f"`{name}`")
-    yield prose(first_paragraph(module.__doc__)) + "\n"
-    for public in public_names(module):
-        yield from _entry(f"{name}.{public}", getattr(module, public))
+def modules_page(title: str, names: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of the page on some public modules. What several export is shown once."""
+    yield f"# {title}\n"
+    yield _OPENING.format(what="these modules of `agentsd`")
+    shown: set[int] = set()
+    for name in names:
+        module = import_module(name)
+        path = name.replace("framework", "agentsd", 1)
+        yield f"## {path}\n"
+        yield prose(first_paragraph(module.__doc__)) + "\n"
+        for public in public_names(module):
+            found = getattr(module, public)
+            if id(found) not in shown:
+                shown.add(id(found))
+                yield from (
+                    f"#{line}" if re.match("##+ ", line) else line for line in _entry(f"{path}.{public}", found)
+                )
 
 
 def public_modules() -> list[ModuleType]:
@@ -169,7 +178,8 @@ def _methods(path: str, kind: type, is_shown: Callable[[str], bool]) -> Iterator
     for name, found in list(vars(kind).items()):
         method = inspect.unwrap(found.__func__ if isinstance(found, classmethod | staticmethod) else found)
         is_own = inspect.isfunction(method) and method.__module__.startswith(_OWN)
-        if is_own and not name.startswith("_") and is_shown(name):
+        is_of_store = kind.__name__ in STORES and hasattr(framework.Store, name)
+        if is_own and not name.startswith("_") and is_shown(name) and not is_of_store:
             yield f"### {path.rsplit('.', 1)[-1]}.{name}\n"
             yield f"```py\n{_signature(name, method)}\n```\n"
             yield from docstring(inspect.getdoc(method))

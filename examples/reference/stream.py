@@ -11,9 +11,9 @@ from framework.config.schema import field_docs
 from framework.types.events import WIRE_NAMES, RunEvent
 
 _OPENING = """\
-Every event with its fields. Streams of runs (`runtime.stream`,
-`agentsd run --events`, the HTTP API) and of the configuration carry them as JSON, each with its
-name in `event`. [Events](../embedding.md#events) shows how to read them.
+Every event with its fields, as streams of runs (`runtime.stream`, `agentsd run --events`, the HTTP
+API) and of the configuration carry them: JSON with the name in `event`. The classes are those of
+`agentsd.events`. [Events](../embedding.md#events) shows how to read them.
 """
 
 
@@ -23,10 +23,15 @@ def events_page() -> Iterator[str]:
     yield _OPENING
     yield "## Fields of all events of a run\n"
     yield from _fields(RunEvent, frozenset())
+    before: list[str] = []
     for kind, name in WIRE_NAMES.items():
+        fields = list(_fields(kind, frozenset(RunEvent.model_fields) if issubclass(kind, RunEvent) else frozenset()))
+        is_same = fields == before and bool(fields)
+        text = f"{first_paragraph(kind.__doc__)} `{kind.__name__}`{', with the same fields' if is_same else ''}."
         yield f"\n## {name}\n"
-        yield prose(f"{first_paragraph(kind.__doc__)} Class: `agentsd.events.{kind.__name__}`.") + "\n"
-        yield from _fields(kind, frozenset(RunEvent.model_fields) if issubclass(kind, RunEvent) else frozenset())
+        yield prose(text) + "\n"
+        yield from () if is_same else fields
+        before = fields
 
 
 def _fields(kind: type[BaseModel], known: frozenset[str]) -> Iterator[str]:

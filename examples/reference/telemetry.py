@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import framework
-from examples.reference.markdown import code, table
+from examples.reference.markdown import code, prose, table
 from framework.telemetry import names
 
 _OPENING = """\
@@ -30,14 +30,14 @@ def telemetry_page() -> Iterator[str]:
     yield "# Metrics and attributes\n"
     yield _OPENING
     yield "## Metrics\n"
-    yield from table(("metric", "kind", "unit", "meaning"), sorted(set(metrics())))
+    yield from table(("metric", "kind", "meaning"), sorted(set(metrics())))
     yield "\n## Attributes\n"
     yield "Names that begin with `gen_ai.`, `error.` or `server.` are those of OpenTelemetry's conventions.\n"
-    yield from table(("attribute",), [(code(name),) for name in attributes()])
+    yield prose(", ".join(map(code, attributes())))
 
 
-def metrics() -> Iterator[tuple[str, str, str, str]]:
-    """Yield the name, the kind, the unit and the description of each metric."""
+def metrics() -> Iterator[tuple[str, str, str]]:
+    """Yield the name, the kind with its unit, and the description of each metric."""
     for path in sorted(Path(framework.__file__).parent.rglob("*.py")):
         text = path.read_text("utf-8")
         if not any(factory in text for factory in _FACTORIES):
@@ -49,7 +49,8 @@ def metrics() -> Iterator[tuple[str, str, str, str]]:
                 ):
                     given = {one.arg: one.value.value for one in node.keywords if isinstance(one.value, ast.Constant)}
                     unit, meaning = str(given.get("unit", "")), str(given.get("description", ""))
-                    yield code(name), _FACTORIES[factory], code(unit), meaning
+                    kind = f"{_FACTORIES[factory]}, {code(unit)}" if unit else _FACTORIES[factory]
+                    yield code(name), kind, meaning
 
 
 def attributes() -> list[str]:
