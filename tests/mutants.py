@@ -135,7 +135,7 @@ MUTANTS = (
     Mutant("store/conversations", "open_run.is_(None), ~waits)", "open_run.is_(None))", WAITING_TEST),
     Mutant("store/schema", "parts += [user] if tenant is not None", "parts += [] if tenant", "store/test_tenants"),
     Mutant(
-        "store/migrations",
+        "store/schema",
         "        _add_column(connection, runs.c[name])\n",
         "        pass\n",
         "store/test_migrations",

@@ -125,7 +125,7 @@ TIME_OF_DAY = {
     "framework.server.openai.v1_routes": "the field `created` of responses and models",
     "framework.server.openai.exchange": "the field `created` of responses",
     "framework.store.database": "the clock of a store begins with it",
-    "framework.store.migrations": "shows when the tables were changed",
+    "framework.store.schema": "shows when the tables were changed",
     "framework.store.processes": "a jump only renews the lease early",
     "framework.telemetry.metrics": "when the last reload succeeded",
     "framework.telemetry.spans": "times of spans",

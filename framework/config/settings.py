@@ -47,8 +47,7 @@ from framework.llm.capabilities import Capabilities, OpenAIApi
 from framework.llm.http_client import normalize_base_url
 from framework.llm.providers import OFFLINE, RESERVED_FIELDS, RESERVED_HEADERS, api_format
 from framework.store.types import DEFAULT_LEASE_SECONDS
-from framework.tools.base_folder import is_inside, split_path
-from framework.tools.files import is_protected
+from framework.tools.files import is_inside, is_protected, split_path
 from framework.types.budget import BudgetName, SharedBudget
 from framework.types.errors import ConfigError, ToolError
 from framework.types.frozen import Duration, Frozen, check_version

@@ -6,21 +6,17 @@ In reading order; each module imports only from those below it:
     memory              A store in memory, until the process ends: a SQLite database without a file.
     fleet               Reports who executes the runs of a store, and what waits where and why.
     store               The store: each method is one transaction.
-    takeover            SQL for runs that change hands: take over, save decisions, release for others.
     record              Writes one run that this process holds: each step is one transaction.
     pruning             Deletes old data in many small transactions, and shrinks a SQLite file.
-    queue               The queue: add, rank, claim and begin queued runs, and offer again what needs a process.
-    limits              Makes runs ready, offers them to processes, and applies the limits on runs in progress.
-    conversations       SQL for conversations: load, list, fork, delete.
-    media               SQL for files in messages: save, load, delete.
-    budgets             SQL for the counters of shared budgets: add, load, delete.
+    queue               Queued runs: enqueue, claim, start; runs of other processes: take over, release.
+    conversations       SQL for conversations and the files in messages: load, list, fork, delete.
+    limits              Slots of limited agents and models, offers of ready runs, counters of shared budgets.
     usage               Figures of many runs: periods, what the database counts, and the report.
     lists               SQL for lists and counts of runs: filters, pages, and what waits where and why.
     runs                SQL for the rows of one run: its state, figures, events, spans; packed once it has ended.
     signals             Signals through PostgreSQL: NOTIFY, and the one connection of a process that listens.
     processes           Leases: which process holds a run, and whether it is alive.
     database            Connections, threads, transactions and retries for SQLite or PostgreSQL.
-    migrations          The migrations between the versions of a store's tables. A released migration is never changed.
-    schema              The tables and their indexes, and texts as columns contain them.
+    schema              The tables and their indexes, and the migrations to them.
     types               What a store takes and returns: runs, conversations, queries, queued work, signals.
 """

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
-from framework.store.migrations import upgrade
+from framework.store.schema import upgrade
 from framework.types.errors import ConfigError, StoreError, StoreLost
 from framework.types.extras import install_command
 from framework.types.private_folder import make_private_folder

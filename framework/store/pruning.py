@@ -9,10 +9,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from framework.store.budgets import delete_ended_counters
-from framework.store.conversations import delete_ended, delete_expired, delete_unused_blueprints
+from framework.store.conversations import delete_ended, delete_expired, delete_unused_blueprints, delete_unused_media
 from framework.store.database import Database, Work, elapsed
-from framework.store.media import delete_unused_media
+from framework.store.limits import delete_ended_counters
 from framework.store.processes import delete_old
 from framework.store.queue import delete_expired_keys
 from framework.store.schema import processes, runs

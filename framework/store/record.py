@@ -11,10 +11,9 @@ from typing import Any
 import sqlalchemy as sa
 from pydantic_core import PydanticSerializationError
 
-from framework.store.budgets import CounterStatements
 from framework.store.conversations import delete_without_turns
 from framework.store.database import Database, Work
-from framework.store.limits import RELEASED, UNCOUNTED, RunOffers, free_slots
+from framework.store.limits import RELEASED, UNCOUNTED, CounterStatements, RunOffers, free_slots
 from framework.store.processes import RunLease
 from framework.store.runs import (
     UNMEASURED,

@@ -14,13 +14,11 @@ import orjson
 import sqlalchemy as sa
 from pydantic_core import PydanticSerializationError
 
-from framework.store import budgets as sql_budgets
 from framework.store import conversations as sql_conversations
-from framework.store import media as sql_media
 from framework.store import queue as sql_queue
 from framework.store import runs as sql_runs
 from framework.store.database import DEFAULT_RETRY_SECONDS, Database, StoreClock, Work
-from framework.store.limits import RunOffers, acquire_slots
+from framework.store.limits import RunOffers, acquire_slots, load_counters
 from framework.store.lists import count_runs, count_waiting, list_runs, queue_size, select_backlog
 from framework.store.processes import (
     ProcessLease,
@@ -33,12 +31,11 @@ from framework.store.processes import (
     set_clock,
 )
 from framework.store.pruning import ClockCheck, check_clock, prune
-from framework.store.queue import Claims, Sweep
+from framework.store.queue import Claims, NewDecisions, Sweep, Takeover, release_for_others
 from framework.store.record import RowBatch, SqlRecord, Statements, copied_columns
 from framework.store.runs import StateDiff, decode_spans, history_rows
 from framework.store.schema import blueprints, conversation_key, conversations, has_status, runs, storable
 from framework.store.signals import StoreSignals
-from framework.store.takeover import NewDecisions, Takeover, release_for_others
 from framework.store.types import (
     DEFAULT_LEASE_SECONDS,
     EMPTY_FORK_SECONDS,
@@ -424,7 +421,9 @@ class Store(StoreSignals):
         A file is stored once. It is deleted with the last run that refers to it, or, if the run never begins, by
         `prune` after an hour.
         """
-        await self._database.write(lambda c: sql_media.insert_media(c, run_id, files, self.now()), is_request=True)
+        await self._database.write(
+            lambda c: sql_conversations.insert_media(c, run_id, files, self.now()), is_request=True
+        )
 
     async def conversation(
         self, conversation_id: str, tenant: str | None = None, user: str | None = None
@@ -507,7 +506,7 @@ class Store(StoreSignals):
             keys: the counters to return; those that are still 0 may be missing. None: all counters.
         """
         if keys is None:
-            return await self._database.read(sql_budgets.load_all)
+            return await self._database.read(load_counters)
         wanted = list(keys)
         return await self._database.read(lambda connection: self._statements.counters.load(connection, wanted))
 
@@ -616,7 +615,7 @@ class Store(StoreSignals):
             digests: the digests of the files.
             of: only files that a run with this owner refers to; its other fields are ignored. None: of any owner.
         """
-        return await self._database.read(lambda connection: sql_media.select_media(connection, digests, of))
+        return await self._database.read(lambda connection: sql_conversations.select_media(connection, digests, of))
 
     async def conversations(self, query: ConversationQuery | None = None) -> Sequence[ConversationInfo]:
         """Return the matching conversations, latest turn first; raises RequestError for an invalid cursor."""

@@ -17,9 +17,8 @@ In reading order; each module imports only from those below it:
     toolset          The tools of one agent: which are offered to the model, and which rules match each.
     tool_search      Finds tools by words: `tool_search`, for agents with more tools than a request should contain.
     tool             Tools: a function, the schema of its arguments, and the properties that policies use.
-    files            Safe access to files below a base folder.
+    files            Files below a base folder: paths, patterns of denied files, safe reading and writing.
     child_processes  Child processes: how Python is started, what they inherit, who may read this process.
-    base_folder      The base folder of file tools: splits paths, matches patterns, names denied files.
     deadline         Calls a function in a thread with a time limit, and abandons it when the limit is exceeded.
     threads          Threads for blocking tools and hooks, with a quota for each run.
     declaration      Checks the options of `@tool` when the tool is declared.

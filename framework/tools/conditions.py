@@ -25,7 +25,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core.core_schema import DecimalSchema
 
-from framework.tools.base_folder import BaseFolder
+from framework.tools.files import BaseFolder
 from framework.tools.locations import (
     NOT_AN_OBJECT,
     is_location,

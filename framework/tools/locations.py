@@ -14,8 +14,7 @@ from posixpath import normpath
 from typing import Any, Literal
 from urllib.parse import unquote
 
-from framework.tools.base_folder import BaseFolder, relative_to_base, split_path
-from framework.tools.files import refuse_symlinks, relative_parts
+from framework.tools.files import BaseFolder, refuse_symlinks, relative_parts, relative_to_base, split_path
 from framework.tools.http.urls import parse_canonical_url
 from framework.tools.schema.json_schema import JsonSchema, RepairedArguments, type_names
 from framework.tools.tool import Tool

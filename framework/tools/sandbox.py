@@ -18,8 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from framework.tools.base_folder import BaseFolder, split_path
-from framework.tools.files import is_hidden, open_folder, refuse_symlinks
+from framework.tools.files import BaseFolder, is_hidden, open_folder, refuse_symlinks, split_path
 from framework.types.errors import ToolError
 from framework.types.sandbox import SandboxLimits
 

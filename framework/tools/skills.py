@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
-from framework.tools.base_folder import split_path
+from framework.tools.files import split_path
 from framework.tools.sandbox import output_text, run_sandboxed
 from framework.tools.schema.arguments import SchemaArguments
 from framework.tools.tool import Tool, ToolContext

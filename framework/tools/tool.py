@@ -24,7 +24,6 @@ from docstring_parser import parse as parse_docstring
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.errors import PydanticUserError
 
-from framework.tools.base_folder import BaseFolder
 from framework.tools.declaration import (
     DeclarationCheck,
     DeclarationError,
@@ -38,7 +37,7 @@ from framework.tools.declaration import (
     resolve_arguments,
     short_repr,
 )
-from framework.tools.files import open_file, readable_parts
+from framework.tools.files import BaseFolder, open_file, readable_parts
 from framework.tools.schema.arguments import Arguments, ModelArguments
 from framework.tools.schema.json_schema import ReturnError, ReturnType
 from framework.types.errors import ConfigError, ToolError

@@ -16,8 +16,7 @@ import sqlalchemy as sa
 
 from framework import Approve, ConfigError, Runtime, Tool, tool
 from framework.store.database import StoreClock, create_engine, parse_store_url
-from framework.store.migrations import SCHEMA_VERSION
-from framework.store.schema import conversations, metadata, runs, versions
+from framework.store.schema import SCHEMA_VERSION, conversations, metadata, runs, versions
 from framework.store.store import Store
 from framework.store.types import Pruned, RunQuery
 from framework.store.usage import GROUPINGS, Period

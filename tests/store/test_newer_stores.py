@@ -13,7 +13,7 @@ from framework import Approve, Runtime, StoreError
 from framework.engine.work.source import EmbeddedSource
 from framework.store.database import StoreClock, create_engine, parse_store_url
 from framework.store.fleet import read_fleet
-from framework.store.migrations import SCHEMA_VERSION
+from framework.store.schema import SCHEMA_VERSION
 from framework.store.store import Store
 from framework.testing import ScriptedModel, calls
 from framework.types.errors import StoreTooNew

@@ -15,9 +15,9 @@ from pydantic import AfterValidator, AliasChoices, BaseModel, Field, StringConst
 
 from framework import Approve, RunResult, Runtime, ToolResult, tool
 from framework.testing import JsonStore, ScriptedModel, calls
-from framework.tools.base_folder import BaseFolder
 from framework.tools.builtin import BUILTIN_TOOLS
 from framework.tools.conditions import rule_matches
+from framework.tools.files import BaseFolder
 from framework.tools.tool import Tool
 from framework.types.errors import ConfigError
 from framework.types.plan import PlanDraft

@@ -23,8 +23,7 @@ from framework.config.files.snapshot import (
 )
 from framework.config.overlay import settings_files
 from framework.config.yaml.document import MAX_DOCUMENT_BYTES
-from framework.tools.base_folder import BaseFolder
-from framework.tools.files import SKILL_FILES, is_hidden, open_file
+from framework.tools.files import SKILL_FILES, BaseFolder, is_hidden, open_file
 from framework.tools.openapi.document import MAX_API_DOCUMENT_BYTES
 from framework.tools.skills import omitted_content
 from framework.types.errors import ToolError

@@ -40,8 +40,8 @@ from framework.telemetry import names
 from framework.telemetry.content import TEXT, Content
 from framework.telemetry.metrics import RunMetrics
 from framework.telemetry.spans import NOOP_SPAN, OpenInferenceKind, Spans, TraceSpan
-from framework.tools.base_folder import BaseFolder
 from framework.tools.declaration import Extension, RateLimit
+from framework.tools.files import BaseFolder
 from framework.tools.threads import ToolThreads
 from framework.types.errors import AgentsdError, ConfigError, RequestError, outcome_for
 from framework.types.events import RunEvent, Warned

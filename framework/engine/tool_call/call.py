@@ -51,9 +51,9 @@ from framework.llm.openai_format import revalidate_call, unique_calls
 from framework.telemetry import names
 from framework.telemetry.redact import safe_traceback
 from framework.telemetry.spans import current_span
-from framework.tools.base_folder import BaseFolder
 from framework.tools.builtin.notes import TODO
 from framework.tools.conditions import policy_views
+from framework.tools.files import BaseFolder
 from framework.tools.locations import canonical_arguments, require_canonical
 from framework.tools.plugins.modules import place_of_error
 from framework.tools.schema.arguments import ArgumentsError

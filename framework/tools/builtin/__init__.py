@@ -2,11 +2,9 @@
 
 In reading order; each module imports only from those below it:
 
-    writing           `write_file` and `edit_file`.
-    search            `search_files`: finds files by name or content.
     json_query        `json_transform`: evaluates JMESPath expressions in a separate process.
     jmespath_process  The script of that process: evaluates one JMESPath expression within limits.
-    files             `list_dir` and `read_file`.
+    files             `list_dir`, `read_file`, `search_files`, `write_file` and `edit_file`.
     calculator        `calculator`: arithmetic on exact fractions.
     shell             `shell`: one command in the sandbox that the operator sets up.
     notes             `session_set`, `session_get`, `todo`, `ask_user`, `echo`.
@@ -17,14 +15,12 @@ In reading order; each module imports only from those below it:
 from __future__ import annotations
 
 from framework.tools.builtin.calculator import calculator
-from framework.tools.builtin.files import list_dir, read_file
+from framework.tools.builtin.files import edit_file, list_dir, read_file, search_files, write_file
 from framework.tools.builtin.http import http_request
 from framework.tools.builtin.json_query import json_transform
 from framework.tools.builtin.notes import ask_user, echo, session_get, session_set, todo
 from framework.tools.builtin.results import RESULT_READ, RESULT_SEARCH, result_read, result_search
-from framework.tools.builtin.search import search_files
 from framework.tools.builtin.shell import shell
-from framework.tools.builtin.writing import edit_file, write_file
 from framework.tools.tool import Tool
 from framework.tools.tool_search import TOOL_SEARCH, tool_search
 

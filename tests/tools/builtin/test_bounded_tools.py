@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.tools.builtin.search import search_files
-from framework.tools.builtin.writing import edit_file
+from framework.tools.builtin.files import edit_file, search_files
 from framework.tools.tool import ToolContext
 from framework.types.errors import ToolError
 from plugins import web
@@ -63,7 +62,7 @@ def test_a_text_that_would_grow_too_large_is_rejected_before_it_is_built(text: s
 def test_a_replacement_that_would_grow_too_large_is_rejected_before_it_is_built(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a" * 30_000)
     output = in_child(
-        "from framework.tools.builtin.writing import edit_file\n"
+        "from framework.tools.builtin.files import edit_file\n"
         "from framework.tools.tool import ToolContext\n"
         "context = ToolContext(run_id='r', call_id='c', agent='a', base_path=Path.cwd())\n"
         "try:\n    edit_file('a.txt', 'a', 'b' * 100_000, True, context=context)\n"

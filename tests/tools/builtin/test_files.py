@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.tools.builtin import BUILTIN_TOOLS, search
-from framework.tools.builtin.files import list_dir, read_file
+from framework.tools.builtin import BUILTIN_TOOLS
+from framework.tools.builtin import files as file_tools
+from framework.tools.builtin.files import list_dir, read_file, search_files
 from framework.tools.builtin.notes import echo
-from framework.tools.builtin.search import search_files
 from framework.tools.tool import ToolContext
 from framework.types.errors import ToolError
 from tests.support.cases import cases
@@ -335,7 +335,7 @@ def test_search_rejects_invalid_queries(base: Path, query: str, limit: int, mess
 
 
 def test_search_reports_when_it_did_not_search_all_files(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "MAX_SEARCHED_FILES", 2)
+    monkeypatch.setattr(file_tools, "MAX_SEARCHED_FILES", 2)
 
     assert search_files("hello", context=context(base)).endswith("too many files to search them all: give a root_dir.)")
 
@@ -376,7 +376,7 @@ def test_search_continues_without_ripgrep_if_it_fails_or_hangs(
 ) -> None:
     fake_ripgrep(base.parent / "bin", script)
     monkeypatch.setenv("PATH", str(base.parent / "bin"))
-    monkeypatch.setattr(search, "MAX_SEARCH_SECONDS", 2.0)
+    monkeypatch.setattr(file_tools, "MAX_SEARCH_SECONDS", 2.0)
 
     assert search_files("two", context=context(base)) == "docs/notes.txt:2: two"
 

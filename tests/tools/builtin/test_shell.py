@@ -12,8 +12,8 @@ import pytest
 from framework import Runtime
 from framework.config.settings import Settings
 from framework.testing import ScriptedModel
-from framework.tools.base_folder import BaseFolder
 from framework.tools.builtin.shell import shell
+from framework.tools.files import BaseFolder
 from framework.tools.sandbox import run_sandboxed
 from framework.tools.tool import ToolContext
 from framework.types.errors import ToolError

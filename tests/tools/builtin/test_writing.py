@@ -17,8 +17,7 @@ from framework import Approve, Runtime
 from framework.testing import ScriptedModel
 from framework.tools import files
 from framework.tools.builtin import BUILTIN_TOOLS
-from framework.tools.builtin.files import read_file
-from framework.tools.builtin.writing import edit_file, write_file
+from framework.tools.builtin.files import edit_file, read_file, write_file
 from framework.tools.tool import ToolContext
 from framework.types.errors import ToolError
 from framework.types.messages import ToolCall

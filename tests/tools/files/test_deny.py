@@ -12,8 +12,7 @@ from framework import RunResult, Runtime, ToolContext, ToolResult, tool
 from framework.config.agents.diff import diff_agent
 from framework.config.yaml.parse import ParseError, parse_agent
 from framework.testing import ScriptedModel, Turn, calls
-from framework.tools.base_folder import BaseFolder
-from framework.tools.files import open_file
+from framework.tools.files import BaseFolder, open_file
 from framework.tools.tool import Tool
 from framework.types.errors import ToolError
 from tests.support.file_tool_calls import FILE_TOOL_CALLS, path_spellings
