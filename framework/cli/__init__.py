@@ -10,7 +10,7 @@ In reading order; each module imports only from those below it:
     completer      Completes slash commands, agents, models, inputs and files.
     chat_commands  The slash commands of a chat.
     chat_state     What a chat knows: its options, its last result, its input, attached files.
-    conversations  `agentsd conversations`: list, show, export, import, delete.
+    conversations  `agentsd conversations`: list, show, fork, export, import, delete.
     runs           `agentsd runs`: list, show, decide, resume, cancel, replay, export, prune.
     fleet          `agentsd fleet`: shows the processes that share a store, and what waits where and why.
     check          `agentsd check`: reports all problems of a project's files, and applies their fixes.
@@ -23,6 +23,7 @@ In reading order; each module imports only from those below it:
     test           `agentsd test`: runs the test cases of agents.
     tools          `agentsd tools`: lists the tools, calls one, accepts changed ones.
     agents         `agentsd agents`: lists the agents, or shows one with all defaults.
+    acp            `agentsd acp`: serves agents to an editor, over standard input and output.
     mcp            `agentsd mcp`: serves agents as tools to an MCP client.
     config         `agentsd config`: compares projects; shows and rolls back the generations of a server.
     completion     `agentsd completion`, and the completions of a shell.

@@ -37,12 +37,13 @@ COMMANDS = {
     "serve": "Serve a project over HTTP, with its files watched.",
     "worker": "Execute runs that wait in a store, next to other workers.",
     "mcp": "Serve the agents of a project as tools to an MCP client.",
+    "acp": "Serve the agents of a project to an editor that speaks ACP.",
     "keys": "Create keys of the HTTP server.",
     "config": "Compare two versions of a project; show and roll back those of a server.",
     "fleet": "Show the processes that share a store, and what waits where and why.",
     "budgets": "Show how much of the shared budgets is used.",
     "runs": "List, show, decide, resume, cancel, replay and export stored runs.",
-    "conversations": "List, show, export, import or delete conversations.",
+    "conversations": "List, show, fork, export, import or delete conversations.",
     "chat": "Talk with an agent; edits of its files take effect between messages.",
 }
 

@@ -8,6 +8,7 @@ In reading order; each module imports only from those below it:
     routes            The router with all routes of a runtime.
     operations_api    `/health`, `/ready`, `/metrics`, and what a server tells of itself: identity, processes, events.
     agui              `/agui`: runs of agents for user interfaces that speak AG-UI.
+    acp               `agentsd acp`: agents in editors that speak the Agent Client Protocol.
     mcp               `/mcp` and `agentsd mcp`: agents as tools of other programs.
     conversation_api  `/conversations`: lists, shows and deletes conversations.
     usage_api         `/usage`: runs, tokens, cost, latency and errors over time, by agent, model and more.
@@ -28,6 +29,7 @@ In reading order; each module imports only from those below it:
     identity          The identity of a client: key, tenant, user, agents, roles; who may enter without a key.
     startup           Starts and stops a server or worker, and the work that it does beside requests.
     listen_socket     Binds the socket of the server, and explains why an address is not available.
+    stdio             Standard input and output as the connection to one client.
     wording           Why a run has no answer, and what it asks, in words.
     schemas           The request and response bodies of the routes. Secrets are redacted before they are sent.
     errors            The errors of the API, and their JSON: `{"error": {"code", "type", "message", "param"}}`.

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 from urllib.parse import quote
-
-from starlette.requests import HTTPConnection
 
 from framework.types.errors import LimitExceeded
 from framework.types.plan import Plan
 from framework.types.state import CONFIRMATION_KINDS, Confirmation, RunResult
 from framework.types.text import one_line, preview_lines, shorten, value_lines, visible
+
+if TYPE_CHECKING:
+    from starlette.requests import HTTPConnection  # of the extra `serve`; `agentsd acp` works without it
 
 _VALUE_CHARS = 2000
 """Characters of an argument that a question shows."""

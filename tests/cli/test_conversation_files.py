@@ -76,3 +76,19 @@ def test_a_remote_image_is_not_fetched(tmp_path: Path) -> None:
         "error: c1.json is not in the format 'openai': the file 'http://127.0.0.1:1/cat.png' is not in the data, and"
         " nothing is fetched: replace it by a data URL with its contents\n"
     )
+
+
+def test_a_fork_has_the_history_and_leaves_the_other_as_it_is(tmp_path: Path) -> None:
+    imported(tmp_path)
+    before = agentsd_in_process("conversations", "export", "c1", cwd=tmp_path).stdout
+    assert agentsd_in_process("conversations", "fork", "c1", "-c", "c2", cwd=tmp_path).stdout == "c2\n"
+    assert agentsd_in_process("conversations", "export", "c1", cwd=tmp_path).stdout == before
+    assert json.loads(agentsd_in_process("conversations", "export", "c2", cwd=tmp_path).stdout) == json.loads(before)
+    for arguments, message in (
+        (("c1", "-c", "c2"), "c2"),
+        (("nope",), "no conversation 'nope'"),
+        (("c1", "--before", "nope"), "no run"),
+    ):
+        done = agentsd_in_process("conversations", "fork", *arguments, cwd=tmp_path)
+        assert done.returncode == 2
+        assert message in done.stderr

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -23,13 +21,13 @@ from framework.server.identity import LOCAL
 from framework.server.key_limits import KeyLimits
 from framework.server.mcp.agents import AgentServer, McpCaller
 from framework.server.run_service import RunService
+from framework.server.stdio import ended_by_signals, protocol_streams
 
 log = logging.getLogger(__name__)
 
 _NO_FORM = "A person must decide, but this client shows no forms, or the form was closed. "
 _DECIDE = _NO_FORM + "Ask the user to run this in the project's folder: agentsd runs decide {run_id}"
 _DECIDE_NOWHERE = _NO_FORM + "Use a client that supports elicitation, or set store.url to decide in a terminal"
-_STDIN, _STDOUT, _STDERR = 0, 1, 2
 _READ_BYTES = 64 * 1024
 _MAX_LINE_BYTES = 16 * 1024 * 1024
 """Size limit of one message of the client. A larger one ends the connection."""
@@ -53,61 +51,20 @@ async def serve_stdio(
         StoreError: the store cannot be opened.
     """
     url = settings.store.url.get_secret_value()
-    with _protocol_streams() as (source, target):
+    with protocol_streams() as (source, target):
         async with Runtime.open(root, store=url, single_user=True) as runtime:
             started(runtime)
             caller = McpCaller(replace(LOCAL, agents=agents), _DECIDE if runtime.store.durable else _DECIDE_NOWHERE)
             limits = KeyLimits(runtime.store, settings.server)
             server = AgentServer(RunService(runtime, limits, OpenStreams()), lambda _: caller)
             try:
-                with _ended_by_signals(lines := _Lines(source)):
+                with ended_by_signals((lines := _Lines(source)).end):
                     # The SDK's parameters are typed as files of anyio, of which it uses three methods.
                     async with stdio_server(cast(Any, lines), cast(Any, _Output(target))) as streams:
                         incoming, outgoing = streams
                         await server.server.run(incoming, outgoing, server.server.create_initialization_options())
             finally:
                 server.close()
-
-
-@contextmanager
-def _protocol_streams() -> Iterator[tuple[int, int]]:
-    """Yield descriptors of standard input and output.
-
-    Meanwhile, what plugins and child processes print goes to standard error, and their standard input is empty.
-    """
-    sys.stdout.flush()
-    source, target = os.dup(_STDIN), os.dup(_STDOUT)
-    empty = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(empty, _STDIN)
-    os.dup2(_STDERR, _STDOUT)
-    os.close(empty)
-    try:
-        yield source, target
-    finally:
-        sys.stdout.flush()
-        os.dup2(source, _STDIN)
-        os.dup2(target, _STDOUT)
-
-
-@contextmanager
-def _ended_by_signals(lines: _Lines) -> Iterator[None]:
-    """End the input on SIGTERM or Ctrl-C, as a client does that closes it. A second signal ends the process at once."""
-    loop = asyncio.get_running_loop()
-
-    def end() -> None:
-        remove()
-        lines.end()
-
-    def remove() -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, end)
-    try:
-        yield
-    finally:
-        remove()
 
 
 class _Lines:
