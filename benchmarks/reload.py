@@ -18,9 +18,8 @@ import yaml
 
 from benchmarks.harness import LoopDelays, Row, Table, best
 from framework import Runtime
-from framework.config.files.scanner import FINE_NS, Scanner, take_snapshot
-from framework.config.files.snapshot import TEST_SUFFIXES
 from framework.config.settings import Settings
+from framework.config.snapshot import FINE_NS, TEST_SUFFIXES, Scanner, take_snapshot
 from framework.config.yaml.parse import parse_agent
 
 SHIPPED = Path(__file__).parent.parent / "agents.d"

@@ -37,7 +37,7 @@ from framework.cli.records import new_conversation, runs_of
 from framework.cli.session import StartupProblems, answer, data_of, print_result, shown_from_now, view_of_run
 from framework.cli.show import View, requested_waterfall
 from framework.cli.terminal import draws, is_terminal, prints_on_stderr, raw_stderr, say, wrapped_line
-from framework.config.files.snapshot import AGENTS
+from framework.config.snapshot import AGENTS
 from framework.engine.context.events import RunStream
 from framework.engine.routing.rules import NO_AGENTS
 from framework.engine.runtime.request import checked_inputs

@@ -19,7 +19,7 @@ from framework.cli.schema import refresh_schemas
 from framework.cli.show import counted
 from framework.cli.terminal import prints_on_stderr
 from framework.config.agents.compile import Agent
-from framework.config.files.editing import replace_file
+from framework.config.editing import replace_file
 from framework.config.generations.generation import Generation
 from framework.config.overlay import environment_in, is_settings_file, read_settings_files
 from framework.config.settings import Settings

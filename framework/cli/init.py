@@ -13,8 +13,8 @@ import framework
 from framework.cli.options import project_path
 from framework.cli.project_files import SETTINGS_FILES, new_project
 from framework.cli.show import counted
-from framework.config.files.snapshot import AGENTS
 from framework.config.overlay import SETTINGS_FILE
+from framework.config.snapshot import AGENTS
 from framework.types.errors import RequestError
 
 FOLDERS = ("agents.d", "prompts", "plugins", "data")

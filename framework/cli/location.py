@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from framework.cli.terminal import escape_controls, say, wrapped_line
-from framework.config.files.snapshot import AGENTS
 from framework.config.overlay import SETTINGS_FILE
 from framework.config.settings import ENV_FILE_VARIABLE, ReloadSettings, Settings
+from framework.config.snapshot import AGENTS
 from framework.types.errors import ConfigError, RequestError
 from framework.types.problem import Problem
 

@@ -16,11 +16,10 @@ import click
 import framework
 from framework.cli.location import locate
 from framework.cli.options import project_path
-from framework.config.files.editing import replace_file
-from framework.config.files.snapshot import AGENTS
+from framework.config.editing import replace_file
 from framework.config.generations.catalog import Catalog
-from framework.config.project_names import SCHEMAS, SchemaKind, names_of
-from framework.config.schema import EditorSchema, ProjectNames
+from framework.config.schema import SCHEMAS, EditorSchema, ProjectNames, SchemaKind, names_of
+from framework.config.snapshot import AGENTS
 from framework.engine.runtime.project import Project
 from framework.types.errors import RequestError
 from framework.types.private_folder import DATA_FOLDER, make_private_folder

@@ -15,9 +15,9 @@ from framework.cli.location import Location, lenient_settings, locate, show_prob
 from framework.cli.options import project_path
 from framework.cli.project_files import EXAMPLE_CASES
 from framework.cli.terminal import prints_on_stderr, say
-from framework.config.files.snapshot import TEST_SUFFIXES
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
+from framework.config.snapshot import TEST_SUFFIXES
 from framework.engine.context.run_context import ModelClients
 from framework.engine.runtime.runtime import Runtime
 from framework.evals.runner import Attempt, CaseRunner, SuccessRate, rates

@@ -1,4 +1,4 @@
-"""Generates JSON Schemas of the project's files for editors, from the models that load the files."""
+"""JSON Schemas of the project's files for editors, from the models that load the files and the names in a project."""
 
 from __future__ import annotations
 
@@ -6,17 +6,22 @@ import ast
 import inspect
 import json
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core.core_schema import ModelSchema
 
+from framework.config.agents.compile import BUILTIN_EXECUTORS
+from framework.config.generations.catalog import Catalog
+from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
+from framework.config.snapshot import PROMPTS
 from framework.config.yaml.agent_keys import INPUT_TYPES, LIMITS, PLAN_APPROVALS, SECTION_KEYS, TOP_LEVEL, WRITTEN
+from framework.llm.providers import OFFLINE, PROVIDERS
 from framework.types.case import CaseFile
 from framework.types.frozen import Duration
 from framework.types.spec import AgentSpec, ToolPattern
@@ -320,3 +325,32 @@ def _split_annotations(node: EditorSchema) -> tuple[EditorSchema, EditorSchema]:
     """Split a schema into its annotations and its constraints."""
     annotations = {key: value for key, value in node.items() if key in _ANNOTATIONS}
     return annotations, {key: value for key, value in node.items() if key not in _ANNOTATIONS}
+
+
+SchemaKind = Literal["agent", "cases", "settings", "sources"]
+"""The kinds of YAML files of a project."""
+SCHEMAS: Mapping[SchemaKind, Callable[[ProjectNames], EditorSchema]] = {
+    "agent": agent_schema,
+    "cases": cases_schema,
+    "settings": settings_schema,
+    "sources": sources_schema,
+}
+
+
+def names_of(catalog: Catalog) -> ProjectNames:
+    """Return the names that files of a project can refer to. Reads the names of its templates from the disk."""
+    generation = catalog.current
+    return ProjectNames(
+        tools={name: tool.definition.description for name, tool in generation.tools.items()},
+        agents={name: agent.spec.description for name, agent in generation.agents.items()},
+        models={OFFLINE, *generation.settings.models, *(f"{provider.name}/" for provider in PROVIDERS)},
+        executors=[*BUILTIN_EXECUTORS, *_executors(generation)],
+        budgets={name: one.budget.describe() for name, one in generation.budgets.items()},
+        templates=[path.removeprefix(PROMPTS + "/") for path in catalog.snapshot().files_in(PROMPTS)],
+    )
+
+
+def _executors(generation: Generation) -> Iterator[str]:
+    """Yield the names of the executors of plugins."""
+    extensions = (extension for plugin in generation.live_plugins for extension in plugin.extensions)
+    return (extension.name for extension in extensions if extension.kind == "executor")

@@ -1,4 +1,4 @@
-"""Process settings from `agentsd.yaml`; environment variables (`AGENTSD_SECTION__KEY`) override the file."""
+"""Process settings from `agentsd.yaml` and `AGENTSD_*` environment variables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypeVar
@@ -32,7 +32,6 @@ from framework.config.overlay import (
     is_settings_file,
     read_settings_files,
 )
-from framework.config.run_limits import MaxRunning
 from framework.config.yaml.document import Document, DocumentError, KeyPath, read_keys
 from framework.config.yaml.parse import (
     Unset,
@@ -53,10 +52,47 @@ from framework.types.errors import ConfigError, ToolError
 from framework.types.frozen import Duration, Frozen, check_version
 from framework.types.http import HttpLimits
 from framework.types.problem import Problem
-from framework.types.sandbox import SandboxLimits
 from framework.types.spec import AgentName, ContentMode
 from framework.types.text import did_you_mean
+from framework.types.tool_servers import SandboxLimits
 from framework.types.trace import Inbound
+
+_Limit = Annotated[int, Field(ge=1, le=100_000)]
+
+
+class MaxRunning(Frozen):
+    """How many submitted runs may be in progress at a time, in all processes of a store together."""
+
+    agents: dict[AgentName, _Limit] = {}
+    """Limit of each agent, by name. The runs of its sub-agents count for the agent that was called first."""
+    models: dict[str, _Limit] = {}
+    """Limit of each model, by the name in agent files, or by the `provider/model` of an alias. Runs whose agent has
+    this model count, whatever models they fall back to."""
+    tenant: _Limit | None = None
+    """Limit of each tenant. Runs without a tenant share one."""
+
+    def limits(self, agent: str, models: Collection[str], tenant: str | None) -> dict[str, int]:
+        """Return the limits that apply to a run, by key: `agent:NAME`, `model:NAME` and `tenant:ID`.
+
+        Args:
+            agent: the run's agent.
+            models: the names of the agent's model: the one in its file and, of an alias, that of the model itself.
+            tenant: the run's tenant.
+        """
+        limits = {f"model:{name}": self.models[name] for name in models if name in self.models}
+        if agent in self.agents:
+            limits[f"agent:{agent}"] = self.agents[agent]
+        if self.tenant is not None:
+            limits[f"tenant:{tenant or ''}"] = self.tenant
+        return limits
+
+    def allowed(self, key: str) -> int | None:
+        """Return the limit with a key of `limits`; None if there is none."""
+        kind, _, name = key.partition(":")
+        if kind == "tenant":
+            return self.tenant
+        return (self.agents if kind == "agent" else self.models).get(name)
+
 
 _log = logging.getLogger(__name__)
 

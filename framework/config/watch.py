@@ -18,12 +18,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from framework.config.files.scanner import Fingerprint, Scanner, fingerprint
-from framework.config.files.snapshot import AGENTS, PLUGINS, PROJECT_FOLDERS, PROMPTS, Snapshot
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Candidate
 from framework.config.overlay import settings_files
 from framework.config.settings import ReloadSettings
+from framework.config.snapshot import (
+    AGENTS,
+    PLUGINS,
+    PROJECT_FOLDERS,
+    PROMPTS,
+    Fingerprint,
+    Scanner,
+    Snapshot,
+    fingerprint,
+)
 
 log = logging.getLogger(__name__)
 

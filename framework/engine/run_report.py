@@ -24,9 +24,9 @@ from framework.engine.context.run_context import (
 )
 from framework.engine.routing.rules import Route
 from framework.store.types import ANSWERED_STATUSES
-from framework.telemetry import inbound, names
+from framework.telemetry import names
 from framework.telemetry.content import Content, content_mode
-from framework.telemetry.spans import NOOP_SPAN, OptionalAttributes, Spans, TraceSpan
+from framework.telemetry.spans import NOOP_SPAN, OptionalAttributes, Spans, TraceSpan, linked_caller
 from framework.types.errors import AgentsdError, LimitExceeded, RunSuspended, outcome_for
 from framework.types.events import ConfirmationRequested, Event, RunFailed, RunFinished, RunPaused
 from framework.types.messages import HOST, Message
@@ -91,7 +91,7 @@ class RunTrace:
         self.span = run.services.spans.span(f"invoke_workflow {agent}", "CHAIN", attributes, started_ns=began)
         self.span.__enter__()
         self.span.add_link(run.services.generation.traceparent, "config.reload")
-        self.span.add_link(inbound.linked_caller(), "caller")
+        self.span.add_link(linked_caller(), "caller")
         if state.traceparent:
             self.span.add_link(state.traceparent, "resume")
             self.span.set_attribute(names.RESUMED, state.traceparent.split("-")[1])

@@ -3,8 +3,7 @@
 In reading order; each module imports only from those below it:
 
     gate          The gate of `reload.gate: tests`, without the modules that run test cases.
-    runner        Runs cases in a real runtime, with a scripted model.
-    expectations  Compares what the runs of a case did with its expectations.
+    runner        Runs cases in a real runtime, with a scripted model, and checks what the runs did.
     suite         Reads and validates the cases of a project.
     export        Exports a recorded run as a case.
 """

@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from framework.config.files.snapshot import TEST_SUFFIXES
 from framework.config.generations.generation import Generation
+from framework.config.snapshot import TEST_SUFFIXES
 from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document, read_unique_keys
 from framework.config.yaml.parse import ParseError, merge_valid, parse, sort_problems
 from framework.types.case import SUB_AGENT_PREFIX, Case, CaseFile

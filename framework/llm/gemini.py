@@ -27,8 +27,8 @@ from framework.llm.openai_format import (
 from framework.llm.provider_client import FinishReasons, ProviderClient, ProviderResponse, merge_finish_reason, to_reply
 from framework.llm.provider_errors import message_in, parse_retry_after
 from framework.llm.tool_schemas import gemini_parameters
-from framework.types.certificates import trusted_certificates
 from framework.types.errors import ModelError
+from framework.types.http import trusted_certificates
 from framework.types.media import MediaPart, MessagePart
 from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition, Usage
 from framework.types.spec import ModelSettings

@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from framework.types.certificates import trusted_certificates
+from framework.types.http import trusted_certificates
 
 if TYPE_CHECKING:
     import httpx2

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from framework.llm.capabilities import OpenAIApi
-from framework.types.certificates import missing_certificates
 from framework.types.errors import ModelError, ModelRefused, is_scarcity
+from framework.types.http import missing_certificates
 from framework.types.redact import MASK, redact
 from framework.types.text import fix_surrogates, shorten
 

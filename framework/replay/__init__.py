@@ -2,7 +2,6 @@
 
 In reading order; each module imports only from those below it:
 
-    player      Replays a run with its recorded models and tools.
-    recorded    Models, tools and hooks that repeat a recorded run's answers.
+    player      Replays a run with its recorded models, tools and hooks.
     stored_run  A stored run with everything that replaying or exporting it needs.
 """

@@ -14,9 +14,13 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from framework.config.agents.file_uses import agents_by_file, template_variables
-from framework.config.file_text import readable_text
-from framework.config.files.editing import FileChanged, edit_refusal, write_if_unchanged
-from framework.config.files.snapshot import (
+from framework.config.editing import FileChanged, edit_refusal, readable_text, write_if_unchanged
+from framework.config.generations.catalog import Catalog
+from framework.config.generations.generation import Candidate, Generation, Preview
+from framework.config.generations.history import FileChange, HistoryEntry
+from framework.config.overlay import is_settings_file
+from framework.config.schema import SCHEMAS, SchemaKind, names_of
+from framework.config.snapshot import (
     AGENTS,
     API_DOCUMENTS,
     PLUGINS,
@@ -25,11 +29,6 @@ from framework.config.files.snapshot import (
     is_case_file,
     source_digest,
 )
-from framework.config.generations.catalog import Catalog
-from framework.config.generations.generation import Candidate, Generation, Preview
-from framework.config.generations.history import FileChange, HistoryEntry
-from framework.config.overlay import is_settings_file
-from framework.config.project_names import SCHEMAS, SchemaKind, names_of
 from framework.config.yaml.document import MAX_DOCUMENT_BYTES
 from framework.engine.runtime.runtime import Runtime
 from framework.server.errors import (

@@ -11,8 +11,7 @@ from typing import Literal
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from framework.config.generations.blueprint import Blueprints
-from framework.config.generations.generation import Generation
+from framework.config.generations.generation import Blueprints, Generation
 from framework.config.templates.prompts import PROMPTS_FOLDER
 from framework.engine.plan.executor import EXECUTORS
 from framework.evals.export import export_case

@@ -36,9 +36,9 @@ from framework.server.errors import (
 from framework.server.identity import Identify, check_access, identity_of
 from framework.server.key_limits import BodiesInFlight
 from framework.server.schemas import Printable, redacted_json
-from framework.telemetry.inbound import apply_inbound
 from framework.telemetry.metrics import ServerMetrics
 from framework.telemetry.redact import safe_traceback
+from framework.telemetry.spans import apply_inbound
 from framework.types.errors import AgentsdError, QueueFull, RequestError, StoreError
 from framework.types.strict_json import check_json_size, read_json
 from framework.types.trace import Inbound

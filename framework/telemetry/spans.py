@@ -1,20 +1,16 @@
-"""Spans of one run, recorded by the host's TracerProvider, in the run's stored trace, or in both.
-
-With neither, every span is `NOOP_SPAN`; this is decided once per run. A span is opened around an await in the task
-that does the work, never across a yield, so it cannot leak. Spans contain no prompts, arguments, results or exception
-messages, except for attributes that `Content` produces.
-"""
+"""Spans: recorded, stored with their run, linked to the caller's trace, set by plugins, and as OTLP JSON."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import Literal, Self, cast
+from typing import Any, Literal, Self, cast
 
 from opentelemetry import trace
 from opentelemetry.context import Context, attach, detach
@@ -29,9 +25,19 @@ from opentelemetry.trace import (
     TraceFlags,
     Tracer,
 )
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from framework.telemetry import names
-from framework.types.trace import AttributeValue, SpanEvent, SpanLink, SpanRecord, parse_link
+from framework.types.trace import (
+    Attributes,
+    AttributeValue,
+    Inbound,
+    SpanEvent,
+    SpanLink,
+    SpanRecord,
+    TraceContext,
+    parse_link,
+)
 
 OpenInferenceKind = Literal["LLM", "TOOL", "AGENT", "CHAIN"]
 OptionalAttributes = Mapping[str, AttributeValue | None]
@@ -293,3 +299,159 @@ def _new_ids(parent: TraceSpan, *, root: bool) -> SpanIds:
     active = trace.get_current_span().get_span_context()
     trace_id = active.trace_id if active.is_valid and not root else random.getrandbits(128)
     return f"{trace_id:032x}", span_id, TraceFlags.SAMPLED
+
+
+_linked: ContextVar[str] = ContextVar("agentsd_caller", default="")
+
+
+@contextmanager
+def apply_inbound(headers: Sequence[str], mode: Inbound) -> Iterator[None]:
+    """Apply a request's trace context to the runs that are started inside this context.
+
+    Args:
+        headers: the request's `traceparent` headers. They are ignored unless there is exactly one and it is valid;
+            `tracestate` and baggage are never read.
+        mode: `ignore` the header; `link` runs to it, with their own traces and sampling; or use it as their `parent`:
+            runs join the caller's trace, and its sampled flag decides whether they are recorded.
+    """
+    active = trace.get_current_span().get_span_context()
+    if mode == "ignore" or active.is_valid or len(headers) != 1:  # if valid, the host has already applied the header
+        yield
+        return
+    remote = TraceContextTextMapPropagator().extract({"traceparent": headers[0]}, Context())
+    if not trace.get_current_span(remote).get_span_context().is_valid:
+        yield
+    elif mode == "parent":
+        token = attach(remote)
+        try:
+            yield
+        finally:
+            detach(token)
+    else:
+        linked = _linked.set(headers[0].strip())
+        try:
+            yield
+        finally:
+            _linked.reset(linked)
+
+
+def current_trace_context() -> TraceContext | None:
+    """Return the trace context that applies to runs that are started now, to apply it to a run that starts later."""
+    carrier: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(carrier)
+    if carrier:
+        return TraceContext(traceparent=carrier["traceparent"], mode="parent")
+    return TraceContext(traceparent=linked_caller(), mode="link") if linked_caller() else None
+
+
+def apply_trace_context(context: TraceContext | None) -> AbstractContextManager[None]:
+    """Apply the trace context of an earlier request to the runs that are started inside this context."""
+    return apply_inbound([context.traceparent], context.mode) if context else nullcontext()
+
+
+def linked_caller() -> str:
+    """Return the `traceparent` of the request to which runs are linked, or an empty string."""
+    return _linked.get()
+
+
+_MAX_TEXT_CHARS = 4096
+"""Length to which texts are cut."""
+_INT_LIMIT = 2**63
+
+
+class PluginSpan:
+    """A span for part of a tool's work."""
+
+    __slots__ = ("_span",)
+
+    def __init__(self, span: TraceSpan) -> None:
+        self._span = span
+
+    def __enter__(self) -> Self:
+        self._span.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._span.__exit__(kind, error, traceback)
+
+    def set_attribute(self, name: str, value: Any, /) -> None:
+        """Set an attribute of the span."""
+        self._span.set_attributes(plugin_attributes({name: value}))
+
+    def fail(self, error_type: str, /) -> None:
+        """Mark the span as failed."""
+        self._span.fail(_text(error_type))
+
+
+def plugin_attributes(values: Mapping[Any, Any]) -> dict[str, AttributeValue | None]:
+    """Convert a plugin's values to attributes: strings, numbers, booleans, string lists; anything else as a string."""
+    return {_text(name): _attribute(value) for name, value in values.items()}
+
+
+def _attribute(value: Any) -> AttributeValue | None:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int) and -_INT_LIMIT <= value < _INT_LIMIT:
+        return int(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return float(value)
+    if isinstance(value, (list, tuple)):
+        return [_text(item) for item in value]
+    return _text(value)
+
+
+def _text(value: object) -> str:
+    return str(value)[:_MAX_TEXT_CHARS].encode("utf-8", "replace").decode()
+
+
+_SPAN_KINDS = {"internal": 1, "client": 3}
+_STATUS_ERROR = 2
+
+
+def otlp_json(spans: Iterable[SpanRecord], service: str = "agentsd") -> dict[str, Any]:
+    """Return the spans as one `ExportTraceServiceRequest`."""
+    scope = {"scope": {"name": names.TRACER}, "spans": [_span(span) for span in spans]}
+    resource = {"service.name": service, "openinference.project.name": service}
+    return {"resourceSpans": [{"resource": {"attributes": _attributes(resource)}, "scopeSpans": [scope]}]}
+
+
+def _span(span: SpanRecord) -> dict[str, Any]:
+    return {
+        "traceId": span.trace_id,
+        "spanId": span.span_id,
+        **({"parentSpanId": span.parent_id} if span.parent_id else {}),
+        "name": span.name,
+        "kind": _SPAN_KINDS[span.kind],
+        "startTimeUnixNano": str(span.start_ns),
+        "endTimeUnixNano": str(span.end_ns),
+        "attributes": _attributes(span.attributes),
+        "events": [
+            {"name": event.name, "timeUnixNano": str(event.at_ns), "attributes": _attributes(event.attributes)}
+            for event in span.events
+        ],
+        "links": [
+            {"traceId": link.trace_id, "spanId": link.span_id, "attributes": _attributes(link.attributes)}
+            for link in span.links
+        ],
+        "status": {"code": _STATUS_ERROR, "message": span.error} if span.error else {},
+    }
+
+
+def _attributes(attributes: Attributes) -> list[dict[str, Any]]:
+    return [{"key": key, "value": _value(value)} for key, value in attributes.items()]
+
+
+def _value(value: AttributeValue) -> dict[str, Any]:
+    match value:
+        case bool():
+            return {"boolValue": value}
+        case int():
+            return {"intValue": str(value)}
+        case float():
+            return {"doubleValue": value}
+        case str():
+            return {"stringValue": value}
+        case _:
+            return {"arrayValue": {"values": [_value(item) for item in value]}}

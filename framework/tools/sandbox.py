@@ -20,7 +20,7 @@ from pathlib import Path
 
 from framework.tools.files import BaseFolder, is_hidden, open_folder, refuse_symlinks, split_path
 from framework.types.errors import ToolError
-from framework.types.sandbox import SandboxLimits
+from framework.types.tool_servers import SandboxLimits
 
 SHELL = "shell"
 """The tool that executes commands in it."""

@@ -44,9 +44,9 @@ from framework.types.errors import ConfigError, ToolError
 from framework.types.extras import install_command
 from framework.types.http import HttpLimits
 from framework.types.messages import ToolDefinition
-from framework.types.sandbox import SandboxLimits
 from framework.types.spec import Risk
 from framework.types.strict_json import content_digest, read_object
+from framework.types.tool_servers import SandboxLimits
 
 
 class ToolSpan(Protocol):

@@ -10,21 +10,19 @@ In reading order; each module imports only from those below it:
     run_request         A request for a run as the caller sent it, stored until a process executes it.
     state               The persisted state of a run, pending decisions, and the result for the caller.
     plan                What a run intends: plans, their cost before any step runs, and to-do lists.
-    tool_servers        Files of tool servers (`plugins/*.yaml`): MCP servers and hosts of HTTP skills.
+    tool_servers        Files of tool servers (`plugins/*.yaml`), and the settings of the sandbox.
     spec                An agent file. Editors and the reference page show the docstrings of its fields.
     messages            Messages, tool calls and results, and the transcript that a store keeps of them.
     media               Images, PDFs and audio in messages, and how their bytes tell their format.
-    http                HTTP limits of tools, server addresses, and delays between repeated requests.
+    http                HTTP limits of tools, server addresses, delays between requests, trusted certificates.
     redact              Masks secrets in text and data that people or other programs see.
     problem             Problems in a project's files with line, column and hint, and changes of files.
     report              Parts of a run's result: status, warnings, trace entries, statistics, errors.
     bounded_body        Limits the size of HTTP response bodies of httpx.
     budget              Budgets that runs share: their definition, and the counters of what is used.
-    certificates        The certificates that HTTPS clients trust, read once a process.
     extras              The installed package: its version, and the command that installs more of it.
     flat_schema         The properties of a JSON Schema in one list, whatever choices it is composed of.
     private_folder      The `.agentsd` folder for a project's data, accessible to its user only.
-    sandbox             Limits of the sandbox in which an agent's shell commands run.
     frozen              The base class of immutable data, and durations.
     strict_json         Strict JSON parsing (unique keys, finite numbers, bounded size), and digests of values.
     text                Text helpers: shorten, put on one line, suggest similar names, bound a pattern.

@@ -1,9 +1,13 @@
-"""HTTP limits of tools, addresses of servers, and the delays between repeated requests."""
+"""HTTP settings of tools, and the certificates that clients trust."""
 
 from __future__ import annotations
 
+import os
 import random
+import ssl
+from functools import lru_cache
 from ipaddress import ip_network
+from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
@@ -96,3 +100,34 @@ def backoff(attempt: int, *, base: float, cap: float, spread: float = 1.0) -> fl
     """
     bound = min(cap, base * 2.0 ** min(attempt, _MAX_DOUBLINGS))
     return bound * random.uniform(1 - spread, 1)
+
+
+def trusted_certificates() -> ssl.SSLContext:
+    """Return a context that all HTTPS clients share; reading the certificates for each takes 20 ms.
+
+    It trusts the certificates of the system, or those that `SSL_CERT_FILE` or `SSL_CERT_DIR` name. A file is read again
+    after it has changed.
+
+    If `SSL_CERT_FILE` does not exist, it trusts nobody: connections without TLS, such as to a local model, still work,
+    and those with TLS fail (see `missing_certificates`).
+
+    Raises:
+        OSError: `SSL_CERT_FILE` or `SSL_CERT_DIR` cannot be read; an ssl.SSLError if it contains no certificates.
+    """
+    if missing_certificates():
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
+    return _read(file, folder, Path(file).stat().st_mtime_ns if file else 0)
+
+
+def missing_certificates() -> str:
+    """Return the path in `SSL_CERT_FILE` if there is no such file; else an empty text."""
+    file = os.environ.get("SSL_CERT_FILE")
+    return file if file and not Path(file).exists() else ""
+
+
+@lru_cache(maxsize=4)
+def _read(_file: str | None, _folder: str | None, _modified: int) -> ssl.SSLContext:
+    import httpx2
+
+    return httpx2.create_ssl_context()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from framework.config.file_text import SECRET_SETTINGS, SECRETS_OF_SOURCES, readable_text
+from framework.config.editing import SECRET_SETTINGS, SECRETS_OF_SOURCES, readable_text
 from framework.config.overlay import SETTINGS_FILE
 from framework.config.settings import Settings
 from framework.types.tool_servers import Sources

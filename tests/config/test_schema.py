@@ -18,12 +18,12 @@ from pydantic import BaseModel, ValidationError
 
 from framework import Runtime
 from framework.cli.schema import refresh_schemas, write_schemas
-from framework.config.project_names import names_of
 from framework.config.schema import (
     ProjectNames,
     agent_schema,
     cases_schema,
     field_docs,
+    names_of,
     settings_schema,
     sources_schema,
 )

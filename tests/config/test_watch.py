@@ -20,11 +20,10 @@ import watchfiles
 
 from framework import Runtime
 from framework.config import watch
-from framework.config.files.scanner import Scanner
-from framework.config.files.snapshot import Snapshot
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Candidate
 from framework.config.settings import Settings
+from framework.config.snapshot import Scanner, Snapshot
 from framework.config.watch import Debouncer, WatchedFolders
 from framework.types.events import ConfigRejected
 from tests.support.paths import ROOT

@@ -10,8 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.config.project_names import SCHEMAS
-from framework.config.schema import ProjectNames
+from framework.config.schema import SCHEMAS, ProjectNames
 from tests.support.cases import cases
 from tests.support.node_modules import call
 

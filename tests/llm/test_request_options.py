@@ -326,7 +326,7 @@ def test_a_file_elsewhere_than_at_an_api_key_is_an_error(tmp_path: Path) -> None
 
 def test_options_are_masked_in_diffs_and_texts(tmp_path: Path) -> None:
     from framework.config.agents.diff import diff_settings
-    from framework.config.file_text import readable_text
+    from framework.config.editing import readable_text
 
     text = f"models: {{m: {{model: openai/m, headers: {{X-Team: {TOKEN}}}, extra_body: {{own: {TOKEN}}}}}}}\n"
     (tmp_path / "agentsd.yaml").write_text(text)

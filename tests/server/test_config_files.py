@@ -15,7 +15,7 @@ import pytest
 from fastapi import FastAPI
 
 from framework import Runtime
-from framework.config.files.snapshot import source_digest
+from framework.config.snapshot import source_digest
 from framework.server import router
 from tests.support.projects import agent, write
 from tests.support.served import PATIENCE, Served, served

@@ -28,8 +28,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from framework.cli.main import main
-from framework.config.project_names import SCHEMAS
-from framework.config.schema import ProjectNames
+from framework.config.schema import SCHEMAS, ProjectNames
 from tests.support.paths import ROOT
 
 IMPORTED = (

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from framework.config.agents.toolbox import ExternalTools
-from framework.config.files.snapshot import Snapshot
 from framework.config.generations.builder import GenerationBuilder
 from framework.config.generations.generation import Generation, empty_generation
 from framework.config.generations.reload_effects import SettingsFile
 from framework.config.settings import Settings
+from framework.config.snapshot import Snapshot
 from framework.tools.builtin import BUILTIN_TOOLS
 from tests.support.projects import agent
 

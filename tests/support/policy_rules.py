@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from framework import Tool, tool
 from framework.config.agents.compile import Agent
 from framework.config.agents.toolbox import ExternalTools
-from framework.config.files.snapshot import Snapshot
 from framework.config.generations.builder import GenerationBuilder
 from framework.config.generations.generation import empty_generation
 from framework.config.generations.reload_effects import SettingsFile
 from framework.config.settings import Settings
+from framework.config.snapshot import Snapshot
 from framework.types.spec import RISKS, Risk
 from tests.support.projects import agent
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from framework.tools.sandbox import why_unusable
-from framework.types.sandbox import SandboxLimits
+from framework.types.tool_servers import SandboxLimits
 
 _WHY = why_unusable(SandboxLimits(program="bubblewrap"))
 needs_sandbox = pytest.mark.skipif(_WHY is not None, reason=f"no sandbox here: {_WHY}")

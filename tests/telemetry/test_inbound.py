@@ -19,7 +19,7 @@ from framework import Runtime
 from framework.config.settings import Settings
 from framework.server import router
 from framework.store.memory import MemoryStore
-from framework.telemetry.inbound import apply_inbound, linked_caller
+from framework.telemetry.spans import apply_inbound, linked_caller
 from framework.testing import ScriptedModel
 from framework.types.trace import Inbound
 from tests.support.cases import cases

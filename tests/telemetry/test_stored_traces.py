@@ -16,7 +16,7 @@ from framework import Approve, ModelError, RunResult, Runtime, ToolContext, even
 from framework.cli.show import waterfall
 from framework.store.memory import MemoryStore
 from framework.store.store import Store
-from framework.telemetry.otlp_json import otlp_json
+from framework.telemetry.spans import otlp_json
 from framework.testing import ScriptedModel, calls
 from framework.types.trace import SpanRecord
 from tests.support.projects import agent, write

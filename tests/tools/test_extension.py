@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from framework import Runtime, events, tool
-from framework.config.project_names import names_of
+from framework.config.schema import names_of
 from framework.engine.runtime.project import Project
 from framework.testing import ScriptedModel, calls
 from framework.types.messages import Message

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from framework.types.certificates import trusted_certificates
+from framework.types.http import trusted_certificates
 from tests.support.site import make_certificate
 
 

@@ -14,7 +14,7 @@ from framework.cli.location import locate
 from framework.cli.options import PROJECT_OPTION
 from framework.cli.records import find_run, find_whole_run, load_files, open_project_store
 from framework.cli.terminal import as_json_text, write_out
-from framework.config.files.editing import replace_file
+from framework.config.editing import replace_file
 from framework.evals.export import export_case
 from framework.evals.suite import case_file, with_case
 from framework.llm.message_formats import FORMS, Form, exported

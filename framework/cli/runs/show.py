@@ -29,7 +29,7 @@ from framework.cli.show import (
 from framework.cli.terminal import wrapped_line
 from framework.engine.run_report import build_result
 from framework.store.types import RunInfo, RunQuery
-from framework.telemetry.otlp_json import otlp_json as exported
+from framework.telemetry.spans import otlp_json as exported
 from framework.types.messages import REFUSED_STATUSES
 from framework.types.report import TraceEntry, incomplete_text
 from framework.types.state import Approve, Confirmation, Edit, MadeDecision, Reject, Respond, RunResult, RunState

@@ -3,7 +3,6 @@
 In reading order; each module imports only from those below it:
 
     link               Links the agents of a generation; a file with errors keeps its last good version, tightened.
-    link_context       What agents are linked from, and which of them an edit cannot affect.
     file_uses          The agents that use a file, and the variables that a template receives from them.
     findings           Finds the errors of a rejected file that its first errors hide.
     compile            Compiles a parsed agent file into an `Agent`: inputs, rules, hooks; reports what is unresolved.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from framework.config.agents.compile import Agent, template_names
-from framework.config.files.snapshot import PLUGINS
+from framework.config.snapshot import PLUGINS
 from framework.config.templates.prompt_check import (
     OWN_VARIABLE_TEXTS,
     PLAN_TEMPLATE,

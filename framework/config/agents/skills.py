@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
-from framework.config.files.snapshot import Snapshot, source_digest
+from framework.config.snapshot import Snapshot, source_digest
 from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document
 from framework.llm.message_shape import estimate_tokens
 from framework.tools.files import SKILL_FILES

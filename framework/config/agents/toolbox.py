@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from pydantic import ValidationError
 
-from framework.config.files.snapshot import source_digest
+from framework.config.snapshot import source_digest
 from framework.config.yaml.document import Document, DocumentError, read_document
 from framework.config.yaml.parse import (
     ParseError,

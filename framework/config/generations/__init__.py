@@ -5,7 +5,6 @@ In reading order; each module imports only from those below it:
     catalog              The live generation: reload, preview, publish and roll back.
     builder              Builds a generation from a snapshot of the files.
     history              The last generations, archived for rollbacks; what changed in each file; held rollbacks.
-    blueprint            The files that an agent is made of, stored with its runs so that they can be resumed later.
-    generation           One immutable set of agents, tools and settings; its comparison, admission and leases.
+    generation           One immutable set of agents, tools and settings; the files from which an agent is rebuilt.
     reload_effects       When an edit of `agentsd.yaml` takes effect, and which of its changes tighten.
 """

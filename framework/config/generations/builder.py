@@ -14,8 +14,7 @@ from weakref import WeakValueDictionary
 from framework.config.agents.compile import Agent
 from framework.config.agents.diff import diff_agents, diff_settings
 from framework.config.agents.findings import BrokenAgent
-from framework.config.agents.link import Linker, restrict_agents
-from framework.config.agents.link_context import LinkContext, Linked, ParsedAgent
+from framework.config.agents.link import LinkContext, Linked, Linker, ParsedAgent, restrict_agents
 from framework.config.agents.models import (
     Budgets,
     PriceList,
@@ -38,11 +37,11 @@ from framework.config.agents.toolbox import (
     find_problems,
     problem_from_exception,
 )
-from framework.config.files.snapshot import AGENTS, API_DOCUMENTS, PLUGINS, PROMPTS, Snapshot, source_digest
 from framework.config.generations.generation import Generation
 from framework.config.generations.reload_effects import SettingsFile
 from framework.config.overlay import SETTINGS_FILE, SettingsSource, is_settings_file, settings_source
 from framework.config.settings import Settings, unset_key_problems
+from framework.config.snapshot import AGENTS, API_DOCUMENTS, PLUGINS, PROMPTS, Snapshot, source_digest
 from framework.config.templates.prompts import Prompts
 from framework.config.yaml.parse import ParseError, parse_agent, sort_problems
 from framework.tools.plugins.loader import Plugin, plugins_of
@@ -51,8 +50,8 @@ from framework.tools.tool import Tool
 from framework.types.errors import ConfigError
 from framework.types.frozen import Frozen
 from framework.types.problem import Change, Problem
-from framework.types.sandbox import SandboxLimits
 from framework.types.spec import AgentSpec
+from framework.types.tool_servers import SandboxLimits
 
 _UNSET_KEY = {"severity": "warning", "hint": "set it: no client has this key, and `agentsd serve` does not start"}
 

@@ -20,8 +20,6 @@ from types import MappingProxyType
 
 from framework.config.agents.compile import Agent
 from framework.config.agents.toolbox import EDIT_WAIT_SECONDS, ExternalTools, discover
-from framework.config.files.scanner import take_single_file_snapshot, take_snapshot
-from framework.config.files.snapshot import Snapshot
 from framework.config.generations.builder import GenerationBuilder
 from framework.config.generations.generation import (
     Admission,
@@ -40,6 +38,7 @@ from framework.config.generations.history import HOLD_FILE, History, Hold, HoldF
 from framework.config.generations.reload_effects import SettingsFile
 from framework.config.overlay import SETTINGS_FILE
 from framework.config.settings import Settings
+from framework.config.snapshot import Snapshot, take_single_file_snapshot, take_snapshot
 from framework.telemetry import names
 from framework.telemetry.metrics import ReloadMetrics
 from framework.telemetry.spans import NOOP_SPAN, Spans, TraceSpan

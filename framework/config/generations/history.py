@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from framework.config.agents.compile import Agent, CompileContext, compile_agent, template_names
-from framework.config.files.snapshot import Snapshot, build_snapshot
 from framework.config.generations.generation import Candidate, Generation
+from framework.config.snapshot import Snapshot, build_snapshot
 from framework.config.templates.prompts import PROMPTS_FOLDER
 from framework.config.yaml.parse import parse_agent
 from framework.types.errors import ConfigError, GenerationNotFound

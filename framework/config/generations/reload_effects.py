@@ -10,9 +10,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, SecretStr
 
 from framework.config.api_keys import ApiKey, narrow_keys
-from framework.config.files.snapshot import Snapshot
 from framework.config.overlay import SETTINGS_FILE, SettingsSource, is_settings_file, settings_source
 from framework.config.settings import Settings, ToolSettings, variable_name
+from framework.config.snapshot import Snapshot
 from framework.config.yaml.document import Document, DocumentError, KeyPath
 from framework.config.yaml.parse import expand, get_dotted, merge_valid
 from framework.telemetry.content import content_mode
@@ -20,8 +20,8 @@ from framework.types.budget import SharedBudget
 from framework.types.errors import ConfigError
 from framework.types.http import HttpLimits
 from framework.types.problem import Problem
-from framework.types.sandbox import SandboxLimits
 from framework.types.spec import CONTENT_MODES
+from framework.types.tool_servers import SandboxLimits
 
 TIGHTENABLE_KEYS = (
     *(f"tools.{key}" for key in ToolSettings.model_fields if key not in ("http", "sandbox")),

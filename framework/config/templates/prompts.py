@@ -26,8 +26,7 @@ from jinja2 import (
 )
 from jinja2.bccache import Bucket
 
-from framework.config.templates import render_budget
-from framework.config.templates.sandbox import BoundedEnvironment
+from framework.config.templates.sandbox import BoundedEnvironment, start_budget
 from framework.config.yaml.document import problem_at
 from framework.tools.deadline import DeadlineExceededError, call_within
 from framework.types.problem import Problem
@@ -366,7 +365,7 @@ class Prompts:
     def _render(self, name: str, variables: Mapping[str, Any]) -> str:
         parts: list[str] = []
         length = 0
-        render_budget.begin()
+        start_budget()
         try:
             for part in self._environment.get_template(name).generate(variables):
                 parts.append(part)

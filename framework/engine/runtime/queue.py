@@ -35,8 +35,8 @@ from framework.engine.runtime.resume import RunResumer
 from framework.engine.runtime.start import NewRun, RunStarter
 from framework.engine.work.source import WorkSource
 from framework.store.types import MISSED, Signal
-from framework.telemetry.inbound import apply_trace_context, current_trace_context
 from framework.telemetry.redact import safe_traceback
+from framework.telemetry.spans import apply_trace_context, current_trace_context
 from framework.types.errors import AgentsdError, ConversationBusy, QueueFull, RunBlocked, RunSuspended, StoreError
 from framework.types.redact import redact
 from framework.types.report import ErrorInfo

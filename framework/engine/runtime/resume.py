@@ -11,9 +11,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from framework.config.generations.blueprint import Blueprints
 from framework.config.generations.catalog import Catalog
-from framework.config.generations.generation import Generation
+from framework.config.generations.generation import Blueprints, Generation
 from framework.engine.context.events import Journal, RunStream
 from framework.engine.routing.rules import choose_route
 from framework.engine.run_report import closing_events

@@ -11,9 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack
 
-from framework.config.generations.blueprint import Blueprints
 from framework.config.generations.catalog import Catalog
-from framework.config.generations.generation import Generation
+from framework.config.generations.generation import Blueprints, Generation
 from framework.config.settings import Settings
 from framework.config.watch import Watcher, watching
 from framework.engine.context.events import RunStream

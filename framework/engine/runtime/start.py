@@ -12,9 +12,8 @@ from uuid import uuid4
 from pydantic import BaseModel
 
 from framework.config.agents.compile import Agent
-from framework.config.generations.blueprint import Blueprints
 from framework.config.generations.catalog import Catalog
-from framework.config.generations.generation import Generation
+from framework.config.generations.generation import Blueprints, Generation
 from framework.engine.context.policy import BudgetLedger
 from framework.engine.context.run_context import ModelClients, require_accepted
 from framework.engine.routing.by_model import route_by_model

@@ -25,10 +25,9 @@ from pydantic import BaseModel
 
 from framework.config.templates.prompts import PromptError
 from framework.engine.context.run_context import RunContext, record_pending
-from framework.telemetry import names, plugin_span
-from framework.telemetry.plugin_span import PluginSpan
+from framework.telemetry import names
 from framework.telemetry.redact import safe_traceback
-from framework.telemetry.spans import NOOP_SPAN, current_span
+from framework.telemetry.spans import NOOP_SPAN, PluginSpan, current_span, plugin_attributes
 from framework.tools.builtin.notes import ASK_USER
 from framework.tools.builtin.results import RESULT_READ, RESULT_SEARCH, next_line
 from framework.tools.declaration import Extension
@@ -475,7 +474,7 @@ def build_tool_context(run: RunContext, call: ToolCall) -> ToolContext:
     def span(
         name: str, attributes: Mapping[str, Any] | None = None, *, client: bool = False
     ) -> AbstractContextManager[ToolSpan]:
-        extra_attributes = plugin_span.attributes(attributes or {})
+        extra_attributes = plugin_attributes(attributes or {})
         return PluginSpan(run.span(name, "CHAIN", {names.TOOL_NAME: call.tool, **extra_attributes}, client=client))
 
     tools = run.services.tools()

@@ -19,10 +19,9 @@ from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace import NonRecordingSpan, SpanContext, Status, StatusCode, TraceFlags
 from pydantic import ValidationError
 
-from framework.types.certificates import missing_certificates
 from framework.types.errors import RequestError, ToolError
 from framework.types.file import File
-from framework.types.http import server_address
+from framework.types.http import missing_certificates, server_address
 from framework.types.text import one_line
 from framework.types.tool_servers import McpServer
 

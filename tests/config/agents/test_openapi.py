@@ -12,7 +12,7 @@ import pytest
 
 from framework import Approve, Runtime
 from framework.config.agents.file_uses import agents_by_file
-from framework.config.file_text import readable_text
+from framework.config.editing import readable_text
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
 from framework.engine.runtime.project import Project

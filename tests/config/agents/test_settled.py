@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.config.agents.link_context import LinkContext, ParsedAgent
+from framework.config.agents.link import LinkContext, ParsedAgent
 from framework.config.agents.toolbox import ExternalTools
-from framework.config.files.snapshot import build_snapshot
 from framework.config.generations.builder import GenerationBuilder
 from framework.config.generations.generation import Generation, empty_generation
 from framework.config.generations.reload_effects import SettingsFile
 from framework.config.settings import Settings
+from framework.config.snapshot import build_snapshot
 from tests.support.cases import cases
 from tests.support.projects import agent
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.config.agents.skills import MAX_CATALOG_TOKENS, SkillSet, catalog_lines, read_skill
-from framework.config.files.scanner import MAX_SKILL_FOLDERS, take_snapshot
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
+from framework.config.snapshot import MAX_SKILL_FOLDERS, take_snapshot
 from framework.engine.runtime.project import Project
 from framework.llm.message_shape import estimate_tokens
 from framework.tools.skills import AgentSkill, is_omitted, skill_text

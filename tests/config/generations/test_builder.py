@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 import framework.config
 from framework.config.agents.toolbox import problem_from_exception
-from framework.config.files.snapshot import Snapshot
 from framework.config.generations import builder, generation
 from framework.config.generations.builder import GenerationBuilder
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
+from framework.config.snapshot import Snapshot
 from framework.types.problem import Problem
 from tests.support.cases import cases
 from tests.support.projects import agent, write

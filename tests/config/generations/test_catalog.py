@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from framework.config.agents.compile import Agent
-from framework.config.agents.link_context import LinkContext, ParsedAgent
+from framework.config.agents.link import LinkContext, ParsedAgent
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
 from framework.config.settings import ReloadSettings, Settings

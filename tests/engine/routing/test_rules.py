@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from framework import AgentNotFound, RequestError, Runtime
 from framework.config.agents.compile import Agent
 from framework.config.agents.toolbox import ExternalTools
-from framework.config.files.snapshot import Snapshot
 from framework.config.generations.builder import GenerationBuilder
 from framework.config.generations.generation import empty_generation
 from framework.config.generations.reload_effects import SettingsFile
 from framework.config.settings import Settings
+from framework.config.snapshot import Snapshot
 from framework.engine.routing.rules import Route, choose_route
 from framework.testing import ScriptedModel
 from framework.types.events import Routed

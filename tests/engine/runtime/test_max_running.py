@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from framework import Approve, Runtime
-from framework.config.run_limits import MaxRunning
-from framework.config.settings import Settings
+from framework.config.settings import MaxRunning, Settings
 from framework.engine.runtime.background import limits_of
 from framework.testing import ScriptedModel, calls
 from framework.types.errors import QueueFull, RequestError

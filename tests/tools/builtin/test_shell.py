@@ -19,8 +19,8 @@ from framework.tools.tool import ToolContext
 from framework.types.errors import ToolError
 from framework.types.messages import ToolCall
 from framework.types.problem import Problem
-from framework.types.sandbox import SandboxLimits
 from framework.types.state import Approve, RunResult
+from framework.types.tool_servers import SandboxLimits
 from tests.support.projects import agent, write
 from tests.support.sandbox import needs_sandbox
 

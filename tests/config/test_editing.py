@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.config.files import editing
-from framework.config.files.editing import FileChanged, edit_refusal, write_if_unchanged
-from framework.config.files.scanner import take_snapshot
-from framework.config.files.snapshot import source_digest
+from framework.config import editing
+from framework.config.editing import FileChanged, edit_refusal, write_if_unchanged
+from framework.config.snapshot import source_digest, take_snapshot
 from tests.support.cases import cases
 from tests.support.paths import ROOT
 
@@ -24,7 +23,7 @@ PATH = "agents.d/one.yaml"
 RACER = """
 import sys
 from pathlib import Path
-from framework.config.files.editing import FileChanged, write_if_unchanged
+from framework.config.editing import FileChanged, write_if_unchanged
 root, expected, name = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 print("ready", flush=True)
 sys.stdin.readline()

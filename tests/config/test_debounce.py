@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.config.files.snapshot import Snapshot, build_snapshot
+from framework.config.snapshot import Snapshot, build_snapshot
 from framework.config.watch import Debouncer, GracePeriods
 from tests.support.cases import cases
 

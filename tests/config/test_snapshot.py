@@ -12,9 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.config.files import scanner as scanner_module
-from framework.config.files.scanner import COARSE_NS, FINE_NS, Scanner, read_consistent, take_snapshot, was_stable
-from framework.config.files.snapshot import build_snapshot
+from framework.config import snapshot as scanner_module
+from framework.config.snapshot import (
+    COARSE_NS,
+    FINE_NS,
+    Scanner,
+    build_snapshot,
+    read_consistent,
+    take_snapshot,
+    was_stable,
+)
 from tests.support.cases import cases
 from tests.support.projects import write
 
