@@ -38,6 +38,7 @@ HEAVY = {
     "httpx2",
     "jsonschema_rs",
     "mcp",
+    "pydantic_monty",
     "watchfiles",
     "opentelemetry.sdk",
     "opentelemetry.exporter",

@@ -306,7 +306,7 @@ def _sandboxed_agent(agent: Agent, model: str, tools: Mapping[str, Tool]) -> Age
 
 def _safe_tool(tool: Tool, tools: Mapping[str, Tool]) -> Tool:
     """Return a sub-agent's tool unchanged, else its safe version; a stale agent may have a removed tool."""
-    return tool if tool.source in ("agent", "skills") else tools.get(tool.name) or stub_unless_safe(tool, None)
+    return tool if tool.source in ("agent", "code", "skills") else tools.get(tool.name) or stub_unless_safe(tool, None)
 
 
 class CaseRun(Protocol):

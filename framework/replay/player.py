@@ -138,7 +138,7 @@ class Recording:
 
     def tool(self, tool: Tool) -> Tool:
         """Return a tool that looks like the original to the policy and the model, and returns its recorded results."""
-        if tool.source == "agent":
+        if tool.source in ("agent", "code"):  # their own calls are recorded
             return tool
         known = {field.name: getattr(tool, field.name) for field in fields(Tool) if field.init}
         return _Recorded(**{**known, "retries": 0, "rate": None, "needs": {}}, recording=self)

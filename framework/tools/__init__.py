@@ -14,8 +14,10 @@ In reading order; each module imports only from those below it:
     locations        Converts paths and URLs in arguments to one canonical form, before the policy is evaluated.
     skills           Agent Skills, and the tools with which a model loads them and reads their files.
     sandbox          Executes commands in a sandbox, with folders of the project and limits.
+    script_sandbox   Runs one script in an interpreter of its own, with limits and snapshots.
     toolset          The tools of one agent: which are offered to the model, and which rules match each.
     tool_search      Finds tools by words: `tool_search`, for agents with more tools than a request should contain.
+    script_functions  Tools as functions of a script: names, signatures, and the tool that runs scripts.
     tool             Tools: a function, the schema of its arguments, and the properties that policies use.
     files            Files below a base folder: paths, patterns of denied files, safe reading and writing.
     child_processes  Child processes: how Python is started, what they inherit, who may read this process.

@@ -130,9 +130,9 @@ class Session:
 
 _WITHOUT_DOCSTRINGS = 2
 """Level of optimization from which Python removes docstrings."""
-SourceKind = Literal["builtin", "plugin", "python", "agent", "skills", "mcp", "skill", "http", "run"]
+SourceKind = Literal["builtin", "plugin", "python", "agent", "code", "skills", "mcp", "skill", "http", "run"]
 """Where a tool comes from. `skills`: it loads Agent Skills; `skill`: an HTTP tool host; `run`: the engine executes it,
-on the run itself."""
+on the run itself; `code`: it runs a script that calls the agent's other tools."""
 Progress = Callable[[float, str], Awaitable[None]]
 
 

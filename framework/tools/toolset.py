@@ -9,6 +9,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal, Protocol, get_args
 
+from framework.tools.script_functions import (
+    RUN_SCRIPT,
+    ScriptFunction,
+    is_function,
+    script_functions,
+    script_prompt,
+)
 from framework.tools.tool import Tool
 from framework.tools.tool_search import TOOL_SEARCH, ToolIndex, with_groups
 from framework.types.errors import ConfigError
@@ -105,7 +112,7 @@ class Toolset:
     """
 
     __slots__ = (
-        *("_definitions", "_index", "_placed_rules", "_policy", "_rules", "_source"),
+        *("_definitions", "_functions", "_index", "_placed_rules", "_policy", "_rules", "_source"),
         *("blocked", "deferred", "offered", "on_demand", "scope", "tools"),
     )
 
@@ -128,7 +135,7 @@ class Toolset:
             blocked: names of tools that are not offered, regardless of the rules.
         """
         names = Globs((*policy.allow, *(rule.tool for rule in policy.ask))).matching(tools.keys())
-        names.update([name for name, tool in tools.items() if tool.source in ("agent", "skills")])
+        names.update([name for name, tool in tools.items() if tool.source in ("agent", "code", "skills")])
         names -= Globs(rule.tool for rule in policy.deny if not rule.when).matching(names)
         names.difference_update(blocked)
         own = {name: tool for name, tool in tools.items() if tool.source == "run"}
@@ -152,6 +159,7 @@ class Toolset:
         self.deferred: frozenset[str] = _NO_NAMES
         """Names of offered tools that requests do not contain until the model has found them with `tool_search`."""
         self._index: ToolIndex | None = None
+        self._functions: Mapping[str, ScriptFunction] | None = None
         self._definitions: tuple[ToolDefinition, ...] | None = None
         self.scope = ""
         """The part of the agent's work that the toolset was narrowed to, for messages; empty otherwise."""
@@ -166,13 +174,37 @@ class Toolset:
             self._definitions = self.first_definitions(self.deferred)
         return self._definitions
 
-    def first_definitions(self, searchable: Collection[str]) -> tuple[ToolDefinition, ...]:
-        """Return `definitions` for a run in which the tools with these names can be searched for."""
+    def first_definitions(self, searchable: Collection[str], added: Iterable[str] = ()) -> tuple[ToolDefinition, ...]:
+        """Return `definitions` for a run in which the tools with these names can be searched for, then added ones.
+
+        In code mode, they do not contain the tools that scripts call. Added tools that no longer exist are left out.
+        """
+        first = [tool for name, tool in self.offered.items() if name not in self.deferred]
+        later = [self.tools[name] for name in added if name in self.tools]
         return tuple(
-            with_groups(tool.definition, searchable) if name == TOOL_SEARCH else tool.definition
-            for name, tool in self.offered.items()
-            if name not in self.deferred
+            with_groups(tool.definition, searchable) if tool.name == TOOL_SEARCH else tool.definition
+            for tool in (*first, *later)
+            if not (self.in_code_mode and is_function(tool))
         )
+
+    @property
+    def in_code_mode(self) -> bool:
+        """Whether scripts call the tools."""
+        return RUN_SCRIPT in self.offered
+
+    @property
+    def functions(self) -> Mapping[str, ScriptFunction]:
+        """All tools that scripts call, offered or not, by the names of their functions. Built on first access."""
+        if self._functions is None:
+            self._functions = script_functions(self.tools.values())
+        return self._functions
+
+    def code_prompt(self) -> str:
+        """Return the part of the system prompt about the functions of scripts; empty without code mode."""
+        if not self.in_code_mode:
+            return ""
+        shown = self.offered.keys() - self.deferred
+        return script_prompt(function for function in self.functions.values() if function.tool in shown)
 
     def is_deferred(self, name: str) -> bool:
         """Return whether the model may call a tool that the first request of a run does not contain."""

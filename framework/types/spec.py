@@ -438,7 +438,8 @@ class AgentSpec(Frozen):
     routing: Routing = Routing()
     executor: str = "react"
     """How the agent works: `react` calls tools turn by turn; `plan` writes a plan and executes its steps; `auto`
-    selects one of them for each request; or the name of a plugin's executor."""
+    selects one of these two for each request; `code` writes scripts that call the tools; or the name of a plugin's
+    executor."""
     skill_policy: SkillPolicy = SkillPolicy(allow=())
     """Tools that the agent can use. Default: none."""
     skills: Annotated[

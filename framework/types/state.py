@@ -201,6 +201,23 @@ class CallRecord(Frozen):
     """Repairs made to the arguments before the policy was evaluated."""
 
 
+class ScriptRecord(Frozen):
+    """Progress of a script, persisted so that it can be continued."""
+
+    began: float
+    """Unix time at which it began; a script sees the same time whenever it is continued."""
+    calls: tuple[str, ...] = ()
+    """`repetition_key` of each call that it asked for, in order. The calls themselves are in `calls` of the run."""
+    snapshot: str = ""
+    """State of the interpreter at a pause, in base64; empty if there is none."""
+    version: str = ""
+    """Version of the interpreter that the snapshot belongs to."""
+    at: int = 0
+    """Number of calls that were finished when the snapshot was taken."""
+    printed: str = ""
+    """What the script had printed by then."""
+
+
 class RunState(BaseModel):
     """Everything required to resume a run, as plain JSON. The only mutable record; only `Run` writes to it.
 
@@ -268,6 +285,8 @@ class RunState(BaseModel):
     """Typed answers of the model as JSON, in order."""
     calls: dict[str, CallRecord] = Field(default_factory=dict)
     """Progress of each tool call by call id, in the order requested."""
+    scripts: dict[str, ScriptRecord] = Field(default_factory=dict)
+    """Scripts in progress by the id of the call that runs them."""
     plan: Plan | None = None
     children: dict[str, RunState] = Field(default_factory=dict)
     """Sub-runs by the call or plan step they belong to."""

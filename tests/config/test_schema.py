@@ -445,7 +445,7 @@ def test_suggestions_include_the_projects_names(starter: Path) -> None:
     assert {"read_file", "dates.now"} <= names.tools.keys()
     assert names.agents["planner"] == "Plans a task of several steps, then executes the plan."
     assert {"offline", "openai/", "ollama/"} <= set(names.models)
-    assert set(names.executors) == {"react", "plan", "auto"}
+    assert set(names.executors) == {"react", "plan", "auto", "code"}
     assert "repo-analysis/system.j2" in names.templates
 
 

@@ -162,7 +162,7 @@ def test_hover_over_a_tool_shows_its_description(desk: Desk) -> None:
         ("runtime_policy:\n  max_step: 3\n", 7, 3, "Property max_step is not allowed."),
         ("skill_policy: {allow: [], deny: [{tool: x, reson: y}]}\n", 6, 44, "Property reson is not allowed."),
         ("runtime_policy: {risk_level: extreme}\n", 6, 30, 'Valid values: "low", "medium", "high", "critical".'),
-        ("executor: plann\n", 6, 11, 'Valid values: "auto", "plan", "react".'),
+        ("executor: plann\n", 6, 11, 'Valid values: "auto", "code", "plan", "react".'),
         ("plan: {approval: sometimes}\n", 6, 18, 'Valid values: "never", "always".'),
         ("inputs: {a: {type: text}}\n", 6, 20, '"string", "integer", "number", "boolean", "array", "object".'),
         ("runtime_policy:\n  max_steps: many\n", 7, 14, "Incorrect type. Expected one of null, integer."),

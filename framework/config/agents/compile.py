@@ -28,6 +28,7 @@ from framework.llm.message_shape import estimate_tokens
 from framework.tools.conditions import CONDITION_FORMS, condition_fault, has_argument, takes_text, yaml_text
 from framework.tools.declaration import Extension
 from framework.tools.schema.arguments import ModelArguments, SchemaArguments
+from framework.tools.script_functions import SCRIPT_TOOL, is_function
 from framework.tools.tool import Tool
 from framework.tools.tool_source import source_of
 from framework.tools.toolset import Globs, Toolset
@@ -38,11 +39,13 @@ from framework.types.problem import Problem
 from framework.types.spec import GLOB_SIGNS, AgentSpec, HookPlace, InputSpec, Limits, Rule, TemplateRef, is_glob
 from framework.types.text import did_you_mean
 
-_KEPT = ("agent", "builtin", "run", "skills")
+_KEPT = ("agent", "builtin", "code", "run", "skills")
 """Sources of tools that `defer: auto` leaves in requests."""
 _TOOLS_SHARE, _ASSUMED_WINDOW = 0.05, 100_000
 """Share of the context window above which `defer: auto` applies; and the window of a model that is not known."""
-BUILTIN_EXECUTORS = ("react", "plan", "auto")
+CODE = "code"
+"""Name of the executor with which the model writes scripts that call the tools."""
+BUILTIN_EXECUTORS = ("react", "plan", "auto", CODE)
 """Names of the executors of the runtime."""
 HOOK_ARGUMENTS: Mapping[HookPlace, tuple[str, ...]] = {
     "before_run": ("context", "message"),
@@ -79,6 +82,22 @@ def extension_problems(
             elif not hooks[name].accepts(len(HOOK_ARGUMENTS[place])):
                 arguments = ", ".join(HOOK_ARGUMENTS[place])
                 yield document.problem(path, f"{name} does not accept the arguments of {place}: ({arguments})")
+
+
+def code_problems(spec: AgentSpec, document: Document, tools: Mapping[str, Tool]) -> Iterator[Problem]:
+    """Yield what prevents `executor: code`: a missing package, a tool of the same name, a tool that must be called."""
+    if spec.executor != CODE:
+        return
+    if missing := SCRIPT_TOOL.missing_packages:
+        yield document.problem(("executor",), f"code mode is not installed: {missing}")
+    if SCRIPT_TOOL.name in tools:
+        message = f"a plugin or server has a tool {SCRIPT_TOOL.name}, which is the name of the tool that runs scripts"
+        yield document.problem(("executor",), message, hint="rename that tool")
+    choice = spec.model_settings.tool_choice
+    if choice is not None and choice in tools and is_function(tools[choice]):
+        message = f"the model cannot be made to call {choice}: in code mode, scripts call it"
+        hint = f"write tool_choice: {SCRIPT_TOOL.name}, or leave it out"
+        yield document.problem(("model_settings", "tool_choice"), message, hint=hint)
 
 
 def _unknown(document: Document, path: KeyPath, kind: str, name: str, choices: Collection[str]) -> Problem:
@@ -405,6 +424,7 @@ def unresolved_references(spec: AgentSpec, document: Document, context: CompileC
         skill_problems(spec, document, context.toolbox.skills, context.toolbox.tools),
         rule_problems(spec, document, _tools_for_rules(spec, document, context), context.toolbox.external.unavailable),
         extension_problems(spec, document, context.toolbox.extensions, context.executors),
+        code_problems(spec, document, context.toolbox.tools),
     )
     return list(islice(problems, MAX_FILE_PROBLEMS))
 
@@ -412,7 +432,7 @@ def unresolved_references(spec: AgentSpec, document: Document, context: CompileC
 def build_agent(spec: AgentSpec, document: Document, digest: str, context: CompileContext) -> Agent:
     """Build an agent whose references have been checked. Missing tools are not offered."""
     skills = SkillSet.of(spec.skills, context.toolbox.skills)
-    own = [*(agent_tool(context.specs[name]) for name in spec.sub_agents), *skills.tools()]
+    own = [*(agent_tool(context.specs[name]) for name in spec.sub_agents), *_mode_tools(spec, context)]
     tools = context.toolbox.tools
     toolset = Toolset(
         {**tools, **{tool.name: tool for tool in own}} if own else tools,
@@ -440,6 +460,12 @@ def build_agent(spec: AgentSpec, document: Document, digest: str, context: Compi
     )
 
 
+def _mode_tools(spec: AgentSpec, context: CompileContext) -> list[Tool]:
+    """Return the tools that an agent has because of its skills and its executor."""
+    scripts = [SCRIPT_TOOL] if spec.executor == CODE else []
+    return [*SkillSet.of(spec.skills, context.toolbox.skills).tools(), *scripts]
+
+
 def _deferred(spec: AgentSpec, toolset: Toolset, context: CompileContext) -> Collection[str]:
     """Return the names of the tools that `tools.defer` keeps out of requests until the model finds them.
 
@@ -447,7 +473,10 @@ def _deferred(spec: AgentSpec, toolset: Toolset, context: CompileContext) -> Col
     """
     if spec.skill_policy.defer == "auto":
         window = context.window(spec.model) or _ASSUMED_WINDOW
-        if sum(estimate_tokens(one.canonical_json) for one in toolset.definitions) <= _TOOLS_SHARE * window:
+        if (
+            sum(estimate_tokens(tool.definition.canonical_json) for tool in toolset.offered.values())
+            <= _TOOLS_SHARE * window
+        ):
             return ()
         names = {name for name, tool in toolset.offered.items() if tool.source not in _KEPT}
     else:
@@ -513,23 +542,22 @@ def missing_tools(spec: AgentSpec, context: CompileContext) -> Iterator[tuple[in
 
 
 def _known_tools(spec: AgentSpec, context: CompileContext) -> set[str]:
-    skills = SkillSet.of(spec.skills, context.toolbox.skills).tools()
     return context.toolbox.tools.keys() | {
         *(f"agent.{name}" for name in spec.sub_agents),
-        *(tool.name for tool in skills),
+        *(tool.name for tool in _mode_tools(spec, context)),
     }
 
 
 def _tools_for_rules(spec: AgentSpec, document: Document, context: CompileContext) -> Mapping[str, Tool | None]:
     """Return the tools that rules may name; None for a sub-agent that does not exist, or has invalid inputs."""
-    skills = SkillSet.of(spec.skills, context.toolbox.skills).tools()
-    if not spec.sub_agents and not skills:
+    own = _mode_tools(spec, context)
+    if not spec.sub_agents and not own:
         return context.toolbox.tools
     agents = {
         f"agent.{name}": agent_tool(other) if other and not any(input_problems(other, document)) else None
         for name, other in ((name, context.specs.get(name)) for name in spec.sub_agents)
     }
-    return {**context.toolbox.tools, **agents, **{tool.name: tool for tool in skills}}
+    return {**context.toolbox.tools, **agents, **{tool.name: tool for tool in own}}
 
 
 def _is_pinned(spec: AgentSpec, tool: str) -> bool:

@@ -334,7 +334,7 @@ def _intersect_tools(data: JsonObject, last_good: Agent, saved: SkillPolicy, ori
     asks = [[rule.tool for rule in rules] for rules in (own.ask, saved.ask)]
     if own.allow == saved.allow and asks[0] == asks[1]:
         return
-    tools = [name for name, tool in last_good.toolset.tools.items() if tool.source not in ("agent", "skills")]
+    tools = [name for name, tool in last_good.toolset.tools.items() if tool.source not in ("agent", "code", "skills")]
     if own.allow != saved.allow:
         both = [name for name in tools if _matches(name, own.allow) and _matches(name, saved.allow)]
         policy["allow"] = [_literal(name) for name in both]

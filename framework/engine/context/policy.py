@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 VerdictKind = Literal["allow", "ask", "deny"]
 _MAX_NAME_CHARS = 80
 _STRICTNESS: Mapping[VerdictKind, int] = {"allow": 0, "ask": 1, "deny": 2}
+_ALLOWED_BY = {"agent": ("agents", "sub_agents"), "code": ("mode: code", "executor"), "skills": ("skills", "skills")}
+"""What allows a tool that needs no `allow` rule, and the key of the file that says it, by the source of the tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +166,7 @@ def agent_verdict(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: 
     if tool.name == SKILL_RUN and tool.source == "skills" and agent.spec.skills.scripts == "ask":
         return Verdict("ask", "skills.scripts ask", agent.place("skills", "scripts"))
     allowing = agent.toolset.rules_for(tool.name).allow
-    if tool.source in ("agent", "skills"):
-        keys = ("agents", "sub_agents") if tool.source == "agent" else ("skills", "skills")
+    if keys := _ALLOWED_BY.get(tool.source):
         allowed = Verdict("allow", keys[0], agent.place(keys[1]))
     elif allowing is None and tool.source == "run":
         rule, key = ("tools.defer", "defer") if tool.name == TOOL_SEARCH else ("reads what was cut", "allow")

@@ -47,7 +47,7 @@ from framework.types.errors import AgentsdError, ConfigError, RequestError, outc
 from framework.types.events import RunEvent, Warned
 from framework.types.file import File
 from framework.types.media import MediaKind, MediaPart
-from framework.types.messages import Message, ToolDefinition, Usage
+from framework.types.messages import Message, ToolCall, ToolDefinition, Usage
 from framework.types.redact import redact
 from framework.types.report import MAX_WARNINGS_PER_CODE, WARNINGS, ErrorInfo, RunWarning, WarningCode
 from framework.types.spec import HookPlace
@@ -587,6 +587,13 @@ class RunContext(ABC):
             The confirmations it waits for, empty once it has ended, and its state.
         """
 
+    @abstractmethod
+    async def call_tool(self, call: ToolCall) -> tuple[Confirmation, ...]:
+        """Execute a call that no model message requested; return the confirmations that it needs first, if any.
+
+        Its result is in `state.calls`.
+        """
+
     def cut_results(self, chars: int) -> bool:
         """Let further requests contain at most so many characters of each tool result; return whether that is new."""
         if self.result_chars is not None and self.result_chars <= chars:
@@ -599,20 +606,18 @@ class RunContext(ABC):
     def tool_definitions(self) -> tuple[ToolDefinition, ...]:
         """Return the definitions of tools that requests contain: the agent's, then those that were added to the run.
 
-        Tools that no longer exist are left out. Returns the same object until a tool is added.
+        Returns the same object until a tool is added.
         """
         toolset, added, searchable = self.agent.toolset, self.state.added_tools, self.searchable_tools()
         if not added and searchable is toolset.deferred:
             return toolset.definitions
         if self._definitions[0] != len(added) or self._definitions[1] is not searchable:
-            known = (toolset.tools[name].definition for name in added if name in toolset.tools)
-            definitions = (*toolset.first_definitions(searchable), *known)
-            self._definitions = len(added), searchable, definitions
+            self._definitions = len(added), searchable, toolset.first_definitions(searchable, added)
         return self._definitions[2]
 
     def add_tools(self, names: Iterable[str]) -> None:
         """Add tools to the further requests of this run, after the others: providers cache the beginning."""
-        there = {tool.name for tool in self.tool_definitions()}
+        there = {*self.state.added_tools, *(tool.name for tool in self.tool_definitions())}
         new = [name for name in dict.fromkeys(names) if name not in there]
         self.state.added_tools.extend(new[: max(0, MAX_ADDED_TOOLS - len(self.state.added_tools))])
 

@@ -422,4 +422,4 @@ async def _choose_executor(run: Run) -> str:
     return choice.executor
 
 
-EXECUTORS: Executors = dict(zip(BUILTIN_EXECUTORS, (react, plan, auto), strict=True))
+EXECUTORS: Executors = dict(zip(BUILTIN_EXECUTORS, (react, plan, auto, react), strict=True))

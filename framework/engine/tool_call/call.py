@@ -43,7 +43,8 @@ from framework.engine.tool_call.results import (
     record_result,
     split_output,
 )
-from framework.engine.tool_call.run_tools import RUN_TOOLS
+from framework.engine.tool_call.run_tools import call_run_tool
+from framework.engine.tool_call.script import run_script
 from framework.llm.capabilities import Capabilities
 from framework.llm.json_protocol import needs_json_protocol
 from framework.llm.message_shape import estimate_tokens
@@ -405,8 +406,8 @@ def system_prompt(
         parallel_calls=not needs_json_protocol(agent.spec.protocol, capabilities),
     )
     guidance = agent.guidance(locale, agent.spec.runtime_policy, run)
-    parts = agent.instructions(locale, values, None, run), agent.skills.prompt(agent.toolset), guidance
-    return "\n\n".join(part for part in parts if part)
+    own = agent.instructions(locale, values, None, run), agent.skills.prompt(agent.toolset)
+    return "\n\n".join(part for part in (*own, agent.toolset.code_prompt(), guidance) if part)
 
 
 def _conditions(agent: Agent, tool: Tool) -> Iterator[ConditionalVerdict]:
@@ -432,8 +433,8 @@ RETRYABLE = "retryable"
 """Key in a result's metadata: the tool broke or timed out, so a retry may help."""
 _REJECTED = "The user rejected this call"
 """Error of a call that a person rejects."""
-_ESCAPED_MARKS = str.maketrans("/~?", "___")
-"""Separators in confirmation ids, which must not occur in a call's own id."""
+_ESCAPED_MARKS = str.maketrans("/~?#", "____")
+"""Separators in confirmation ids and in ids of a script's calls, which must not occur in a call's own id."""
 
 
 def normalize_message(message: Message, state: RunState, toolset: Toolset) -> Message:
@@ -626,7 +627,8 @@ async def _execute(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str,
     await run.emit(ToolStarted, **described)
     await run.save()
     started = perf_counter()
-    invoke_tool = {"agent": _delegate, "run": _call_run_tool}.get(tool.source, _call_with_retries)
+    own = {"agent": _delegate, "run": call_run_tool, "code": run_script}
+    invoke_tool = own.get(tool.source, _call_with_retries)
     todo_before = run.services.root.session.get(TODO) if call.tool == TODO else None
     pending, result = await invoke_tool(run, call, tool, bound)
     if pending:
@@ -755,19 +757,6 @@ async def _delegate(
         return pending, ToolResult(status="success", output=output)
     metadata = {"error_type": state.finish_reason}
     return (), ToolResult(status="error", error=describe_unfinished(state), metadata=metadata)
-
-
-async def _call_run_tool(
-    run: RunContext,
-    call: ToolCall,  # noqa: ARG001 - the signature is that of `_delegate`
-    tool: Tool,
-    bound: dict[str, Any],
-) -> tuple[Confirmations, ToolResult]:
-    """Call a tool that works on the run itself."""
-    try:
-        return (), ToolResult(status="success", output=await RUN_TOOLS[tool.name](run, **bound))
-    except ToolError as error:
-        return (), ToolResult(status="error", error=error.message, metadata={"error_type": error.code})
 
 
 def _failure_result(run: RunContext, tool: Tool, error: BaseException) -> ToolResult:

@@ -52,7 +52,7 @@ _MAX_OUTPUT_DEPTH = MAX_JSON_DEPTH
 _CUT_NOTE = "(This answer was cut at the output limit: its end is missing.)"
 MAX_RESULT_BYTES, MAX_KEPT_BYTES = 10_000_000, 50_000_000
 """What is kept of one result that is too long for the model, and of all those of a run: the beginnings."""
-_DROPPED = "dropped_bytes"
+DROPPED = "dropped_bytes"
 """Key in a result's metadata: size of the end that is not kept."""
 INVALID_CALL = "wrong_call"
 """Key in a result's metadata: the model named a tool that does not exist, or passed invalid arguments."""
@@ -167,7 +167,7 @@ def observation(run: RunContext, call: ToolCall, result: ToolResult) -> str:
     if len(text) <= limit or _is_skill(run, call, result):
         return text
     shown, more = text[:limit], f"{len(text) - limit} more characters"
-    if dropped := result.metadata.get(_DROPPED):
+    if dropped := result.metadata.get(DROPPED):
         more += f", without {dropped} bytes at the end that are not kept"
     read, search = (run.agent.toolset.on_demand.get(name) for name in (RESULT_READ, RESULT_SEARCH))
     if read:
@@ -208,7 +208,7 @@ def _kept(run: RunContext, call: ToolCall, result: ToolResult) -> ToolResult:
     if result.status == "success" and len(data) > allowed:
         beginning = max(text[:shown], data[:allowed].decode("utf-8", "ignore"), key=len)
         dropped = len(data) - len(beginning.encode("utf-8", "replace"))
-        changed = {"output": beginning, "metadata": {**result.metadata, _DROPPED: dropped}}
+        changed = {"output": beginning, "metadata": {**result.metadata, DROPPED: dropped}}
         result = result.model_copy(update=changed)
     root.kept_bytes += min(len(data), allowed)
     return result

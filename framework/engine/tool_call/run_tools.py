@@ -10,12 +10,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from typing import Any
 
-from framework.engine.context.run_context import RunContext
+from framework.engine.context.run_context import Confirmations, RunContext
 from framework.engine.tool_call.results import whole_text
 from framework.tools.builtin.results import RESULT_READ, RESULT_SEARCH, read_lines, search_lines
+from framework.tools.tool import Tool
 from framework.tools.tool_search import TOOL_SEARCH
 from framework.types.errors import ToolError
+from framework.types.messages import ToolCall, ToolResult
 from framework.types.text import shorten
 
 _INLINE_CHARS = 100_000
@@ -63,14 +66,30 @@ async def _search_tools(run: RunContext, words: str) -> str:
         if not fitting or chars <= _MAX_FOUND_CHARS:
             fitting.append(definition.name)
     run.add_tools(fitting)
-    there = {definition.name for definition in run.tool_definitions()}
+    there = {*run.state.added_tools, *(definition.name for definition in run.tool_definitions())}
+    if toolset.in_code_mode:
+        shown = [function.text for function in toolset.functions.values() if function.tool in {*found} & there]
+        return "\n\n".join(("Scripts can call these functions now:", *shown))
     lines = [f"- {one.wire_name}: {one.summary}{'' if one.name in there else _LEFT_OUT}" for one in definitions]
     return "\n".join(("You can call these tools now:", *lines))
 
 
-RUN_TOOLS: Mapping[str, Callable[..., Awaitable[str]]] = {
+_RUN_TOOLS: Mapping[str, Callable[..., Awaitable[str]]] = {
     RESULT_READ: _read,
     RESULT_SEARCH: _search,
     TOOL_SEARCH: _search_tools,
 }
 """What executes each tool whose source is `run`, by its name: called with the run and the arguments."""
+
+
+async def call_run_tool(
+    run: RunContext,
+    call: ToolCall,  # noqa: ARG001 - the signature is that of all that execute a tool in another way than calling it
+    tool: Tool,
+    bound: dict[str, Any],
+) -> tuple[Confirmations, ToolResult]:
+    """Call a tool that works on the run itself."""
+    try:
+        return (), ToolResult(status="success", output=await _RUN_TOOLS[tool.name](run, **bound))
+    except ToolError as error:
+        return (), ToolResult(status="error", error=error.message, metadata={"error_type": error.code})
