@@ -14,9 +14,10 @@ from framework.cli.location import arguments_of
 from framework.cli.show import MARKS, arguments_text, confirmation_lines, counted
 from framework.cli.terminal import open_editor, read_in_thread, wrapped_line
 from framework.config.yaml.parse import ParseError, parse
-from framework.types.errors import RequestError
+from framework.tools.form import FormField, checked_values, form_fields
+from framework.types.errors import RequestError, ToolError
 from framework.types.plan import Plan, PlanDraft, PlanStep, Preflight, StepCheck, StepDraft
-from framework.types.state import CONFIRMATION_KINDS, Approve, Confirmation, Decision, Edit, Reject, Respond
+from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond
 from framework.types.text import value_lines, visible
 
 FILE = "the plan"
@@ -276,9 +277,11 @@ async def ask_for_decisions(pending: Iterable[Confirmation]) -> dict[str, Decisi
 def ask_human(asked: Confirmation) -> Decision:
     """Show one confirmation and read the decision; the end of the input is a rejection."""
     try:
-        if CONFIRMATION_KINDS[asked.kind].asked_by_tool:
+        if asked.traits.asked_by_tool:
             source = "" if asked.kind == "ask_user" else f", for {asked.tool}"
             _say(f"{asked.agent} asks{source}: {visible(asked.reason)}", bold=True, first=True)
+            if asked.form is not None or asked.url:
+                return _reply_to_server(asked)
             return Respond(text=_answer(asked))
         if asked.kind == "step":
             return Respond(text=_after_failure(asked))
@@ -311,6 +314,39 @@ def _answer(asked: Confirmation) -> str:
         if text.isdecimal() and 1 <= int(text) <= len(asked.choices):
             return asked.choices[int(text) - 1]
         click.secho(f"type a number from 1 to {len(asked.choices)}, or the choice itself", fg="red", err=True)
+
+
+def _reply_to_server(asked: Confirmation) -> Decision:
+    """Ask for the values of a form, or whether an address was visited."""
+    for line in confirmation_lines(asked):
+        _say(f"  {line}")
+    _say(f"  ({'; '.join(part for part in (asked.rule, asked.description) if part)})", dim=True)
+    prompt = "[f]ill in, [r]eject" if asked.form is not None else "[a]pprove once you have visited it, [r]eject"
+    accept = "f" if asked.form is not None else "a"
+    if click.prompt(prompt, type=click.Choice([accept, "r"]), show_choices=False, err=True) == "r":
+        return Reject(reason=click.prompt("why", default="", show_default=False, err=True))
+    while asked.form is not None:
+        given = ((field.name, _value_of(field)) for field in form_fields(asked.form))
+        values = {name: value for name, value in given if value is not None}
+        try:
+            return Respond(values=checked_values(asked.form, values))
+        except ToolError as error:
+            click.secho(error.message, fg="red", err=True)
+    return Approve()
+
+
+def _value_of(field: FormField) -> Any:
+    """Read the value of a field; an empty line is its default, or no value."""
+    while True:
+        default = "" if field.default is None else json.dumps(field.default, ensure_ascii=False).strip('"')
+        label = f"  {visible(field.title)}{' (optional)' if not field.required else ''}"
+        text = str(click.prompt(label, default=default, show_default=bool(default), err=True)).strip()
+        if text == default:
+            return field.default
+        try:
+            return field.read(text)
+        except ToolError as error:
+            click.secho(error.message, fg="red", err=True)
 
 
 def _after_failure(asked: Confirmation) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TextIO
 import click
 
 from framework.telemetry import names
+from framework.tools.form import form_fields, form_lines, visit_lines
 from framework.types import events
 from framework.types.errors import LimitExceeded
 from framework.types.events import Event
@@ -42,10 +43,6 @@ MARKS: Mapping[str, str] = {
 }
 ANSWERED = "not executed, answered instead"
 """Shown at a call whose result is the text of a person."""
-
-
-QUESTIONS = tuple(name for name, kind in CONFIRMATION_KINDS.items() if kind.is_question)
-"""Kinds of confirmations that need an answer, not an approval."""
 
 
 class View(Protocol):
@@ -158,8 +155,9 @@ def _finished(event: events.ToolFinished) -> str:
 
 
 def _question(asked: events.ConfirmationRequested) -> str:
-    if asked.kind in QUESTIONS:
-        return f"? {asked.tool or asked.kind} asks: {asked.reason}"
+    if CONFIRMATION_KINDS[asked.kind].is_question or asked.url:
+        visit = f" (visit {asked.url})" if asked.url else ""
+        return f"? {asked.tool or asked.kind} asks: {visible(asked.reason)}{visit}"
     return f"? {asked.tool or asked.kind} {arguments_text(asked.arguments)} needs approval: {asked.rule}"
 
 
@@ -171,7 +169,13 @@ def arguments_text(arguments: Mapping[str, Any]) -> str:
 
 
 def confirmation_lines(asked: Confirmation) -> Iterator[str]:
-    """Yield the arguments of a call that waits for approval, and what it would change."""
+    """Yield what a person must see to decide: the form or address of a question, or the call and what it changes."""
+    if asked.form is not None:
+        yield from form_lines(asked.form)
+    if asked.url:
+        yield from visit_lines(asked.url)
+    if asked.form is not None or asked.url:
+        return
     for name, value in asked.arguments.items():
         yield from value_lines(name, value)
     if changes := preview_lines(asked.preview):
@@ -218,7 +222,7 @@ def reason_for_no_answer(result: RunResult) -> str | None:
         case "stopped":
             return f"stopped by {result.finish_reason} after {result.steps} steps"
         case "paused":
-            what = "an answer" if all(asked.kind in QUESTIONS for asked in result.pending) else "approval"
+            what = "an answer" if all(asked.traits.is_question for asked in result.pending) else "approval"
             return f"waits for {what}: {', '.join(map(_waiting, result.pending))}"
         case "failed":
             return f"failed: {result.error.message if result.error else result.finish_reason}"
@@ -244,7 +248,12 @@ def how_to_decide(result: RunResult) -> str:
     key = short_id(first.id)
     handle = "plan" if [asked.kind for asked in result.pending] == ["plan"] else quote(key)
     option = f"--approve {handle} (or --reject {handle}; without either, on a terminal, you are asked)"
-    if first.kind in QUESTIONS:
+    if first.form is not None:
+        named = " ".join(f"--value {quote(f'{field.name}=…')}" for field in form_fields(first.form) if field.required)
+        return (
+            f"decide: agentsd runs decide {result.run_id} {named or '--value NAME=VALUE'} (without it, you are asked)"
+        )
+    if first.traits.is_question:
         answer = "|".join(first.choices) or "TEXT"
         option = f"--answer {quote(answer)}" if len(result.pending) == 1 else f"--respond {quote(f'{key}={answer}')}"
     return f"decide: agentsd runs decide {result.run_id} {option}"

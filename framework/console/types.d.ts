@@ -95,7 +95,7 @@ export type ConfigEvent =
 
 export interface Confirmation {
   id: string;
-  kind: "tool" | "plan" | "question" | "ask_user" | "step";
+  kind: "tool" | "plan" | "question" | "ask_user" | "step" | "elicitation" | "login";
   agent: string;
   tool: string;
   call_id?: string | null;
@@ -111,6 +111,10 @@ export interface Confirmation {
   rule: string;
   risk: "low" | "medium" | "high" | "critical";
   choices: string[];
+  /** JSON Schema of the values that answer it. */
+  form?: Record<string, any> | null;
+  /** Address that the person visits before they approve. */
+  url?: string;
   expires_at?: string | null;
   on_expiry: "reject" | "cancel";
 }
@@ -167,7 +171,8 @@ export type Decision =
   | { type: "approve" }
   | { type: "edit"; arguments: Record<string, unknown> }
   | { type: "reject"; reason: string }
-  | { type: "respond"; text: string };
+  | { type: "respond"; text: string; values?: undefined }
+  | { type: "respond"; text?: ""; values: Record<string, unknown> };
 
 export interface MadeDecision {
   run_id: string;

@@ -63,9 +63,7 @@ class Recording:
         self._live, self._record = live, record
         self._given_counts: Counter[tuple[RunPath, str]] = Counter()
         self._questions = {
-            question.id.partition("?")[0]: question
-            for question in record.pending
-            if CONFIRMATION_KINDS[question.kind].asked_by_tool
+            question.id.partition("?")[0]: question for question in record.pending if question.traits.asked_by_tool
         }
         self.first_requests: dict[str, FirstRequest] = {}
         """First requests, by agent."""
@@ -440,7 +438,7 @@ async def _replay_with(root: Path, record: RunState, generation: Generation, lim
 
 def _decision(record: RunState, question: Confirmation) -> Decision | None:
     """Return the recorded decision, or else an approval if the kind of confirmation allows one."""
-    return record.decisions.get(question.id) or (Approve() if CONFIRMATION_KINDS[question.kind].can_approve else None)
+    return record.decisions.get(question.id) or (Approve() if question.traits.can_approve else None)
 
 
 def _first_state(record: RunState, limits: Limits) -> RunState:

@@ -40,7 +40,7 @@ from framework.types.messages import Message
 from framework.types.plan import StepStatus, TodoItem
 from framework.types.report import incomplete_text
 from framework.types.spec import RISKS, Risk
-from framework.types.state import CONFIRMATION_KINDS, Approve, Confirmation, Decision, Reject, Respond
+from framework.types.state import Approve, Confirmation, Decision, Reject, Respond
 from framework.types.text import visible
 
 log = logging.getLogger(__name__)
@@ -377,8 +377,9 @@ class AcpServer:
                 await self._send(session_id, acp.update_agent_message_text(confirmation_text(asked)))
                 return False
             if not self._may_decide(asked):
+                what = "This may not be approved" if asked.form is None else "A form cannot be filled in"
                 text = (
-                    f"{confirmation_text(asked)}\n\nThis may not be approved in the editor. Decide it in a terminal, "
+                    f"{confirmation_text(asked)}\n\n{what} in the editor. Decide it in a terminal, "
                     f"in the folder {self._root}: agentsd runs decide {run_id}"
                 )
                 await self._send(session_id, acp.update_agent_message_text(text))
@@ -392,11 +393,13 @@ class AcpServer:
         return True
 
     def _may_decide(self, asked: Confirmation) -> bool:
+        if asked.form is not None:
+            return False
         return self._decides is not None and RISKS.index(asked.risk) <= RISKS.index(self._decides)
 
     async def _permission(self, session_id: str, asked: Confirmation, updates: _Updates) -> Decision | None:
         """Return the decision of the person at the editor; None if they closed the question."""
-        if CONFIRMATION_KINDS[asked.kind].is_question:
+        if asked.traits.is_question:
             options = [
                 schema.PermissionOption(option_id=name, name=name, kind="reject_once" if place else "allow_once")
                 for place, name in enumerate(asked.choices)
@@ -419,7 +422,7 @@ class AcpServer:
         if not isinstance(answer.outcome, schema.AllowedOutcome):
             return None
         chosen = answer.outcome.option_id
-        if CONFIRMATION_KINDS[asked.kind].is_question:
+        if asked.traits.is_question:
             return Respond(text=chosen) if chosen in asked.choices else None
         return Approve() if chosen == "approve" else Reject(reason="rejected in the editor")
 
@@ -440,7 +443,7 @@ async def _first(followed: AsyncGenerator[events.Event, None]) -> events.Event |
 
 def _is_open_question(asked: Confirmation) -> bool:
     """Return whether any text is an answer, which the person writes as the next message."""
-    return CONFIRMATION_KINDS[asked.kind].asked_by_tool
+    return asked.traits.asked_by_tool and asked.form is None and not asked.url
 
 
 def _response(ended: events.StreamEnd | None, session: _Session) -> schema.PromptResponse:

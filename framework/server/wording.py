@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from framework.tools.form import form_lines, visit_lines
 from framework.types.errors import LimitExceeded
 from framework.types.plan import Plan
-from framework.types.state import CONFIRMATION_KINDS, Confirmation, RunResult
+from framework.types.state import Confirmation, RunResult
 from framework.types.text import one_line, preview_lines, shorten, value_lines, visible
 
 if TYPE_CHECKING:
@@ -62,10 +63,10 @@ def confirmations_text(pending: Iterable[Confirmation]) -> str:
 
 def confirmation_text(asked: Confirmation) -> str:
     """Return what one confirmation asks: the question, or the call or plan to approve, and why."""
-    traits = CONFIRMATION_KINDS[asked.kind]
+    traits = asked.traits
     reason = "\n".join(map(visible, asked.reason.splitlines()))
     if traits.asked_by_tool:
-        return f"{asked.agent} asks: {reason}{_choices(asked)}"
+        return "\n".join([f"{asked.agent} asks: {reason}{_choices(asked)}", *map("  {}".format, _details(asked))])
     if traits.is_question:
         return f"{asked.agent}: {reason}\n  {visible(one_line(asked.description, _VALUE_CHARS))}{_choices(asked)}"
     lines = _plan(asked.agent, asked.plan) if asked.plan else [f"{asked.agent} asks: may it call {asked.tool}?"]
@@ -75,6 +76,16 @@ def confirmation_text(asked: Confirmation) -> str:
         lines += ["  changes:", *(f"  {line}" for line in _cut(changes))]
     because = "; ".join(part for part in (reason, asked.rule) if part)
     return "\n".join([*lines, f"  ({', '.join(part for part in (because, f'risk {asked.risk}') if part)})"])
+
+
+def _details(asked: Confirmation) -> Iterator[str]:
+    """Yield the fields or the address of what a tool server asks, and who asks."""
+    if asked.form is not None:
+        yield from form_lines(asked.form)
+    if asked.url:
+        yield from visit_lines(asked.url)
+    if asked.form is not None or asked.url:
+        yield f"({'; '.join(part for part in (asked.rule, asked.tool, asked.description) if part)})"
 
 
 def _plan(agent: str, plan: Plan) -> list[str]:

@@ -45,6 +45,7 @@ from framework.types.extras import install_command
 from framework.types.http import HttpLimits
 from framework.types.messages import ToolDefinition
 from framework.types.spec import Risk
+from framework.types.state import ConfirmationKind, Decision
 from framework.types.strict_json import content_digest, read_object
 from framework.types.tool_servers import SandboxLimits
 
@@ -149,6 +150,42 @@ async def _no_human(question: str, choices: Sequence[str] = ()) -> str:  # noqa:
 
 
 @dataclass(frozen=True, slots=True)
+class Inquiry:
+    """What a tool server needs from a person before it continues a call: a filled form, or a visit to an address."""
+
+    kind: ConfirmationKind
+    key: str
+    """Distinguishes inquiries of one call with the same content."""
+    message: str
+    note: str = ""
+    """What the answer leads to, if that is not evident."""
+    form: Mapping[str, Any] | None = None
+    """JSON Schema of the values, as `checked_form` returns it."""
+    url: str = ""
+    """The address, in ASCII."""
+
+
+class Inquire(Protocol):
+    """Passes the inquiries of a server on to a person. The run pauses until all are decided."""
+
+    def __call__(self, inquiries: Sequence[Inquiry], continuation: Mapping[str, Any]) -> Awaitable[list[Decision]]:
+        """Return the decisions in the order of the inquiries.
+
+        Args:
+            inquiries: what to ask.
+            continuation: JSON data that the next attempt of the call finds in its context.
+
+        Raises:
+            ToolError: no one can be asked.
+        """
+        ...
+
+
+async def _no_inquiry(inquiries: Sequence[Inquiry], continuation: Mapping[str, Any]) -> list[Decision]:  # noqa: ARG001 - the signature is Inquire's
+    raise ToolError(f"no one can answer: {'; '.join(one.message for one in inquiries)}")
+
+
+@dataclass(frozen=True, slots=True)
 class HostedOutput:
     """The output of a tool that another service executed, and what the service says of the call."""
 
@@ -191,6 +228,10 @@ class ToolContext:
     ask_human: AskHuman = _no_human
     """Asks a person: `answer = await context.ask_human("Which account?")`. The run pauses, and the tool starts again
     when there is an answer, so ask first and act afterwards."""
+    inquire: Inquire = _no_inquiry
+    """Passes inquiries of a tool server on to a person."""
+    continuation: Mapping[str, Any] = field(default_factory=dict)
+    """What the last attempt of this call passed to `inquire`."""
     span: StartSpan = noop_span
     """Adds a span to the trace: `with context.span("fetch"):`."""
 

@@ -194,6 +194,10 @@ class ConfirmationRequested(RunEvent):
     """Risk of the call."""
     choices: tuple[str, ...] = ()
     """Possible answers; empty if any text is accepted."""
+    form: dict[str, Any] | None = None
+    """JSON Schema of the values that answer it, an object without nested objects; None if it is not a form."""
+    url: str = ""
+    """Address that the person visits before they approve, in ASCII; empty if there is none. Nothing opens it."""
     expires_at: datetime | None = None
     """Time after which decisions are refused."""
     on_expiry: OnExpiry = "reject"

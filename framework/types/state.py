@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from operator import not_
 from typing import Annotated, Any, Generic, Literal
 from uuid import uuid4
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from typing_extensions import TypeVar
 
 from framework.types.budget import BudgetUse
@@ -27,7 +28,7 @@ from framework.types.report import (
 )
 from framework.types.spec import Limits, ModelSettings, OnExpiry, Risk
 
-ConfirmationKind = Literal["tool", "plan", "question", "ask_user", "step"]
+ConfirmationKind = Literal["tool", "plan", "question", "ask_user", "step", "elicitation", "login"]
 STEP_PREFIX = "failed-"
 """Prefix of the last part of the id of confirmations about failed plan steps."""
 
@@ -55,7 +56,16 @@ CONFIRMATION_KINDS: Mapping[ConfirmationKind, KindTraits] = {
     "question": KindTraits("an answer", asked_by_tool=True),  # question of a tool
     "ask_user": KindTraits("an answer", asked_by_tool=True, can_approve=False),  # question of the model
     "step": KindTraits("a choice", can_approve=False),  # retry, skip or stop after a failed plan step
+    "elicitation": KindTraits("an answer", asked_by_tool=True, can_approve=False),  # form of a tool server
+    "login": KindTraits("approval", asked_by_tool=True),  # login at a tool server, then continue
 }
+_VISIT = KindTraits("approval", asked_by_tool=True)
+"""A confirmation with an address: the person visits it, and then lets the run continue."""
+
+
+def traits_of(kind: ConfirmationKind, url: str) -> KindTraits:
+    """Return the properties of a confirmation by its kind, or those of an address to visit."""
+    return _VISIT if url else CONFIRMATION_KINDS[kind]
 
 
 def subject_of(kind: ConfirmationKind, tool: str) -> str:
@@ -103,10 +113,19 @@ class Confirmation(Frozen):
     """Risk of the call."""
     choices: tuple[str, ...] = ()
     """Possible answers; empty if any text is accepted."""
+    form: dict[str, Any] | None = None
+    """JSON Schema of the values that answer it, an object without nested objects; None if it is not a form."""
+    url: str = ""
+    """Address that the person visits before they approve, in ASCII; empty if there is none. Nothing opens it."""
     expires_at: datetime | None = None
     """Time after which decisions are refused and `on_expiry` applies."""
     on_expiry: OnExpiry = "reject"
     """Action after `expires_at`, from `confirm.on_expiry` in the agent file."""
+
+    @property
+    def traits(self) -> KindTraits:
+        """The properties of its kind, or those of an address to visit."""
+        return traits_of(self.kind, self.url)
 
     def has_expired(self, now: float) -> bool:
         """Return whether it has expired at a time of the store, in Unix seconds."""
@@ -139,8 +158,16 @@ class Respond(Frozen):
     """Answer a question, or use a text as the result of the call without executing it."""
 
     type: Literal["respond"] = "respond"
-    text: str
+    text: str = ""
     """The answer, or the result."""
+    values: dict[str, Any] | None = Field(default=None, exclude_if=lambda values: values is None)
+    """Values of a form by the names of its fields, instead of a text."""
+
+    @model_validator(mode="after")
+    def _text_or_values(self) -> Respond:
+        if self.text if self.values is not None else "text" not in self.model_fields_set:
+            raise ValueError("write `text`, or `values` to answer a form")
+        return self
 
 
 Decision = Annotated[Approve | Edit | Reject | Respond, Field(discriminator="type")]
@@ -199,6 +226,8 @@ class CallRecord(Frozen):
     """Digest of the arguments when approval was first requested. If it differs, approval is requested again."""
     repairs: tuple[str, ...] = ()
     """Repairs made to the arguments before the policy was evaluated."""
+    continuation: dict[str, Any] = Field(default_factory=dict, exclude_if=not_)
+    """What the tool needs to continue the call after the pause, such as the questions of its server."""
 
 
 class ScriptRecord(Frozen):

@@ -37,6 +37,9 @@ class McpServer(Frozen):
     compare them in canonical form. Arguments with `format: path` in their schema are included automatically."""
     urls: dict[ToolPattern, tuple[ArgumentName, ...]] = {}
     """Arguments that are URLs, in the same form. Arguments with `format: uri` are included automatically."""
+    elicitation: Literal["ask", "decline"] = "decline"
+    """What happens when a tool of the server asks a person: `ask`: the run pauses and shows the question; `decline`:
+    the server learns that nobody can be asked."""
     connect_timeout: Duration = Field(default=15.0, validate_default=False)
     """Time limit for connecting."""
     timeout: Duration = Field(default=30.0, validate_default=False)

@@ -13,9 +13,11 @@ from typing import Any
 import httpx2
 from playwright.async_api import Page, expect
 
-from framework import Tool, tool
+from framework import Approve, Decision, Respond, Tool, ToolContext, tool
 from framework.llm.client import ModelRequest
 from framework.testing import ScriptedModel, Turn, calls
+from framework.tools.form import checked_form
+from framework.tools.tool import Inquiry
 from tests.support.api_keys import key_entry
 from tests.support.console import ConsoleServing, check_axe, open_page, run_in_browser, serve_console
 from tests.support.plans import draft, model_step, tool_step
@@ -303,6 +305,46 @@ def test_a_decision_made_elsewhere_keeps_unsent_edits_and_the_servers_clock_coun
                 await expect(page.locator(".unsent pre")).to_contain_text('"amount": 74.5')
                 await expect(page.locator(".rail .n")).to_be_hidden()
                 await check_axe(page)
+
+    run_in_browser(main())
+
+
+def test_the_form_of_a_server_is_filled_in_and_its_address_is_shown_with_its_host(tmp_path: Path) -> None:
+    seat = {"type": "string", "title": "Seat", "oneOf": [{"const": "w", "title": "Window"}, {"const": "a"}]}
+    fields = {"seat": seat, "bags": {"type": "integer", "maximum": 3, "default": 1}}
+    form = checked_form("", {"type": "object", "properties": fields, "required": ["seat"]})
+    answers: list[Decision] = []
+
+    @tool(risk="low")
+    async def book(context: ToolContext) -> str:
+        """Book a flight."""
+        seats = Inquiry("elicitation", "1", "Which seat?", "booked at once", form=form)
+        pay = Inquiry("elicitation", "2", "Pay first", url="https://pay.xn--exmple-cua.com/7")
+        answers[:] = [*await context.inquire([seats], {}), *await context.inquire([pay], {})]
+        return "booked"
+
+    async def main() -> None:
+        model = ScriptedModel(
+            script=lambda request: calls(("book", {})) if request.messages[-1].role == "user" else "Done."
+        )
+        server = serve_console(tmp_path, {"agents.d/support.yaml": agent("support")}, model, tools=[book])
+        async with server as served, httpx2.AsyncClient(base_url=f"{served.url}/agent", timeout=PATIENCE) as http:
+            run_id = await ask(http)
+            async with open_page(served, "#/approvals") as page:
+                await expect(page.locator(".ask .lead")).to_have_text("Which seat?")
+                await expect(page.locator(".ask .because")).to_contain_text("booked at once")
+                await expect(page.get_by_label("bags")).to_have_value("1")
+                await page.get_by_label("bags").fill("7")
+                await expect(page.get_by_role("button", name="Send")).to_be_disabled()
+                await page.get_by_label("bags").fill("2")
+                await page.get_by_label("seat").select_option("w")
+                await check_axe(page)
+                await page.get_by_role("button", name="Send").click()
+                await expect(page.locator(".ask .because b")).to_have_text("pay.xn--exmple-cua.com")
+                await check_axe(page)
+                await page.get_by_role("button", name="I have been there").click()
+                assert await status_of(http, run_id) == "completed"
+        assert answers == [Respond(values={"seat": "w", "bags": 2}), Approve()]
 
     run_in_browser(main())
 

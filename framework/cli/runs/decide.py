@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
@@ -12,10 +12,12 @@ from framework.cli.confirm import ask_for_decisions
 from framework.cli.location import arguments_of, locate
 from framework.cli.options import PROJECT_OPTION
 from framework.cli.session import print_result, resume_run
-from framework.cli.show import QUESTIONS, short_id
+from framework.cli.show import short_id
 from framework.cli.terminal import is_terminal, prints_on_stderr
+from framework.tools.form import form_fields
 from framework.types.errors import RequestError
-from framework.types.state import CONFIRMATION_KINDS, Approve, Confirmation, Decision, Edit, Reject, Respond, subject_of
+from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond, subject_of
+from framework.types.text import did_you_mean
 
 
 @click.command("decide")
@@ -27,6 +29,7 @@ from framework.types.state import CONFIRMATION_KINDS, Approve, Confirmation, Dec
 @click.option("-e", "--edit", multiple=True, metavar="ID=JSON", help="Approve it with these arguments instead.")
 @click.option("--respond", multiple=True, metavar="ID=TEXT", help="Do not execute it; use this text as its result.")
 @click.option("--answer", metavar="TEXT", help="Answer the only open question.")
+@click.option("--value", multiple=True, metavar="NAME=VALUE", help="Fill in a field of the only open form.")
 @click.option("--by", "user", metavar="USER", help="The user who decides; must be the owner of the run, if it has one.")
 @PROJECT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
@@ -46,10 +49,11 @@ def command(run: str, project: str, as_json: bool, user: str | None, **given: An
 async def _decided(pending: Iterable[Confirmation], given: dict[str, Any]) -> dict[str, Decision]:
     """Return the decisions of the options; raises RequestError if there is none, or two for one confirmation."""
     open_ones = {asked.id: asked for asked in pending}
-    to_approve = [asked.id for asked in open_ones.values() if CONFIRMATION_KINDS[asked.kind].can_approve]
+    to_approve = [one.id for one in open_ones.values() if one.traits.can_approve]
     found: dict[str, Decision] = dict.fromkeys(to_approve, Approve()) if given["approve_all"] else {}
     named: set[str] = set()
-    for key, decision in [*_named(given), *_answered(open_ones.values(), given["answer"])]:
+    answers = (*_answered(open_ones.values(), given["answer"]), *_filled(open_ones.values(), given["value"]))
+    for key, decision in [*_named(given), *answers]:
         key = matching(key, open_ones.values())
         if key in named:
             raise RequestError(f"{key} is decided twice on one command line")
@@ -59,8 +63,10 @@ async def _decided(pending: Iterable[Confirmation], given: dict[str, Any]) -> di
         raise RequestError("--reason belongs to --reject ID")
     if not found and open_ones:
         if not is_terminal():
+            form = ", or --value NAME=VALUE" if any(one.form is not None for one in open_ones.values()) else ""
             listed = ", ".join(f"{short_id(asked.id)} ({asked.tool or asked.kind})" for asked in open_ones.values())
-            raise RequestError(f"nothing is decided: use --approve ID, --approve-all or --reject ID; open: {listed}")
+            options = f"--approve ID, --approve-all or --reject ID{form}"
+            raise RequestError(f"nothing is decided: use {options}; open: {listed}")
         found = await ask_for_decisions(open_ones.values())
     return found
 
@@ -94,11 +100,27 @@ def _answered(pending: Iterable[Confirmation], answer: str | None) -> Iterable[t
     """Yield the answer to the only open question; raises RequestError unless there is exactly one."""
     if answer is None:
         return
-    asked = [one.id for one in pending if one.kind in QUESTIONS]
+    asked = [one.id for one in pending if one.traits.is_question and one.form is None]
     if len(asked) != 1:
         listed = ", ".join(asked) or "none"
         raise RequestError(f"--answer needs exactly one open question; open: {listed}; use --respond ID=TEXT")
     yield asked[0], Respond(text=answer)
+
+
+def _filled(pending: Iterable[Confirmation], values: Sequence[str]) -> Iterable[tuple[str, Decision]]:
+    """Yield the values for the only open form; raises RequestError unless there is exactly one."""
+    if not values:
+        return
+    asked = [(one.id, one.form) for one in pending if one.form is not None]
+    if len(asked) != 1:
+        raise RequestError(f"--value needs exactly one open form; open: {', '.join(key for key, _ in asked) or 'none'}")
+    (key, form), filled = asked[0], {}
+    fields = {field.name: field for field in form_fields(form)}
+    for name, text in _pairs(values, "--value NAME=VALUE"):
+        if name not in fields:
+            raise RequestError(f"the form has no field {name!r}{did_you_mean(name, list(fields))}")
+        filled[name] = fields[name].read(text)
+    yield key, Respond(values=filled)
 
 
 def _pairs(values: Iterable[str], form: str) -> Iterable[tuple[str, str]]:

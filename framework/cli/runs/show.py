@@ -15,7 +15,6 @@ from framework.cli.options import PROJECT_OPTION
 from framework.cli.records import find_run, open_project_store
 from framework.cli.show import (
     MARKS,
-    QUESTIONS,
     arguments_text,
     confirmation_lines,
     counted,
@@ -172,6 +171,8 @@ def _decided(made: MadeDecision) -> str:
             what = f"approved with changes: {arguments_text(arguments)}"
         case Reject(reason=reason):
             what = f"rejected{': ' + first_line(reason) if reason else ''}"
+        case Respond(values=dict(values)):
+            what = f"answered: {arguments_text(values)}"
         case Respond(text=text):
             what = f"answered: {first_line(text)}"
     by = f" by {visible(made.by)}" if made.by else ""
@@ -181,11 +182,12 @@ def _decided(made: MadeDecision) -> str:
 
 
 def _question(asked: Confirmation) -> Iterator[str]:
-    what = "asks" if asked.kind in QUESTIONS else "waits for approval"
+    asks = asked.traits.is_question or bool(asked.url)
+    what = "asks" if asks else "waits for approval"
     head = f"{what}: {short_id(asked.id)}  {asked.tool or asked.kind}"
     if asked.description:
         head += f" ({visible(asked.description)})"
-    if asked.kind in QUESTIONS:
+    if asks:
         head += f": {visible(asked.reason)}"
     yield click.style(head, fg="yellow")
     yield from (f"    {line}" for line in confirmation_lines(asked))
@@ -193,6 +195,6 @@ def _question(asked: Confirmation) -> Iterator[str]:
         yield f"    {step.id}. {visible(step.description)}{f'  {step.tool}' if step.tool else ''}"
         for name, value in step.parameters.items():
             yield from (f"       {line}" for line in value_lines(name, value))
-    reason = f"{visible(asked.reason)}; " if asked.reason and asked.kind not in QUESTIONS else ""
+    reason = f"{visible(asked.reason)}; " if asked.reason and not asks else ""
     expires = f", until {asked.expires_at:%Y-%m-%d %H:%M:%S} UTC" if asked.expires_at else ""
     yield click.style(f"    ({reason}{asked.rule}, risk {asked.risk}{expires})", dim=True)

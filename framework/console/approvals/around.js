@@ -46,7 +46,7 @@ export function thenCard(asked) {
   const { kind, expires_at, on_expiry } = asked;
   const cancels = on_expiry === "cancel";
   const rows = [
-    ...(kind === "tool" ? CALL() : kind === "plan" ? PLAN() : kind === "step" ? [] : QUESTION()),
+    ...(kind === "tool" ? CALL() : kind === "plan" ? PLAN() : kind === "step" ? [] : asked.url ? VISIT() : QUESTION()),
     [t("Nothing"), expires_at ? expiry(expires_at, cancels) : t("it waits without a limit")],
   ];
   const facts = rows.map(([name, text]) => [h("dt", name), h("dd", text)]);
@@ -68,5 +68,9 @@ const PLAN = () => [
   [t("Approve"), t("these steps run")],
   [t("Respond"), t("the model makes another plan")],
   [t("Reject"), t("no step runs")],
+];
+const VISIT = () => [
+  [t("Continue"), t("the call is made again")],
+  [t("Reject"), t("the model reads your reason, and continues")],
 ];
 const QUESTION = () => [[t("Answer"), t("the run continues")]];

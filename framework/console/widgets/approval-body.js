@@ -31,7 +31,26 @@ import { textBlock, visible } from "./text.js";
  */
 export function bodyOf(asked, onChange) {
   if (asked.kind === "tool") return callBody(asked, onChange);
+  if (asked.form) return formBody(asked.form, onChange);
   return asked.plan ? planBody(asked, onChange) : null;
+}
+
+/** @param {Record<string, any>} schema of a form @param {() => void} onChange @returns {Body} */
+function formBody(schema, onChange) {
+  const fields = Object.entries(schema.properties).map(([name, field]) => [name, withEnum(field)]);
+  const given = Object.entries(schema.properties).filter(([, field]) => field.default !== undefined);
+  const defaults = Object.fromEntries(given.map(([name, field]) => [name, field.default]));
+  const form = schemaForm({ ...schema, properties: Object.fromEntries(fields) }, defaults);
+  form.onChange = onChange;
+  const { element, changes, value, problems } = form;
+  return { element, changes, value, problems, action: () => t("Send"), edit: () => {} };
+}
+
+/** @param {Record<string, any>} field @returns {Record<string, any>} with its title, and with its choices as values */
+function withEnum({ oneOf, title, ...field }) {
+  const description = [title, field.description].filter(Boolean).join(": ");
+  const about = description ? { ...field, description } : field;
+  return oneOf ? { ...about, enum: oneOf.map((/** @type {any} */ one) => one.const) } : about;
 }
 
 /** @param {Confirmation} asked @param {() => void} onChange @returns {Body} */

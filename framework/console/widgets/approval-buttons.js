@@ -2,7 +2,7 @@
 
 import { h } from "../core/dom.js";
 import { t } from "../core/i18n.js";
-import { isQuestion } from "./approval-view.js";
+import { isProposal, isQuestion } from "./approval-view.js";
 import { copyButton } from "./copy.js";
 
 /**
@@ -22,6 +22,7 @@ import { copyButton } from "./copy.js";
  * @property {(what: "" | "reject" | "respond") => void} write
  * @property {() => void} finish
  * @property {(text: string) => void} answer
+ * @property {() => void} fill send the values of the form
  */
 
 /** Acts in a field, too. */
@@ -62,8 +63,15 @@ export function explanation({ runId }) {
 }
 
 /** @param {View} view @param {Acts} acts */
-function decisions({ body, locked, editing }, { approve, edit, write }) {
+function decisions({ subject, body, locked, editing }, { approve, edit, write }) {
   const wrong = (body?.problems().length ?? 0) > 0;
+  if (!isProposal(subject.confirmation)) {
+    return [
+      button("approve", "primary", t("I have been there: continue"), "A", approve, locked),
+      h("span.grow"),
+      button("reject", "ghost danger", t("Reject"), "R", () => write("reject"), locked),
+    ];
+  }
   return [
     button("approve", "primary", body?.action() ?? t("Approve"), editing ? SEND : "A", approve, locked || wrong),
     body ? button("edit", "", editing ? t("Undo") : t("Edit"), "E", edit, locked) : null,
@@ -74,10 +82,14 @@ function decisions({ body, locked, editing }, { approve, edit, write }) {
 }
 
 /** @param {View} view @param {Acts} acts */
-function answers({ subject, text, locked }, { answer, write, finish }) {
-  const { kind, choices } = subject.confirmation;
+function answers({ subject, body, text, locked }, { answer, fill, write, finish }) {
+  const { kind, choices, form } = subject.confirmation;
   const decline = button("reject", "ghost danger", t("Do not answer"), "R", () => write("reject"), locked);
   const last = [h("span.grow"), kind === "step" ? null : decline];
+  if (form) {
+    const off = locked || !body || body.problems().length > 0;
+    return [button("fill", "primary", t("Send"), SEND, fill, off), last];
+  }
   if (choices.length) {
     const word = (/** @type {string} */ one) => (kind === "step" && CHOICES[one]?.()) || one;
     return [choices.map((one, i) => button(`c${i}`, "", word(one), "", () => answer(one), locked)), last];

@@ -126,7 +126,8 @@ export class ApprovalCard extends Component {
     if (this.#state === "loading") {
       /** @type {Subject} */ (this.#subject).confirmation = pending;
       this.#body = bodyOf(pending, () => this.#drawButtons());
-      fill(this.#content, view.lead(pending), view.reasons(pending), this.#body?.element);
+      const facts = [view.lead(pending), view.address(pending), view.reasons(pending)];
+      fill(this.#content, facts, this.#body?.element);
       const { runId } = /** @type {Subject} */ (this.#subject);
       if (seq !== null) followRun(runId, seq, this.frame(() => void this.#ask()), this.#following.signal);
     }
@@ -224,6 +225,7 @@ export class ApprovalCard extends Component {
     write: (what) => this.#write(what),
     finish: () => this.#finish(),
     answer: (text) => void this.#send({ type: "respond", text }),
+    fill: () => this.#body && void this.#send({ type: "respond", values: this.#body.value() }),
   };
 
   /** The keys of the card with the focus; without one, of the first open card of the page. */
@@ -231,9 +233,9 @@ export class ApprovalCard extends Component {
     const can = () => !this.#isLocked && may("decide") && !this.#writing;
     return {
       a: () => can() && !view.isQuestion(this.#asked) && "seen" in this.#foot.dataset && this.#approve(),
-      e: () => can() && !view.isQuestion(this.#asked) && this.#edit(),
+      e: () => can() && view.isProposal(this.#asked) && this.#edit(),
       r: () => can() && this.#asked.kind !== "step" && this.#write("reject"),
-      s: () => can() && !view.isQuestion(this.#asked) && this.#write("respond"),
+      s: () => can() && view.isProposal(this.#asked) && this.#write("respond"),
       "Control+Enter": () => view.click(this.#foot.querySelector(".btn:has(.any)")),
     };
   }

@@ -6,6 +6,7 @@ import { ago } from "../core/format.js";
 import { t, tn } from "../core/i18n.js";
 import { may } from "../core/live.js";
 import { follow } from "../core/stream.js";
+import { argumentText } from "./json.js";
 
 /** The decision that is recorded when a confirmation expires; nobody made it. */
 const EXPIRED = "no decision was made in time";
@@ -89,7 +90,8 @@ export function decidedText(made, asked) {
   }
   if (decision.type === "respond") {
     const text = t("answered by {by}, {time}", values);
-    return { icon: "reply", kind: "ok", text: `${text}: “${decision.text}”` };
+    const said = decision.values ? argumentText(decision.values) : `“${decision.text}”`;
+    return { icon: "reply", kind: "ok", text: `${text}: ${said}` };
   }
   const text = t("approved by {by}, {time}", values);
   if (decision.type === "approve") return { icon: "check", kind: "ok", text };

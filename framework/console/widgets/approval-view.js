@@ -14,10 +14,11 @@ const SEEN = 500;
 
 /** @param {Confirmation} asked @returns {(Node | string)[]} */
 export function titleOf({ kind, tool }) {
+  if (kind === "login") return tParts("{tool} needs a login", { tool: h("code", visible(tool)) });
   if (kind === "tool") return tParts("Approve {tool}?", { tool: h("code", visible(tool)) });
   if (kind === "plan") return [t("Carry out this plan?")];
   if (kind === "step") return [t("A step failed. What now?")];
-  return kind === "question" ? tParts("{tool} asks", { tool: h("code", visible(tool)) }) : [t("The model asks")];
+  return kind === "question" || kind === "elicitation" ? tParts("{tool} asks", { tool: h("code", visible(tool)) }) : [t("The model asks")];
 }
 
 /** @param {Confirmation} asked what is going to be done, in a sentence */
@@ -27,13 +28,24 @@ export function lead({ kind, description, reason, plan }) {
 }
 
 /** @param {Confirmation} asked */
-export function reasons({ kind, reason, rule }) {
+export function reasons({ kind, reason, rule, form, url, description }) {
   const why = kind === "tool" || kind === "plan" ? [h("dt", t("Reason")), h("dd", visible(reason))] : null;
-  return h("dl.because", reason ? why : null, rule ? [h("dt", t("Rule")), h("dd", withPlaces(rule))] : null);
+  const note = (form || url) && description ? [h("dt", t("Then")), h("dd", visible(description))] : null;
+  return h("dl.because", reason ? why : null, note, rule ? [h("dt", t("Rule")), h("dd", withPlaces(rule))] : null);
 }
 
 /** @param {Confirmation} asked whether it wants an answer, not an approval */
-export const isQuestion = ({ kind }) => kind !== "tool" && kind !== "plan";
+export const isQuestion = (asked) => !isProposal(asked) && !asked.url;
+
+/** @param {Confirmation} asked whether it is about a call or a plan, which can be edited or replaced by a text */
+export const isProposal = ({ kind }) => kind === "tool" || kind === "plan";
+
+/** @param {Confirmation} asked an address to visit, with its host, in which look-alike letters show */
+export function address({ url }) {
+  if (!url || !/^https?:/.test(url)) return null;
+  const link = h("a.mono", { href: url, target: "_blank", rel: "noopener noreferrer" }, visible(url));
+  return h("dl.because", h("dt", t("Host")), h("dd", h("b.mono", new URL(url).host)), h("dt", t("Address")), h("dd", link));
+}
 
 /** @param {HTMLElement | null} button */
 export const click = (button) => button?.click();
@@ -41,7 +53,7 @@ export const click = (button) => button?.click();
 /** @param {Confirmation} asked a question has no risk */
 export function riskTag(asked) {
   const { risk } = asked;
-  if (isQuestion(asked)) return null;
+  if (!isProposal(asked)) return null;
   return h(`span.tag.k-${risk === "high" || risk === "critical" ? "warn" : "none"}`, t("risk {risk}", { risk }));
 }
 

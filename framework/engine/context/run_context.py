@@ -51,7 +51,7 @@ from framework.types.messages import Message, ToolCall, ToolDefinition, Usage
 from framework.types.redact import redact
 from framework.types.report import MAX_WARNINGS_PER_CODE, WARNINGS, ErrorInfo, RunWarning, WarningCode
 from framework.types.spec import HookPlace
-from framework.types.state import CONFIRMATION_KINDS, Confirmation, Decision, RunState
+from framework.types.state import Confirmation, Decision, RunState
 from framework.types.strict_json import content_digest
 from framework.types.text import did_you_mean
 
@@ -364,7 +364,7 @@ def record_pending(span: TraceSpan, confirmations: Sequence[Confirmation]) -> No
         return
     waiting: dict[str, list[str]] = {}
     for confirmation in confirmations:
-        same_kind = waiting.setdefault(f"waits for {CONFIRMATION_KINDS[confirmation.kind].awaits}", [])
+        same_kind = waiting.setdefault(f"waits for {confirmation.traits.awaits}", [])
         if (tool := confirmation.tool or "plan") not in same_kind:
             same_kind.append(tool)
     text = "; ".join(f"{what}: {', '.join(tools)}" for what, tools in waiting.items())

@@ -21,15 +21,16 @@ from framework.config.generations.generation import Generation
 from framework.config.templates.prompt_check import placeholders
 from framework.engine.context.run_context import media_parts
 from framework.llm.openai_format import content_text, revalidate_call
+from framework.tools.form import checked_values
 from framework.tools.schema.arguments import SchemaArguments
-from framework.types.errors import ConfigError, RequestError
+from framework.types.errors import ConfigError, RequestError, ToolError
 from framework.types.file import File
 from framework.types.flat_schema import ANY_OBJECT
 from framework.types.media import MAX_REQUEST_MEDIA_BYTES, MediaPart, MessagePart, TextPart, file_size
 from framework.types.messages import MAX_MESSAGE_CHARS, Message, ToolCall, ToolDefinition, is_unicode
 from framework.types.run_request import MAX_PRIORITY, QUEUE_NAME, QueuePlace, RunRequest
 from framework.types.spec import Limits, ModelSettings
-from framework.types.state import CONFIRMATION_KINDS, Approve, Confirmation, Decision, Edit, Reject, Respond, RunState
+from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond, RunState
 from framework.types.strict_json import MAX_JSON_DEPTH, read_json
 from framework.types.text import InputText, did_you_mean, fix_surrogates
 
@@ -502,12 +503,30 @@ def check_decisions(pending: Sequence[Confirmation], decisions: Mapping[str, Dec
     """Raise RequestError if a decision does not fit the confirmation it is for."""
     for one in pending:
         match decisions.get(one.id):
+            case Respond(values=values) if one.form is not None:
+                _check_values(one, one.form, values)
+            case Respond(values=dict()):
+                raise RequestError(f"{one.id} has no form: respond with a text")
+            case Respond() if one.url:
+                raise RequestError(f"{one.id} has an address to visit: approve it afterwards, or reject it")
             case Respond(text=text) if one.choices and text not in one.choices:
                 raise RequestError(f"{one.id}: not one of its choices ({', '.join(one.choices)}): {text!r}")
             case Respond(text=text) if one.kind == "ask_user" and not text.strip():
                 raise RequestError(f"{one.id}: the answer is empty")
-            case Approve() | Edit() if not CONFIRMATION_KINDS[one.kind].can_approve:
+            case Edit() if one.url:
+                raise RequestError(f"{one.id} has nothing to edit: approve it, or reject it")
+            case Approve() | Edit() if not one.traits.can_approve:
                 raise RequestError(f"{one.id} is a question: respond with an answer, or reject it")
+
+
+def _check_values(one: Confirmation, form: Mapping[str, Any], values: Mapping[str, Any] | None) -> None:
+    if values is None:
+        names = ", ".join(form["properties"])
+        raise RequestError(f"{one.id} is a form: respond with `values` for its fields ({names})")
+    try:
+        checked_values(form, values)
+    except ToolError as error:
+        raise RequestError(f"{one.id}: {error.message}") from None
 
 
 def storable_decisions(decisions: Mapping[str, Decision]) -> dict[str, Decision]:
@@ -523,6 +542,10 @@ def storable_decisions(decisions: Mapping[str, Decision]) -> dict[str, Decision]
             case Edit(arguments=arguments):
                 if problem := revalidate_call(ToolCall(id=key, tool="", arguments=arguments)).invalid:
                     raise RequestError(f"edit of {key}: {problem}")
+                storable[key] = decision
+            case Respond(values=dict(values)):
+                if problem := revalidate_call(ToolCall(id=key, tool="", arguments=values)).invalid:
+                    raise RequestError(f"values of {key}: {problem}")
                 storable[key] = decision
             case Respond(text=text):
                 storable[key] = Respond(text=fix_surrogates(text))

@@ -32,7 +32,7 @@ from framework.tools.builtin.notes import ASK_USER
 from framework.tools.builtin.results import RESULT_READ, RESULT_SEARCH, next_line
 from framework.tools.declaration import Extension
 from framework.tools.skills import SKILL_RUN
-from framework.tools.tool import Session, Tool, ToolContext, ToolSpan, idempotency_key
+from framework.tools.tool import Inquiry, Session, Tool, ToolContext, ToolSpan, idempotency_key
 from framework.tools.tool_source import source_of
 from framework.types.errors import Paused, Refused, ToolError
 from framework.types.events import ToolFinished, ToolStarted
@@ -65,7 +65,7 @@ async def record_result(run: RunContext, call: ToolCall, result: ToolResult) -> 
     if result.error:
         result = result.model_copy(update={"error": fix_surrogates(redact(result.error))})
     result = _kept(run, call, result)
-    state.calls[call.id] = record.model_copy(update={"result": result})
+    state.calls[call.id] = record.model_copy(update={"result": result, "continuation": {}})
     if call.tool in run.agent.toolset.tools:  # a name that the model made up must not reach the log
         stat = state.tool_stats.get(call.tool) or ToolStat()
         state.tool_stats[call.tool] = ToolStat(count=stat.count + 1, total_ms=stat.total_ms + result.elapsed_ms)
@@ -471,6 +471,9 @@ def build_tool_context(run: RunContext, call: ToolCall) -> ToolContext:
     async def ask_human(question: str, choices: Sequence[str] = ()) -> str:
         return _human_answer(run, _question(run, call, question, choices, next(question_numbers)))
 
+    async def inquire(inquiries: Sequence[Inquiry], continuation: Mapping[str, Any]) -> list[Decision]:
+        return _inquired(run, call, inquiries, continuation)
+
     def span(
         name: str, attributes: Mapping[str, Any] | None = None, *, client: bool = False
     ) -> AbstractContextManager[ToolSpan]:
@@ -478,6 +481,7 @@ def build_tool_context(run: RunContext, call: ToolCall) -> ToolContext:
         return PluginSpan(run.span(name, "CHAIN", {names.TOOL_NAME: call.tool, **extra_attributes}, client=client))
 
     tools = run.services.tools()
+    record = run.state.calls.get(call.id)
     return ToolContext(
         run_id=run.state.run_id,
         call_id="/".join((*run.state.path, call.id)),
@@ -497,6 +501,8 @@ def build_tool_context(run: RunContext, call: ToolCall) -> ToolContext:
         progress=progress,
         session=Session(run.services.root.session),
         ask_human=ask_human,
+        inquire=inquire,
+        continuation=record.continuation if record else {},
         span=span,
     )
 
@@ -515,6 +521,44 @@ def _question(run: RunContext, call: ToolCall, question: str, choices: Sequence[
         reason=question,
         rule="the model asks" if call.tool == ASK_USER else "the tool asks",
         choices=tuple(choices),
+    )
+
+
+def _inquired(
+    run: RunContext, call: ToolCall, inquiries: Sequence[Inquiry], continuation: Mapping[str, Any]
+) -> list[Decision]:
+    """Return the decisions on a server's inquiries; until all are made, store the continuation and raise Paused."""
+    asked = [_inquiry(run, call, one) for one in inquiries]
+    made = {one.id: decision for one in asked if (decision := run.decision(one.id)) is not None}
+    if pending := [one for one in asked if one.id not in made]:
+        record = run.state.calls[call.id]
+        run.state.calls[call.id] = record.model_copy(update={"continuation": dict(continuation)})
+        raise Paused(pending)
+    for one in asked:
+        record_decision(run, one.id, made[one.id])
+    return [made[one.id] for one in asked]
+
+
+def _inquiry(run: RunContext, call: ToolCall, inquiry: Inquiry) -> Confirmation:
+    """Return the confirmation for an inquiry of a server; its id changes with everything that a person reads."""
+    call_id = "/".join((*run.state.path, call.id))
+    form = dict(inquiry.form) if inquiry.form is not None else None
+    read = call_digest(call.tool, {"message": inquiry.message, "form": form, "url": inquiry.url})
+    server = call.tool.rpartition(".")[0] or call.tool
+    return Confirmation(
+        id=run.confirmation_id(f"{call_id}?{inquiry.key}", [read]),
+        call_id=call_id,
+        idempotency_key=idempotency_key(run.state.run_id, call_id),
+        kind=inquiry.kind,
+        agent=run.agent.name,
+        tool=call.tool,
+        description=inquiry.note,
+        arguments=call.arguments,
+        hash=read,
+        reason=inquiry.message,
+        rule=f"{server} needs a login" if inquiry.kind == "login" else f"{server} asks",
+        form=form,
+        url=inquiry.url,
     )
 
 
@@ -588,7 +632,7 @@ def _replacement(hook: Extension, result: ToolResult, returned: Any) -> ToolResu
 
 async def _call(run: RunContext, hook: Extension, call: ToolCall, *arguments: Any) -> Any:
     """Call a hook within its timeout; raise Refused if it fails for any reason."""
-    context = replace(build_tool_context(run, call), ask_human=_reject_question)
+    context = replace(build_tool_context(run, call), ask_human=_reject_question, inquire=_reject_inquiry)
     try:
         if inspect.iscoroutinefunction(hook.function):
             async with asyncio.timeout(_HOOK_SECONDS):
@@ -609,6 +653,10 @@ async def _call(run: RunContext, hook: Extension, call: ToolCall, *arguments: An
 
 
 async def _reject_question(question: str, choices: Sequence[str] = ()) -> str:  # noqa: ARG001 - the signature is AskHuman's
+    raise Refused("hooks cannot ask a human: use an `ask` rule, or ask in the tool")
+
+
+async def _reject_inquiry(inquiries: Sequence[Inquiry], continuation: Mapping[str, Any]) -> list[Decision]:  # noqa: ARG001 - the signature is Inquire's
     raise Refused("hooks cannot ask a human: use an `ask` rule, or ask in the tool")
 
 

@@ -26,18 +26,18 @@ from framework.server.agui.translation import call_id_of, interrupt_id, subagent
 from framework.server.errors import validation_error
 from framework.server.wording import confirmation_text
 from framework.types.errors import RequestError
+from framework.types.events import ConfirmationRequested
 from framework.types.file import File
 from framework.types.frozen import Frozen
 from framework.types.plan import PlanDraft
 from framework.types.state import (
-    CONFIRMATION_KINDS,
     Approve,
     Confirmation,
-    ConfirmationKind,
     Decision,
     Edit,
     Reject,
     Respond,
+    traits_of,
 )
 
 _ABANDONED = "the user closed the question without an answer"
@@ -47,6 +47,7 @@ _REASONS: Mapping[str, str] = {"approval": "confirmation", "an answer": "input_r
 _PAYLOADS = {
     "approval": 'send {"approved": true}, optionally with "editedArgs", or {"approved": false, "reason": TEXT}',
     "answer": 'send {"answer": TEXT}',
+    "form": 'send {"values": {NAME: VALUE, …}}, or {"approved": false, "reason": TEXT}',
 }
 
 
@@ -68,10 +69,10 @@ def interrupt_of(
         parameters: JSON Schema of the tool's arguments, if known, with which clients build a form for edits.
         url: where people decide, if their client shows no form.
     """
-    is_approval = not CONFIRMATION_KINDS[asked.kind].is_question
+    is_approval = not asked.traits.is_question
     return Interrupt(
         id=interrupt_id(run_id, asked.id),
-        reason="tool_call" if asked.kind == "tool" else _REASONS[CONFIRMATION_KINDS[asked.kind].awaits],
+        reason="tool_call" if asked.kind == "tool" else _REASONS[asked.traits.awaits],
         message=confirmation_text(asked),
         tool_call_id=call_id_of(run_id, asked, calls),
         response_schema=_approval_schema(asked, parameters) if is_approval else _answer_schema(asked),
@@ -101,6 +102,8 @@ def _approval_schema(asked: Confirmation, parameters: Mapping[str, Any] | None) 
 
 
 def _answer_schema(asked: Confirmation) -> dict[str, Any]:
+    if asked.form is not None:
+        return {"type": "object", "properties": {"values": asked.form}, "required": ["values"]}
     answer: dict[str, Any] = {"type": "string", **({"enum": list(asked.choices)} if asked.choices else {})}
     return {"type": "object", "properties": {"answer": answer}, "required": ["answer"]}
 
@@ -127,10 +130,10 @@ def decisions_of(
     if missing := [key for key in by_id if key not in answers]:
         raise InvalidResume(f"resume: no answer for {missing[0]!r}; answer all interrupts of the run at once")
     abandoned = {key for key, entry in answers.items() if entry.status == "cancelled" and key in expired}
-    return {key: decision_of(entry, by_id[key].kind) for key, entry in answers.items() if key not in abandoned}
+    return {key: decision_of(entry, by_id[key]) for key, entry in answers.items() if key not in abandoned}
 
 
-def decision_of(entry: ResumeEntry, kind: ConfirmationKind) -> Decision:
+def decision_of(entry: ResumeEntry, asked: Confirmation | ConfirmationRequested) -> Decision:
     """Return the decision that an answer makes; raises InvalidResume if its payload does not fit."""
     if entry.status == "cancelled":
         return Reject(reason=_ABANDONED)
@@ -141,16 +144,19 @@ def decision_of(entry: ResumeEntry, kind: ConfirmationKind) -> Decision:
         except ValidationError as error:
             what = error.errors(include_url=False, include_input=False)[0]
             raise InvalidResume(f"resume: payload of {entry.interrupt_id}: {what['msg']}") from None
-    decision = _answer(payload) if CONFIRMATION_KINDS[kind].is_question else _approval(payload)
+    is_question = traits_of(asked.kind, asked.url).is_question
+    decision = _answer(payload, is_form=asked.form is not None) if is_question else _approval(payload)
     if decision is None:
-        expected = _PAYLOADS["answer" if CONFIRMATION_KINDS[kind].is_question else "approval"]
+        expected = _PAYLOADS["form" if asked.form is not None else "answer" if is_question else "approval"]
         raise InvalidResume(f"resume: the payload of {entry.interrupt_id} is not an answer to it; {expected}")
     return decision
 
 
-def _answer(payload: object) -> Decision | None:
+def _answer(payload: object, *, is_form: bool) -> Decision | None:
     match payload:
-        case str(text) | {"answer": str(text)}:
+        case {"values": dict(values)} if is_form:
+            return Respond(values=values)
+        case str(text) | {"answer": str(text)} if not is_form:
             return Respond(text=text)
         case {"approved": False, **rest}:
             return Reject(reason=str(rest.get("reason") or ""))

@@ -142,7 +142,7 @@ def _before_answer(resume: Sequence[ResumeEntry], state: RunState, stored: Seque
     for key, entry in answers.items():
         if key not in asked:
             raise InvalidResume("resume: there is no such interrupt")
-        if state.decisions.get(key) != decision_of(entry, asked[key][1].kind):
+        if state.decisions.get(key) != decision_of(entry, asked[key][1]):
             raise InvalidResume(f"resume: {key!r} was answered differently, or has expired")
     last = max(asked[key][0] for key in answers)
     end = next((place for place in range(last, len(stored)) if isinstance(stored[place], StreamEnd)), last)

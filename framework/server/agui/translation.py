@@ -54,7 +54,7 @@ from framework.server.wording import reason_text
 from framework.types import events
 from framework.types.messages import Usage
 from framework.types.plan import TodoItem
-from framework.types.state import CONFIRMATION_KINDS, Confirmation, RunResult
+from framework.types.state import Confirmation, RunResult
 
 _MARK = re.compile(r"[~?]|$")
 """What follows the call's id in the id of a confirmation about it."""
@@ -88,7 +88,7 @@ def call_id_of(run_id: str, asked: Confirmation, calls: Iterable[str]) -> str | 
         asked: the confirmation. Its id begins with the call's, and may continue with digests after `~` or `?`.
         calls: AG-UI ids of the run's calls, which may contain `~` themselves.
     """
-    if asked.kind != "tool" and not CONFIRMATION_KINDS[asked.kind].asked_by_tool:
+    if asked.kind != "tool" and not asked.traits.asked_by_tool:
         return None
     whole = interrupt_id(run_id, asked.id)
     return max((call for call in calls if _MARK.match(whole.removeprefix(call))), key=len, default=None)

@@ -48,7 +48,7 @@ from framework.types import events
 from framework.types.errors import AgentNotFound, AgentsdError, RunNotFound, RunSuspended
 from framework.types.events import StreamEnd
 from framework.types.report import incomplete_text
-from framework.types.state import CONFIRMATION_KINDS, Approve, Confirmation, Decision, Edit, Reject, Respond, RunResult
+from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond, RunResult
 from framework.types.text import one_line, visible
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,9 @@ def form_of(asked: Confirmation, parameters: Mapping[str, Any] | None = None) ->
         parameters: JSON Schema of the tool's arguments, if known: describes the fields of arguments.
     """
     message = confirmation_text(asked)
-    if CONFIRMATION_KINDS[asked.kind].is_question:
+    if asked.form is not None:
+        return ElicitRequestFormParams(message=message, requested_schema=asked.form)
+    if asked.traits.is_question:
         answer = {"type": "string", "title": "Answer", **({"enum": [*asked.choices]} if asked.choices else {})}
         return _form(message, {"answer": answer}, "answer")
     decision = {"type": "string", "title": "Decision", "enum": ["approve", "reject"]}
@@ -88,7 +90,7 @@ def _argument_fields(asked: Confirmation, parameters: Mapping[str, Any]) -> dict
     """Return fields for the arguments that a form can contain: numbers, booleans and short texts."""
     schemas = parameters.get("properties", {})
     fields = {}
-    for name, value in asked.arguments.items():
+    for name, value in asked.arguments.items() if not asked.url else ():
         kind = _TYPES.get(type(value))
         if kind is None or (kind == "string" and len(value) > _MAX_EDITABLE_CHARS):
             continue
@@ -112,12 +114,14 @@ def decision_from(asked: Confirmation, result: ElicitResult) -> Decision | None:
         return Reject(reason=DECLINED)
     if result.action == "cancel":
         return None
+    if asked.form is not None:
+        return Respond(values=dict(result.content or {}))
     match result.content or {}:
-        case {"answer": str(text)} if CONFIRMATION_KINDS[asked.kind].is_question:
+        case {"answer": str(text)} if asked.traits.is_question:
             return Respond(text=text)
         case {"decision": "reject", **rest}:
             return Reject(reason=str(rest.get("reason") or ""))
-        case {"decision": "approve", **rest} if not CONFIRMATION_KINDS[asked.kind].is_question:
+        case {"decision": "approve", **rest} if not asked.traits.is_question:
             return _approval(asked, rest)
     return None
 

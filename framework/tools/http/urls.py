@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from framework.types.errors import ToolError
 
@@ -25,6 +25,8 @@ _DOTS = re.compile(r"/\.{1,2}(?:[/?]|\Z)")
 
 
 _MAX_DECODE_ROUNDS = 4
+_URL_CHARS = "%/?#[]@!$&'()*+,;=:~-._"
+"""Characters that `quote` keeps in the part of a URL after its host."""
 
 
 class UrlRefused(ToolError):
@@ -103,6 +105,21 @@ def parse_canonical_url(text: str) -> WebUrl:
     if str(url) not in (plain, plain + "/"):
         raise UrlRefused(f"write the URL as {url}")
     return url
+
+
+def ascii_url(text: str) -> WebUrl:
+    """Parse a URL that a server shows to people; its host is converted to ASCII, so that look-alike letters show.
+
+    Raises:
+        UrlRefused: the URL is not a plain http(s) URL, contains a user, or could be read as another host.
+    """
+    scheme, mark, rest = text.strip().partition("://")
+    host, slash, path = rest.partition("/")
+    try:
+        plain_host = host.lower().encode("idna").decode() if not host.isascii() else host.lower()
+    except UnicodeError:
+        raise UrlRefused(f"the URL's host is not valid: {host[:80]!r}") from None
+    return parse_http_url(f"{scheme.lower()}{mark}{plain_host}{slash}{quote(path, safe=_URL_CHARS)}")
 
 
 def refuse_ambiguous_path(url: WebUrl) -> None:

@@ -6,8 +6,8 @@ import asyncio
 import contextvars
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +16,7 @@ import httpx2
 from mcp import Client, MCPError
 from mcp import types as wire
 from mcp.client import Transport, session
-from mcp.client.session import IncomingMessage
+from mcp.client.session import ElicitationFnT, IncomingMessage
 from mcp.client.subscriptions import SubscriptionLost
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 from opentelemetry import baggage
@@ -40,7 +40,9 @@ from framework.tools.mcp.content import (
     trace_failure,
     truncate,
 )
+from framework.tools.mcp.elicitation import OpenCalls, ServerQuestions
 from framework.tools.mcp.transports import http_transport, stdio_transport, tool_by_tool
+from framework.tools.tool import ToolContext
 from framework.types.errors import ToolError
 from framework.types.http import backoff
 from framework.types.tool_servers import McpServer
@@ -74,8 +76,16 @@ class ConnectionCallbacks:
 class McpConnection:
     """A connection that reconnects until it is closed."""
 
-    def __init__(self, name: str, server: McpServer, callbacks: ConnectionCallbacks, metrics: McpMetrics) -> None:
+    def __init__(
+        self,
+        name: str,
+        server: McpServer,
+        callbacks: ConnectionCallbacks,
+        metrics: McpMetrics,
+        elicit: ElicitationFnT | None,
+    ) -> None:
         self._name, self._server, self._callbacks, self._metrics = name, server, callbacks, metrics
+        self._elicit = elicit
         self._scope = anyio.CancelScope()
         self._owner: asyncio.Task[None] | None = None
         self._calls: set[asyncio.Task[object]] = set()
@@ -109,6 +119,11 @@ class McpConnection:
             self._reason = mask_secrets(reason, self._server)
             self._gone.set()
         self._ready.clear()
+
+    @property
+    def is_modern(self) -> bool:
+        """Whether the server asks questions in its answers, not while a call is open. False without a connection."""
+        return self._client is not None and self._client.protocol_version in MODERN_PROTOCOL_VERSIONS
 
     def describe(self, error: BaseException) -> str:
         """Describe an error without secrets."""
@@ -167,8 +182,7 @@ class McpConnection:
 
     def _done(self, task: asyncio.Task[object]) -> None:
         self._calls.discard(task)
-        if not task.cancelled():
-            task.exception()  # retrieve it, so that asyncio does not log it
+        _retrieve(task)
 
     async def _own(self) -> None:
         failures = 0
@@ -198,6 +212,7 @@ class McpConnection:
                                 cache=None,
                                 message_handler=self._on_message,
                                 client_info=_CLIENT_INFO,
+                                elicitation_callback=self._elicit,
                             )
                         )
                     attempt.deadline = float("inf")
@@ -317,7 +332,9 @@ class McpClient:
         self._name, self._server = name, server
         in_file = name.removeprefix("mcp.")
         self._metrics = McpMetrics(in_file, server)
-        self._connection = McpConnection(in_file, server, callbacks, self._metrics)
+        self._open_calls = OpenCalls()
+        elicit = self._open_calls.elicit if server.elicitation == "ask" else None
+        self._connection = McpConnection(in_file, server, callbacks, self._metrics, elicit)
         self.start, self.close = self._connection.start, self._connection.close
 
     async def tools(self, enough: int) -> tuple[list[wire.Tool], dict[str, str]]:
@@ -341,16 +358,97 @@ class McpClient:
             raise
 
     async def call(
-        self, tool: str, arguments: dict[str, Any], progress: ProgressFnT | None, *, repeatable: bool
+        self,
+        tool: str,
+        arguments: dict[str, Any],
+        context: ToolContext,
+        progress: ProgressFnT | None,
+        *,
+        repeatable: bool,
     ) -> Any:
-        """Call a tool. A repeatable call is retried if the connection is lost during it."""
+        """Call a tool. A repeatable call is retried if the connection is lost during it.
+
+        If the server asks a person, the run pauses, and the next attempt continues with the answers.
+        """
         _check_text(arguments)
-        # Not `client.call_tool`: it validates results against the server's schema, whose patterns may never finish.
+        questions = ServerQuestions(self._name, context)
+        await questions.wait()
         about = {"method": "tools/call", "tool": tool}
-        result = await self._request(
-            lambda client: _call(client, tool, arguments, progress), about=about, repeatable=repeatable
-        )
-        return await tool_output(result)
+        while True:
+            async with self._turn(questions):
+                result = await self._request(
+                    lambda client: self._call(client, tool, arguments, progress, questions),
+                    about=about,
+                    repeatable=repeatable,
+                )
+            if await questions.settle(result):
+                assert isinstance(result, wire.CallToolResult)
+                return await tool_output(result)
+
+    @asynccontextmanager
+    async def _turn(self, questions: ServerQuestions) -> AsyncIterator[None]:
+        """Wait for the turn of a call during which an older server may ask."""
+        if self._server.elicitation == "decline" or self._connection.is_modern:
+            yield
+            return
+        async with self._open_calls.turn(questions):
+            yield
+
+    async def _call(
+        self,
+        client: Client,
+        tool: str,
+        arguments: dict[str, Any],
+        progress: ProgressFnT | None,
+        questions: ServerQuestions,
+    ) -> wire.CallToolResult | wire.InputRequiredResult | None:
+        """Call a tool; return None if a person must answer first, and the call must be made anew then."""
+        asks = self._server.elicitation == "ask"
+        questions.begin()
+        state, responses = questions.state, questions.responses
+        while True:
+            params = wire.CallToolRequestParams(
+                name=tool, arguments=arguments, request_state=state, input_responses=responses
+            )
+            sending = client.session.send_request(
+                wire.CallToolRequest(params=params), _CALL_RESULT, progress_callback=progress
+            )
+            try:
+                result = await (sending if self._connection.is_modern or not asks else self._open(sending, questions))
+            except MCPError as error:
+                if asks and questions.require(error):
+                    return None
+                if not asks or not questions.restart(error):
+                    raise
+                state = responses = None
+                continue
+            if not isinstance(result, wire.InputRequiredResult):
+                return result
+            if result.input_requests:
+                if not asks:
+                    raise InputRequested
+                return result
+            state, responses = result.request_state, None  # not finished: poll again
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def _open(self, sending: Coroutine[Any, Any, T], questions: ServerQuestions) -> T | None:
+        """Keep a call open until the server answers; give it up if the server asks what has no answer yet.
+
+        If the server does not end it, the connection is dropped, so that no later question comes from it.
+        """
+        call, asked = asyncio.ensure_future(sending), asyncio.ensure_future(questions.asks.wait())
+        try:
+            await asyncio.wait({call, asked}, return_when=asyncio.FIRST_COMPLETED)
+            if not questions.asks.is_set():
+                return await call
+            await asyncio.wait({call}, timeout=_CLOSE_SECONDS)
+            return None
+        finally:
+            asked.cancel()
+            if not call.done():
+                self._connection.drop("a call was given up before the server answered it")
+            call.cancel()
+            call.add_done_callback(_retrieve)
 
     async def resource(self, uri: str) -> str:
         """Read a resource and return its text."""
@@ -400,7 +498,10 @@ class McpClient:
             except ValidationError:
                 raise RequestFailed(f"{self._name} sent a response that is not valid MCP") from None
             except (InputRequested, RuntimeError):  # the SDK raises the latter
-                raise ToolError(f"{self._name} requests input from the client, which is not supported") from None
+                raise ToolError(
+                    f"{self._name} requests input from the client, which is not supported; to have its questions "
+                    "answered by a person, set `elicitation: ask` at the server"
+                ) from None
         raise AssertionError("the second attempt either returns or raises")
 
     def _unavailable(self, error: NotConnected) -> str:
@@ -409,20 +510,10 @@ class McpClient:
         return f"{self._name} is not connected: {error}; try again later, or continue without it"
 
 
-async def _call(
-    client: Client, tool: str, arguments: dict[str, Any], progress: ProgressFnT | None
-) -> wire.CallToolResult:
-    state = None
-    while True:
-        params = wire.CallToolRequestParams(name=tool, arguments=arguments, request_state=state)
-        request = wire.CallToolRequest(params=params)
-        result = await client.session.send_request(request, _CALL_RESULT, progress_callback=progress)
-        if isinstance(result, wire.CallToolResult):
-            return result
-        if result.input_requests:
-            raise InputRequested
-        state = result.request_state  # not finished: poll again
-        await asyncio.sleep(_POLL_SECONDS)
+def _retrieve(task: asyncio.Future[Any]) -> None:
+    """Retrieve the error of a task, so that asyncio does not log it."""
+    if not task.cancelled():
+        task.exception()
 
 
 async def _list_tools(client: Client, enough: int) -> list[wire.Tool]:

@@ -184,7 +184,7 @@ class McpSource:
     def _call(self, tool: str, idempotent: bool) -> RemoteCall:
         async def call(arguments: dict[str, Any], context: ToolContext) -> Any:
             client = self._connected()
-            return await client.call(tool, arguments, _progress(context), repeatable=idempotent)
+            return await client.call(tool, arguments, context, _progress(context), repeatable=idempotent)
 
         return call
 

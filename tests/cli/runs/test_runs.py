@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from framework.cli.records import open_project_store
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.state import Rating
 from tests.support.commands import agentsd, agentsd_in_process, read_until, terminal
+from tests.support.paths import SUPPORT
 from tests.support.projects import agent, write
 from tests.support.stored_runs import (
     STORE,
@@ -119,6 +121,31 @@ def test_at_a_terminal_decide_asks_for_each_decision(tmp_path: Path) -> None:
         os.write(master, b"a\n")
         read_until(master, "hello")
         assert process.wait(30) == 0
+
+
+def test_the_form_of_a_server_is_filled_in_by_options_and_at_a_terminal(tmp_path: Path) -> None:
+    command = json.dumps([sys.executable, str(SUPPORT / "mcp_booking.py"), str(tmp_path / "log"), "older"])
+    server = f"version: 1\nmcp_servers: {{air: {{command: {command}, elicitation: ask}}}}\n"
+    clerk = agent("clerk", model="offline")
+    write(
+        tmp_path, {"plugins/air.yaml": server, "agents.d/clerk.yaml": clerk, "agentsd.yaml": f"store: {{url: {STORE}}}"}
+    )
+    asked = agentsd_in_process("run", "book the flight 'LX1'", cwd=tmp_path)
+    assert asked.returncode == 3
+    assert "agentsd runs decide" in asked.stderr
+    assert "--value 'seat=…'" in asked.stderr
+    refused = agentsd_in_process("runs", "decide", "last", "--value", "seet=window", cwd=tmp_path)
+    assert "the form has no field 'seet'; did you mean seat?" in refused.stderr
+    paused = agentsd_in_process("runs", "decide", "last", "--value", "seat=window", "--value", "bags=2", cwd=tmp_path)
+    assert paused.returncode == 3
+    assert "meal on LX1?" in paused.stderr
+    with terminal("runs", "decide", "last", cwd=tmp_path) as (process, master):
+        assert "vegan (yes or no; required)" in read_until(master, "[r]eject")
+        os.write(master, b"f\nperhaps\n")
+        assert "vegan: expected yes or no, got 'perhaps'" in read_until(master, "'perhaps'")
+        os.write(master, b"no\n")
+        assert process.wait(30) == 0
+    assert (tmp_path / "log").read_text("utf-8") == 'LX1 [{"bags": 2, "seat": "window"}, {"vegan": false}]\n'
 
 
 WRONG_DECISIONS = {
