@@ -411,7 +411,7 @@ EXIT_CODES: Mapping[int, str] = {
     EXIT_CONFIG: "invalid files or settings",
     EXIT_CANCELLED: "cancelled with Ctrl-C or `agentsd runs cancel`",
 }
-"""Exit codes of all commands and their meaning. docs/records.md contains the same table."""
+"""Exit codes of all commands and their meaning. docs/reference/outcomes.md contains the same table."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,8 @@ HELPS = dict(helps(group, "agentsd"))
 
 
 def test_the_documented_table_equals_the_codes() -> None:
-    page = (ROOT / "docs/records.md").read_text("utf-8")
-    rows = re.findall(r"^\| (\d+) \| (.+) \|$", page, re.MULTILINE)
+    page = (ROOT / "docs/reference/outcomes.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(\d+)` \| ([^|]+) \|$", page, re.MULTILINE)
     assert {int(code): meaning for code, meaning in rows} == EXIT_CODES
 
 
