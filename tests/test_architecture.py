@@ -50,6 +50,7 @@ HEAVY |= {"framework.tools.mcp.client"}  # with the MCP SDK, an extra
 HEAVY |= {"framework.store.store", "framework.store.memory"}  # with SQLAlchemy, once a store is opened
 HEAVY |= {"sqlalchemy.dialects.postgresql"}  # for a store in PostgreSQL
 HEAVY |= {"framework.engine.work.procrastinate"}  # with Procrastinate, an extra
+HEAVY |= {"framework.server.a2a.tasks"}  # with the A2A SDK, an extra
 HEAVY |= {"framework.server.acp"}  # with the ACP SDK, an extra
 HEAVY |= {"framework.server.process"}  # with FastAPI and uvicorn, an extra
 HEAVY |= {"framework.server.agui.run"}  # with the types of AG-UI, 0.1 s

@@ -9,6 +9,7 @@ In reading order; each module imports only from those below it:
     operations_api    `/health`, `/ready`, `/metrics`, and what a server tells of itself: identity, processes, events.
     agui              `/agui`: runs of agents for user interfaces that speak AG-UI.
     acp               `agentsd acp`: agents in editors that speak the Agent Client Protocol.
+    a2a               `/a2a`: runs as tasks of other agents, by the protocol A2A.
     mcp               `/mcp` and `agentsd mcp`: agents as tools of other programs.
     conversation_api  `/conversations`: lists, shows and deletes conversations.
     usage_api         `/usage`: runs, tokens, cost, latency and errors over time, by agent, model and more.

@@ -12,9 +12,10 @@ from secrets import token_hex
 from typing import Any
 from weakref import WeakValueDictionary
 
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from framework.server.errors import error_body
 from framework.server.identity import is_current
@@ -338,3 +339,54 @@ async def until_client_leaves(receive: Receive) -> None:
     """Wait until the client of a request closes the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+class AppResponse(Response):
+    """Lets the app of a library answer a request whose body was read and checked before."""
+
+    def __init__(self, app: ASGIApp, streams: OpenStreams, body: bytes, admitted: ExitStack) -> None:
+        """Create the response.
+
+        Args:
+            app: the app.
+            streams: the open streams. When they are closed, the client counts as gone.
+            body: the body of the request.
+            admitted: closed when the response has been sent.
+        """
+        super().__init__()
+        self._app, self._streams, self._admitted = app, streams, admitted
+        self._body: bytes | None = body
+        """What the app has not received yet."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response, with the headers of all responses. A client that does not read it counts as gone."""
+        # One task waits for the end of the connection, so that whether it has ended is known without waiting.
+        leaving, gone, is_deaf = asyncio.ensure_future(until_client_leaves(receive)), asyncio.Event(), False
+        leaving.add_done_callback(lambda _: gone.set())
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal is_deaf
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(raw=message["headers"])
+                headers["cache-control"], headers["x-content-type-options"] = "no-store", "nosniff"
+                await send(message)
+            elif not is_deaf:
+                try:
+                    more = message.get("more_body", False)
+                    await send_pieces(send, message.get("body", b""), self._streams, more=more)
+                except TimeoutError:
+                    is_deaf = True
+                    gone.set()
+
+        async def receive_again() -> Message:
+            if self._body is not None:
+                body, self._body = self._body, None
+                return {"type": "http.request", "body": body, "more_body": False}
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        with self._admitted, self._streams.add(gone.set):
+            try:
+                await self._app(scope, receive_again, send_with_headers)
+            finally:
+                leaving.cancel()

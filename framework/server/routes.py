@@ -8,6 +8,7 @@ from starlette.requests import HTTPConnection
 from framework.config.overlay import settings_source
 from framework.config.settings import unset_key_problems
 from framework.engine.runtime.runtime import Runtime
+from framework.server.a2a.endpoint import add_a2a_routes
 from framework.server.agents_api import add_agent_routes
 from framework.server.agui.endpoint import add_agui_routes
 from framework.server.approvals_api import add_approval_routes
@@ -33,7 +34,7 @@ _PREFIX = "/agent"
 
 
 def router(runtime: Runtime, *, guarded: bool = True, identify: Identify | None = None) -> APIRouter:
-    """Return the routes below `/agent`, `/v1`, `/agui` and `/mcp`, for `app.include_router`.
+    """Return the routes below `/agent`, `/v1`, `/agui`, `/mcp` and `/a2a`, for `app.include_router`.
 
     Args:
         runtime: the runtime to serve. It must stay open as long as the app runs.
@@ -90,6 +91,7 @@ def build_routes(
     protocols = routes_of("protocols", CHAT_BODY_BYTES, "")
     add_agui_routes(protocols, service)
     add_mcp_routes(protocols, service)
+    add_a2a_routes(protocols, service)
     add_openapi_route(config, [*runs.routes, *config.routes, *files.routes, *protocols.routes])
     router = APIRouter()
     for part in (runs, config, files, protocols, v1_routes(service, identify)):

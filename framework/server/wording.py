@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from framework.tools.form import form_lines, visit_lines
+from framework.types import events
 from framework.types.errors import LimitExceeded
 from framework.types.plan import Plan
 from framework.types.state import Confirmation, RunResult
@@ -15,6 +16,8 @@ from framework.types.text import one_line, preview_lines, shorten, value_lines, 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection  # of the extra `serve`; `agentsd acp` works without it
 
+_PROGRESS_CHARS = 200
+"""Length limit of a line about an event."""
 _VALUE_CHARS = 2000
 """Characters of an argument that a question shows."""
 _CONSOLE = "/#"
@@ -111,3 +114,25 @@ def _cut(lines: Iterable[str]) -> Iterator[str]:
             return
         yield shorten(line, left)
         left -= len(line)
+
+
+def progress_text(event: events.Event) -> str | None:
+    """Return an event as one line that clients show during a call; None for events that are not shown."""
+    match event:
+        case events.Routed(agent=agent):
+            text = agent
+        case events.ToolStarted(tool=tool, progress=None):
+            text = f"{tool} …"
+        case events.ToolStarted(tool=tool, progress=float(progress), message=message):
+            text = f"{tool} {progress:.0%} {message or ''}"
+        case events.ToolFinished(tool=tool, status=status):
+            text = f"{tool}: {status}"
+        case events.PlanProposed(revision=revision, steps=steps):
+            text = f"plan {revision}: {'; '.join(step.description for step in steps)}"
+        case events.PlanStepChanged(id=step, status=status, description=description):
+            text = f"step {step} {status}: {description}"
+        case events.Warned(message=message):
+            text = f"warning: {message}"
+        case _:
+            return None
+    return visible(one_line(text, _PROGRESS_CHARS))

@@ -42,14 +42,12 @@ from framework.engine.runtime.request import RunOptions
 from framework.server.errors import client_message
 from framework.server.identity import Identity
 from framework.server.run_service import OwnedRun, RunService
-from framework.server.wording import confirmation_text, confirmations_text, reason_text, where_to_decide
+from framework.server.wording import confirmation_text, confirmations_text, progress_text, reason_text, where_to_decide
 from framework.telemetry.redact import safe_traceback
-from framework.types import events
 from framework.types.errors import AgentNotFound, AgentsdError, RunNotFound, RunSuspended
 from framework.types.events import StreamEnd
 from framework.types.report import incomplete_text
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond, RunResult
-from framework.types.text import one_line, visible
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +135,6 @@ def _like(value: object, entered: Any) -> Any:
     return int(entered) if isinstance(value, int) and isinstance(entered, float) and entered.is_integer() else entered
 
 
-_PROGRESS_CHARS = 200
 _META = "agentsd/"
 """Prefix of our keys in the metadata of results."""
 
@@ -178,28 +175,6 @@ def result_meta(result: RunResult) -> dict[str, Any]:
 def error_result(message: str) -> CallToolResult:
     """Return the result of a call that could not start a run."""
     return CallToolResult(content=[TextContent(type="text", text=message)], is_error=True)
-
-
-def progress_text(event: events.Event) -> str | None:
-    """Return an event as one line that clients show during a call; None for events that are not shown."""
-    match event:
-        case events.Routed(agent=agent):
-            text = agent
-        case events.ToolStarted(tool=tool, progress=None):
-            text = f"{tool} …"
-        case events.ToolStarted(tool=tool, progress=float(progress), message=message):
-            text = f"{tool} {progress:.0%} {message or ''}"
-        case events.ToolFinished(tool=tool, status=status):
-            text = f"{tool}: {status}"
-        case events.PlanProposed(revision=revision, steps=steps):
-            text = f"plan {revision}: {'; '.join(step.description for step in steps)}"
-        case events.PlanStepChanged(id=step, status=status, description=description):
-            text = f"step {step} {status}: {description}"
-        case events.Warned(message=message):
-            text = f"warning: {message}"
-        case _:
-            return None
-    return visible(one_line(text, _PROGRESS_CHARS))
 
 
 _PROGRESS_SECONDS = 10.0
