@@ -129,6 +129,11 @@ def _show_tools(agent: Agent, data: dict[str, Any]) -> None:
     click.secho(f"\noffered to the model: {len(sent)} tools, about {data['tools_tokens']} tokens", bold=True)
     for one in sent:
         _show_tool(one, width)
+    functions = [one for one in found if one.offered and one.in_scripts and not one.deferred]
+    if functions:
+        click.secho("\noffered as functions of scripts", bold=True)
+    for one in functions:
+        _show_tool(one, width)
     if names := data["not_contacted"]:
         servers = f"{counted(len(names), 'server')} not contacted: {', '.join(names)}"
         hint = f"{servers}; use --connect to include their tools"

@@ -53,6 +53,8 @@ _LEXICON = {
 _THRESHOLD, _IN_NAME = 2.0, 3.0
 _TOOL_SEARCH = "tool_search"
 """The tool that finds further ones: it is called with each clause that no other tool fits, once."""
+_RUN_SCRIPT, _SCRIPT = "run_script", "script:"
+"""The tool that runs scripts: it is called with what follows this word in the request."""
 _EFFECTS = frozenset({"write", "delete", "send"})
 _ACTIONS = _EFFECTS | {"search", "read", "calculate", "list", "analyze", "echo", "fetch"}
 _OPERATIONS = ("mean", "median", "sum", "min", "max", "count")
@@ -465,6 +467,10 @@ class _Turn:
         new = (text for text in unknown if text not in self.searched and not _GREETING.fullmatch(text))
         return next(new, "")
 
+    def script(self, tools: Sequence[ToolDefinition]) -> str:
+        """Return the script in the request, if one can be run."""
+        return self.text.partition(_SCRIPT)[2].strip() if any(one.name == _RUN_SCRIPT for one in tools) else ""
+
     def clauses(self, tools: Sequence[ToolDefinition]) -> Iterator[tuple[_Clause, list[_Filled], int]]:
         """Yield each clause with the calls of the tool that matches it and the number of calls before them."""
         position = 0
@@ -488,6 +494,8 @@ class OfflineModel:
         calls: tuple[ToolCall, ...] = ()
         if request.output is not None:
             text = _typed(request.output, turn, request.messages, tools)
+        elif (code := turn.script(offered)) and not turn.answered:
+            text, calls = "", (ToolCall(id="call_script", tool=_RUN_SCRIPT, arguments={"code": code}),)
         elif len(offered) > len(tools) and (words := turn.words_to_search(tools)):
             text, calls = "", (ToolCall(id="call_search", tool=_TOOL_SEARCH, arguments={"words": words}),)
         else:
@@ -495,7 +503,7 @@ class OfflineModel:
             open_calls = (calls[max(0, done - before) :] for _, calls, before in turn.clauses(tools))
             numbered = enumerate(next(filter(None, open_calls), []), start=done + 1)
             calls = tuple(ToolCall(id=f"call_{at}", tool=tool, arguments=values) for at, (tool, values) in numbered)
-            text = "" if calls else _answer(turn, tools)
+            text = "" if calls else _answer(turn, () if code else tools)
         if request.stream:
             for piece in re.findall(r"[^\s\u4e00-\u9fff]+\s*|[\u4e00-\u9fff]{1,2}\s*|\s+", text):
                 yield Delta(text=piece)

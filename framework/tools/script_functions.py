@@ -154,7 +154,7 @@ def _docstring(
     if any(about.values()):
         yield "\n    Args:"
         yield from (f"        {name}: {_in_docstring('; '.join(parts), 12)}" for name, parts in about.items() if parts)
-    yield "    "
+        yield "    "
 
 
 def _about(schema: Any, root: Mapping[str, Any]) -> Iterator[str]:

@@ -59,6 +59,7 @@ from framework.tools.locations import canonical_arguments, require_canonical
 from framework.tools.plugins.modules import place_of_error
 from framework.tools.schema.arguments import ArgumentsError
 from framework.tools.schema.json_schema import RepairedArguments, repair_arguments
+from framework.tools.script_functions import is_function
 from framework.tools.tool import HostedOutput, Tool, idempotency_key
 from framework.tools.toolset import PlacedRule, Toolset
 from framework.types.errors import Paused, ToolError
@@ -335,11 +336,13 @@ class ToolExplanation:
     """Verdicts on calls that meet a condition."""
     deferred: bool = False
     """Whether the first request does not contain the tool: a run adds it when it needs it."""
+    in_scripts: bool = False
+    """Whether scripts of the model call the tool: the system prompt describes it as a function."""
 
     @property
     def is_sent(self) -> bool:
         """Whether every request contains the tool."""
-        return self.offered and not self.deferred
+        return self.offered and not self.deferred and not self.in_scripts
 
     @property
     def tokens(self) -> int:
@@ -357,7 +360,8 @@ def explain_tool(agent: Agent, tool: Tool) -> ToolExplanation:
     deferred = agent.toolset.is_deferred(tool.name)
     offered = deferred or tool.name in agent.toolset.offered
     conditions = tuple(_conditions(agent, tool)) if offered else ()
-    return ToolExplanation(tool, offered, agent_verdict(agent, tool, {}), conditions, deferred)
+    in_scripts = agent.toolset.in_code_mode and is_function(tool)
+    return ToolExplanation(tool, offered, agent_verdict(agent, tool, {}), conditions, deferred, in_scripts)
 
 
 def explain_call(
@@ -433,7 +437,7 @@ RETRYABLE = "retryable"
 """Key in a result's metadata: the tool broke or timed out, so a retry may help."""
 _REJECTED = "The user rejected this call"
 """Error of a call that a person rejects."""
-_ESCAPED_MARKS = str.maketrans("/~?#", "____")
+_ESCAPED_MARKS = str.maketrans("/~?@", "____")
 """Separators in confirmation ids and in ids of a script's calls, which must not occur in a call's own id."""
 
 

@@ -1,6 +1,6 @@
 """Runs a script of the model (`executor: code`): each call that it makes is a call of the run, through the one gate.
 
-The calls of the script `c1` have the ids `c1#1`, `c1#2` and so on. If one of them waits for a person, the state of the
+The calls of the script `c1` have the ids `c1@1`, `c1@2` and so on. If one of them waits for a person, the state of the
 interpreter becomes part of the run's state, and any process continues from there. After a crash, or with another
 version of the interpreter, the script runs again from its beginning: its finished calls are answered from their
 records. A script that then asks for another call than before ends with an error, and the call is not made.
@@ -154,7 +154,7 @@ class _Script:
             arguments = await asyncio.to_thread(_json_arguments, function, asked)
         except ValueError as error:
             return (), await interpreter.fail("TypeError", str(error))
-        call = ToolCall(id=f"{self.id}#{number}", tool=function.tool, arguments=arguments)
+        call = ToolCall(id=f"{self.id}@{number}", tool=function.tool, arguments=arguments)
         self._require_same(number, call)
         if pending := await self.run.call_tool(call):
             return pending, Finished(None)
@@ -211,7 +211,7 @@ class _Script:
 
     def _made_calls(self) -> Iterator[str]:
         """Yield a line about each call that has a result."""
-        made = [record for id_, record in self.run.state.calls.items() if id_.startswith(f"{self.id}#")]
+        made = [record for id_, record in self.run.state.calls.items() if id_.startswith(f"{self.id}@")]
         ended = [record for record in made if record.result is not None]
         if len(ended) > _SHOWN_CALLS:
             yield f"- {len(ended) - _SHOWN_CALLS} earlier ones"

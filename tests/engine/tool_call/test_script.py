@@ -76,7 +76,7 @@ def test_a_script_calls_tools_and_its_output_is_the_observation(tmp_path: Path) 
     result, model = run(project(tmp_path), books, script(code), "done")
     assert books.made == ["balance 1", "balance 2", "pay 7 42.5 EUR"]
     assert result.messages[2].content == 'total 42.5\nvalue: {"paid": 42.5, "invoice": "7"}'
-    assert [(call.id.partition("#")[2], call.tool) for call in result.tool_calls] == [
+    assert [(call.id.partition("@")[2], call.tool) for call in result.tool_calls] == [
         ("", "run_script"),
         ("1", "books.balance"),
         ("2", "books.balance"),
