@@ -64,7 +64,7 @@ _STATES: Mapping[Status, types.TaskState] = {
 }
 _PAUSED = (types.TaskState.TASK_STATE_AUTH_REQUIRED, types.TaskState.TASK_STATE_INPUT_REQUIRED)
 _HOW = (
-    "the task waits for an approval, which a message in words does not give: decide it at {where}, or send a data part "
+    "the task waits for what words do not give, an approval or a form: decide it at {where}, or send a data part "
     '{{"decisions": {{ID: {{"type": "approve"}}}}}} with a key that has the role \'decide\''
 )
 
