@@ -117,7 +117,7 @@ def functions() -> Iterator[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef]]
 
 
 TIME_OF_DAY = {
-    "framework.cli.records": "shows how long ago something was",
+    "framework.cli.location": "shows how long ago something was",
     "framework.config.snapshot": "compares with the times of files on this machine",
     "framework.config.generations.catalog": "times of spans",
     "framework.config.generations.history": "shows when files were edited and rolled back",

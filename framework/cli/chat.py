@@ -16,12 +16,10 @@ from typing import Any, TextIO
 
 import click
 
-from framework.cli.chat_commands import ChatCommands, is_command
-from framework.cli.chat_state import ChatState, LineReader, MessageReader, attached
+from framework.cli.chat_commands import ChatCommands, ChatState, LineReader, MessageReader, attached, is_command
 from framework.cli.confirm import ask_for_decisions
-from framework.cli.conversations.show import conversation_lines
 from framework.cli.exporting import exporting
-from framework.cli.location import Location, locate, show_problem, store_url
+from framework.cli.location import Location, locate, new_conversation, runs_of, show_problem, store_url
 from framework.cli.options import (
     INPUT_OPTION,
     LIMIT_OPTION,
@@ -33,10 +31,10 @@ from framework.cli.options import (
     tenant_option,
     user_option,
 )
-from framework.cli.records import new_conversation, runs_of
 from framework.cli.session import StartupProblems, answer, data_of, print_result, shown_from_now, view_of_run
 from framework.cli.show import View, requested_waterfall
 from framework.cli.terminal import draws, is_terminal, prints_on_stderr, raw_stderr, say, wrapped_line
+from framework.cli.transcripts import conversation_lines
 from framework.config.snapshot import AGENTS
 from framework.engine.context.events import RunStream
 from framework.engine.routing.rules import NO_AGENTS
@@ -253,7 +251,7 @@ def _reader(chat: ChatState, location: Location) -> MessageReader:
     if not (is_terminal() and draws()):
         return LineReader()
     prompt = import_module("framework.cli.chat_prompt").ChatPrompt
-    completer = import_module("framework.cli.completer").ChatCompleter(chat)
+    completer = import_module("framework.cli.chat_prompt").ChatCompleter(chat)
     reader: MessageReader = prompt(raw_stderr(), location.folder / HISTORY, completer)
     return reader
 

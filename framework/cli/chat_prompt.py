@@ -1,4 +1,4 @@
-"""Input of a chat on a terminal: line editing, history and pastes, below the output of a run in progress."""
+"""Input of a chat on a terminal: line editing, history, pastes and completions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from itertools import groupby
 from operator import itemgetter
@@ -15,15 +15,16 @@ from typing import TextIO
 
 import click
 from prompt_toolkit import PromptSession
-from prompt_toolkit.completion import Completer
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.data_structures import Size
+from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import ANSI, StyleAndTextTuples, to_formatted_text
 from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output.vt100 import Vt100_Output
 
-from framework.cli.chat_state import PROMPT
+from framework.cli.chat_commands import AUTO, COMMANDS_HELP, DEFAULT, PROMPT, ChatState
 from framework.cli.live_area import LiveArea, prints_above, rows_of, terminal_size, widths_of_lines
 from framework.cli.terminal import escape_controls
 from framework.types.text import fix_surrogates
@@ -317,3 +318,41 @@ def _fragments(text: str) -> StyleAndTextTuples:
     """Parse styles into one fragment per style: drawing one per character takes three times as long."""
     parsed = groupby(to_formatted_text(ANSI(text)), key=itemgetter(0))
     return [(style, "".join(fragment[1] for fragment in group)) for style, group in parsed]
+
+
+MIN_PATH_CHARS = 1
+
+
+class ChatCompleter(Completer):
+    """Completes the word before the cursor."""
+
+    def __init__(self, chat: ChatState) -> None:
+        self._chat, self._paths = chat, PathCompleter(expanduser=True)
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+        """Yield what the word before the cursor may become."""
+        text = document.text_before_cursor
+        word = text.rpartition(" ")[2].rpartition("\n")[2]
+        command, space, _ = text.partition(" ")
+        if text.startswith("/") and not space and "/" not in text[1:]:
+            for usage, help_text in COMMANDS_HELP.items():
+                name = usage.split()[0]
+                if name.startswith(text):
+                    yield Completion(name, -len(text), display_meta=help_text)
+        elif (names := self._names(command)) is not None:
+            yield from (Completion(name, -len(word)) for name in names if name.startswith(word))
+        elif len(word) >= MIN_PATH_CHARS:
+            yield from self._paths.get_completions(Document(word), complete_event)
+
+    def _names(self, command: str) -> Sequence[str] | None:
+        """Return the possible arguments of a command; None if it accepts others."""
+        agents = self._chat.runtime.catalog.current.agents
+        match command:
+            case "/agent":
+                return [*sorted(agents), AUTO]
+            case "/model":
+                return [*sorted({agent.spec.model for agent in agents.values() if agent.spec.model}), DEFAULT]
+            case "/inputs":
+                selected = agents.get(self._chat.agent or "")
+                return [f"{name}=" for name in (selected.spec.inputs if selected else ())]
+        return None

@@ -1,6 +1,7 @@
-"""`agentsd completion`, and the completions themselves, by click: of commands that are made from the index.
+"""`agentsd completion`, the completions of a shell, and the index of all commands that both read.
 
-Importing a command to complete its words would take up to a second, because it imports the engine.
+The index has the help and options of each command, so that nobody imports a command's module for them.
+`python -m tests.support.command_index` writes it from the commands, and a test compares the two.
 """
 
 from __future__ import annotations
@@ -10,16 +11,51 @@ import os
 import re
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from framework.cli.command_index import COMPLETION_VARIABLE, CommandEntry, read_index
+from framework.cli.entry import COMPLETION_VARIABLE
+
+INDEX_FILE = Path(__file__).with_name("command_index.json")
+
+
+class CommandEntry(TypedDict):
+    """A command or a group of commands."""
+
+    summary: str
+    """One line for lists of commands."""
+    help: str
+    """The whole help text."""
+    usage: Sequence[str]
+    """Words of the usage line, such as `[OPTIONS]` and `RUN`."""
+    options: Sequence[tuple[str, str]]
+    """Flags with the name of their value, such as `-a, --agent AGENT`, and their help."""
+    commands: Mapping[str, CommandEntry]
+    """Commands of a group, in the order of its help."""
+
+
+def read_index() -> CommandEntry:
+    """Return the entry of `agentsd` itself, with all commands below it."""
+    entry: CommandEntry = json.loads(INDEX_FILE.read_text("utf-8"))
+    return entry
+
+
+def find_entry(entry: CommandEntry, words: Sequence[str]) -> tuple[Sequence[str], CommandEntry]:
+    """Return the command that the first words name below an entry: its path and its entry."""
+    path: list[str] = []
+    for word in words:
+        if word not in entry["commands"]:
+            break
+        entry = entry["commands"][word]
+        path.append(word)
+    return path, entry
+
 
 Word = tuple[str, str]
 """A completion, and a few words about it."""

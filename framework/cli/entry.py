@@ -7,7 +7,8 @@ import os
 import sys
 from importlib import import_module
 
-from framework.cli.command_index import COMPLETION_VARIABLE
+COMPLETION_VARIABLE = "_AGENTSD_COMPLETE"
+"""Environment variable that asks for completions: `bash_complete`, `zsh_complete` or `fish_complete`."""
 
 
 def main() -> None:

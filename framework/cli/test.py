@@ -11,9 +11,9 @@ from functools import partial
 
 import click
 
+from framework.cli.init import EXAMPLE_CASES
 from framework.cli.location import Location, lenient_settings, locate, show_problem
 from framework.cli.options import project_path
-from framework.cli.project_files import EXAMPLE_CASES
 from framework.cli.terminal import prints_on_stderr, say
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings

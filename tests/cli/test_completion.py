@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from click.shell_completion import ShellComplete
 
-from framework.cli.command_index import read_index
-from framework.cli.completion import command_of
+from framework.cli.completion import command_of, read_index
 from tests.support.commands import ENVIRONMENT, agentsd, agentsd_in_process
 from tests.support.projects import agent, write
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import File, RequestError
-from framework.cli.chat_state import attached
+from framework.cli.chat_commands import attached
 from tests.support.cases import cases
 from tests.support.commands import ENVIRONMENT, agentsd, agentsd_in_process
 from tests.support.forks import Fork

@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 import pytest
 
-from framework.cli.command_index import INDEX_FILE, find_entry, read_index
-from framework.cli.lazy import IndexedHelp
+from framework.cli.completion import INDEX_FILE, find_entry, read_index
+from framework.cli.main import IndexedHelp
 from framework.cli.main import agentsd as root
 from tests.support.command_index import index_text
 from tests.support.commands import ENVIRONMENT, agentsd, agentsd_in_process
@@ -55,7 +55,7 @@ def test_help_imports_no_command(arguments: tuple[str, ...], tmp_path: Path) -> 
     assert done.returncode == 0
     assert done.stdout.startswith(f"Usage: agentsd {arguments[0]} ")
     modules = set(done.stderr.split())
-    assert "framework.cli.lazy" in modules
+    assert "framework.cli.main" in modules
     assert not {"framework.cli.run", "framework.engine", "framework.config", "yaml", "jinja2", "rich"} & modules
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.cli.project_files import STARTER_SETTINGS
+from framework.cli.init import STARTER_SETTINGS
 from tests.support.commands import ENVIRONMENT, agentsd, agentsd_in_process
 from tests.support.paths import ROOT
 from tests.support.projects import write

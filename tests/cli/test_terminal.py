@@ -275,9 +275,9 @@ def test_a_mistyped_command_gets_a_suggestion(tmp_path: Path) -> None:
     ("module", "spared"),
     [
         ("framework.cli.main", ("framework.config", "framework.engine", "sqlalchemy", "rich")),
-        ("framework.cli.runs.list", ("framework.engine", "framework.config.agents.compile", "jinja2", "instructor")),
+        ("framework.cli.runs", ("framework.engine", "framework.config.agents.compile", "jinja2", "instructor")),
         (
-            "framework.cli.conversations.list",
+            "framework.cli.conversations",
             ("framework.engine", "framework.config.agents.compile", "jinja2", "instructor"),
         ),
         ("framework.cli.agents", ("framework.engine.run", "sqlalchemy", "instructor", "rich")),

@@ -12,9 +12,8 @@ from subprocess import PIPE, STDOUT
 
 import pytest
 
-from framework.cli.command_index import find_entry, read_index
-from framework.cli.init import copy_starter
-from framework.cli.project_files import agent_files
+from framework.cli.completion import find_entry, read_index
+from framework.cli.init import agent_files, copy_starter
 from tests.support.commands import ENVIRONMENT, agentsd, agentsd_in_process
 from tests.support.forks import Fork
 from tests.support.media import pdf, png

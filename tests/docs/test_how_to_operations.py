@@ -28,7 +28,7 @@ import pytest
 import yaml
 from aiohttp import web
 
-from framework.cli.command_index import find_entry, read_index
+from framework.cli.completion import find_entry, read_index
 from framework.types.state import Confirmation
 from tests.support.api_keys import KEY, OTHER, key_entry
 from tests.support.commands import ENVIRONMENT

@@ -7,9 +7,8 @@ import json
 
 import click
 
-from framework.cli.command_index import INDEX_FILE, CommandEntry
-from framework.cli.lazy import LazyGroup
-from framework.cli.main import agentsd
+from framework.cli.completion import INDEX_FILE, CommandEntry
+from framework.cli.main import LazyGroup, agentsd
 
 
 def entry_of(command: click.Command, context: click.Context, summary: str = "") -> CommandEntry:

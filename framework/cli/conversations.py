@@ -1,4 +1,4 @@
-"""`agentsd conversations list`: lists the stored conversations."""
+"""`agentsd conversations`: lists stored conversations; the other commands are imported when called."""
 
 from __future__ import annotations
 
@@ -6,14 +6,42 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
-from framework.cli.location import locate
+from framework.cli.location import ago, locate, open_project_store, times_as_text
+from framework.cli.main import LazyGroup
 from framework.cli.options import PROJECT_OPTION, tenant_option, user_option
-from framework.cli.records import ago, open_project_store, times_as_text
 from framework.cli.show import show_table
 from framework.store.types import ConversationInfo, ConversationQuery
+
+if TYPE_CHECKING:
+    pass
+
+
+COMMANDS = {
+    "list": "List conversations, the one with the latest turn first.",
+    "show": "Show the messages of a conversation, and which generation answered.",
+    "fork": "Begin a conversation with the history of another.",
+    "export": "Write a conversation in a provider's format, or in our own.",
+    "import": "Read a conversation from a file.",
+    "delete": "Delete a conversation with its runs, events and traces.",
+}
+_MODULES = {
+    "list": "conversations:conversations_list",
+    "delete": "transcripts:conversations_delete",
+    "show": "transcripts:conversations_show",
+    "fork": "transcripts:conversations_fork",
+    "export": "transcripts:conversations_export",
+    "import": "transcripts:conversations_import",
+}
+
+
+@click.group("conversations", cls=LazyGroup, commands_of=COMMANDS, modules=_MODULES)
+def command() -> None:
+    """List, show, fork, export, import and delete conversations. `agentsd chat` continues one."""
+
 
 _COLUMNS = ("conversation", "turns", "agent", "last turn", "user", "waits with", "tenant")
 
@@ -27,7 +55,9 @@ _COLUMNS = ("conversation", "turns", "agent", "last turn", "user", "waits with",
 )
 @PROJECT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
-def command(agent: str | None, user: str | None, tenant: str | None, limit: int, project: str, as_json: bool) -> int:
+def conversations_list(
+    agent: str | None, user: str | None, tenant: str | None, limit: int, project: str, as_json: bool
+) -> int:
     """List the stored conversations, the one with the latest turn first."""
     query = ConversationQuery(agent=agent, user=user, tenant=tenant, limit=limit)
     found = asyncio.run(_conversations(project, query))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.cli.runs.decide import matching
+from framework.cli.run_control import matching
 from framework.cli.show import short_id
 from framework.config.yaml.document import read_document
 from framework.evals.suite import case_file, with_case

@@ -16,8 +16,7 @@ import pytest
 import yaml
 
 from framework import Runtime
-from framework.cli.location import locate
-from framework.cli.records import open_project_store
+from framework.cli.location import locate, open_project_store
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.state import Rating
 from tests.support.commands import agentsd, agentsd_in_process, read_until, terminal

@@ -1,0 +1,278 @@
+"""`agentsd runs decide`, `resume`, `cancel`, `tail` and `replay`: commands that execute or follow a run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from difflib import unified_diff
+from typing import Any
+
+import click
+
+from framework.cli.confirm import ask_for_decisions
+from framework.cli.location import LAST, arguments_of, find_run, find_whole_run, locate, open_project_store
+from framework.cli.options import PROJECT_OPTION
+from framework.cli.project import read_project
+from framework.cli.session import JsonLines, open_runtime, print_result, resume_run
+from framework.cli.show import Lines, short_id
+from framework.cli.terminal import is_terminal, prints_on_stderr
+from framework.replay.player import Difference, replay
+from framework.store.types import OPEN_STATUSES
+from framework.tools.form import form_fields
+from framework.types.errors import RequestError, outcome_for
+from framework.types.report import Status
+from framework.types.state import (
+    Approve,
+    Confirmation,
+    Decision,
+    Edit,
+    Reject,
+    Respond,
+    RunResult,
+    RunState,
+    subject_of,
+)
+from framework.types.text import did_you_mean, visible
+
+
+@click.command("decide")
+@click.argument("run")
+@click.option("-y", "--approve", multiple=True, metavar="ID", help="Approve it as shown.")
+@click.option("--approve-all", is_flag=True, help="Approve everything as shown.")
+@click.option("-r", "--reject", multiple=True, metavar="ID", help="Reject it.")
+@click.option("--reason", default="", metavar="TEXT", help="Reason of the rejection, which the model reads.")
+@click.option("-e", "--edit", multiple=True, metavar="ID=JSON", help="Approve it with these arguments instead.")
+@click.option("--respond", multiple=True, metavar="ID=TEXT", help="Do not execute it; use this text as its result.")
+@click.option("--answer", metavar="TEXT", help="Answer the only open question.")
+@click.option("--value", multiple=True, metavar="NAME=VALUE", help="Fill in a field of the only open form.")
+@click.option("--by", "user", metavar="USER", help="The user who decides; must be the owner of the run, if it has one.")
+@PROJECT_OPTION
+@click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
+def runs_decide(run: str, project: str, as_json: bool, user: str | None, **given: Any) -> int:
+    """Decide what RUN waits for (`agentsd runs show RUN` lists it), and resume it until it ends or waits again.
+
+    Undecided confirmations stay open. On a terminal, without any option, you are asked for each of them.
+    Exit codes are those of `agentsd run`.
+    """
+    with prints_on_stderr():
+        result = asyncio.run(
+            resume_run(locate(project), run, lambda asked: _decided(asked, given), user=user, quiet=as_json)
+        )
+    return print_result(result, as_json=as_json)
+
+
+async def _decided(pending: Iterable[Confirmation], given: dict[str, Any]) -> dict[str, Decision]:
+    """Return the decisions of the options; raises RequestError if there is none, or two for one confirmation."""
+    open_ones = {asked.id: asked for asked in pending}
+    to_approve = [one.id for one in open_ones.values() if one.traits.can_approve]
+    found: dict[str, Decision] = dict.fromkeys(to_approve, Approve()) if given["approve_all"] else {}
+    named: set[str] = set()
+    answers = (*_answered(open_ones.values(), given["answer"]), *_filled(open_ones.values(), given["value"]))
+    for key, decision in [*_named(given), *answers]:
+        key = matching(key, open_ones.values())
+        if key in named:
+            raise RequestError(f"{key} is decided twice on one command line")
+        named.add(key)
+        found[key] = decision
+    if given["reason"] and not given["reject"]:
+        raise RequestError("--reason belongs to --reject ID")
+    if not found and open_ones:
+        if not is_terminal():
+            form = ", or --value NAME=VALUE" if any(one.form is not None for one in open_ones.values()) else ""
+            listed = ", ".join(f"{short_id(asked.id)} ({asked.tool or asked.kind})" for asked in open_ones.values())
+            options = f"--approve ID, --approve-all or --reject ID{form}"
+            raise RequestError(f"nothing is decided: use {options}; open: {listed}")
+        found = await ask_for_decisions(open_ones.values())
+    return found
+
+
+def matching(given: str, pending: Iterable[Confirmation]) -> str:
+    """Return the id of the confirmation named by its id, its subject (a tool, `plan`) or a prefix of its id.
+
+    A name without a match is returned unchanged. A repeated question has the id of the first one, `~` and a suffix; the
+    id of the first one does not select it, because its content can differ.
+
+    Raises:
+        RequestError: several match. An id has no precedence over a tool's name, because models choose ids.
+    """
+    asked = {one.id: subject_of(one.kind, one.tool) for one in pending}
+    found = [key for key, subject in asked.items() if given in (key, subject)] or [
+        key for key in asked if given and key.startswith(given) and not key.startswith(f"{given}~")
+    ]
+    if len(found) > 1:
+        raise RequestError(f"{given!r} matches several open questions: {', '.join(found)}")
+    return found[0] if found else given
+
+
+def _named(given: dict[str, Any]) -> Iterable[tuple[str, Decision]]:
+    yield from ((key, Approve()) for key in given["approve"])
+    yield from ((key, Reject(reason=given["reason"])) for key in given["reject"])
+    yield from ((key, Edit(arguments=arguments_of(text))) for key, text in _pairs(given["edit"], "--edit ID='{…}'"))
+    yield from ((key, Respond(text=text)) for key, text in _pairs(given["respond"], "--respond ID=TEXT"))
+
+
+def _answered(pending: Iterable[Confirmation], answer: str | None) -> Iterable[tuple[str, Decision]]:
+    """Yield the answer to the only open question; raises RequestError unless there is exactly one."""
+    if answer is None:
+        return
+    asked = [one.id for one in pending if one.traits.is_question and one.form is None]
+    if len(asked) != 1:
+        listed = ", ".join(asked) or "none"
+        raise RequestError(f"--answer needs exactly one open question; open: {listed}; use --respond ID=TEXT")
+    yield asked[0], Respond(text=answer)
+
+
+def _filled(pending: Iterable[Confirmation], values: Sequence[str]) -> Iterable[tuple[str, Decision]]:
+    """Yield the values for the only open form; raises RequestError unless there is exactly one."""
+    if not values:
+        return
+    asked = [(one.id, one.form) for one in pending if one.form is not None]
+    if len(asked) != 1:
+        raise RequestError(f"--value needs exactly one open form; open: {', '.join(key for key, _ in asked) or 'none'}")
+    (key, form), filled = asked[0], {}
+    fields = {field.name: field for field in form_fields(form)}
+    for name, text in _pairs(values, "--value NAME=VALUE"):
+        if name not in fields:
+            raise RequestError(f"the form has no field {name!r}{did_you_mean(name, list(fields))}")
+        filled[name] = fields[name].read(text)
+    yield key, Respond(values=filled)
+
+
+def _pairs(values: Iterable[str], form: str) -> Iterable[tuple[str, str]]:
+    for value in values:
+        key, equals, text = value.partition("=")
+        if not equals:
+            raise click.UsageError(f"write {form}")
+        yield key, text
+
+
+@click.command("resume")
+@click.argument("run")
+@PROJECT_OPTION
+@click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
+def runs_resume(run: str, project: str, as_json: bool) -> int:
+    """Resume RUN, which was interrupted when its process ended; a paused run asks for its decisions.
+
+    Finished calls are not repeated. Exit codes are those of `agentsd run`.
+    """
+    with prints_on_stderr():
+        result = asyncio.run(resume_run(locate(project), run, _undecided, quiet=as_json))
+    return print_result(result, as_json=as_json)
+
+
+async def _undecided(pending: Sequence[Confirmation]) -> dict[str, Decision]:  # noqa: ARG001 - open confirmations are asked for again
+    return {}
+
+
+@click.command("cancel")
+@click.argument("run")
+@PROJECT_OPTION
+@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
+def runs_cancel(run: str, project: str, as_json: bool) -> int:
+    """Cancel RUN: queued, in progress in another process, paused, or interrupted.
+
+    Exit codes: 0 it is cancelled, or its process was asked to cancel it; 1 it had already ended.
+    """
+    before, after, happened = asyncio.run(_cancel(project, run))
+    had_ended = before.status not in OPEN_STATUSES or happened not in (*OPEN_STATUSES, "cancelled")
+    if as_json:
+        click.echo(json.dumps({"run_id": after.run_id, "status": after.status, "was": before.status}))
+    elif had_ended:
+        click.echo(f"{after.run_id} had already ended: {after.status}")
+    elif after.status == "cancelled":
+        click.echo(f"{after.run_id} is cancelled")
+    else:
+        click.echo(f"{after.run_id}: the process that runs it was asked to cancel it")
+    return 1 if had_ended else 0
+
+
+async def _cancel(project: str, run: str) -> tuple[RunState, RunState, Status]:
+    async with open_runtime(locate(project)) as runtime:
+        before = await find_run(runtime.store, run)
+        happened = await runtime.cancel(before.run_id)
+        return before, await runtime.store.load_run(before.run_id), happened
+
+
+@click.command("tail")
+@click.argument("run", default=LAST)
+@PROJECT_OPTION
+@click.option("--events", is_flag=True, help="Print each event as it happens, as one line of JSON.")
+def runs_tail(run: str, project: str, events: bool) -> int:
+    """Follow RUN (default: the newest) from its beginning, until it ends or waits for a decision.
+
+    The run may be queued, or in progress in any process that shares the store. Ctrl-C leaves; the run continues.
+    Exit codes are those of `agentsd run`.
+    """
+    with prints_on_stderr() as output:
+        result = asyncio.run(_follow(project, run, JsonLines(output) if events else Lines()))
+    return outcome_for(result.finish_reason).exit_code if events else print_result(result, as_json=False)
+
+
+async def _follow(project: str, run: str, view: JsonLines | Lines) -> RunResult:
+    async with open_runtime(locate(project)) as runtime:
+        state = await find_run(runtime.store, run)
+        click.secho(f"{state.run_id}  {state.status}", bold=True, err=True)
+        async for event in runtime.follow(state.run_id):
+            view.show(event)
+        view.close()
+        return await runtime.result(state.run_id)
+
+
+TITLES = {
+    "agent": "agent",
+    "offered": "tools offered to",
+    "prompt": "prompt of",
+    "asked": "question",
+    "call": "call",
+    "plan": "plan",
+    "record": "the record",
+    "status": "status",
+    "output": "output",
+}
+
+
+@click.command("replay")
+@click.argument("run")
+@PROJECT_OPTION
+@click.option("--json", "as_json", is_flag=True, help="Print the differences as JSON.")
+def runs_replay(run: str, project: str, as_json: bool) -> int:
+    """Replay RUN under the current files, and show what would be different.
+
+    Models and tools return their recorded responses: nothing is called, no network is used. Earlier decisions apply
+    again; new questions are approved. Exit codes: 0 no differences, 1 differences.
+    """
+    run_id, found = asyncio.run(_replay(project, run))
+    if as_json:
+        data = {"run_id": run_id, "differences": [asdict(one) for one in found]}
+        click.echo(json.dumps(data, ensure_ascii=False, indent=2))
+    elif not found:
+        click.echo(f"{run_id}: nothing differs")
+    else:
+        for one in found:
+            for line in difference_lines(one):
+                click.echo(line)
+    return 1 if found else 0
+
+
+async def _replay(project: str, run: str) -> tuple[str, Sequence[Difference]]:
+    location = locate(project)
+    read = await read_project(location)
+    async with open_project_store(location) as store:
+        stored = await find_whole_run(store, run)
+    return stored.state.run_id, await replay(read.root, stored, read.catalog.current)
+
+
+def difference_lines(one: Difference) -> Iterator[str]:
+    """Yield the lines that show a difference: its subject, the record and the replay."""
+    yield click.style(f"{TITLES[one.what]} {visible(one.subject)}".rstrip(), bold=True)
+    if one.what in ("prompt", "plan", "output"):
+        changed = unified_diff(one.before.splitlines(), one.after.splitlines(), lineterm="", n=1)
+        for line in list(changed)[2:]:
+            yield click.style(f"  {visible(line)}", fg={"-": "red", "+": "green"}.get(line[:1]), dim=line[:1] == "@")
+        return
+    if one.before:
+        yield click.style(f"  - {visible(one.before)}", fg="red")
+    if one.after:
+        yield click.style(f"  + {visible(one.after)}", fg="green")

@@ -1,0 +1,198 @@
+"""`agentsd runs`: lists and prunes stored runs; the other commands are imported when called."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, get_args
+
+import click
+
+from framework.cli.location import ago, lenient_settings, locate, open_project_store, status_of, times_as_text
+from framework.cli.main import LazyGroup
+from framework.cli.options import PROJECT_OPTION, tenant_option, user_option
+from framework.cli.show import counted, show_table
+from framework.store.types import Pruned, RunInfo, RunQuery
+from framework.types.frozen import parse_duration
+from framework.types.report import Status
+from framework.types.state import RatingValue
+
+COMMANDS = {
+    "list": "List stored runs: paused, interrupted and ended.",
+    "show": "Show the steps of a run, and what it waits for.",
+    "tail": "Follow a run that is queued or in progress, until it ends.",
+    "decide": "Decide what a run waits for, and resume it.",
+    "resume": "Resume a paused run, or one whose process ended.",
+    "cancel": "Cancel a run that is in progress, paused or interrupted.",
+    "replay": "Replay a run offline, and show what would be different now.",
+    "export": "Write a run's messages as JSON, or the run as a case for `agentsd test`.",
+    "prune": "Delete runs and conversations past their retention.",
+}
+_MODULES = {
+    "list": "runs:runs_list",
+    "prune": "runs:runs_prune",
+    "show": "run_steps:runs_show",
+    "export": "run_steps:runs_export",
+    "decide": "run_control:runs_decide",
+    "resume": "run_control:runs_resume",
+    "cancel": "run_control:runs_cancel",
+    "tail": "run_control:runs_tail",
+    "replay": "run_control:runs_replay",
+}
+
+
+@click.group("runs", cls=LazyGroup, commands_of=COMMANDS, modules=_MODULES)
+def command() -> None:
+    """List, show, follow, decide, resume, cancel, replay and export stored runs.
+
+    RUN is the id of a run, a prefix of one, or `last`.
+    """
+
+
+_COLUMNS = ("run", "status", "agent", "started", "steps", "tokens", "conversation", "message")
+SHORT_ID = len("run_") + 8
+"""Characters of an id that are enough to name the run."""
+STATUSES = (*get_args(Status), "orphaned")
+
+
+@click.command("list")
+@click.option(
+    "-s", "--status", "statuses", multiple=True, type=click.Choice(STATUSES), help="Only runs with this status."
+)
+@click.option("-a", "--agent", metavar="AGENT", help="Only runs of this agent.")
+@click.option("-c", "--conversation", metavar="ID", help="Only runs of this conversation.")
+@user_option("Only runs of this user.")
+@tenant_option("Only runs of this tenant.")
+@click.option("--rated", type=click.Choice(get_args(RatingValue)), help="Only runs whose answer was rated so.")
+@click.option(
+    "-n", "--limit", type=click.IntRange(min=1), metavar="N", default=20, show_default=True, help="Maximum number."
+)
+@PROJECT_OPTION
+@click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
+def runs_list(
+    statuses: tuple[str, ...],
+    agent: str | None,
+    conversation: str | None,
+    user: str | None,
+    tenant: str | None,
+    rated: RatingValue | None,
+    limit: int,
+    project: str,
+    as_json: bool,
+) -> int:
+    """List the stored runs, the newest first.
+
+    A run is `queued` until a process begins it. If it waits for more than a free process, that is in parentheses. It is
+    `orphaned` if its process ended before it: resume it with `agentsd runs resume`.
+    """
+    wanted: set[Status] = {status for status in get_args(Status) if status in statuses}
+    if "orphaned" in statuses:
+        wanted.add("running")
+    query = RunQuery(
+        statuses=wanted,
+        agent=agent,
+        conversation_id=conversation,
+        user=user,
+        tenant=tenant,
+        rating=rated,
+        orphaned=set(statuses) == {"orphaned"},
+        newest_first=True,
+        limit=limit,
+    )
+    found = asyncio.run(_runs(project, query))
+    if as_json:
+        click.echo(json.dumps([as_data(info) for info in found], ensure_ascii=False, indent=2))
+    elif not found:
+        is_filtered = statuses or agent or conversation or user or tenant or rated
+        click.echo("no such runs are stored" if is_filtered else "no runs are stored")
+    else:
+        show_table(_COLUMNS, [_row(info) for info in found])
+    return 0
+
+
+async def _runs(project: str, query: RunQuery) -> Sequence[RunInfo]:
+    async with open_project_store(locate(project)) as store:
+        return await store.runs(query)
+
+
+def as_data(info: RunInfo) -> dict[str, Any]:
+    """Return a run as JSON data."""
+    rating = info.rating and info.rating.model_dump(mode="json")
+    return {**times_as_text(asdict(info)), "status": status_of(info), "rating": rating}
+
+
+def _row(info: RunInfo) -> list[str]:
+    return [
+        info.run_id[:SHORT_ID] if sys.stdout.isatty() else info.run_id,
+        _status(info),
+        info.agent or "-",
+        ago(info.created_at),
+        str(info.steps),
+        str(info.tokens),
+        _turn(info),
+        " ".join(info.message.split()),
+    ]
+
+
+def _status(info: RunInfo) -> str:
+    """Return the status of a run, with what it waits for, unless that is only a free process."""
+    return f"{status_of(info)} ({info.waits_for})" if info.waits_for not in (None, "capacity") else status_of(info)
+
+
+def _turn(info: RunInfo) -> str:
+    """Return the conversation of a run, with the number of its turn, which a queued run does not have yet."""
+    return f"{info.conversation_id}#{info.turn or '?'}" if info.conversation_id else "-"
+
+
+def _duration(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:  # noqa: ARG001 - click's
+    try:
+        return None if value is None else float(parse_duration(value))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.command("prune")
+@click.option(
+    "--older-than",
+    callback=_duration,
+    metavar="DURATION",
+    help="Use this retention instead of `store.retention`, e.g. 7d.",
+)
+@click.option("--dry-run", is_flag=True, help="Only count, delete nothing.")
+@click.option("--trust-clock", is_flag=True, help="Delete although nothing was saved for more than a day.")
+@PROJECT_OPTION
+@click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")
+def runs_prune(older_than: float | None, dry_run: bool, trust_clock: bool, project: str, as_json: bool) -> int:
+    """Delete runs that ended longer ago than `store.retention`, and conversations past their `conversation.ttl`.
+
+    Runs in progress, paused runs and the turns of remaining conversations are kept. A SQLite file shrinks by its free
+    pages; a file of an older version shrinks once no run is in progress.
+
+    If nothing was saved for more than a day, the clock may be wrong: nothing is deleted without `--trust-clock`.
+    """
+    pruned = asyncio.run(_prune(project, older_than, dry_run=dry_run, trust_clock=trust_clock))
+    if as_json:
+        click.echo(json.dumps({**asdict(pruned), "dry_run": dry_run}))
+        return 0
+    verb = "would be deleted" if dry_run else "deleted"
+    *first, last = [counted(count, what) for count, what in _counts(pruned)]
+    freed = f", the file is {pruned.freed_bytes / 1e6:.1f} MB smaller" if pruned.freed_bytes else ""
+    click.echo(f"{', '.join(first)} and {last} {verb}{freed}")
+    return 0
+
+
+def _counts(pruned: Pruned) -> Iterator[tuple[int, str]]:
+    yield from ((pruned.runs, "run"), (pruned.conversations, "conversation"))
+    yield from ((count, what) for count, what in ((pruned.files, "file"), (pruned.versions, "agent version")) if count)
+
+
+async def _prune(project: str, older_than: float | None, *, dry_run: bool, trust_clock: bool) -> Pruned:
+    location = locate(project)
+    retention = lenient_settings(location).store.retention if older_than is None else older_than
+    async with open_project_store(location) as store:
+        now = store.now()
+        before = None if retention is None else now - retention
+        return await store.prune(before, now, dry_run=dry_run, trust_clock=trust_clock)
