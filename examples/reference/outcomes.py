@@ -9,7 +9,7 @@ from framework.cli import config as config_command
 from framework.server import errors as server_errors
 from framework.server import listen_socket, startup
 from framework.server.agui import request as agui_request
-from framework.server.openai import exchange
+from framework.server.openai import client_tools, exchange
 from framework.tools import http_hosts
 from framework.tools.http import client, urls
 from framework.tools.openapi import source as api_source
@@ -20,7 +20,7 @@ from framework.types.report import WARNINGS
 
 MODULES = (
     *(errors, arguments, json_schema, client, urls, http_hosts, api_source),
-    *(server_errors, agui_request, exchange, listen_socket, startup, config_command),
+    *(server_errors, agui_request, client_tools, exchange, listen_socket, startup, config_command),
 )
 """Where errors are defined: those of runs and tools first, then those of the server and of commands."""
 _OPENING = """\

@@ -143,6 +143,9 @@ class ApiKey(Frozen):
     """Limit on requests that start or continue a run, such as `1/s`, `60/m` or `1000/h`. Default: none."""
     max_running: Annotated[int, Field(ge=1, le=1000)] | None = None
     """Limit on its runs that are queued or in progress. Default: none."""
+    client_tools: bool = False
+    """Whether its requests to `/v1` may bring tools of their own to every agent, unless a rule of the agent denies
+    them. Default: only to agents whose file allows `client.NAME`."""
 
     def narrowed_by(self, other: ApiKey) -> ApiKey | None:
         """Return the key with what both permit, or None if they permit nothing together."""
@@ -155,6 +158,7 @@ class ApiKey(Frozen):
             "agents": agents,
             "rate": _lower_rate(self.rate, other.rate),
             "max_running": min((one for one in (self.max_running, other.max_running) if one), default=None),
+            "client_tools": self.client_tools and other.client_tools,
         }
         return self.model_copy(update=update)
 

@@ -287,6 +287,8 @@ def _agent_attributes(run: RunContext) -> dict[str, Any]:
 log = logging.getLogger("agentsd.runs")
 
 _CONFIRMATION_FIELDS = tuple(Confirmation.model_fields)
+CLIENT_SECONDS = 24 * 3600.0
+"""Time for which a run waits for the results of its client's tools, in seconds; then it is cancelled."""
 
 
 async def finish_run(run: RunContext, pending: tuple[Confirmation, ...], trace: RunTrace) -> RunResult:
@@ -348,6 +350,8 @@ def _with_expiry(run: RunContext, confirmation: Confirmation) -> Confirmation:
     versions = (run.services.generation.agents.get(name), run.services.current_agent(name))
     policies = [agent.spec.runtime_policy.confirm for agent in versions if agent is not None]
     timeouts = [(policy.expires, policy.on_expiry) for policy in policies if policy.expires is not None]
+    if confirmation.kind == "client_tool":  # nobody is asked, and many clients never send a result
+        timeouts = [(CLIENT_SECONDS, "cancel")]
     if not timeouts:
         return confirmation
     seconds, on_expiry = min(timeouts)

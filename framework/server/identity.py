@@ -41,6 +41,8 @@ class Identity:
     """Limit on requests that start or continue a run."""
     max_running: int | None = None
     """Limit on its runs that are queued or in progress."""
+    client_tools: bool = False
+    """Whether its requests may bring tools of their own to agents whose file does not allow them."""
     single_user: bool = False
     """Whether it can access the data of all tenants: the server has one owner, who has all rights."""
 
@@ -55,6 +57,7 @@ class Identity:
             roles=frozenset(key.roles),
             rate=Rate.parse(key.rate) if key.rate else None,
             max_running=key.max_running,
+            client_tools=key.client_tools,
         )
 
     @property

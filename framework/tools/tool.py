@@ -131,9 +131,10 @@ class Session:
 
 _WITHOUT_DOCSTRINGS = 2
 """Level of optimization from which Python removes docstrings."""
-SourceKind = Literal["builtin", "plugin", "python", "agent", "code", "skills", "mcp", "skill", "http", "run"]
+SourceKind = Literal["builtin", "plugin", "python", "agent", "code", "skills", "mcp", "skill", "http", "run", "client"]
 """Where a tool comes from. `skills`: it loads Agent Skills; `skill`: an HTTP tool host; `run`: the engine executes it,
-on the run itself; `code`: it runs a script that calls the agent's other tools."""
+on the run itself; `code`: it runs a script that calls the agent's other tools; `client`: the client of the run executes
+it."""
 Progress = Callable[[float, str], Awaitable[None]]
 
 
@@ -289,6 +290,8 @@ class Tool:
     for the person, and raises ToolError if the call cannot succeed. Changes nothing; runs in a thread."""
     wire: str = ""
     """How calls are sent, as text, if a description determines it: a change of it changes the contract."""
+    allowed_by: str = ""
+    """What allows the tool if the agent's file does not; deny rules and the ceiling of risk apply all the same."""
     needs_thread: bool = field(init=False, compare=False, repr=False)
     """Whether the function is not a coroutine function and must run in a thread."""
 

@@ -14,12 +14,15 @@ from framework.tools.http.urls import WebUrl
 from framework.tools.locations import LocationKind, declared_in_schema
 from framework.tools.schema.arguments import SchemaArguments
 from framework.tools.tool import Tool, ToolContext
+from framework.tools.toolset import CLIENT
 from framework.types.errors import ConfigError, ToolError
 from framework.types.messages import ToolDefinition
 from framework.types.spec import Risk
 from framework.types.text import shorten
 
 MAX_DESCRIPTION_CHARS = 4096
+_CLIENT_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""A name that every provider accepts."""
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}(?<!\.)\Z")
 _CONTEXT = "__context__"
 _SERVER_PREFIXES = ("mcp", "skill")
@@ -173,6 +176,34 @@ def external_tool(
         paths=_declared("path", paths, arguments.flat),
         urls=_declared("url", urls, arguments.flat),
     )
+
+
+def client_tool(declared: ToolDefinition, allowed_by: str = "") -> Tool:
+    """Build the tool `client.NAME`, which the client of a run executes.
+
+    Its paths and URLs are those of the client, so rules see them as plain text.
+
+    Args:
+        declared: the tool as the client describes it.
+        allowed_by: what allows it, if the agent's file does not.
+
+    Raises:
+        ConfigError: the name or the schema is invalid.
+    """
+    if not _CLIENT_NAME.fullmatch(declared.name):
+        raise ConfigError(f"invalid tool name {declared.name!r:.80}: use 1 to 64 letters, digits, '_' and '-'")
+    try:
+        arguments = SchemaArguments(declared.parameters)
+    except ConfigError as error:
+        raise ConfigError(f"{declared.name}: {error.message}") from None
+    about = {"description": _readable(declared.description), "parameters": arguments.flat, "wire": declared.name}
+    definition = ToolDefinition(name=f"{CLIENT}{declared.name}", **about)
+
+    async def function(**_: Any) -> Any:
+        raise ToolError(f"{declared.name} is executed by the client")
+
+    # The runtime executes nothing, so a repeated request of the call has no effect here.
+    return Tool(definition, function, arguments, risk="low", idempotent=True, source="client", allowed_by=allowed_by)
 
 
 def _declared(kind: LocationKind, given: Iterable[str], schema: Mapping[str, Any]) -> tuple[str, ...]:

@@ -65,6 +65,8 @@ class Globs:
 
 RuleKind = Literal["deny", "ask", "allow"]
 _RULE_KINDS: tuple[RuleKind, ...] = get_args(RuleKind)
+CLIENT = "client."
+"""Beginning of the names of tools that the client of a run executes."""
 _NO_NAMES: frozenset[str] = frozenset()
 _SPECIAL_TOKEN = re.compile(r"<[|｜][^<>]*[|｜]>")
 """A special token of a chat template, such as `<|channel|>`, which servers leave in the names of tools."""
@@ -269,8 +271,39 @@ class Toolset:
             deny, ask, allow = (
                 tuple(rule for rule in self._placed(kind) if fnmatchcase(name, rule.rule.tool)) for kind in _RULE_KINDS
             )
-            self._rules[name] = known = ToolRules(deny, ask, allow[0] if allow else None)
+            known = ToolRules(deny, ask, allow[0] if allow else None)
+            if name in self.tools:  # clients choose the names of their own tools
+                self._rules[name] = known
         return known
+
+    def client_rule(self, name: str) -> PlacedRule | None:
+        """Return the rule that offers a tool of a client, `client.NAME`, to the model: an `allow` rule before `ask`.
+
+        Only a rule that begins with `client.` does: `*` means the tools of the project. If the project itself has tools
+        with that prefix, its rules mean those.
+        """
+        if any(own.startswith(CLIENT) and tool.source != "client" for own, tool in self.tools.items()):
+            return None
+        rules = (rule for kind in ("allow", "ask") for rule in self._placed(kind) if rule.rule.tool.startswith(CLIENT))
+        return next((rule for rule in rules if fnmatchcase(name, rule.rule.tool)), None)
+
+    def with_client_tools(self, tools: Iterable[Tool]) -> Toolset:
+        """Return the toolset with the tools of a client, as far as the rules offer them.
+
+        Those whose name the project uses itself are left out.
+        """
+        own = {*self.tools, *(tool.definition.wire_name for tool in self.tools.values())}
+        extended = copy(self)
+        offered = {
+            tool.name: tool
+            for tool in tools
+            if tool.definition.wire_name not in own
+            and (tool.allowed_by or self.client_rule(tool.name))
+            and not self.unconditional_deny(tool.name)
+        }
+        extended.tools, extended.offered = {**self.tools, **offered}, {**self.offered, **offered}
+        extended._rules, extended._definitions = {}, None
+        return extended
 
     def matches(self) -> list[tuple[PlacedRule, tuple[str, ...]]]:
         """Return each rule with the names of the tools that it matches, offered or not."""

@@ -208,6 +208,8 @@ class ToolDefinition(Frozen):
     """Description of the tool, for the model."""
     parameters: dict[str, Any]
     """JSON Schema of the arguments, an object schema."""
+    wire: str = Field(default="", exclude=True, repr=False)
+    """The name that models see, if it is not derived from `name`."""
 
     @property
     def summary(self) -> str:
@@ -217,7 +219,7 @@ class ToolDefinition(Frozen):
     @property
     def wire_name(self) -> str:
         """The name in a form that every provider accepts: letters, digits, `_`, `-`, at most 64 characters."""
-        return wire_name(self.name)
+        return self.wire or wire_name(self.name)
 
     @cached_property
     def canonical_json(self) -> str:

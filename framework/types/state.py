@@ -14,7 +14,7 @@ from typing_extensions import TypeVar
 
 from framework.types.budget import BudgetUse
 from framework.types.frozen import Frozen
-from framework.types.messages import Message, ModelUse, Summary, ToolCall, ToolResult, Usage
+from framework.types.messages import Message, ModelUse, Summary, ToolCall, ToolDefinition, ToolResult, Usage
 from framework.types.plan import Plan, Preflight
 from framework.types.report import (
     CallSummary,
@@ -28,7 +28,7 @@ from framework.types.report import (
 )
 from framework.types.spec import Limits, ModelSettings, OnExpiry, Risk
 
-ConfirmationKind = Literal["tool", "plan", "question", "ask_user", "step", "elicitation", "login"]
+ConfirmationKind = Literal["tool", "plan", "question", "ask_user", "step", "elicitation", "login", "client_tool"]
 STEP_PREFIX = "failed-"
 """Prefix of the last part of the id of confirmations about failed plan steps."""
 
@@ -58,7 +58,10 @@ CONFIRMATION_KINDS: Mapping[ConfirmationKind, KindTraits] = {
     "step": KindTraits("a choice", can_approve=False),  # retry, skip or stop after a failed plan step
     "elicitation": KindTraits("an answer", asked_by_tool=True, can_approve=False),  # form of a tool server
     "login": KindTraits("approval", asked_by_tool=True),  # login at a tool server, then continue
+    "client_tool": KindTraits("an answer", asked_by_tool=True, can_approve=False),  # result of a tool of the client
 }
+CLIENT_RESULT = "?result"
+"""End of the id of confirmations about the result of a client's tool."""
 _VISIT = KindTraits("approval", asked_by_tool=True)
 """A confirmation with an address: the person visits it, and then lets the run continue."""
 
@@ -195,6 +198,21 @@ class MadeDecision(Frozen):
         return self.by is None and self.decision == EXPIRED
 
 
+class ClientTools(Frozen):
+    """The tools that the client of a run executes itself, and what its next requests must agree with."""
+
+    tools: tuple[ToolDefinition, ...] = ()
+    """The tools, by the names that the client gave them; policies call them `client.NAME`."""
+    required: bool = False
+    """Whether the run must call one of them before it answers."""
+    key: str = ""
+    """Name of the API key that allows them where the agent's file does not. Empty: only the file can."""
+    history: str = ""
+    """Digest of the messages that the run began with, which the request with results repeats. Empty: not compared."""
+    stored: bool = False
+    """Whether later requests may name the response by its id."""
+
+
 RatingValue = Literal["up", "down"]
 
 
@@ -286,6 +304,8 @@ class RunState(BaseModel):
     model_settings: ModelSettings = ModelSettings()
     caller_instructions: str = ""
     """The caller's own instructions, which follow those of the agent."""
+    client: ClientTools | None = None
+    """Tools that the client executes. Root runs only."""
 
     status: Status = "running"
     finish_reason: str = ""

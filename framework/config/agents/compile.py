@@ -30,13 +30,14 @@ from framework.tools.declaration import Extension
 from framework.tools.schema.arguments import ModelArguments, SchemaArguments
 from framework.tools.script_functions import SCRIPT_TOOL, is_function
 from framework.tools.tool import Tool
-from framework.tools.tool_source import source_of
-from framework.tools.toolset import Globs, Toolset
+from framework.tools.tool_source import client_tool, source_of
+from framework.tools.toolset import CLIENT, Globs, Toolset
 from framework.types.errors import ConfigError, ToolError
 from framework.types.http import HttpLimits
 from framework.types.messages import ToolDefinition
 from framework.types.problem import Problem
 from framework.types.spec import GLOB_SIGNS, AgentSpec, HookPlace, InputSpec, Limits, Rule, TemplateRef, is_glob
+from framework.types.state import ClientTools
 from framework.types.text import did_you_mean
 
 _KEPT = ("agent", "builtin", "code", "run", "skills")
@@ -203,10 +204,12 @@ def _matching(pattern: str, tools: Mapping[str, Tool | None]) -> list[Tool | Non
 
 
 def _may_appear(pattern: str, unavailable: Collection[str]) -> bool:
-    """Return whether a source whose tools are not known may have a tool that the pattern matches."""
+    """Return whether a client, or a source whose tools are not known, may have a tool that the pattern matches."""
     start = pattern[: next((at for at, sign in enumerate(pattern) if sign in GLOB_SIGNS), len(pattern))]
     names = (f"{source}." for source in unavailable)
-    return any(start.startswith(name) or (is_glob(pattern) and name.startswith(start)) for name in names)
+    return pattern.startswith(CLIENT) or any(
+        start.startswith(name) or (is_glob(pattern) and name.startswith(start)) for name in names
+    )
 
 
 def _condition_problems(rule: Rule, path: KeyPath, document: Document, tools: list[Tool]) -> Iterator[Problem]:
@@ -336,6 +339,12 @@ class Agent:
         conversation = self.spec.conversation.model_copy(update={"compress_model": None})
         others = {"fallback_models": (), "plan": plan, "conversation": conversation}
         return replace(self, spec=self.spec.model_copy(update={"model": model, **others}))
+
+    def with_client_tools(self, client: ClientTools) -> Agent:
+        """Return the agent with the tools of its client that the rules offer; raises ConfigError for an invalid one."""
+        allowed_by = f"client_tools of the key {client.key}" if client.key else ""
+        tools = [client_tool(declared, allowed_by) for declared in client.tools]
+        return replace(self, toolset=self.toolset.with_client_tools(tools))
 
     def model_only(self) -> Agent:
         """Return the agent without instructions, inputs, tools and output schema: only its model, limits and hooks."""
@@ -533,10 +542,13 @@ def _reference_problems(spec: AgentSpec, document: Document, context: CompileCon
 
 
 def missing_tools(spec: AgentSpec, context: CompileContext) -> Iterator[tuple[int, str]]:
-    """Yield index and name of each tool in `skill_policy.allow` that does not exist, unless its server is down."""
+    """Yield index and name of each tool in `skill_policy.allow` that does not exist, unless its server is down.
+
+    The tools of clients are not known.
+    """
     tools = _known_tools(spec, context)
     for index, pattern in enumerate(spec.skill_policy.allow):
-        unavailable = source_of(pattern) in context.toolbox.external.unavailable
+        unavailable = source_of(pattern) in (*context.toolbox.external.unavailable, CLIENT[:-1])
         if not is_glob(pattern) and pattern not in tools and not unavailable:
             yield index, pattern
 

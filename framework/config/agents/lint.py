@@ -12,7 +12,7 @@ from framework.tools.locations import location_kind
 from framework.tools.tool import Tool
 from framework.tools.tool_search import TOOL_SEARCH
 from framework.tools.tool_source import source_of
-from framework.tools.toolset import Globs, PlacedRule, Toolset
+from framework.tools.toolset import CLIENT, Globs, PlacedRule, Toolset
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, TemplateRef
 
@@ -131,7 +131,7 @@ def _rule_warnings(spec: AgentSpec, toolset: Toolset, unavailable: Collection[st
         if first is not None:
             yield _warning(rule, f"duplicates line {first.place.rpartition(':')[2]}")
         elif not tools:  # for deny and ask rules, that is an error or was declared with `optional`
-            if rule.kind == "allow" and source_of(rule.rule.tool) not in unavailable:
+            if rule.kind == "allow" and source_of(rule.rule.tool) not in (*unavailable, CLIENT[:-1]):
                 yield _warning(rule, "matches no tool")
         elif rule.kind != "deny" and (reason := _reason_denied(spec, toolset, tools)):
             yield _warning(rule, f"never applies: {reason}")

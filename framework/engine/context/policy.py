@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 VerdictKind = Literal["allow", "ask", "deny"]
 _MAX_NAME_CHARS = 80
+_CLIENT_RULE = "tools of clients need a rule that begins with client."
 _STRICTNESS: Mapping[VerdictKind, int] = {"allow": 0, "ask": 1, "deny": 2}
 _ALLOWED_BY = {"agent": ("agents", "sub_agents"), "code": ("mode: code", "executor"), "skills": ("skills", "skills")}
 """What allows a tool that needs no `allow` rule, and the key of the file that says it, by the source of the tool."""
@@ -159,24 +160,36 @@ def agent_verdict(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: 
         return denied
     if tool.source == "skills" and (name := arguments.get("name")) and name not in agent.skills.skills:
         return Verdict("deny", "not in skills.allow", agent.place("skills"))
-    if tool.name not in agent.toolset.offered and not agent.toolset.is_deferred(tool.name):
+    if tool.source == "client" and not agent.toolset.scope:
+        if not tool.allowed_by and not agent.toolset.client_rule(tool.name):
+            return Verdict("deny", "not in tools.allow", agent.place("skill_policy", "allow"), _CLIENT_RULE)
+    elif tool.name not in agent.toolset.offered and not agent.toolset.is_deferred(tool.name):
         return _not_offered(agent, tool)
     if asked := _asked_by_rule(agent, tool, arguments, base):
         return asked
     if tool.name == SKILL_RUN and tool.source == "skills" and agent.spec.skills.scripts == "ask":
         return Verdict("ask", "skills.scripts ask", agent.place("skills", "scripts"))
+    allowed = _allowed(agent, tool)
+    return allowed if allowed.kind == "deny" else _asked_by_risk(agent, tool) or allowed
+
+
+def _allowed(agent: Agent, tool: Tool) -> Verdict:
+    """Return the verdict on a call of an offered tool that nothing denies, and about which nobody is asked."""
     allowing = agent.toolset.rules_for(tool.name).allow
+    if tool.source == "client":
+        allowing = agent.toolset.client_rule(tool.name)
+        allowing = None if allowing is None or allowing.kind == "ask" else allowing
+    if allowing is None and tool.allowed_by:
+        return Verdict("allow", tool.allowed_by, SETTINGS_FILE)
     if keys := _ALLOWED_BY.get(tool.source):
-        allowed = Verdict("allow", keys[0], agent.place(keys[1]))
-    elif allowing is None and tool.source == "run":
+        return Verdict("allow", keys[0], agent.place(keys[1]))
+    if allowing is None and tool.source == "run":
         rule, key = ("tools.defer", "defer") if tool.name == TOOL_SEARCH else ("reads what was cut", "allow")
-        allowed = Verdict("allow", rule, agent.place("skill_policy", key))
-    elif allowing is None:  # offered by an ask rule whose conditions are not met
+        return Verdict("allow", rule, agent.place("skill_policy", key))
+    if allowing is None:  # offered by an ask rule whose conditions are not met
         why = "an ask rule permits only calls that meet its conditions"
         return Verdict("deny", "not in tools.allow", agent.place("skill_policy", "allow"), why)
-    else:
-        allowed = Verdict("allow", f"allow {allowing.rule.tool}", allowing.place)
-    return _asked_by_risk(agent, tool) or allowed
+    return Verdict("allow", f"allow {allowing.rule.tool}", allowing.place)
 
 
 def _denial(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFolder) -> Verdict | None:

@@ -524,6 +524,8 @@ class RunContext(ABC):
 
     def __init__(self, state: RunState, agent: Agent, services: Services, parent: RunContext | None = None) -> None:
         agent = agent.on_model(services.root.model) if services.root.model else agent
+        if parent is None and state.client and state.client.tools:
+            agent = agent.with_client_tools(state.client)
         self.state, self.agent, self.services, self.parent = state, agent, services, parent
         above = parent.budget.chain if parent else ()
         self.budget: Budget = Budget(state, agent, services.current_agent, above, services.ledger)

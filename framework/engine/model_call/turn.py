@@ -34,6 +34,7 @@ from framework.llm.message_shape import estimate_tokens, message_tokens
 from framework.tools.builtin.notes import TODO, TODO_MARKS
 from framework.tools.mcp.source import McpSource
 from framework.tools.skills import SKILL_LOAD, skill_text
+from framework.tools.toolset import CLIENT
 from framework.types.errors import AgentsdError, ConfigError, LimitExceeded, ModelError, ToolError
 from framework.types.events import ContentReceived, Thought
 from framework.types.flat_schema import ANY_OBJECT
@@ -212,7 +213,17 @@ def build_turn_request(
 ) -> ModelRequest:
     """Return the request of one turn: with tools, or with the schema of the final answer where one is set."""
     stream = run.services.hub.has_readers and not run.is_guarded
-    return build_request(run, instructions, tools=tools, stream=stream, json=response_schema(run), json_by_tool=True)
+    request = build_request(run, instructions, tools=tools, stream=stream, json=response_schema(run), json_by_tool=True)
+    if tools and _must_call_client(run):
+        return replace(request, settings=request.settings.model_copy(update={"tool_choice": "required"}))
+    return request
+
+
+def _must_call_client(run: RunContext) -> bool:
+    """Return whether the client requires a call of its tools, and there was none yet."""
+    if not (run.state.client and run.state.client.required):
+        return False
+    return not any(record.call.tool.startswith(CLIENT) for record in run.state.calls.values())
 
 
 def build_request(run: RunContext, instructions: Sequence[Message], **options: Any) -> ModelRequest:

@@ -23,6 +23,7 @@ from framework.engine.context.run_context import media_parts
 from framework.llm.openai_format import content_text, revalidate_call
 from framework.tools.form import checked_values
 from framework.tools.schema.arguments import SchemaArguments
+from framework.tools.tool_source import client_tool
 from framework.types.errors import ConfigError, RequestError, ToolError
 from framework.types.file import File
 from framework.types.flat_schema import ANY_OBJECT
@@ -30,7 +31,7 @@ from framework.types.media import MAX_REQUEST_MEDIA_BYTES, MediaPart, MessagePar
 from framework.types.messages import MAX_MESSAGE_CHARS, Message, ToolCall, ToolDefinition, is_unicode
 from framework.types.run_request import MAX_PRIORITY, QUEUE_NAME, QueuePlace, RunRequest
 from framework.types.spec import Limits, ModelSettings
-from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond, RunState
+from framework.types.state import Approve, ClientTools, Confirmation, Decision, Edit, Reject, Respond, RunState
 from framework.types.strict_json import MAX_JSON_DEPTH, read_json
 from framework.types.text import InputText, did_you_mean, fix_surrogates
 
@@ -222,6 +223,8 @@ class CommonOptions(TypedDict, total=False):
     """The caller's own data, passed to tools unchanged."""
     output_schema: Mapping[str, Any] | None
     """JSON Schema of an object: the answer's data. Excludes `output_type`. Default: the agent's `output_schema`."""
+    client_tools: Mapping[str, Any] | None
+    """Tools that the caller executes itself, as JSON data of `ClientTools`. The run pauses for their results."""
 
 
 class RunOptions(CommonOptions, total=False):
@@ -250,6 +253,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "output_type": (type,),
     "reroute": (bool,),
     "output_schema": (Mapping,),
+    "client_tools": (Mapping,),
 }
 """Types accepted for each option, in addition to None."""
 
@@ -269,6 +273,7 @@ def check_request(message: object, given: Mapping[str, Any]) -> tuple[UserInput,
     _check_output_type(options)
     _check_ids(options)
     _check_instructions(options.get("instructions") or "")
+    _client_tools(options)
     if "history" in options:
         options["history"] = message_list(options["history"])
     if message is None and options.get("history"):
@@ -308,6 +313,21 @@ def _check_instructions(text: str) -> None:
     if len(text) > _MAX_INSTRUCTIONS_CHARS:
         limit = f"at most {_MAX_INSTRUCTIONS_CHARS} are allowed: shorten them"
         raise RequestError(f"instructions: {len(text)} characters; {limit}", param="instructions")
+
+
+def _client_tools(options: RunOptions) -> ClientTools | None:
+    """Return the tools of the client, if there are any; raises RequestError for an invalid one."""
+    if (given := options.get("client_tools")) is None:
+        return None
+    try:
+        client = ClientTools.model_validate(given)
+        for declared in client.tools:
+            client_tool(declared)
+    except ValidationError as error:
+        raise RequestError(f"client_tools: {_error_text(error)}", param="client_tools") from None
+    except ConfigError as error:
+        raise RequestError(f"client_tools: {error.message}", param="client_tools") from None
+    return client
 
 
 def _check_ids(options: RunOptions) -> None:
@@ -379,6 +399,7 @@ def initial_state(
         model_settings=run_model_settings(agent.spec.model_settings, options),
         caller_instructions=(options.get("instructions") or "").strip(),
         output_schema=output_type.model_json_schema() if output_type else _given_schema(options, agent),
+        client=None if (client := options.get("client_tools")) is None else ClientTools.model_validate(client),
         history=[*history],
         messages=[message],
     )

@@ -535,6 +535,8 @@ async def run_call(run: RunContext, call: ToolCall) -> Confirmations:
                     await record_result(run, call, result)
                 case Question(confirmation):
                     pending = (confirmation,)
+                case AllowedCall(call, _) if tool.source == "client":
+                    pending = await results.await_client(run, call, tool)
                 case AllowedCall(call, bound):
                     pending = await _execute(run, call, tool, bound)
         trace.set_pending(pending)

@@ -35,13 +35,13 @@ from framework.tools.skills import SKILL_RUN
 from framework.tools.tool import Inquiry, Session, Tool, ToolContext, ToolSpan, idempotency_key
 from framework.tools.tool_source import source_of
 from framework.types.errors import Paused, Refused, ToolError
-from framework.types.events import ToolFinished, ToolStarted
+from framework.types.events import ToolFinished, ToolRequested, ToolStarted
 from framework.types.file import File
 from framework.types.media import TextPart
 from framework.types.messages import HOST, REFUSED_STATUSES, Message, ToolCall, ToolResult
 from framework.types.redact import redact, redact_data
 from framework.types.report import Action, ToolStat, TraceEntry
-from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond, RunState
+from framework.types.state import CLIENT_RESULT, Approve, Confirmation, Decision, Edit, Reject, Respond, RunState
 from framework.types.strict_json import MAX_JSON_DEPTH, call_digest, nesting_depth
 from framework.types.text import fix_surrogates
 
@@ -148,7 +148,7 @@ def tool_message(run: RunContext, call: ToolCall, result: ToolResult, text: str)
 
 def _decision_text(decisions: Mapping[str, Decision], key: str) -> str | None:
     """Return a person's decision on a call as text, the last one if they were asked again; None if not asked."""
-    about = [found for asked, found in decisions.items() if asked == key or asked.startswith((f"{key}~", f"{key}?"))]
+    about = [found for asked, found in decisions.items() if _is_about(asked, key)]
     match about[-1] if about else None:
         case None:
             return None
@@ -158,6 +158,12 @@ def _decision_text(decisions: Mapping[str, Decision], key: str) -> str | None:
             return f"{about[-1].type}: {text}" if text else about[-1].type
         case Approve():
             return "approve"
+
+
+def _is_about(confirmation_id: str, key: str) -> bool:
+    """Return whether a person was asked about the call with this key. The result of a client's tool is no decision."""
+    is_asked = confirmation_id == key or confirmation_id.startswith((f"{key}~", f"{key}?"))
+    return is_asked and not confirmation_id.endswith(CLIENT_RESULT)
 
 
 def observation(run: RunContext, call: ToolCall, result: ToolResult) -> str:
@@ -575,6 +581,38 @@ def _human_answer(run: RunContext, question: Confirmation) -> str:
             raise ToolError(f"a human did not answer the question{': ' + reason if reason else ''}")
         case Edit():
             raise ToolError("a human edited the call instead of answering the question")
+
+
+async def await_client(run: RunContext, call: ToolCall, tool: Tool) -> tuple[Confirmation, ...]:
+    """Record the result of an allowed call that the client of the run executes; until there is one, return the wait."""
+    key = "/".join((*run.state.path, call.id))
+    match run.decision(f"{key}{CLIENT_RESULT}"):
+        case Respond(text=text):
+            result = ToolResult(status="success", output=text)
+        case Reject(reason=reason):
+            why = f": {reason}" if reason else ""
+            result = ToolResult(status="cancelled", error=f"The client did not execute this call{why}")
+        case _:
+            record = run.state.calls[call.id]
+            run.state.calls[call.id] = record.model_copy(update={"call": call})
+            await run.emit(ToolRequested, id=call.id, tool=call.tool, arguments=redact_data(call.arguments))
+            asked = Confirmation(
+                id=f"{key}{CLIENT_RESULT}",
+                call_id=key,
+                idempotency_key=idempotency_key(run.state.run_id, key),
+                kind="client_tool",
+                agent=run.agent.name,
+                tool=tool.name,
+                description=tool.definition.summary,
+                arguments=call.arguments,
+                hash=call_digest(tool.name, call.arguments),
+                reason=f"what is the result of {tool.definition.wire_name}? Its client has not sent it yet",
+                rule="the client executes the tool",
+                risk=tool.risk,
+            )
+            return (asked,)
+    await record_result(run, call, await after_tool(run, call, result))
+    return ()
 
 
 _HOOK_SECONDS = 10.0

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from framework.server.openai.client_tools import client_call_id, is_client_call
 from framework.server.wording import confirmations_text
+from framework.tools.toolset import CLIENT
 from framework.types.errors import LimitExceeded
 from framework.types.events import ContentReceived, Event, Thought
 from framework.types.messages import Usage
@@ -32,19 +34,27 @@ class AnswerText:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerCall:
+    """A call of a function of the client."""
+
+    name: str
+    arguments: str
+    """JSON."""
+    id: str = ""
+    """Id of the call; empty if the client is not expected to send a result."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ending:
     """How a run ended for its client."""
 
     text: str
-    """The complete answer: the text, the JSON that was asked for, or what a person must decide, in words.
-
-    With the finish reason `tool_calls`, it is the arguments of `function`.
-    """
+    """The complete answer: the text, the JSON that was asked for, or what a person must decide, in words."""
     finish_reason: AnswerFinish | None
     """None if the run failed or was cancelled."""
     usage: Usage
-    function: str = ""
-    """Name of the client's function that the answer calls."""
+    calls: tuple[AnswerCall, ...] = ()
+    """Functions of the client that the answer calls."""
     is_question: bool = False
     """Whether the run waits for a decision."""
     error_code: str = ""
@@ -88,7 +98,7 @@ class AnswerReader:
             message_id: id of the message with the run's output.
         """
         place = _QUESTION_ID if ending.is_question else message_id or ""
-        if ending.text and not ending.function and ("content", place) not in self._arrived:
+        if ending.text and ("content", place) not in self._arrived:
             yield AnswerText("content", place, ending.text)
 
 
@@ -103,12 +113,17 @@ def ending_of(result: RunResult, run_url: str = "", *, as_data: bool = False, fu
     """
     match result.status:
         case "paused":
-            question = question_text(result.run_id, result.pending, run_url)
-            return Ending(question, "stop", result.usage, is_question=True)
+            calls = tuple(_client_call(result.run_id, one) for one in result.pending if is_client_call(one))
+            asked = [one for one in result.pending if not is_client_call(one)]
+            question = question_text(result.run_id, asked, run_url) if asked else ""
+            return Ending(question, "tool_calls" if calls else "stop", result.usage, calls, is_question=bool(asked))
         case "completed":
             text = json.dumps(result.data, ensure_ascii=False) if as_data else result.output
-            finish: AnswerFinish = "tool_calls" if function else "length" if result.truncated else "stop"
-            return Ending(text, finish, result.usage, function, incomplete=result.incomplete)
+            if function:
+                call = AnswerCall(function, text)
+                return Ending("", "tool_calls", result.usage, (call,), incomplete=result.incomplete)
+            finish: AnswerFinish = "length" if result.truncated else "stop"
+            return Ending(text, finish, result.usage, incomplete=result.incomplete)
         case "stopped":
             limit = LimitExceeded.of(result.stopped_by).message if result.stopped_by else result.finish_reason
             reason: AnswerFinish = "content_filter" if result.finish_reason == "refused" else "length"
@@ -117,6 +132,12 @@ def ending_of(result: RunResult, run_url: str = "", *, as_data: bool = False, fu
     message = result.error.message if result.error else f"the run was {result.status}"
     text = redact(message) + (f" (run {result.run_id}: {run_url})" if run_url else "")
     return Ending("", None, result.usage, error_code=code, error_message=text)
+
+
+def _client_call(run_id: str, asked: Confirmation) -> AnswerCall:
+    """Return a call that a run waits for, as its client sees it."""
+    arguments = json.dumps(asked.arguments, ensure_ascii=False)
+    return AnswerCall(asked.tool.removeprefix(CLIENT), arguments, client_call_id(run_id, asked.id))
 
 
 def question_text(run_id: str, pending: Sequence[Confirmation], run_url: str) -> str:
@@ -184,8 +205,8 @@ class ChatWriter:
         if ending.finish_reason is None:
             yield self.error(ending.error_code, ending.error_message)
             return
-        if ending.function:
-            yield self._chunk({"tool_calls": [{"index": 0, **self._call(ending)}]})
+        for index, call in enumerate(ending.calls):
+            yield self._chunk({"tool_calls": [{"index": index, **self._call(call)}]})
         yield self._chunk({}, finish_reason=ending.finish_reason, **ending.notes)
         if self._include_usage:
             yield _encoded({**self._head, "object": _CHUNK, "choices": [], "usage": chat_usage(ending.usage)})
@@ -198,17 +219,17 @@ class ChatWriter:
     def complete(self, agent: str, ending: Ending, reasoning: str) -> dict[str, Any]:
         """Return the whole completion of a run that did not fail."""
         message: dict[str, Any] = {"role": "assistant", "content": ending.text, "refusal": None}
-        if ending.function:
-            message |= {"content": None, "tool_calls": [self._call(ending)]}
+        if ending.calls:
+            message |= {"content": ending.text or None, "tool_calls": [self._call(call) for call in ending.calls]}
         if reasoning:
             message["reasoning_content"] = reasoning
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": ending.finish_reason}
         head = {**self._head, "object": "chat.completion", "model": agent}
         return {**head, "choices": [choice], "usage": chat_usage(ending.usage), **ending.notes}
 
-    def _call(self, ending: Ending) -> dict[str, Any]:
-        called = {"name": ending.function, "arguments": ending.text}
-        return {"id": f"call_{self._head['id']}", "type": "function", "function": called}
+    def _call(self, call: AnswerCall) -> dict[str, Any]:
+        called = {"name": call.name, "arguments": call.arguments}
+        return {"id": call.id or f"call_{self._head['id']}", "type": "function", "function": called}
 
     def _chunk(self, delta: Mapping[str, Any], *, finish_reason: str | None = None, **extra: Any) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
@@ -231,9 +252,17 @@ def response_id(run_id: str) -> str:
 class ResponseWriter:
     """One response: collects its output items from the pieces of the answer, and encodes its events."""
 
-    def __init__(self, run_id: str, created: int) -> None:
-        """Create a writer. `created` is the Unix time of the request."""
+    def __init__(self, run_id: str, created: int, *, previous: str | None = None, is_stored: bool = False) -> None:
+        """Create a writer.
+
+        Args:
+            run_id: id of the run.
+            created: Unix time of the request.
+            previous: id of the response that this one continues.
+            is_stored: whether later requests may continue it.
+        """
         self._run_id, self._created, self._agent = run_id, created, ""
+        self._previous, self._is_stored = previous, is_stored
         self._items: list[dict[str, Any]] = []
         self._open: AnswerText | None = None
         """Last piece of the item in progress."""
@@ -266,21 +295,20 @@ class ResponseWriter:
     def end(self, ending: Ending) -> Iterator[bytes]:
         """Yield the last events."""
         yield from self._close_item("final_answer")
-        if ending.function:
-            yield from self._function_call(ending)
+        for call in ending.calls:
+            yield from self._function_call(call)
         response = self._ended(ending)
         yield self._event(f"response.{response['status']}", response=response)
 
     def complete(self, agent: str, ending: Ending, reasoning: str) -> dict[str, Any]:
         """Return the whole response of a run, to a client that does not stream it."""
         self._agent = agent
-        content = "" if ending.function else ending.text
-        for piece in (AnswerText("reasoning", "", reasoning), AnswerText("content", "", content)):
+        for piece in (AnswerText("reasoning", "", reasoning), AnswerText("content", "", ending.text)):
             if piece.text:
                 list(self.text(piece))
         list(self._close_item("final_answer"))
-        if ending.function:
-            list(self._function_call(ending))
+        for call in ending.calls:
+            list(self._function_call(call))
         return self._ended(ending)
 
     def _ended(self, ending: Ending) -> dict[str, Any]:
@@ -331,15 +359,18 @@ class ResponseWriter:
         yield self._event("response.output_item.done", output_index=len(self._items) - 1, item=item)
         self._open = None
 
-    def _function_call(self, ending: Ending) -> Iterator[bytes]:
+    def _function_call(self, call: AnswerCall) -> Iterator[bytes]:
         """Add the item for a call of the client's function, and yield its events."""
         key, number = response_id(self._run_id), len(self._items)
-        item = {"type": "function_call", "id": f"fc_{key}", "call_id": f"call_{key}", "name": ending.function}
+        item = {"type": "function_call", "id": f"fc_{key}", "call_id": f"call_{key}", "name": call.name}
+        if call.id:
+            item |= {"id": f"fc_{call.id}", "call_id": call.id}
         place, started = {"item_id": item["id"], "output_index": number}, {**item, "arguments": ""}
-        self._items.append({**item, "arguments": ending.text, "status": "completed"})
+        self._items.append({**item, "arguments": call.arguments, "status": "completed"})
         yield self._event("response.output_item.added", output_index=number, item={**started, "status": "in_progress"})
-        yield self._event("response.function_call_arguments.delta", **place, delta=ending.text)
-        yield self._event("response.function_call_arguments.done", **place, name=ending.function, arguments=ending.text)
+        yield self._event("response.function_call_arguments.delta", **place, delta=call.arguments)
+        done = {"name": call.name, "arguments": call.arguments}
+        yield self._event("response.function_call_arguments.done", **place, **done)
         yield self._event("response.output_item.done", output_index=number, item=self._items[-1])
 
     def _part_event(self, name: str, **fields: Any) -> bytes:
@@ -365,7 +396,8 @@ class ResponseWriter:
             "top_p": None,
             "tool_choice": "auto",
             "tools": [],
-            "store": False,
+            "store": self._is_stored,
+            "previous_response_id": self._previous,
             "usage": None,
         }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -42,11 +42,13 @@ class _Body(BaseModel):
     metadata: Annotated[dict[_Key, _Value], Field(max_length=_MAX_METADATA)] | None = None
     """Stored with the run, for tools and lists."""
     tools: Any = None
-    """Ignored, because agents call their own tools, unless `tool_choice` forces one function."""
+    """Functions that the client executes. Offered to the model if the agent's file allows `client.NAME`, or the key
+    has `client_tools`; otherwise ignored, unless `tool_choice` forces one function."""
     tool_choice: Any = None
-    """A function of `tools`, or `required` if it is the only one: its arguments are the answer."""
+    """A function of `tools`, or `required` if it is the only one: its arguments are the answer. With several offered
+    functions, `required` lets the model choose one."""
     store: bool | None = None
-    """Not supported: `true` is an error."""
+    """Keep the response, for `previous_response_id`. Chat completions do not support it: `true` is an error."""
 
 
 class StreamOptions(BaseModel):
@@ -97,7 +99,7 @@ class ResponseBody(_Body):
     text: dict[str, Any] | None = None
     """`format` has the type `json_schema`, `json_object` or `text`."""
     previous_response_id: str | None = None
-    """Not supported: the conversation is in `input`."""
+    """A response with `store: true`: `input` contains the results of its calls, or the next message."""
     conversation: Any = None
     """Not supported: the header `X-Conversation-Id` names a conversation that the server keeps."""
     background: bool | None = None
@@ -108,10 +110,7 @@ class ResponseBody(_Body):
 
 Body = TypeVar("Body", ChatCompletionBody, ResponseBody)
 _OWN_TOOLS = "agents call the tools of their own files"
-_STATELESS = "responses are not kept here: send the conversation with each request"
 _UNSUPPORTED: Mapping[str, str] = {
-    "store": _STATELESS,
-    "previous_response_id": f"{_STATELESS}, or send the header X-Conversation-Id",
     "conversation": "send the header X-Conversation-Id",
     "background": "submit the run with POST /agent/runs",
     "prompt": "instructions are in the agent's file",
@@ -150,6 +149,18 @@ class ClientRequest:
     """Fields that have no effect here, although the client may expect one."""
     ends_with_result: bool = False
     """Whether the last message is the result of a call, in `history`, and `message` only continues from it."""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """The client's functions that the model may call."""
+    is_call_required: bool = False
+    """Whether the model must call one of them."""
+    messages: tuple[Message, ...] = ()
+    """The conversation as the client sent it, without system messages."""
+    results: Mapping[str, str] = field(default_factory=dict)
+    """Results of calls at the end of the conversation, by the id of the call."""
+    previous: str | None = None
+    """Id of the response that the request continues; `messages` do not contain what precedes it."""
+    is_stored: bool = False
+    """Whether later requests may name the response by its id."""
 
     @property
     def wants_data(self) -> bool:
@@ -173,6 +184,9 @@ async def read_body(read: Callable[[Body], ClientRequest], body: Body, messages:
 def read_chat(body: ChatCompletionBody) -> ClientRequest:
     """Return the request in a body of chat completions; raises RequestError, whose `param` names the field."""
     _refuse_unsupported(body)
+    if body.store:
+        advice = "send the conversation with each request, or the header X-Conversation-Id"
+        raise RequestError(f"store is not supported: responses are not kept here: {advice}", param="store")
     if body.n not in (None, 1):
         raise RequestError(f"n: only one answer is supported, not {body.n}", param="n")
     if any(kind != "text" for kind in body.modalities or ()):
@@ -180,10 +194,9 @@ def read_chat(body: ChatCompletionBody) -> ClientRequest:
     limits = [limit for limit in (body.max_tokens, body.max_completion_tokens) if limit is not None]
     stop = [body.stop] if isinstance(body.stop, str) else body.stop
     settings = {"stop": stop or None, "seed": body.seed, "max_tokens": min(limits, default=None)}
-    instructions, message, history = _conversation(body.messages, "messages")
     return _request(
         body,
-        (instructions, message, history),
+        _conversation(body.messages, "messages"),
         settings,
         lambda: _answer_format(body.response_format, "response_format", nested="json_schema"),
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
@@ -194,11 +207,13 @@ def read_response(body: ResponseBody) -> ClientRequest:
     """Return the request in a body of the Responses API; raises RequestError, whose `param` names the field."""
     _refuse_unsupported(body)
     items = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
-    instructions, message, history = _conversation(list(_with_calls_together(_as_chat(items))), "input")
-    texts = [text for text in ((body.instructions or "").strip(), instructions) if text]
+    chat = list(_with_calls_together(_as_chat(items)))
+    conversation = _results_only(chat) if body.previous_response_id else None
+    conversation = conversation or _conversation(chat, "input")
+    texts = [text for text in ((body.instructions or "").strip(), conversation.instructions) if text]
     return _request(
         body,
-        ("\n\n".join(texts), message, history),
+        replace(conversation, instructions="\n\n".join(texts)),
         {"max_tokens": body.max_output_tokens},
         lambda: _answer_format((body.text or {}).get("format"), "text.format"),
     )
@@ -206,24 +221,23 @@ def read_response(body: ResponseBody) -> ClientRequest:
 
 def _request(
     body: ChatCompletionBody | ResponseBody,
-    conversation: tuple[str, UserMessage, tuple[dict[str, Any], ...]],
+    conversation: _Conversation,
     settings: Mapping[str, Any],
     answer_format: Callable[[], RunOptions],
     *,
     include_usage: bool = False,
 ) -> ClientRequest:
-    instructions, message, history = conversation
     function = _forced_function(body)
     options: RunOptions = {"output_schema": _parameters(function)} if function else answer_format()
     given = {"temperature": body.temperature, "top_p": body.top_p, **settings}
     if defaults := {name: value for name, value in given.items() if value is not None}:
         options["default_model_settings"] = defaults
-    if instructions:
-        options["instructions"] = instructions
+    if conversation.instructions:
+        options["instructions"] = conversation.instructions
     return ClientRequest(
         model=body.model,
-        message=message,
-        history=history,
+        message=conversation.message,
+        history=conversation.history,
         options=options,
         user=body.user,
         metadata=body.metadata,
@@ -231,7 +245,13 @@ def _request(
         include_usage=include_usage,
         function=str(function["name"]) if function else "",
         ignored=() if function else tuple(_ignored(body)),
-        ends_with_result=bool(history) and history[-1].get("role") == "tool",
+        ends_with_result=bool(conversation.results),
+        tools=() if function or body.tool_choice == "none" else tuple(_functions(body)),
+        is_call_required=body.tool_choice == "required" and not function,
+        messages=conversation.messages,
+        results=conversation.results,
+        previous=body.previous_response_id if isinstance(body, ResponseBody) else None,
+        is_stored=bool(body.store),
     )
 
 
@@ -266,10 +286,10 @@ def _answer_format(given: object, param: str, *, nested: str | None = None) -> R
 
 
 def _forced_function(body: ChatCompletionBody | ResponseBody) -> Mapping[str, Any] | None:
-    """Return the function that the answer must call, or None if the client leaves that to the model.
+    """Return the function that the answer must call, or None if the client leaves the choice to the model.
 
     Raises:
-        RequestError: the client requires a call that an agent cannot make, such as one of several functions.
+        RequestError: the client requires a call of a function that it does not describe.
     """
     if isinstance(body, ChatCompletionBody) and body.function_call not in (None, "auto", "none"):
         raise RequestError(f"function_call is not supported: {_OWN_TOOLS}: use tool_choice", param="function_call")
@@ -277,26 +297,29 @@ def _forced_function(body: ChatCompletionBody | ResponseBody) -> Mapping[str, An
     if choice in (None, "auto", "none"):
         return None
     wanted = choice if isinstance(choice, Mapping) else {"type": choice}
-    functions = [tool.get("function", tool) for tool in _mappings(body.tools) if tool.get("type") == "function"]
+    functions = _functions(body)
     match wanted.get("type"):
         case "function":
             named = wanted.get("function", wanted)
             names = [named.get("name") if isinstance(named, Mapping) else None]
         case "required":
-            names = [function.get("name") for function in _mappings(functions)]
+            names = [function.get("name") for function in functions]
         case kind:
             raise RequestError(
                 f"tool_choice: expected none, auto, required or a function, got {kind!r:.80}", param="tool_choice"
             )
     if len(names) > 1:
-        advice = "name the function whose arguments are the answer, or leave tool_choice out"
-        raise RequestError(
-            f"tool_choice: required with {len(names)} functions: {_OWN_TOOLS}: {advice}", param="tool_choice"
-        )
-    found = [function for function in _mappings(functions) if names and function.get("name") == names[0] != ""]
+        return None
+    found = [function for function in functions if names and function.get("name") == names[0] != ""]
     if not found or not isinstance(names[0], str):
         raise RequestError(f"tool_choice: no function {names[0] if names else ''!r:.80} in tools", param="tool_choice")
     return found[0]
+
+
+def _functions(body: ChatCompletionBody | ResponseBody) -> list[Mapping[str, Any]]:
+    """Return the functions among the client's tools; those of the Responses API are not nested."""
+    tools = _mappings(body.tools)
+    return _mappings([tool.get("function", tool) for tool in tools if tool.get("type") == "function"])
 
 
 def _parameters(function: Mapping[str, Any]) -> dict[str, Any]:
@@ -323,30 +346,69 @@ def _mappings(value: object) -> list[Mapping[str, Any]]:
 # --- messages
 
 
-def _conversation(
-    messages: Sequence[Mapping[str, Any]], field: str
-) -> tuple[str, UserMessage, tuple[dict[str, Any], ...]]:
-    """Return the text of all system messages, the last message, and those before it.
+@dataclass(frozen=True, slots=True)
+class _Conversation:
+    """The messages of a request."""
 
-    Args:
-        messages: messages in the format of chat completions.
-        field: the field of the body that contains them.
-    """
+    instructions: str
+    """The text of all system messages."""
+    message: UserMessage
+    """The last message, or one that asks to continue."""
+    history: tuple[dict[str, Any], ...] = ()
+    """The messages before it."""
+    messages: tuple[Message, ...] = ()
+    """All messages as they were sent, without system messages."""
+    results: Mapping[str, str] = field(default_factory=dict)
+    """Results of calls at the end, by the id of the call."""
+
+
+def _conversation(messages: Sequence[Mapping[str, Any]], field_name: str) -> _Conversation:
+    """Return the conversation in messages in the format of chat completions; `field_name` contains them in the body."""
     for number, message in enumerate(messages):
-        _check_parts(message.get("content"), f"{field}.{number}.content")
-    system = [content_text(message.get("content")).strip() for message in messages if message.get("role") in _SYSTEM]
+        _check_parts(message.get("content"), f"{field_name}.{number}.content")
     others = [message for message in messages if message.get("role") not in _SYSTEM]
     if not any(message.get("role") == "user" for message in others):
-        raise RequestError(f"{field}: there is no message of the user", param=field)
-    if others[-1].get("role") != "user":
-        others.append(_CONTINUE)
+        raise RequestError(f"{field_name}: there is no message of the user", param=field_name)
+    is_continued = others[-1].get("role") != "user"
     try:
-        read, files = imported_with_files(others, "openai", what=field)
+        read, files = imported_with_files([*others, *([_CONTINUE] if is_continued else [])], "openai", what=field_name)
     except RequestError as error:
-        raise RequestError(error.message, param=field) from None
+        raise RequestError(error.message, param=field_name) from None
     *earlier, last = read
     history = tuple(exported(earlier, "messages", files=files))
-    return "\n\n".join(text for text in system if text), _user_message(last, files), history
+    sent = tuple(earlier if is_continued else read)
+    return _Conversation(_system_text(messages), _user_message(last, files), history, sent, _last_results(sent))
+
+
+def _system_text(messages: Iterable[Mapping[str, Any]]) -> str:
+    system = (content_text(message.get("content")).strip() for message in messages if message.get("role") in _SYSTEM)
+    return "\n\n".join(text for text in system if text)
+
+
+def _last_results(messages: Sequence[Message]) -> dict[str, str]:
+    """Return the results of calls that follow the last message of the user or the assistant."""
+    results: dict[str, str] = {}
+    for message in reversed(messages):
+        if message.role != "tool" or message.tool_call_id is None:
+            break
+        results[message.tool_call_id] = message.content
+    return results
+
+
+def _results_only(messages: Sequence[Mapping[str, Any]]) -> _Conversation | None:
+    """Return the results of calls of an earlier response; None if there are none, but messages.
+
+    Raises:
+        RequestError: there are both.
+    """
+    others = [message for message in messages if message.get("role") not in _SYSTEM]
+    results = [message for message in others if message.get("role") == "tool"]
+    if not results:
+        return None
+    if len(results) < len(others):
+        raise RequestError("input: send the results of calls without further messages", param="input")
+    texts = {str(message.get("tool_call_id")): content_text(message.get("content")) for message in results}
+    return _Conversation(_system_text(messages), "", results=texts)
 
 
 def _user_message(message: Message, files: Mapping[str, bytes]) -> UserMessage:
@@ -392,8 +454,8 @@ def _as_chat(items: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
                 content = _chat_content(item.get("output"), f"{place}.output")
                 yield {"role": "tool", "tool_call_id": item.get("call_id"), "content": content}
             case "item_reference":
-                advice = "send the item itself (AI SDK: providerOptions.openai.store = false)"
-                raise RequestError(f"{place}: responses are not kept here: {advice}", param=place)
+                advice = "send the item itself (AI SDK: providerOptions.openai.store = false), or previous_response_id"
+                raise RequestError(f"{place}: items are not kept here: {advice}", param=place)
             case kind:
                 raise RequestError(f"{place}: items of type {kind!r:.80} are not supported: send messages", param=place)
 

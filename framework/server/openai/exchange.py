@@ -7,6 +7,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -23,11 +24,37 @@ from framework.server.identity import Identity, agent_for, agent_named
 from framework.server.key_limits import KeyLimits
 from framework.server.openai.answer import AnswerReader, AnswerText, Ending, ending_of
 from framework.server.openai.client_request import ClientRequest
+from framework.server.openai.client_tools import (
+    UnknownCall,
+    client_call_id,
+    history_digest,
+    is_client_call,
+    new_decisions,
+    offered_tools,
+    pause_of,
+    previous_not_found,
+    require_same_history,
+    results_in,
+    run_of_calls,
+    run_of_response,
+)
 from framework.server.request_handling import accepted_locale, internal_error_body
 from framework.server.run_service import OwnedRun, RunService
 from framework.server.wording import pages_of, run_url
-from framework.types.errors import AgentNotFound, AgentsdError, ConversationBusy, RequestError, RunSuspended
-from framework.types.events import Event, Routed, StreamEnd, wire
+from framework.store.types import OPEN_STATUSES
+from framework.types.errors import (
+    AgentNotFound,
+    AgentsdError,
+    ConversationBusy,
+    DecisionRefused,
+    RequestError,
+    RunBusy,
+    RunNotFound,
+    RunSuspended,
+)
+from framework.types.events import ConfirmationRequested, Event, Routed, RunPaused, StreamEnd, wire
+from framework.types.messages import Message
+from framework.types.state import ClientTools, Confirmation
 from framework.types.strict_json import bytes_digest
 
 log = logging.getLogger(__name__)
@@ -39,10 +66,14 @@ _FIELDS: dict[str, str] = {
     "instructions": "messages",
     "output_schema": "response_format",
     "conversation": "X-Conversation-Id",
+    "client_tools": "tools",
 }
 """Fields of clients by the options of a run that they become."""
 _TOOL_FIELDS = {"output_schema": "tools"}
 """The same, if the answer is a call."""
+_ATTEMPTS = 3
+"""Number of attempts to save results, while other requests save results of the same run."""
+_CONFIRMATION = {*Confirmation.model_fields}
 
 
 class ModelNotFound(RequestError):
@@ -61,6 +92,17 @@ class StartedRun:
     """Base address of its pages, for people."""
     is_waiting: bool = False
     """Whether it is an earlier run of the conversation, which waits for a decision."""
+    after: int = 0
+    """Number of the event after which the answer begins: that with which the run paused for the client's results."""
+    ignored: tuple[str, ...] = ()
+    """Fields of the request that have no effect, although the client may expect one."""
+    agent: str = ""
+    """The agent, if it is known before the run begins."""
+
+    @property
+    def answer_id(self) -> str:
+        """Id of the answer: a run that pauses for results of the client has several."""
+        return f"{self.run.run_id}_{self.after}" if self.after else self.run.run_id
 
     @property
     def url(self) -> str:
@@ -102,13 +144,24 @@ class RunAnswers:
             ConfigError: no agent is valid.
             StoreError: the store fails.
         """
+        conversation = request.headers.get("x-conversation-id")
+        if continued := await self._continued(asked, identity, pages_of(request), is_kept=bool(conversation)):
+            return continued
         user = identity.user_of(asked.user or request.headers.get("x-openwebui-user-id") or None)
-        options: RunOptions = {**asked.options, "agent": self.agent_of(asked.model, identity), "user": user}
-        if conversation := request.headers.get("x-conversation-id"):
+        agent = self.agent_of(asked.model, identity)
+        options: RunOptions = {**asked.options, "agent": agent, "user": user}
+        client, ignored = await self._client_tools(
+            asked, agent, identity, is_repeated=not (conversation or asked.previous)
+        )
+        if client is not None:
+            options["client_tools"] = client.model_dump(mode="json")
+        if conversation:
             if asked.ends_with_result:
                 advice = "send the results of calls without X-Conversation-Id"
                 raise RequestError(f"messages: the server keeps only the last message: {advice}", param="messages")
             options["conversation"] = conversation
+        elif asked.previous:
+            options["history"] = [*await self._messages_of(asked.previous, identity), *asked.history]
         else:
             options["history"] = asked.history
         if locale := accepted_locale(request.headers):
@@ -119,12 +172,86 @@ class RunAnswers:
             run = await self._service.submit(
                 identity, asked.message, options, fields=_FIELDS | _TOOL_FIELDS if asked.function else _FIELDS
             )
-            return StartedRun(run, pages_of(request))
+            return StartedRun(run, pages_of(request), ignored=ignored)
         except ConversationBusy as busy:
             run, state = await self._service.load(identity, busy.run_id or "")
             if not state.pending:
                 raise busy from None
             return StartedRun(run, pages_of(request), is_waiting=True)
+
+    async def _client_tools(
+        self, asked: ClientRequest, agent: str | None, identity: Identity, *, is_repeated: bool
+    ) -> tuple[ClientTools | None, tuple[str, ...]]:
+        """Return the client's tools that are offered, and the fields that are ignored; raises RequestError.
+
+        Args:
+            asked: the request.
+            agent: the agent, or None if the router chooses it.
+            identity: the client.
+            is_repeated: whether the request with the results repeats the conversation.
+        """
+        agents = self._catalog.current.agents
+        choices = [agents[agent]] if agent is not None else [*agents.values()]
+        key = identity.name if identity.client_tools else ""
+        history = await asyncio.to_thread(history_digest, asked.messages) if asked.tools and is_repeated else ""
+        return offered_tools(asked, choices, key, history)
+
+    async def _continued(
+        self, asked: ClientRequest, identity: Identity, pages: str, *, is_kept: bool
+    ) -> StartedRun | None:
+        """Continue the run whose calls a request has the results of; None if the request begins a run.
+
+        Results that the run has already are a repetition, with the answer that they had.
+
+        Args:
+            asked: the request.
+            identity: the client.
+            pages: base address of the pages, for people.
+            is_kept: whether the server keeps the conversation, so that the request need not repeat it.
+
+        Raises:
+            RequestError: no run waits for the results, or the conversation was changed.
+        """
+        if not asked.results:
+            return None
+        run_id = run_of_response(asked.previous) if asked.previous else run_of_calls(asked.results)
+        if run_id is None:  # calls that the client, or another model, has made
+            return None
+        param = "input" if asked.previous else "messages"
+        for _ in range(_ATTEMPTS):
+            try:
+                run, state = await self._service.load(identity, run_id)
+            except RunNotFound:
+                call_id = next(iter(asked.results))
+                raise UnknownCall(f"no run waits for the result of the call {call_id!r:.80}", param=param) from None
+            if asked.previous and not (state.client and state.client.stored):
+                raise previous_not_found(asked.previous)
+            results = asked.results
+            if not (is_kept or asked.previous) and state.client and state.client.history:
+                require_same_history(state, asked.messages)
+                results = {**results_in(state, asked.messages), **results}
+            decisions = new_decisions(state, results, param)
+            if not decisions:
+                events = await self._service.runtime.store.events(run_id, 0)
+                return StartedRun(run, pages, after=pause_of(events, state, asked.results.keys()), agent=state.agent)
+            with suppress(DecisionRefused, RunBusy):  # a repetition of the request came first, or the wait is over
+                await self._service.decide(identity, run, decisions)
+                return StartedRun(run, pages, after=state.seq, agent=state.agent)
+        raise RunBusy(f"run {run_id} is continued by another request: repeat this one")
+
+    async def _messages_of(self, response_id: str, identity: Identity) -> list[Message]:
+        """Return the conversation up to the end of a stored response; raises PreviousResponseNotFound."""
+        try:
+            run, state = await self._service.load(identity, run_of_response(response_id))
+        except RunNotFound:
+            raise previous_not_found(response_id) from None
+        if not (state.client and state.client.stored):
+            raise previous_not_found(response_id)
+        if state.status in OPEN_STATUSES:
+            call_ids = (client_call_id(run.run_id, one.id) for one in state.pending if is_client_call(one))
+            waits = f"send the result of the call {call_id}" if (call_id := next(call_ids, "")) else "wait for its end"
+            raise RequestError(f"the response {response_id!r:.80} has not ended: {waits}", param="input")
+        return [*(await self._service.result(run)).messages]
 
     async def read(self, started: StartedRun, asked: ClientRequest) -> AsyncGenerator[Event | AnswerText | Ending]:
         """Yield the events of the run of a request, each followed by its texts, and last how the run ended.
@@ -133,23 +260,32 @@ class RunAnswers:
             RunSuspended: the server is closing; the run continues elsewhere.
             StoreError: the store fails.
         """
-        as_data = asked.wants_data
+        as_data = asked.wants_data and not started.after
         reader, finished, run = AnswerReader(as_data=as_data), None, started.run
+        asked_for: list[Confirmation] = []
         if not started.is_waiting:
-            events = self._service.follow(run)
+            events = self._service.follow(run, started.after)
             try:
                 async for event in events:
                     yield event
                     for piece in reader.read(event):
                         yield piece
+                    if isinstance(event, ConfirmationRequested):
+                        asked_for.append(Confirmation.model_validate(event.model_dump(include=_CONFIRMATION)))
                     finished = event if isinstance(event, StreamEnd) else None
+                    if finished and any(map(is_client_call, asked_for)):
+                        break  # of a repeated request: the run may have continued since
             finally:
                 await events.aclose()
             if finished is None:
                 raise RunSuspended(f"the server is closing; run {run.run_id} continues: {started.url}")
         result = await self._service.result(run)
+        if isinstance(finished, RunPaused) and any(map(is_client_call, asked_for)):
+            result = result.model_copy(update={"status": "paused", "pending": tuple(asked_for)})
         url = run_url(started.pages, run.run_id, result.pending)
-        ending = ending_of(result, url, as_data=as_data, function=asked.function)
+        is_call = bool(asked.function) and not started.after
+        as_data = as_data or (bool(started.after) and result.data is not None)
+        ending = ending_of(result, url, as_data=as_data, function=asked.function if is_call else "")
         for piece in reader.end(ending, finished.message_id if finished else None):
             yield piece
         yield ending
@@ -229,7 +365,7 @@ class AnswerWriter(Protocol):
 
 
 NewWriter = Callable[[str, int], AnswerWriter]
-"""Returns a writer. Arguments: the run's id and the Unix time."""
+"""Returns a writer. Arguments: the answer's id and the Unix time."""
 
 
 class Exchange:
@@ -253,14 +389,14 @@ class Exchange:
                 return EventStreamResponse(
                     request,
                     self._stream(asked, started, request, new_writer, own=own),
-                    headers=_headers(asked, started),
+                    headers=_headers(started),
                     retry=False,
                     streams=self._streams,
                     ends_itself=True,
                     during=admitted.pop_all(),
                 )
         started = await self._start(asked, identity, request)
-        headers = _headers(asked, started)
+        headers = _headers(started)
         try:
             return await self._whole(asked, started, new_writer, headers, own=own)
         except asyncio.CancelledError:  # the server stops; a client that gets no response repeats the request
@@ -277,8 +413,8 @@ class Exchange:
         if started is None:
             started = await self._answers.start(asked, identity, request)
             self._repeated.remember(key, started)
-            if asked.ignored:
-                log.info("run %s: ignored %s of the client", started.run.run_id, " and ".join(asked.ignored))
+            if started.ignored:
+                log.info("run %s: ignored %s of the client", started.run.run_id, " and ".join(started.ignored))
         return started
 
     async def _whole(
@@ -291,7 +427,7 @@ class Exchange:
         own: bool,
     ) -> Response:
         """Return the answer once the run has ended or paused."""
-        agent, thoughts, run = asked.model, defaultdict[str, str](str), started.run
+        agent, thoughts, run = started.agent or asked.model, defaultdict[str, str](str), started.run
         events: list[Mapping[str, Any]] = []
         ending: Ending | None = None
         async for item in self._answers.read(started, asked):
@@ -307,7 +443,7 @@ class Exchange:
         assert ending is not None
         if ending.finish_reason is None:
             return failure(ending.error_code, ending.error_message, headers)
-        body = new_writer(run.run_id, int(time.time())).complete(agent, ending, "\n\n".join(thoughts.values()))
+        body = new_writer(started.answer_id, int(time.time())).complete(agent, ending, "\n\n".join(thoughts.values()))
         if own:
             body["agentsd"] = {"run_id": run.run_id, "events": events, **body.get("agentsd", {})}
         return JSONResponse(body, headers=headers)
@@ -316,11 +452,15 @@ class Exchange:
         self, asked: ClientRequest, started: StartedRun, request: Request, new_writer: NewWriter, *, own: bool
     ) -> AsyncGenerator[bytes]:
         """Yield the answer as it arrives."""
-        writer, is_begun = new_writer(started.run.run_id, int(time.time())), False
+        writer, is_begun = new_writer(started.answer_id, int(time.time())), False
         items = self._answers.read(started, asked)
         try:
             async for item in items:
-                for chunk in () if is_begun else writer.begin(_agent_of(item, asked)):
+                for chunk in (
+                    ()
+                    if is_begun
+                    else writer.begin(item.agent if isinstance(item, Routed) else started.agent or asked.model)
+                ):
                     yield chunk
                 is_begun = True
                 for chunk in _encoded(writer, item, own=own):
@@ -334,8 +474,8 @@ class Exchange:
             await items.aclose()
 
 
-def _headers(asked: ClientRequest, started: StartedRun) -> dict[str, str]:
-    ignored = {"x-agentsd-ignored": ", ".join(asked.ignored)} if asked.ignored else {}
+def _headers(started: StartedRun) -> dict[str, str]:
+    ignored = {"x-agentsd-ignored": ", ".join(started.ignored)} if started.ignored else {}
     return {**started.run.headers, **ignored}
 
 
@@ -353,8 +493,3 @@ def _encoded(writer: AnswerWriter, item: Event | AnswerText | Ending, *, own: bo
             yield from writer.end(item)
         case _ if own and item.seq:
             yield writer.own_event(wire(item))
-
-
-def _agent_of(item: Event | AnswerText | Ending, asked: ClientRequest) -> str:
-    """Return the name of the agent, once the router has chosen it."""
-    return item.agent if isinstance(item, Routed) else asked.model

@@ -133,7 +133,8 @@ def add_responses_route(routes: APIRouter, exchange: Exchange) -> None:
     async def responses(request: Request, body: ResponseBody) -> Response:
         """Answer the last message with an agent, as a response or, with `stream`, as its events."""
         asked = await read_body(read_response, body, body.input)
-        return await exchange.answer(asked, identity_of(request), request, ResponseWriter)
+        new_writer = partial(ResponseWriter, previous=asked.previous, is_stored=asked.is_stored)
+        return await exchange.answer(asked, identity_of(request), request, new_writer)
 
 
 _ROUTER = "Chooses an agent for each message."

@@ -174,7 +174,6 @@ URL_PART = [{"role": "user", "content": [{"type": "text", "text": "a"},
 @pytest.mark.parametrize(
     ("fields", "param", "problem"),
     [
-        ({"tools": [CITY, TIME], "tool_choice": "required"}, "tool_choice", "required with 2 functions: agents call"),
         ({"tools": [CITY], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice",
          "no function 'x'"),
         ({"tool_choice": "required"}, "tool_choice", "no function"),
@@ -207,8 +206,8 @@ def test_what_chat_completions_cannot_do_is_an_error_that_names_the_field(
 @pytest.mark.parametrize(
     ("fields", "param", "problem"),
     [
-        ({"previous_response_id": "resp_1"}, "previous_response_id", "or send the header X-Conversation-Id"),
-        ({"store": True}, "store", "store is not supported"),
+        ({"previous_response_id": "resp_1", "input": [{"type": "function_call_output", "call_id": "x", "output": ""},
+                                                      *HI]}, "input", "results of calls without further messages"),
         ({"background": True}, "background", "POST /agent/runs"),
         ({"conversation": "c1"}, "conversation", "send the header X-Conversation-Id"),
         ({"prompt": {"id": "p"}}, "prompt", "instructions are in the agent's file"),

@@ -260,8 +260,9 @@ def test_requests_that_begin_no_run_are_errors_with_a_code_and_the_field(tmp_pat
     errors, runs, _ = serve(project(tmp_path), use=use)
     assert runs == []
     assert [(error.code, error.param) for error in errors] == [
-        ("model_not_found", "model"), ("bad_request", "tool_choice"), ("bad_request", "previous_response_id"),
-        ("bad_request", "temperature"), ("bad_request", "response_format"),
+        ("model_not_found", "model"), ("bad_request", "tool_choice"),
+        ("previous_response_not_found", "previous_response_id"), ("bad_request", "temperature"),
+        ("bad_request", "response_format"),
     ]  # fmt: skip
     assert all(error.response.headers["x-request-id"] for error in errors)
     assert "did you mean one" in errors[0].message
