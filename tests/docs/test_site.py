@@ -45,7 +45,7 @@ QUESTIONS = {
     "error codes": "Errors and outcomes",
     "phoenix": "7. Traces",
     "metrics": "Metrics and attributes",
-    "crash": "How a run survives a crash",
+    "crash": "Stored runs",
     "rollback": "Operate a server",
     "install agentsd": "Install",
     "pip install": "Install",
