@@ -46,7 +46,7 @@ HEAVY = {
 }
 """Modules that may be imported inside a function: SDKs that not every process needs."""
 HEAVY |= {"framework.types.bounded_body", "framework.llm.reconnection"}  # with httpx2
-HEAVY |= {"framework.tools.mcp.client"}  # with the MCP SDK, an extra
+HEAVY |= {"framework.tools.mcp.client", "framework.tools.mcp.login"}  # with the MCP SDK, an extra
 HEAVY |= {"framework.store.store", "framework.store.memory"}  # with SQLAlchemy, once a store is opened
 HEAVY |= {"sqlalchemy.dialects.postgresql"}  # for a store in PostgreSQL
 HEAVY |= {"framework.engine.work.procrastinate"}  # with Procrastinate, an extra
@@ -134,6 +134,7 @@ TIME_OF_DAY = {
     "framework.telemetry.spans": "times of spans",
     "framework.tools.builtin.notes": "shows when an item was changed",
     "framework.tools.mcp.content": "times of spans",
+    "framework.tools.mcp.login": "whether a token ends soon; a server that refuses one gets a new one",
 }
 """Modules that read this machine's time of day, which may be wrong, and why nothing depends on it. Everything that
 expires, is deleted or is counted by day uses `Store.now`."""

@@ -321,7 +321,8 @@ def _reply_to_server(asked: Confirmation) -> Decision:
     for line in confirmation_lines(asked):
         _say(f"  {line}")
     _say(f"  ({'; '.join(part for part in (asked.rule, asked.description) if part)})", dim=True)
-    prompt = "[f]ill in, [r]eject" if asked.form is not None else "[a]pprove once you have visited it, [r]eject"
+    done = "logged in" if asked.kind == "login" else "visited it"
+    prompt = "[f]ill in, [r]eject" if asked.form is not None else f"[a]pprove once you have {done}, [r]eject"
     accept = "f" if asked.form is not None else "a"
     if click.prompt(prompt, type=click.Choice([accept, "r"]), show_choices=False, err=True) == "r":
         return Reject(reason=click.prompt("why", default="", show_default=False, err=True))

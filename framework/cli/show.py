@@ -156,7 +156,7 @@ def _finished(event: events.ToolFinished) -> str:
 
 def _question(asked: events.ConfirmationRequested) -> str:
     if CONFIRMATION_KINDS[asked.kind].is_question or asked.url:
-        visit = f" (visit {asked.url})" if asked.url else ""
+        visit = f" (visit {asked.url})" if asked.url and asked.kind != "login" else ""
         return f"? {asked.tool or asked.kind} asks: {visible(asked.reason)}{visit}"
     return f"? {asked.tool or asked.kind} {arguments_text(asked.arguments)} needs approval: {asked.rule}"
 
@@ -173,7 +173,7 @@ def confirmation_lines(asked: Confirmation) -> Iterator[str]:
     if asked.form is not None:
         yield from form_lines(asked.form)
     if asked.url:
-        yield from visit_lines(asked.url)
+        yield from visit_lines(asked.url, "server" if asked.kind == "login" else "visit")
     if asked.form is not None or asked.url:
         return
     for name, value in asked.arguments.items():
@@ -253,6 +253,8 @@ def how_to_decide(result: RunResult) -> str:
         return (
             f"decide: agentsd runs decide {result.run_id} {named or '--value NAME=VALUE'} (without it, you are asked)"
         )
+    if first.kind == "login":
+        return f"{first.description}; then: agentsd runs decide {result.run_id} --approve {quote(key)}"
     if first.traits.is_question:
         answer = "|".join(first.choices) or "TEXT"
         option = f"--answer {quote(answer)}" if len(result.pending) == 1 else f"--respond {quote(f'{key}={answer}')}"

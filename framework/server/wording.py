@@ -86,7 +86,7 @@ def _details(asked: Confirmation) -> Iterator[str]:
     if asked.form is not None:
         yield from form_lines(asked.form)
     if asked.url:
-        yield from visit_lines(asked.url)
+        yield from visit_lines(asked.url, "server" if asked.kind == "login" else "visit")
     if asked.form is not None or asked.url:
         yield f"({'; '.join(part for part in (asked.rule, asked.tool, asked.description) if part)})"
 

@@ -11,6 +11,7 @@ In reading order; each module imports only from those below it:
     mcp              MCP servers: their tools, resources and prompts.
     http_hosts       HTTP hosts that describe their tools in a file, and the source that calls them.
     tool_source      The interface of tool servers, and tools built from their descriptions.
+    logins           Logins at tool servers as files: one for each account, readable by their owner only.
     form             Forms of tool servers: which of them a person is shown, and which values answer them.
     locations        Converts paths and URLs in arguments to one canonical form, before the policy is evaluated.
     skills           Agent Skills, and the tools with which a model loads them and reads their files.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from framework.tools.http_hosts import SkillSource
+from framework.tools.logins import LoginStore
 from framework.tools.mcp.source import McpSource
 from framework.tools.openapi.source import ApiSource
 from framework.tools.tool_source import OnChange, ToolSource
@@ -52,9 +53,14 @@ class PooledSource:
 class ConnectionPool:
     """Starts each source when it is first needed, and closes it when no generation uses it any longer."""
 
-    def __init__(self, changed: OnChange) -> None:
-        """Create an empty pool; `changed` is called whenever the tools or faults of a source change."""
-        self._changed = changed
+    def __init__(self, changed: OnChange, logins: LoginStore | None = None) -> None:
+        """Create an empty pool.
+
+        Args:
+            changed: called whenever the tools or faults of a source change.
+            logins: where logins at servers are stored.
+        """
+        self._changed, self._logins = changed, logins
         self._opened: list[PooledSource] = []
         self._wanted: list[PooledSource] = []
         self._rejected: dict[str, str] = {}
@@ -109,7 +115,7 @@ class ConnectionPool:
         short = name.partition(".")[2]
         try:
             if isinstance(config, McpServer):
-                source: ToolSource = McpSource(short, config, self._changed)
+                source: ToolSource = McpSource(short, config, self._changed, self._logins)
             elif isinstance(config, OpenApi):
                 source = ApiSource(name, config, self._changed)
             else:

@@ -178,12 +178,12 @@ def form_lines(form: Mapping[str, Any]) -> Iterator[str]:
         yield visible(f"{field.name} ({'; '.join(facts)}){': ' + one_line(about, _MAX_TEXT) if about else ''}")
 
 
-def visit_lines(url: str) -> Iterator[str]:
+def visit_lines(url: str, what: str = "visit") -> Iterator[str]:
     """Yield an address that a person is to visit, and its host: look-alike letters show in ASCII."""
     host = urlsplit(url).hostname or ""
-    yield f"visit {visible(url)}"
+    yield f"{what} {visible(url)}"
     foreign = " (it stands for a name with other letters: make sure that it is the right one)" if "xn--" in host else ""
-    yield f"host  {host}{foreign}"
+    yield f"{'host':{len(what)}} {host}{foreign}"
 
 
 def _secret_in(*texts: str, names: bool = False) -> str:

@@ -16,6 +16,59 @@ ArgumentName = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 HttpUrl = Annotated[str, StringConstraints(pattern=r"^https?://[^\s/]+", max_length=2000)]
 
 
+class OAuth(Frozen):
+    """Login at a server with OAuth."""
+
+    per: Literal["user", "server"] = "server"
+    """Whose login it is: `server`: one for all runs; `user`: one for each user of each tenant."""
+    scopes: tuple[Annotated[str, StringConstraints(pattern=r"^[\x21\x23-\x5b\x5d-\x7e]{1,200}$")], ...] = ()
+    """Scopes to request, in addition to those that the server asks for."""
+    client_id: Annotated[str, StringConstraints(min_length=1, max_length=2000)] | None = None
+    """Client that is registered at the authorization server, or the `https` URL of its metadata document. Default:
+    agentsd registers itself."""
+    client_secret: SecretStr | None = None
+    """Secret of the client."""
+    secret_in: Literal["client_secret_basic", "client_secret_post"] = "client_secret_basic"
+    """How the secret is sent: in a header, or in the body."""
+    private_key: SecretStr | None = None
+    """Private key (PEM) with which the client signs instead of sending a secret."""
+    algorithm: Literal["RS256", "RS384", "RS512", "ES256", "ES384", "PS256", "EdDSA"] = "RS256"
+    """Algorithm of the signature."""
+    issuer: HttpUrl | None = None
+    """The authorization server. A server that names another one is refused. Required with a secret or a key."""
+    grant: Literal["authorization_code", "client_credentials"] = "authorization_code"
+    """`authorization_code`: a person logs in; `client_credentials`: the client itself does, without a person."""
+    redirect_port: Annotated[int, Field(ge=1024, le=65535)] = 8976
+    """Port of this machine to which a browser returns from `agentsd tools login`."""
+
+    @property
+    def metadata_url(self) -> str | None:
+        """URL of the client's metadata document, if that is its id."""
+        return self.client_id if self.client_id and self.client_id.startswith("https://") else None
+
+    @model_validator(mode="after")
+    def _complete(self) -> OAuth:
+        if (self.client_secret or self.private_key) and not (self.client_id and self.issuer):
+            raise ValueError("`client_secret` and `private_key` require `client_id` and `issuer`")
+        if self.client_secret and self.private_key:
+            raise ValueError("write either `client_secret` or `private_key`")
+        if self.grant == "client_credentials":
+            if not (self.client_secret or self.private_key):
+                raise ValueError("`grant: client_credentials` requires `client_secret` or `private_key`")
+            if self.per == "user":
+                raise ValueError("`grant: client_credentials` has no users: write `per: server`")
+        elif self.private_key:
+            raise ValueError("`private_key` requires `grant: client_credentials`")
+        return self
+
+
+class ServerAuth(Frozen):
+    """How requests to a server are authenticated."""
+
+    oauth: OAuth
+    """Login with OAuth."""
+
+
 class McpServer(Frozen):
     """A Model Context Protocol (MCP) server. Its tools are named `mcp.<server>.<tool>`."""
 
@@ -27,6 +80,8 @@ class McpServer(Frozen):
     """Environment variables of the child process, in addition to PATH, HOME, user, locale, time zone and TMPDIR."""
     headers: dict[str, SecretStr] = {}
     """HTTP headers sent with every request to `url`."""
+    auth: ServerAuth | None = None
+    """Login at `url`. A run that lacks it pauses until someone has logged in."""
     tools: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] = ()
     """Globs of the server's tools to use, by their names on the server. Default: all, at most 1000."""
     risk: Risk | None = None
@@ -51,6 +106,10 @@ class McpServer(Frozen):
             raise ValueError("write either `command` or `url`")
         if self.headers and self.command:
             raise ValueError("`headers` requires `url`; for a server with `command`, use `env`")
+        if self.auth and self.command:
+            raise ValueError("`auth` requires `url`")
+        if self.auth and any(name.lower() == "authorization" for name in self.headers):
+            raise ValueError("write either `auth` or the header `Authorization`")
         if self.env and self.url:
             raise ValueError("`env` requires `command`; for a server with `url`, use `headers`")
         return self

@@ -297,6 +297,8 @@ class ExternalTools:
     problems: tuple[Problem, ...] = ()
     not_contacted: frozenset[str] = frozenset()
     """Sources that were not contacted because connecting is turned off."""
+    configs: Mapping[str, SourceConfig] = field(default_factory=dict)
+    """Configurations of the declared sources, by name."""
 
     def missing_for(self, patterns: Iterable[str]) -> Iterator[str]:
         """Yield why each unavailable source that these tool patterns name is unavailable, and where it is declared.
@@ -348,6 +350,7 @@ async def discover(
             *_problems(files.declared, opened, rejected, changes),
         ),
         silent,
+        files.configs,
     )
 
 

@@ -44,6 +44,7 @@ from framework.telemetry.metrics import ReloadMetrics
 from framework.telemetry.spans import NOOP_SPAN, Spans, TraceSpan
 from framework.tools.connection_pool import ConnectionPool
 from framework.tools.contracts import Contracts
+from framework.tools.logins import LOGINS_FOLDER, LoginStore
 from framework.tools.plugins.loader import PluginLease, PluginLifecycle
 from framework.tools.tool import Tool
 from framework.types.events import ConfigRejected, ConfigReloaded
@@ -161,7 +162,8 @@ class Catalog:
         self._leases = Leases(lifecycle, self.current, self._close_unused)
         self._set_up_ahead: list[PluginLease] = []
         """Leases of plugins that were set up before their generation is published."""
-        self._pool = ConnectionPool(self.request_refresh) if connect else None
+        self.logins = LoginStore(home / LOGINS_FOLDER, lambda: self.current.settings.tools.http)
+        self._pool = ConnectionPool(self.request_refresh, self.logins) if connect else None
         self.contracts = Contracts(home / _CONTRACTS_FILE)
         self.hold: Hold | None = None
         """The rollback that holds back the current files, if any."""
@@ -177,9 +179,8 @@ class Catalog:
         self._metrics = ReloadMetrics()
         self._subscribers: list[Subscriber] = []
         self._lock = asyncio.Lock()
-        self._rollbacks = 0
-        """Rollbacks that wait for the lock."""
-        self._rollback_requested = asyncio.Event()
+        self._rollbacks, self._rollback_requested = 0, asyncio.Event()
+        """Number of rollbacks that wait for the lock, and whether one has been requested."""
         self._gates = set[asyncio.Task[tuple[Problem, ...]]]()
         """The cases that run, also those that were cancelled and have not ended yet."""
         self._published = asyncio.Event()

@@ -41,6 +41,7 @@ from framework.tools.mcp.content import (
     truncate,
 )
 from framework.tools.mcp.elicitation import OpenCalls, ServerQuestions
+from framework.tools.mcp.login import Login, LoginAuth, ask_for_login, wait_for_login
 from framework.tools.mcp.transports import http_transport, stdio_transport, tool_by_tool
 from framework.tools.tool import ToolContext
 from framework.types.errors import ToolError
@@ -58,6 +59,8 @@ _UNKNOWN_SESSION_STATUSES = {400, 404}
 _CLOSE_SECONDS = 5.0
 """Time limit for closing a connection, in seconds."""
 _CLIENT_INFO = wire.Implementation(name="agentsd", version="1")
+_LOGIN_POLL_SECONDS = 1.0
+"""Delay between two checks whether someone has logged in, in seconds."""
 _NOISY_LOGGERS = ("mcp.client", "mcp.shared")
 
 T = TypeVar("T")
@@ -83,9 +86,10 @@ class McpConnection:
         callbacks: ConnectionCallbacks,
         metrics: McpMetrics,
         elicit: ElicitationFnT | None,
+        login: Login | None,
     ) -> None:
         self._name, self._server, self._callbacks, self._metrics = name, server, callbacks, metrics
-        self._elicit = elicit
+        self._elicit, self._login = elicit, login
         self._scope = anyio.CancelScope()
         self._owner: asyncio.Task[None] | None = None
         self._calls: set[asyncio.Task[object]] = set()
@@ -125,8 +129,15 @@ class McpConnection:
         """Whether the server asks questions in its answers, not while a call is open. False without a connection."""
         return self._client is not None and self._client.protocol_version in MODERN_PROTOCOL_VERSIONS
 
+    @property
+    def needs_login(self) -> bool:
+        """Whether the server has refused the last request for lack of a login."""
+        return self._login is not None and self._login.is_needed
+
     def describe(self, error: BaseException) -> str:
         """Describe an error without secrets."""
+        if self._login is not None and self._login.is_needed:
+            return f"it needs a login: run `{self._login.command}`"
         return describe_error(error, self._server, self._status)
 
     async def request(self, send: Callable[[Client], Awaitable[T]], *, wait: float, timeout: float) -> T:
@@ -194,9 +205,16 @@ class McpConnection:
                     return
                 self._callbacks.on_disconnect(self._reason)
                 failures = 0 if anyio.current_time() - began > _STABLE_SECONDS else failures
-                with anyio.move_on_after(_reconnect_delay(failures)):
-                    await self._closing.wait()
+                await self._rest(_reconnect_delay(failures))
                 failures += 1
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait before the next attempt to connect. If the server needs a login, wait until there is one."""
+        while not self._closing.is_set():
+            with anyio.move_on_after(_LOGIN_POLL_SECONDS if self.needs_login else seconds):
+                await self._closing.wait()
+            if self._login is None or not self.needs_login or self._login.has_changed():
+                return
 
     async def _connect(self) -> None:
         """Connect, serve requests until the connection ends, and record the reason."""
@@ -267,7 +285,7 @@ class McpConnection:
     def _transport(self) -> Transport:
         if self._server.command:
             return stdio_transport(self._server, self.drop)
-        return http_transport(self._server, self._record_status)
+        return http_transport(self._server, self._record_status, LoginAuth(self._login) if self._login else None)
 
     def _record_status(self, status: int) -> None:
         self._status = status
@@ -321,20 +339,24 @@ _CALL_RESULT: TypeAdapter[wire.CallToolResult | wire.InputRequiredResult] = Type
 class McpClient:
     """The tools, resources and prompts of one MCP server. Failures raise ToolError."""
 
-    def __init__(self, name: str, server: McpServer, callbacks: ConnectionCallbacks) -> None:
+    def __init__(
+        self, name: str, server: McpServer, callbacks: ConnectionCallbacks, login: Login | None = None
+    ) -> None:
         """Create a client; `start` connects.
 
         Args:
             name: name of the server in messages, such as `mcp.docs`.
             server: configuration of the server.
             callbacks: called when the connection or its tools change.
+            login: the login with which requests are sent, if the server needs one.
         """
+        self._login = login
         self._name, self._server = name, server
         in_file = name.removeprefix("mcp.")
         self._metrics = McpMetrics(in_file, server)
         self._open_calls = OpenCalls()
         elicit = self._open_calls.elicit if server.elicitation == "ask" else None
-        self._connection = McpConnection(in_file, server, callbacks, self._metrics, elicit)
+        self._connection = McpConnection(in_file, server, callbacks, self._metrics, elicit, login)
         self.start, self.close = self._connection.start, self._connection.close
 
     async def tools(self, enough: int) -> tuple[list[wire.Tool], dict[str, str]]:
@@ -371,16 +393,24 @@ class McpClient:
         If the server asks a person, the run pauses, and the next attempt continues with the answers.
         """
         _check_text(arguments)
+        if self._login is not None:
+            await wait_for_login(self._login, context)
         questions = ServerQuestions(self._name, context)
         await questions.wait()
         about = {"method": "tools/call", "tool": tool}
         while True:
-            async with self._turn(questions):
-                result = await self._request(
-                    lambda client: self._call(client, tool, arguments, progress, questions),
-                    about=about,
-                    repeatable=repeatable,
-                )
+            try:
+                async with self._turn(questions):
+                    result = await self._request(
+                        lambda client: self._call(client, tool, arguments, progress, questions),
+                        about=about,
+                        repeatable=repeatable,
+                    )
+            except ToolError:
+                if self._login is None or not self._login.is_needed:
+                    raise
+                await ask_for_login(self._login, context)
+                raise
             if await questions.settle(result):
                 assert isinstance(result, wire.CallToolResult)
                 return await tool_output(result)

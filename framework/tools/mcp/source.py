@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import json
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+from framework.tools.logins import Account, LoginStore
 from framework.tools.tool import Tool, ToolContext
 from framework.tools.tool_source import OnChange, RemoteCall, external_tool
 from framework.types.errors import ConfigError, ToolError
@@ -24,9 +26,12 @@ if TYPE_CHECKING:
     from mcp.shared.dispatcher import ProgressFnT
 
     from framework.tools.mcp.client import ConnectionCallbacks, McpClient
+    from framework.tools.mcp.login import Login
 
 MAX_TOOLS = 1000
 """Maximum number of tools of one server. `skill_policy` selects those that an agent is offered."""
+MAX_USERS = 50
+"""Maximum number of users whose connections to one server are kept."""
 _LIST_INTERVAL = 0.5
 """Minimum time between two listings of a server's tools, in seconds."""
 _MAX_NAMED = 20
@@ -50,16 +55,19 @@ class _ListedTool:
 class McpSource:
     """One MCP server as a source of tools, resources and prompts."""
 
-    def __init__(self, name: str, server: McpServer, changed: OnChange) -> None:
+    def __init__(self, name: str, server: McpServer, changed: OnChange, logins: LoginStore | None = None) -> None:
         """Create a source; `start` connects.
 
         Args:
             name: name of the server in its file.
             server: configuration of the server.
             changed: called whenever `tools` or `faults` change.
+            logins: where logins are stored. Required by a server with `auth`.
         """
         self.name = f"mcp.{name}"
-        self._server, self._changed = server, changed
+        self._server, self._changed, self._logins = server, changed, logins
+        self._of_users: OrderedDict[tuple[str | None, str | None], McpClient] = OrderedDict()
+        """Clients with the logins of users, the one that was used last at the end."""
         self._listed: dict[str, _ListedTool] = {}
         self._list_fault = self._connection_fault = ""
         self._client: McpClient | None = None
@@ -86,7 +94,7 @@ class McpSource:
             self._changed()
             return
         callbacks = callbacks_type(on_tools_changed=self._stale.set, on_disconnect=self._on_disconnect)
-        self._client = client_type(self.name, self._server, callbacks)
+        self._client = client_type(self.name, self._server, callbacks, self._login(None, None))
         self._looking = asyncio.create_task(self._look(), context=contextvars.Context())  # outside the trace of any run
         self._client.start()
         await self._settled.wait()
@@ -97,8 +105,9 @@ class McpSource:
         if self._looking:
             self._looking.cancel()
             await asyncio.wait({self._looking})
-        if self._client:
-            await self._client.close()
+        for client in (self._client, *self._of_users.values()):
+            if client:
+                await client.close()
 
     async def resource(self, uri: str) -> str:
         """Return the text of a resource. Raise ToolError."""
@@ -120,6 +129,32 @@ class McpSource:
         if self._client is None:
             raise ToolError(self._connection_fault or f"{self.name} has not been started")
         return self._client
+
+    def _login(self, tenant: str | None, user: str | None) -> Login | None:
+        if self._server.auth is None or self._logins is None:
+            return None
+        from framework.tools.mcp.login import Login
+
+        account = Account(self.name.removeprefix("mcp."), str(self._server.url), tenant, user)
+        return Login(self._logins, account, self._server.auth.oauth)
+
+    async def _client_of(self, context: ToolContext) -> McpClient:
+        """Return the client for a call: with the login of its user, if each user has one."""
+        shared = self._connected()
+        if self._server.auth is None or self._server.auth.oauth.per == "server":
+            return shared
+        client_type, callbacks_type = _import_client()
+        owner = (context.tenant, context.user)
+        client = self._of_users.pop(owner, None)
+        if client is None:
+            silent = callbacks_type(on_tools_changed=lambda: None, on_disconnect=lambda _: None)
+            client = client_type(self.name, self._server, silent, self._login(*owner))
+            client.start()
+        self._of_users[owner] = client
+        while len(self._of_users) > MAX_USERS:
+            _, oldest = self._of_users.popitem(last=False)
+            await oldest.close()
+        return client
 
     async def _look(self) -> None:
         """List the tools whenever they may have changed. Several notifications cause one listing."""
@@ -183,7 +218,7 @@ class McpSource:
 
     def _call(self, tool: str, idempotent: bool) -> RemoteCall:
         async def call(arguments: dict[str, Any], context: ToolContext) -> Any:
-            client = self._connected()
+            client = await self._client_of(context)
             return await client.call(tool, arguments, context, _progress(context), repeatable=idempotent)
 
         return call

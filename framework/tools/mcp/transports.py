@@ -260,17 +260,19 @@ def _message(line: bytes) -> SessionMessage | None:
 
 
 @asynccontextmanager
-async def http_transport(server: McpServer, on_http_error: OnHttpError) -> AsyncIterator[TransportStreams]:
+async def http_transport(
+    server: McpServer, on_http_error: OnHttpError, auth: httpx2.Auth | None
+) -> AsyncIterator[TransportStreams]:
     """Connect to a server over streamable HTTP. An MCP SDK transport."""
     assert server.url
     async with (
-        _http_client(server, on_http_error) as client,
+        _http_client(server, on_http_error, auth) as client,
         streamable_http_client(server.url, http_client=client, max_sse_event_size=MAX_RESPONSE_BYTES) as streams,
     ):
         yield streams
 
 
-def _http_client(server: McpServer, on_http_error: OnHttpError) -> httpx2.AsyncClient:
+def _http_client(server: McpServer, on_http_error: OnHttpError, auth: httpx2.Auth | None) -> httpx2.AsyncClient:
     """Create an HTTP client with the server's headers that rejects compressed and oversized responses."""
     message = f"it sent an answer of more than {MAX_RESPONSE_BYTES // 2**20} MB"
 
@@ -291,7 +293,8 @@ def _http_client(server: McpServer, on_http_error: OnHttpError) -> httpx2.AsyncC
     # A compressed body can expand to any size before its length is known.
     headers = {"accept-encoding": "identity"} | configured
     hooks = {"response": [check]}
-    return httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks=hooks, verify=trusted_certificates())
+    verify = trusted_certificates()
+    return httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks=hooks, verify=verify, auth=auth)
 
 
 @asynccontextmanager
