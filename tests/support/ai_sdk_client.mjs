@@ -1,7 +1,7 @@
 // Uses an agent with the AI SDK. Argument: the base URL. Prints one JSON object with what each call returned.
 import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-import { generateText, jsonSchema, Output, streamText, tool } from "ai";
+import { generateObject, generateText, isStepCount, jsonSchema, Output, streamText, tool } from "ai";
 
 globalThis.AI_SDK_LOG_WARNINGS = false;
 const baseURL = process.argv[2];
@@ -80,6 +80,20 @@ async function conversation(model, providerOptions) {
   return (await generateText({ model, messages, providerOptions })).text;
 }
 
+const own = { shown: tool({ inputSchema: jsonSchema(city), execute: ({ city }) => `${city} shown` }) };
+
+/** Tools that the SDK executes, whole and streamed, and an object of an agent that allows them. */
+async function roundTrip(model, providerOptions) {
+  const request = { model, tools: own, prompt: "use yours", stopWhen: isStepCount(5), providerOptions };
+  const first = await generateText(request);
+  const streamed = streamText(request);
+  return {
+    whole: [first.text, first.steps.map((step) => step.finishReason)],
+    streamed: await streamed.text,
+    object: (await generateObject({ model, prompt: "which city?", schema: jsonSchema(city), providerOptions })).object,
+  };
+}
+
 async function failure(model) {
   try {
     await generateText({ model, prompt: "fail" });
@@ -89,6 +103,7 @@ async function failure(model) {
   }
 }
 
+const allowing = { responses: openai("two"), chat: openai.chat("two"), compatible: compatible("two") };
 const found = {};
 for (const [name, model] of Object.entries(models)) {
   found[name] = {
@@ -100,7 +115,9 @@ for (const [name, model] of Object.entries(models)) {
     conversation: await conversation(model, { openai: { store: false } }),
     tools: await withTools(model),
     called: await called(model, { openai: { store: false } }),
+    roundTrip: await roundTrip(allowing[name], { openai: { store: false } }),
   };
 }
+found.stored = await roundTrip(allowing.responses, {});
 found.plain = await structured(plain("one"));
 console.log(JSON.stringify(found));

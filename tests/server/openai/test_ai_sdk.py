@@ -30,6 +30,8 @@ def script(request: ModelRequest) -> Turn:
     last = request.messages[-1]
     if last.content == "fail":
         return ModelError("the provider is down")
+    if any(message.content == "use yours" for message in request.messages):
+        return f"It is {last.content}." if last.role == "tool" else calls(("shown", {"city": "Rome"}))
     if any("shown" in message.content for message in request.messages):
         return "You see Rome."
     if last.content.startswith("which city?"):
@@ -45,7 +47,11 @@ def script(request: ModelRequest) -> Turn:
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the client got from each provider, and the statuses of the recorded runs."""
     folder = tmp_path_factory.mktemp("ai")
-    root = write(folder / "project", {"agents.d/one.yaml": agent("one", skill_policy='{allow: ["clock.*"]}')})
+    one, two = (
+        agent(name, skill_policy=f'{{allow: ["clock.*"{more}]}}')
+        for name, more in (("one", ""), ("two", ', "client.*"'))
+    )
+    root = write(folder / "project", {"agents.d/one.yaml": one, "agents.d/two.yaml": two})
     copyfile(PROGRAM, folder / PROGRAM.name)
     (folder / "node_modules").symlink_to(MODULES)
 
@@ -102,6 +108,16 @@ def test_tools_of_the_client_are_ignored_unless_one_must_be_called(found: dict[s
 
 
 @PROVIDERS
+def test_tools_of_the_client_that_the_agent_allows_are_executed_by_the_client(
+    found: dict[str, Any], provider: str
+) -> None:
+    answer = "It is Rome shown."
+    trip = {"whole": [answer, ["tool-calls", "stop"]], "streamed": answer, "object": {"city": "Rome"}}
+    assert found[provider]["roundTrip"] == trip
+    assert found["stored"] == trip, "the SDK's defaults"
+
+
+@PROVIDERS
 def test_a_run_that_failed_is_not_executed_again(found: dict[str, Any], provider: str) -> None:
     failure = found[provider]["failure"]
     assert (failure["name"], failure["status"]) == ("AI_APICallError", 422)
@@ -111,5 +127,6 @@ def test_a_run_that_failed_is_not_executed_again(found: dict[str, Any], provider
 def test_each_request_was_one_run(found: dict[str, Any]) -> None:
     names = ("whole", "streamed", "events", "structured", "failure", "hello", "conversation", "tools")
     requests = 3 * (len(names) + len(("called", "streamed call", "afterwards"))) + len(("plain",))
+    requests += 4 * len(("whole trip", "streamed trip", "object"))
     assert len(found["runs"]) == requests
     assert found["runs"].count("failed") == 3

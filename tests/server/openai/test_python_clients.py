@@ -16,6 +16,7 @@ import pytest
 from framework.llm.client import ModelRequest
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.errors import ModelError
+from framework.types.messages import Message
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write
 from tests.support.serving import now, serving
@@ -52,6 +53,19 @@ answer = ask("what time is it?")
 found["whole"] = [answer.choices[0].message.content, answer.choices[0].finish_reason]
 found["streamed"] = "".join(chunk.choices[0].delta.content or "" for chunk in ask("what time is it?", stream=True))
 found["tools"] = ask("what time is it?", tools=[TOOL]).choices[0].message.content
+
+def round_trip(stream):
+    messages = [{"role": "user", "content": "use yours"}]
+    def send():
+        answer = litellm.completion(model="openai/two", api_base=URL, api_key="none", max_retries=0,
+                                    messages=messages, tools=[TOOL], stream=stream)
+        return litellm.stream_chunk_builder(list(answer)) if stream else answer
+    called = send().choices[0].message
+    messages.append(called.model_dump())
+    messages.extend({"role": "tool", "tool_call_id": call.id, "content": "shown"} for call in called.tool_calls)
+    return [called.tool_calls[0].function.arguments, send().choices[0].message.content]
+
+found["round trip"] = [round_trip(False), round_trip(True)]
 found["typed"] = ask("which city?", response_format=City).choices[0].message.content
 forced = ask("which city?", tools=[TOOL], tool_choice={"type": "function", "function": {"name": "City"}})
 found["forced"] = [forced.choices[0].message.tool_calls[0].function.arguments, forced.choices[0].finish_reason]
@@ -66,6 +80,7 @@ print(json.dumps(found))
 
 LLM = """
 import json, os, sys, tempfile
+from importlib.metadata import version
 from pathlib import Path
 
 os.environ |= {"LLM_USER_PATH": tempfile.mkdtemp(), "OPENAI_API_KEY": "none"}
@@ -74,11 +89,12 @@ from llm.cli import cli
 
 model = {"model_id": "one", "model_name": "one", "api_base": sys.argv[1]}
 model |= {"supports_schema": True, "supports_tools": True}
-Path(os.environ["LLM_USER_PATH"], "extra-openai-models.yaml").write_text(json.dumps([model]))
+two = {**model, "model_id": "two", "model_name": "two"}
+Path(os.environ["LLM_USER_PATH"], "extra-openai-models.yaml").write_text(json.dumps([model, two]))
 city = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 
-def run(*arguments):
-    return CliRunner().invoke(cli, ["prompt", "-m", "one", *arguments])
+def run(*arguments, model="one"):
+    return CliRunner().invoke(cli, ["prompt", "-m", model, *arguments])
 
 failed = run("fail")
 print(json.dumps({
@@ -86,6 +102,10 @@ print(json.dumps({
     "continued": run("-c", "--no-stream", "what time is it?").stdout.strip(),
     "typed": run("--schema", json.dumps(city), "which city?").stdout.strip(),
     "tools": run("-T", "llm_time", "what time is it?").stdout.strip(),
+    "round trip": [
+        run("-T", "llm_version", *options, "use yours", model="two").stdout.strip().replace(version("llm"), "VERSION")
+        for options in ([], ["--no-stream"])
+    ],
     "failure": [failed.exit_code, "the provider is down" in failed.output],
 }))
 """
@@ -123,6 +143,16 @@ for api, kind in {"chat": OpenAIChatModel, "responses": OpenAIResponsesModel}.it
         "A tool of the client."
         return "never"
 
+    second_model = kind("two", provider=OpenAIProvider(base_url=sys.argv[1], api_key="none"))
+    both = Agent(second_model, output_type=City)
+    own = Agent(second_model)
+
+    @both.tool_plain
+    @own.tool_plain
+    def shown() -> str:
+        "A tool of the client."
+        return "shown"
+
     try:
         texts.run_sync("fail")
     except ModelHTTPError as error:
@@ -138,6 +168,9 @@ for api, kind in {"chat": OpenAIChatModel, "responses": OpenAIResponsesModel}.it
         "native": Agent(model, output_type=NativeOutput(City)).run_sync("which city?").output.city,
         "prompted": Agent(model, output_type=PromptedOutput(City)).run_sync("which city?").output.city,
         "tools": helped.run_sync("what time is it?").output,
+        "round trip": own.run_sync("use yours").output,
+        "streamed trip": "".join(own.run_stream_sync("use yours").stream_text(delta=True)),
+        "typed trip": both.run_sync("use yours, then which city?").output.city,
         "failure": failure,
     }
 print(json.dumps(found))
@@ -166,7 +199,7 @@ class Checked(BaseModel):
 found = {}
 for mode in (None, Mode.JSON, Mode.MD_JSON, Mode.JSON_SCHEMA, Mode.RESPONSES_TOOLS):
     client = instructor.from_openai(OpenAI(base_url=sys.argv[1], api_key="none"), **({"mode": mode} if mode else {}))
-    question = {"model": "one", "messages": [{"role": "user", "content": "which city?"}]}
+    question = {"model": sys.argv[2], "messages": [{"role": "user", "content": "which city?"}]}
     create = client.chat.completions.create
     cities = [create(response_model=kind, max_retries=2, **question) for kind in (City, Checked)]
     found[mode.name if mode else "default"] = [city.city for city in cities]
@@ -190,6 +223,11 @@ def local() -> str:
     "A tool of the client."
     return "never"
 
+@tool
+def shown() -> str:
+    "A tool of the client."
+    return "shown"
+
 found = {}
 for api in ("chat", "responses"):
     chat = ChatOpenAI(model="one", base_url=sys.argv[1], api_key="none", use_responses_api=api == "responses")
@@ -201,6 +239,12 @@ for api in ("chat", "responses"):
         failure = error.code
     helped = create_agent(chat, [local])
     typed = create_agent(chat, [], response_format=ToolStrategy(City))
+    both = ChatOpenAI(model="two", base_url=sys.argv[1], api_key="none", use_responses_api=api == "responses")
+    own = create_agent(both, [shown])
+    typed_own = create_agent(both, [shown], response_format=ToolStrategy(City))
+    trip = {"messages": [("user", "use yours")]}
+    typed_trip = {"messages": [("user", "use yours, then which city?")]}
+    streamed = [step for step in own.stream(trip, stream_mode="messages") if step[0].type == "AIMessageChunk"]
     question = {"messages": [("user", "which city?")]}
     found[api] = {
         "whole": answer.text,
@@ -213,6 +257,9 @@ for api in ("chat", "responses"):
         "json": chat.with_structured_output(City, method="json_mode").invoke("which city?").model_dump(),
         "agent": helped.invoke({"messages": [("user", "what time is it?")]})["messages"][-1].text,
         "typed agent": typed.invoke(question)["structured_response"].city,
+        "round trip": [message.text for message in own.invoke(trip)["messages"]][-2:],
+        "streamed trip": "".join(chunk.text for chunk, _ in streamed),
+        "typed trip": typed_own.invoke(typed_trip)["structured_response"].city,
         "failure": failure,
     }
 print(json.dumps(found))
@@ -230,6 +277,8 @@ PROGRAMS = {
 
 def script(request: ModelRequest) -> Turn:
     last = request.messages[-1]
+    if trip := _round_trip(request, last):
+        return trip
     if last.content == "fail":
         return ModelError("the provider is down")
     if any("another one" in message.content for message in request.messages):
@@ -239,14 +288,29 @@ def script(request: ModelRequest) -> Turn:
     return calls(("clock.now", {})) if last.role == "user" else "It is noon."
 
 
+def _round_trip(request: ModelRequest, last: Message) -> Turn | None:
+    """Call the client's tool if the user says so, then say what it returned, or call the tool for the answer."""
+    own = {tool.wire_name: tool for tool in request.tools if tool.name.startswith("client.")}
+    final = next((name for name, tool in own.items() if name == "final_result" or name == "City"), None)
+    if not own or not any(message.content.startswith("use yours") for message in request.messages):
+        return None
+    if last.role == "tool" and "which city" in request.messages[-3].content and final:
+        return calls((final, {"city": "Rome"}))
+    if last.role == "tool":
+        return f"It is {last.content}."
+    name = next(name for name in own if name != final or len(own) == 1)
+    return calls((name, {"city": "Rome"} if own[name].parameters.get("required") else {}))
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     """What the clients returned, by client. They run at the same time."""
     one = agent("one", skill_policy='{allow: ["clock.*"]}')
-    root = write(tmp_path_factory.mktemp("clients"), {"agents.d/one.yaml": one})
+    two = agent("two", skill_policy='{allow: ["clock.*", "client.*"]}')
+    root = write(tmp_path_factory.mktemp("clients"), {"agents.d/one.yaml": one, "agents.d/two.yaml": two})
 
-    async def run(program: str, url: str) -> Any:
-        client = await asyncio.create_subprocess_exec(PYTHON, "-c", program, url, stdout=PIPE, stderr=PIPE)
+    async def run(program: str, url: str, model: str = "one") -> Any:
+        client = await asyncio.create_subprocess_exec(PYTHON, "-c", program, url, model, stdout=PIPE, stderr=PIPE)
         async with asyncio.timeout(PATIENCE):
             output, errors = await client.communicate()
         assert client.returncode == 0, errors.decode()
@@ -257,6 +321,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
         async with serving(root, models=models, tools=[now]) as server:
             async with asyncio.TaskGroup() as group:
                 tasks = {name: group.create_task(run(program, server.v1)) for name, program in PROGRAMS.items()}
+                tasks["instructor two"] = group.create_task(run(INSTRUCTOR, server.v1, "two"))
             return {**{name: task.result() for name, task in tasks.items()}, "runs": await server.runs()}
 
     return asyncio.run(main())
@@ -267,6 +332,7 @@ def test_litellm(found: Mapping[str, Any]) -> None:
         "whole": ["It is noon.", "stop"],
         "streamed": "It is noon.",
         "tools": "It is noon.",
+        "round trip": [['{"city": "Rome"}', "It is shown."]] * 2,
         "typed": '{"city": "Rome"}',
         "forced": ['{"city": "Rome"}', "tool_calls"],
         "failure": ["BadRequestError", True],
@@ -280,6 +346,7 @@ def test_llm(found: Mapping[str, Any]) -> None:
         "continued": "It is noon.",
         "typed": '{"city": "Rome"}',
         "tools": "It is noon.",
+        "round trip": ["It is VERSION."] * 2,
         "failure": [1, True],
     }
 
@@ -288,7 +355,8 @@ def test_pydantic_ai(found: Mapping[str, Any]) -> None:
     """Its default for typed answers is a tool that must be called; a rejected call is sent back with the reason."""
     text, city = "It is noon.", "Rome"
     same = {"whole": text, "streamed": text, "continued": text, "tools": text, "after a call": text,
-            "typed": city, "native": city, "prompted": city, "retried": "Oslo", "failure": [422, True]}  # fmt: skip
+            "typed": city, "native": city, "prompted": city, "retried": "Oslo", "failure": [422, True],
+            "round trip": "It is shown.", "streamed trip": "It is shown.", "typed trip": city}  # fmt: skip
     assert found["pydantic-ai"] == {"chat": same, "responses": same}
 
 
@@ -296,12 +364,14 @@ def test_instructor(found: Mapping[str, Any]) -> None:
     """A validator rejects the first city, so that the call is sent back with the reason."""
     modes = ("default", "JSON", "MD_JSON", "JSON_SCHEMA", "RESPONSES_TOOLS")
     assert found["instructor"] == {mode: ["Rome", "Oslo"] for mode in modes}
+    assert found["instructor two"] == found["instructor"], "where the client's tools are allowed, too"
 
 
 def test_langchain(found: Mapping[str, Any]) -> None:
     text, city = "It is noon.", {"city": "Rome"}
     same = {"whole": text, "tokens": 20, "calls": [], "streamed": text, "agent": text, "failure": "model_error",
-            "data": city, "function": city, "json": city, "typed agent": "Rome"}  # fmt: skip
+            "data": city, "function": city, "json": city, "typed agent": "Rome",
+            "round trip": ["shown", "It is shown."], "streamed trip": "It is shown.", "typed trip": "Rome"}  # fmt: skip
     chat, responses = {**same, "finish": "stop"}, {**same, "finish": "completed"}
     assert found["langchain"] == {"chat": chat, "responses": responses}
 
