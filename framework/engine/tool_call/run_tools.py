@@ -68,7 +68,7 @@ async def _search_tools(run: RunContext, words: str) -> str:
     run.add_tools(fitting)
     there = {*run.state.added_tools, *(definition.name for definition in run.tool_definitions())}
     if toolset.in_code_mode:
-        shown = [function.text for function in toolset.functions.values() if function.tool in {*found} & there]
+        shown = [function.text() for function in toolset.functions.values() if function.tool in {*found} & there]
         return "\n\n".join(("Scripts can call these functions now:", *shown))
     lines = [f"- {one.wire_name}: {one.summary}{'' if one.name in there else _LEFT_OUT}" for one in definitions]
     return "\n".join(("You can call these tools now:", *lines))

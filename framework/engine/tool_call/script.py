@@ -76,6 +76,8 @@ class _Script:
     """Id of the call that runs it."""
     code: str
     printed: str = ""
+    number: int = 0
+    """Number of calls that it asked for so far."""
     tool_failures: set[str] = field(default_factory=set)
     """Exceptions that calls raised in the script, as its traceback ends with them."""
 
@@ -88,11 +90,9 @@ class _Script:
         state = self.run.state
         if len(self.code) > MAX_CODE_CHARS:
             raise ScriptError(f"it has {len(self.code)} characters; the limit is {MAX_CODE_CHARS}", kind="invalid")
-        is_new = self.id not in state.scripts
-        if is_new:
-            state.scripts[self.id] = ScriptRecord(began=self.run.services.now())
+        record = state.scripts.setdefault(self.id, ScriptRecord(began=self.run.services.now()))
         try:
-            return await self._drive(check=is_new)
+            return await self._drive(check=not record.calls)
         except SnapshotError:  # it runs again from its beginning
             state.scripts[self.id] = state.scripts[self.id].model_copy(update={"snapshot": ""})
             return await self._drive(check=False)
@@ -103,12 +103,11 @@ class _Script:
         began, seed = state.scripts[self.id].began, f"{state.run_id}/{self.id}"
         async with open_interpreter(functions, stubs, began=began, seed=seed) as interpreter:
             try:
-                number, progress = await self._begin(interpreter, check=check)
+                progress = await self._begin(interpreter, check=check)
                 while isinstance(progress, FunctionCall):
-                    number += 1
-                    pending, progress = await self._call(interpreter, number, progress)
+                    pending, progress = await self._call(interpreter, progress)
                     if pending:
-                        self._keep_snapshot(interpreter, number - 1)
+                        self._keep_snapshot(interpreter)
                         return pending, ""
                 return (), await self._value(progress)
             finally:
@@ -125,24 +124,25 @@ class _Script:
         A script is to be corrected, unless a call failed and the script did not handle that.
         """
         parts = [f"{error.message}{self._hint(error.message)}"]
-        if self.printed:
-            parts.append(f"printed before the error:\n{self.printed.rstrip()}")
         if calls := list(self._made_calls()):
             parts.append("\n".join(("these calls were made before the error; do not repeat them:", *calls)))
+        if self.printed:
+            parts.append(f"printed before the error:\n{self.printed.rstrip()}")
         metadata: dict[str, Any] = {"error_type": error.kind}
         if error.last_line not in self.tool_failures:
             metadata[INVALID_CALL] = True
         return ToolResult(status="error", error="\n".join(parts), metadata=metadata)
 
-    async def _begin(self, interpreter: Interpreter, *, check: bool) -> tuple[int, FunctionCall | Finished]:
-        """Return the number of calls that need no answer, and what the script does next; raises SnapshotError, too."""
-        record = self.run.state.scripts[self.id]
+    async def _begin(self, interpreter: Interpreter, *, check: bool) -> FunctionCall | Finished:
+        """Start or restore the script; return what it does next. Raises SnapshotError, too."""
+        record, self.number = self.run.state.scripts[self.id], 0
         if record.snapshot and record.version == interpreter_version():
-            return record.at, await interpreter.restore(b64decode(record.snapshot), record.printed)
-        return 0, await interpreter.start(self.code, check=check)
+            self.number = record.at
+            return await interpreter.restore(b64decode(record.snapshot), record.printed)
+        return await interpreter.start(self.code, check=check)
 
     async def _call(
-        self, interpreter: Interpreter, number: int, asked: FunctionCall
+        self, interpreter: Interpreter, asked: FunctionCall
     ) -> tuple[Confirmations, FunctionCall | Finished]:
         """Make the call that the script asks for, or find its record, and continue the script with its result."""
         functions = self.run.agent.toolset.functions
@@ -154,8 +154,9 @@ class _Script:
             arguments = await asyncio.to_thread(_json_arguments, function, asked)
         except ValueError as error:
             return (), await interpreter.fail("TypeError", str(error))
-        call = ToolCall(id=f"{self.id}@{number}", tool=function.tool, arguments=arguments)
-        self._require_same(number, call)
+        self.number += 1
+        call = ToolCall(id=f"{self.id}@{self.number}", tool=function.tool, arguments=arguments)
+        self._require_same(call)
         if pending := await self.run.call_tool(call):
             return pending, Finished(None)
         result = self.run.state.calls[call.id].result
@@ -167,21 +168,23 @@ class _Script:
         self.tool_failures.add(f"RuntimeError: {message}")
         return (), await interpreter.fail("RuntimeError", message)
 
-    def _require_same(self, number: int, call: ToolCall) -> None:
+    def _require_same(self, call: ToolCall) -> None:
         """Record the call that the script asks for; raise ScriptError if it was another one before."""
         record, key = self.run.state.scripts[self.id], repetition_key(call.tool, call.arguments)
-        if number > len(record.calls):
+        if self.number > len(record.calls):
             self.run.state.scripts[self.id] = record.model_copy(update={"calls": (*record.calls, key)})
-        elif record.calls[number - 1] != key:
-            text = f"the script was continued and does not ask for the same calls: call {number} is now {call.tool}"
+        elif record.calls[self.number - 1] != key:
+            text = (
+                f"the script was continued and does not ask for the same calls: call {self.number} is now {call.tool}"
+            )
             raise ScriptError(f"{text}; it was not made", kind="script_diverged")
 
-    def _keep_snapshot(self, interpreter: Interpreter, at: int) -> None:
-        """Store the state of the interpreter, which waits for the result of the call after `at` others."""
+    def _keep_snapshot(self, interpreter: Interpreter) -> None:
+        """Store the state of the interpreter, which waits for the result of the last call."""
         snapshot = interpreter.snapshot()
         if len(snapshot) <= _MAX_SNAPSHOT_BYTES:
             kept = {"snapshot": b64encode(snapshot).decode(), "version": interpreter_version()}
-            update = {**kept, "at": at, "printed": interpreter.printed}
+            update = {**kept, "at": self.number - 1, "printed": interpreter.printed}
             self.run.state.scripts[self.id] = self.run.state.scripts[self.id].model_copy(update=update)
 
     async def _value(self, ended: Finished) -> str:

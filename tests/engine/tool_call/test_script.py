@@ -376,6 +376,18 @@ def test_a_name_of_the_script_itself_hides_a_tool(tmp_path: Path) -> None:
     assert books.made == []
 
 
+def test_a_call_with_impossible_arguments_has_no_number(tmp_path: Path) -> None:
+    books = Books()
+    code = (
+        "for n in range(2):\n    try:\n        exec('books__pay({1}, 2)')\n    except TypeError as error:\n"
+        "        print('no')\n    books__balance('1')\nbooks__pay('7', 1)"
+    )
+    office = Office(project(tmp_path, ASKING), books, script(code), "done")
+    first = office.start()
+    assert [asked.id for asked in first.pending] == ["c1@3"]
+    assert office.decide(first, Approve()).messages[2].content.startswith("no\nno\nvalue:")
+
+
 def test_functions_are_values(tmp_path: Path) -> None:
     books = Books()
     assert (
@@ -412,7 +424,36 @@ def test_each_tool_gets_a_name_that_python_accepts() -> None:
     }
     assert len(functions) == len(names)
     for function in functions.values():
-        compile(function.text, "stub", "exec")
-        compile(function.stub, "stub", "exec")
-        assert list(function.parameters.values()) == ["class", "$filter", "_filter", "a b"]
-        assert function.arguments(["1"], {list(function.parameters)[1]: "2"}) == {"class": "1", "$filter": "2"}
+        compile(function.text(), "stub", "exec")
+        compile(function.stub(), "stub", "exec")
+        assert list(function.parameters().values()) == ["class", "$filter", "_filter", "a b"]
+        assert function.arguments(["1"], {list(function.parameters())[1]: "2"}) == {"class": "1", "$filter": "2"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ({"type": "integer"}, "int"),
+        ({"type": ["string", "null"]}, "str | None"),
+        ({"anyOf": [{"type": "number"}, {"const": "max"}]}, "float | Literal['max']"),
+        ({"enum": ["a", 1, None, True]}, "Literal['a', 1, None, True]"),
+        ({"enum": ["x" * 5_000], "type": "string"}, "str"),
+        ({"type": "array", "items": {"$ref": "#/$defs/Row"}}, "Sequence[Mapping[str, Any]]"),
+        ({"type": "object", "additionalProperties": {"type": "boolean"}}, "Mapping[str, bool]"),
+        ({"type": "array"}, "Sequence[Any]"),
+        ({"$ref": "#/$defs/Loop"}, "Any"),
+        ({"$ref": "https://example.com/schema.json"}, "Any"),
+        ({"anyOf": [{"$ref": "#/$defs/Wide"}] * 3}, "Any"),
+        ({"allOf": [{"type": "string"}]}, "Any"),
+        (True, "Any"),
+    ],
+)
+def test_a_parameter_has_the_type_of_its_schema(schema: Any, expected: str) -> None:
+    one = named("t", "x")
+    wide = {"anyOf": [{"$ref": "#/$defs/Wide"}] * 50, "properties": {"a": {"$ref": "#/$defs/Wide"}}}
+    definitions = {"Row": {"type": "object", "properties": {}}, "Loop": {"$ref": "#/$defs/Loop"}, "Wide": wide}
+    parameters = {"type": "object", "properties": {"x": schema}, "required": ["x"], "$defs": definitions}
+    definition = one.definition.model_copy(update={"parameters": parameters})
+    (function,) = script_functions([Tool(definition, one.function, one.arguments)]).values()
+    assert function.stub() == f"def t(x: {expected}) -> Any: ..."
+    assert len(function.text()) < 6_000
