@@ -33,7 +33,7 @@ In reading order; each module imports only from those below it:
     location           What a command works on: a project, an agent file, stored runs and conversations.
     run_view           Shows a run on a terminal: tree, Markdown as it arrives, status line.
     show               Formats events as text, rows as tables, and traces as waterfalls.
-    exporting          Sends the traces of a command to a backend.
+    trace_export       Sends the traces of a command to a backend.
     live_area          Lines at the bottom of a terminal that change, below output that stays.
     terminal           The terminal: escaped output, wrapped lines, input, Ctrl-C.
     options            Options and arguments that several commands share.

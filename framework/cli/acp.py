@@ -9,11 +9,11 @@ from typing import cast
 
 import click
 
-from framework.cli.exporting import exporting
 from framework.cli.location import locate
 from framework.cli.options import project_path
 from framework.cli.schema import refresh_schemas
 from framework.cli.show import counted
+from framework.cli.trace_export import trace_export
 from framework.engine.runtime.runtime import Runtime
 from framework.tools.child_processes import forbid_inspection
 from framework.types.errors import ConfigError
@@ -64,6 +64,6 @@ def command(path: str, agent: str | None, decides: str) -> int:
     settings = location.settings()
     forbid_inspection()
     highest = None if decides == _NOTHING else cast(Risk, decides)
-    with exporting(settings):
+    with trace_export(settings):
         asyncio.run(serve_acp(location.root, settings, agent, highest, announce))
     return 0

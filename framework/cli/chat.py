@@ -18,7 +18,6 @@ import click
 
 from framework.cli.chat_commands import ChatCommands, ChatState, LineReader, MessageReader, attached, is_command
 from framework.cli.confirm import ask_for_decisions
-from framework.cli.exporting import exporting
 from framework.cli.location import Location, locate, new_conversation, runs_of, show_problem, store_url
 from framework.cli.options import (
     INPUT_OPTION,
@@ -34,6 +33,7 @@ from framework.cli.options import (
 from framework.cli.session import StartupProblems, answer, data_of, print_result, shown_from_now, view_of_run
 from framework.cli.show import View, requested_waterfall
 from framework.cli.terminal import draws, is_terminal, prints_on_stderr, raw_stderr, say, wrapped_line
+from framework.cli.trace_export import trace_export
 from framework.cli.transcripts import conversation_lines
 from framework.config.snapshot import AGENTS
 from framework.engine.context.events import RunStream
@@ -203,7 +203,7 @@ def command(path: str, trace: bool, as_json: bool, **given: Any) -> int:
         path, given["agent"] = str(folder), name
     location = locate(path)
     given |= {"inputs": parse_inputs(given["inputs"]), "limits": parse_pairs(given["limits"])}
-    with exporting(location.settings()), prints_on_stderr() as output:
+    with trace_export(location.settings()), prints_on_stderr() as output:
         return asyncio.run(_chat(location, given, AnswerOutput(output, trace=trace, as_json=as_json)))
 
 

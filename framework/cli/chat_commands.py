@@ -65,7 +65,7 @@ def attached(line: str) -> list[str | File]:
 
 
 def _paths_in(line: str) -> Iterator[tuple[int, int, Path]]:
-    """Yield the paths in a line, with the places where they begin and end."""
+    """Yield the paths in a line, with the places where they start and end."""
     for word in _WORD.finditer(line):
         quoted = word["double"] or word["single"]
         text = quoted or re.sub(r"\\(.)", r"\1", word["plain"])

@@ -109,7 +109,7 @@ class ChatPrompt:
     """Reads messages while the output of a run appears above. It is the `LiveArea` of that run."""
 
     def __init__(self, stream: TextIO, history: Path, completer: Completer) -> None:
-        """Prepare the input; `reading` begins it.
+        """Prepare the input; `reading` starts it.
 
         Args:
             stream: the terminal to draw on.
@@ -286,7 +286,7 @@ class ChatPrompt:
 
         @keys.add("enter")
         def _submit(event: KeyPressEvent) -> None:
-            """Enter the message; after a backslash, begin a new line."""
+            """Enter the message; after a backslash, start a new line."""
             buffer = event.current_buffer
             if buffer.document.char_before_cursor == "\\":
                 buffer.delete_before_cursor()

@@ -8,11 +8,11 @@ import sys
 
 import click
 
-from framework.cli.exporting import exporting
 from framework.cli.location import locate
 from framework.cli.options import project_path
 from framework.cli.schema import refresh_schemas
 from framework.cli.show import counted
+from framework.cli.trace_export import trace_export
 from framework.engine.runtime.runtime import Runtime
 from framework.tools.child_processes import forbid_inspection
 from framework.types.errors import ConfigError
@@ -54,6 +54,6 @@ def command(path: str, agents: tuple[str, ...]) -> int:
 
     settings = location.settings()
     forbid_inspection()
-    with exporting(settings):
+    with trace_export(settings):
         asyncio.run(serve_stdio(location.root, settings, agents or None, announce))
     return 0

@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from framework.cli.exporting import exporting
 from framework.cli.location import Location, locate
 from framework.cli.options import (
     INPUT_OPTION,
@@ -26,6 +25,7 @@ from framework.cli.schema import refresh_schemas
 from framework.cli.session import JsonLines, StartupProblems, answer, print_result, shown_from_now, view_of_run
 from framework.cli.show import requested_waterfall
 from framework.cli.terminal import prints_on_stderr
+from framework.cli.trace_export import trace_export
 from framework.config.settings import Settings
 from framework.engine.runtime.request import RunOptions, UserMessage
 from framework.engine.runtime.runtime import Runtime
@@ -89,7 +89,7 @@ def _message(words: Sequence[str], files: Sequence[File]) -> UserMessage:
 async def _run(path: str, words: Sequence[str], given: Mapping[str, Any], *, quiet: bool) -> Traced:
     location = locate(path)
     settings = location.settings()
-    with exporting(settings, given["otlp"]):
+    with trace_export(settings, given["otlp"]):
         return await _answer(location, settings, words, given, quiet=quiet)
 
 

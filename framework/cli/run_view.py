@@ -44,7 +44,7 @@ class MarkdownBlocks:
     """Splits a text that arrives in pieces: `feed` returns the blocks that are complete, `rest` is the open one.
 
     A block ends at an empty line that is followed by a line without indentation, or at its maximum size. Text that
-    begins with `{` is JSON: it is one code block.
+    starts with `{` is JSON: it is one code block.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class MarkdownBlocks:
         for complete in lines:
             blocks += [*self._cut(complete), *self._add(self._line)]
         blocks += self._cut(last)
-        if self._line and self._fence is None and self._block and self._begins_block(self._line, None):
+        if self._line and self._fence is None and self._block and self._starts_block(self._line, None):
             blocks.append(self._take())  # before the line is complete: a paragraph is one long line
         return blocks
 
@@ -104,7 +104,7 @@ class MarkdownBlocks:
     def _add(self, line: str) -> Iterator[str]:
         """Add a complete line; yield the blocks that it completes."""
         fence = None if self._is_json else _FENCE.match(line)
-        if self._fence is None and self._block and self._begins_block(line, fence):
+        if self._fence is None and self._block and self._starts_block(line, fence):
             yield self._take()
         if line.strip() or self._block:
             self._block.append(line)
@@ -118,7 +118,7 @@ class MarkdownBlocks:
         if self._chars > MAX_BLOCK_CHARS or (self._fence and len(self._block) > MAX_CODE_LINES):
             yield self._take()
 
-    def _begins_block(self, line: str, fence: re.Match[str] | None) -> bool:
+    def _starts_block(self, line: str, fence: re.Match[str] | None) -> bool:
         if not line.strip() or line[0].isspace():
             return False
         return fence is not None or not self._block[-1].strip()
@@ -134,7 +134,7 @@ class MarkdownBlocks:
 
 
 class _Heading(Heading):
-    """A heading at the left, where the text begins."""
+    """A heading at the left, where the text starts."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         self.text.justify = "left"
@@ -274,7 +274,7 @@ class RunTree:
 
     def __init__(self, title: str | None = None) -> None:
         """Set the title, which is shown until the agent is known; None for a tree below text that is shown already."""
-        self._begin(title)
+        self._start(title)
 
     @property
     def shown(self) -> Tree | None:
@@ -286,9 +286,9 @@ class RunTree:
         """Whether no call and no plan step is open, so that a new tree may continue this one."""
         return not self._open
 
-    def begin_next(self) -> None:
-        """Begin a new tree below this one, which stays as it is."""
-        self._begin(None)
+    def start_next(self) -> None:
+        """Start a new tree below this one, which stays as it is."""
+        self._start(None)
 
     def add(self, event: Event) -> bool:
         """Add an event; return whether the tree shows it."""
@@ -320,7 +320,7 @@ class RunTree:
                 return False
         return True
 
-    def _begin(self, title: str | None) -> None:
+    def _start(self, title: str | None) -> None:
         self._root = Tree(Text(title or "", style="bold"), guide_style="dim", hide_root=title is None)
         self._nodes: dict[tuple[str, ...], Tree] = {(): self._root}
         self._thoughts: dict[tuple[str, ...], tuple[events.Thought, Tree]] = {}
@@ -433,7 +433,7 @@ class RunView:
     is_drawn = True
 
     def __init__(self, area: LiveArea, title: str | None = None, *, shows_answer: bool = True) -> None:
-        """Begin to show a run. `shows_answer` is false if the answer is printed elsewhere, e.g. into a file."""
+        """Start to show a run. `shows_answer` is false if the answer is printed elsewhere, e.g. into a file."""
         self._area, self._shows_answer = area, shows_answer
         self._tree, self._status = RunTree(title), RunStatus()
         self._tree_lines: list[str] = []
@@ -448,7 +448,7 @@ class RunView:
         self._is_changed, self._has_output = True, False
         self._redirected = ExitStack()
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Show the status line. Prints are written above it from now on."""
         if self._timer is None:
             self._redirected.enter_context(prints_above(self._area))
@@ -456,7 +456,7 @@ class RunView:
 
     def show(self, event: Event) -> None:
         """Show an event."""
-        self.begin()
+        self.start()
         self._status.note(event)
         self._is_changed = True
         match event:
@@ -489,7 +489,7 @@ class RunView:
         self._settle_text()
         if self._held:  # the run ended before the tree was complete
             self._write_tree()
-            self._tree.begin_next()
+            self._tree.start_next()
             self._write_settled(inf)
         self._write_tree()
         self._area.draw(())
@@ -526,7 +526,7 @@ class RunView:
         if not self._held or not self._tree.is_settled:
             return
         self._write_tree()
-        self._tree.begin_next()
+        self._tree.start_next()
         end = monotonic() + seconds
         while self._held and monotonic() < end:
             self._write(rendered(self._console(), self._held.pop(0)))
@@ -552,7 +552,7 @@ class RunView:
         text = self._lines_of_text()[-min(TAIL_LINES, max(rows - MARGIN_LINES, 1)) :]
         if len(self._lines_of_tree()) > TREE_LINES and self._tree.is_settled:
             self._write_tree()
-            self._tree.begin_next()
+            self._tree.start_next()
         tree = self._tree_lines[-max(rows - MARGIN_LINES - len(text), 1) :]
         shown = [*tree, *([""] if tree and text else []), *text]
         before, after = ([""] if shown and self._has_output else []), ([""] if shown or self._has_output else [])

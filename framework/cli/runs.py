@@ -85,7 +85,7 @@ def runs_list(
 ) -> int:
     """List the stored runs, the newest first.
 
-    A run is `queued` until a process begins it. If it waits for more than a free process, that is in parentheses. It is
+    A run is `queued` until a process starts it. If it waits for more than a free process, that is in parentheses. It is
     `orphaned` if its process ended before it: resume it with `agentsd runs resume`.
     """
     wanted: set[Status] = {status for status in get_args(Status) if status in statuses}

@@ -15,11 +15,11 @@ from typing import Any
 
 import click
 
-from framework.cli.exporting import SERVER_EXIT_SECONDS, exporting
 from framework.cli.location import locate
 from framework.cli.options import project_path
 from framework.cli.schema import refresh_schemas
 from framework.cli.show import counted
+from framework.cli.trace_export import SERVER_EXIT_SECONDS, trace_export
 from framework.config.overlay import environment_in
 from framework.config.settings import LogFormat, Settings
 from framework.engine.runtime.presence import default_name
@@ -153,7 +153,7 @@ def _serve(root: Path, settings: Settings, log: ServerLog, **options: bool) -> N
     forbid_inspection()
     tune_memory()
     with (
-        exporting(settings, exit_seconds=SERVER_EXIT_SECONDS),
+        trace_export(settings, exit_seconds=SERVER_EXIT_SECONDS),
         collect_metrics(settings.telemetry.service_name) as scrape,
     ):
         asyncio.run(serve(root, settings, partial(_announce, log), scrape, **options))
@@ -224,7 +224,7 @@ def worker_command(
         capacity, scope = concurrency or settings.work.concurrency, _scope(agents, queues)
         forbid_inspection()
         tune_memory()
-        with exporting(settings, exit_seconds=SERVER_EXIT_SECONDS):
+        with trace_export(settings, exit_seconds=SERVER_EXIT_SECONDS):
             name = name or default_name()
             started = partial(_announce_worker, log, settings, name)
             working = run_worker(location.root, settings, capacity, scope, started, name, allow_empty=allow_empty)

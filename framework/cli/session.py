@@ -19,11 +19,11 @@ from typing import Any, TextIO
 import click
 
 from framework.cli.confirm import ask_for_decisions
-from framework.cli.exporting import exporting
 from framework.cli.live_area import LiveArea, TerminalArea
 from framework.cli.location import Location, find_run, show_problem, store_url
 from framework.cli.show import Lines, View, how_to_decide, reason_for_no_answer
 from framework.cli.terminal import draws, is_terminal, on_interrupt, raw_stderr, say, shows_answers, wrapped_line
+from framework.cli.trace_export import trace_export
 from framework.engine.context.events import RunStream
 from framework.engine.runtime.runtime import Runtime
 from framework.store.types import RunQuery
@@ -93,7 +93,7 @@ def view_of_run(title: str = "…", area: LiveArea | None = None) -> View:
 async def shown_from_now(view: View | None) -> AsyncIterator[None]:
     """Show that a run starts, e.g. while tool servers are started; end the view with the context."""
     if view is not None:
-        view.begin()
+        view.start()
     try:
         yield
     finally:
@@ -109,7 +109,7 @@ class JsonLines:
     def __init__(self, output: TextIO) -> None:
         self._output = output
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Do nothing: the first line is that of an event."""
 
     def show(self, event: Event) -> None:
@@ -239,7 +239,7 @@ def print_result(result: RunResult, *, as_json: bool) -> int:
 @asynccontextmanager
 async def open_runtime(location: Location, *, quiet: bool = True) -> AsyncIterator[Runtime]:
     """Open a project's runtime on its store; print its startup problems unless `quiet`."""
-    with exporting(location.settings()):
+    with trace_export(location.settings()):
         url = store_url(location)
         opened = Runtime.open(location.root, store=url, watch=False, single_user=True, gate_start=False)
         async with opened as runtime:

@@ -51,7 +51,7 @@ class View(Protocol):
     is_drawn: bool
     """Whether lines are drawn again while the run is in progress."""
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Show that the run starts."""
         ...
 
@@ -80,7 +80,7 @@ class Lines:
         self._thoughts: dict[tuple[str, ...], events.Thought] = {}
         """Deltas that are not printed yet, joined, by path."""
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Do nothing: the first line is that of an event."""
 
     def show(self, event: Event) -> None:
@@ -115,7 +115,7 @@ class Lines:
 
 
 def joined_thought(begun: events.Thought | None, thought: events.Thought) -> events.Thought:
-    """Return a thought with the text of its message that came before; itself if it begins a message."""
+    """Return a thought with the text of its message that came before; itself if it starts a message."""
     if begun is None or begun.message_id != thought.message_id:
         return thought
     return thought.model_copy(update={"text": begun.text + thought.text})

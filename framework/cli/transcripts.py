@@ -144,7 +144,7 @@ def _turns_by_run(messages: Sequence[Message], good: Sequence[str]) -> dict[str,
 
 
 def turns_of(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
-    """Split messages into turns: each begins with a user message."""
+    """Split messages into turns: each starts with a user message."""
     starts = [place for place, message in enumerate(messages) if message.role == "user"]
     yield from (messages[start:end] for start, end in pairwise([*starts, len(messages)]))
 
@@ -166,7 +166,7 @@ def conversations_fork(
     user: str | None,
     project: str,
 ) -> int:
-    """Begin a new conversation with the history of CONVERSATION, and print its id. Nothing is executed.
+    """Start a new conversation with the history of CONVERSATION, and print its id. Nothing is executed.
 
     `agentsd chat -c ID` continues it; the other one stays as it is.
     """

@@ -120,7 +120,7 @@ _SERVICE_LINK = re.compile(
     """,
     re.VERBOSE,
 )
-"""`NAME=value` as Kubernetes adds it to each pod for a Service whose name begins with `agentsd`."""
+"""`NAME=value` as Kubernetes adds it to each pod for a Service whose name starts with `agentsd`."""
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 _HiddenObject = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "format": "password"})]
 """An object whose values are secret, as editors see it."""

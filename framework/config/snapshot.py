@@ -171,7 +171,7 @@ _MAX_ATTEMPTS, _RETRY_SECONDS = 5, 0.005
 """Attempts to read a file that changes while it is read, and the pause between them."""
 _HIDDEN_FOLDERS, _HIDDEN_FILES = (".", "__"), (".", "_")
 _HELPER_SUFFIXES = (".py", ".j2")
-"""Helper modules of plugins and partial templates may begin with `_`; they are not hidden."""
+"""Helper modules of plugins and partial templates may start with `_`; they are not hidden."""
 FINE_NS, COARSE_NS = 50_000_000, 2_000_000_000
 """Resolution of file times, in nanoseconds; the coarse one applies where times are whole seconds."""
 
@@ -200,7 +200,7 @@ def was_stable(read: Fingerprint, began_ns: int) -> bool:
 
     Args:
         read: the fingerprint of the file that was read.
-        began_ns: when reading began, in Unix nanoseconds.
+        began_ns: when reading started, in Unix nanoseconds.
     """
     changed = read[-1]
     return began_ns - changed > (FINE_NS if changed % 1_000_000_000 else COARSE_NS)

@@ -1,7 +1,7 @@
 """Watches the project's files and publishes each valid edit as a new generation.
 
 An event of the operating system only triggers a scan; what changed is decided by comparing the files. The files that
-an event names are read first, to begin the quiet period and the build. All files are scanned before they are published.
+an event names are read first, to start the quiet period and the build. All files are scanned before they are published.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Debouncer:
     """
 
     def __init__(self, periods: GracePeriods, live: str) -> None:
-        """Begin with `live`, the digest of the published files."""
+        """Start with `live`, the digest of the published files."""
         self._periods = periods
         self._live = self._handled_digest = live
         self._handled: Snapshot | None = None
@@ -123,7 +123,7 @@ class Debouncer:
         """Return whether the files may take effect.
 
         Args:
-            now: when the last scan began, in seconds.
+            now: when the last scan started, in seconds.
             widens: some agent gains permissions.
             removes: some agent is removed.
         """
@@ -154,7 +154,7 @@ class Debouncer:
         Args:
             snapshot: the observed one, or the result of `hold_back`.
             live: the digest of the files that are published now.
-            now: when the last scan began, in seconds.
+            now: when the last scan started, in seconds.
         """
         self._handled, self._handled_digest, self._live = snapshot, snapshot.digest, live
         self._pending_since = now
@@ -330,7 +330,7 @@ class Watcher:
                     if self._contracts_version != accepted:
                         with suppress(RuntimeError):  # the loop is closed
                             loop.call_soon_threadsafe(self._catalog.request_refresh)
-                if reported or replaced or first:  # a change before the watch began caused no event
+                if reported or replaced or first:  # a change before the watch started caused no event
                     paths = None if replaced or first else reported
                     with suppress(RuntimeError):  # the loop is closed
                         loop.call_soon_threadsafe(self._request_scan, paths)
@@ -395,7 +395,7 @@ class Watcher:
         return self._scan_due
 
     async def _observe(self, snapshot: Snapshot) -> bool:
-        """Record the result of a scan, and build it if its quiet period begins. Return whether changes are pending."""
+        """Record the result of a scan, and build it if its quiet period starts. Return whether changes are pending."""
         debouncer = self._debouncer
         was_pending = debouncer.pending
         debouncer.observe(snapshot, self._catalog.current.digest, asyncio.get_running_loop().time())

@@ -30,7 +30,7 @@ async def load_stored_run(store: Store, state: RunState) -> StoredRun:
     """Load the events and files of a run.
 
     Raises:
-        RequestError: the run has not begun, or its calls were pruned.
+        RequestError: the run has not started, or its calls were pruned.
     """
     if state.status == "queued":
         raise RequestError(f"run {state.run_id} is queued: it has not begun")

@@ -31,7 +31,7 @@ In reading order; each module imports only from those below it:
     startup           Starts and stops a server or worker, and the work that it does beside requests.
     listen_socket     Binds the socket of the server, and explains why an address is not available.
     stdio             Standard input and output as the connection to one client.
-    wording           Why a run has no answer, and what it asks, in words.
+    protocol_texts    Why a run has no answer, and what it asks, for clients that only show text.
     schemas           The request and response bodies of the routes. Secrets are redacted before they are sent.
     errors            The errors of the API, and their JSON: `{"error": {"code", "type", "message", "param"}}`.
 """

@@ -51,7 +51,7 @@ from framework.types.errors import ConversationBusy, RequestError
 from framework.types.messages import Message, Summary
 
 UNUSED_SECONDS = 3600.0
-"""A file that no run refers to is deleted this long after it was saved: its run may be about to begin."""
+"""A file that no run refers to is deleted this long after it was saved: its run may be about to start."""
 
 
 def insert_media(connection: sa.Connection, run_id: str, files: Mapping[str, bytes], now: float) -> None:
@@ -82,7 +82,7 @@ def delete_media_of(connection: sa.Connection, run_ids: Collection[str]) -> int:
 
 
 def delete_unused_media(connection: sa.Connection, now: float) -> int:
-    """Delete files that were saved for a run that never began, because its process ended; return their number."""
+    """Delete files that were saved for a run that never started, because its process ended; return their number."""
     is_old = media.c.used_at < now - UNUSED_SECONDS
     old = sa.select(media.c.digest).where(is_old)
     began = sa.exists().where(runs.c.id == run_media.c.run_id)
@@ -101,7 +101,7 @@ _MESSAGES = TypeAdapter(list[Message])
 BATCH_SIZE = 200
 """Number of conversations or runs that one transaction deletes, so that other processes can write in between."""
 UNUSED_BLUEPRINT_SECONDS = 3600.0
-"""An unused blueprint is deleted this long after it was last written: a run may be about to begin with it."""
+"""An unused blueprint is deleted this long after it was last written: a run may be about to start with it."""
 
 
 _IS_WAITING = is_waiting(conversations.c.id)
@@ -240,7 +240,7 @@ def insert_fork(connection: sa.Connection, fork: Conversation, now: float, ttl: 
 
 
 def replace_session(connection: sa.Connection, conversation: Conversation) -> None:
-    """Save session values; raises ConversationBusy if a run is open, or began since the conversation was loaded."""
+    """Save session values; raises ConversationBusy if a run is open, or started since the conversation was loaded."""
     key = conversation_key(conversation.id, conversation.tenant, conversation.user)
     is_unchanged = (conversations.c.open_run.is_(None), conversations.c.turns == conversation.turns)
     update = sa.update(conversations).where(conversations.c.id == key, *is_unchanged)
@@ -276,7 +276,7 @@ def delete_expired(connection: sa.Connection, now: float, key: str | None = None
     """Delete a batch of expired conversations with their runs, or the one with this key; None if none has expired."""
     batch = sa.select(conversations.c.id).where(_expired(now)).limit(BATCH_SIZE)
     selected = conversations.c.id.in_(batch) if key is None else conversations.c.id == key
-    # Checked again by the DELETE itself, in case a new run has begun.
+    # Checked again by the DELETE itself, in case a new run has started.
     delete = sa.delete(conversations).where(selected, _expired(now)).returning(conversations.c.id)
     ids = list(connection.execute(delete).scalars())
     if not ids:
@@ -306,7 +306,7 @@ def delete_ended(connection: sa.Connection, before: float, limit: int = BATCH_SI
 
 
 def delete_without_turns(connection: sa.Connection, key: str) -> None:
-    """Delete a conversation of which no run ever began and none waits, after a queued run has ended."""
+    """Delete a conversation of which no run ever started and none waits, after a queued run has ended."""
     # Locked first: the DELETE then sees runs that were added while this transaction waited.
     connection.execute(sa.select(conversations.c.id).where(conversations.c.id == key).with_for_update())
     waits = sa.exists().where(is_waiting(key))
@@ -314,7 +314,7 @@ def delete_without_turns(connection: sa.Connection, key: str) -> None:
 
 
 def delete_unused_blueprints(connection: sa.Connection, now: float) -> int:
-    """Delete blueprints that no run refers to, except recent ones: a run may be about to begin with them."""
+    """Delete blueprints that no run refers to, except recent ones: a run may be about to start with them."""
     is_used = sa.exists().where(runs.c.blueprint == blueprints.c.digest)
     is_old = blueprints.c.created_at < now - UNUSED_BLUEPRINT_SECONDS
     return connection.execute(sa.delete(blueprints).where(~is_used, is_old)).rowcount

@@ -38,7 +38,7 @@ class StoreClock:
     """
 
     def __init__(self, wall: Callable[[], float] = time.time) -> None:
-        """Initialize. `wall`: the time of day of this machine, with which the clock begins."""
+        """Initialize. `wall`: the time of day of this machine, with which the clock starts."""
         self._offset = wall() - elapsed()
 
     def __call__(self) -> float:
@@ -104,7 +104,7 @@ def create_engine(
 
     Args:
         url: a URL from `parse_store_url`.
-        begin: SQL statement that begins a SQLite transaction.
+        begin: SQL statement that starts a SQLite transaction.
         idle_seconds: how long a transaction in PostgreSQL may wait for the next statement of this process, which may
             be suspended, before the server ends it and releases its locks.
         clock: the time that SQLite reads; PostgreSQL has its own.
@@ -217,7 +217,7 @@ def _sqlite(url: sa.URL, begin: str, clock: StoreClock) -> sa.Engine:
 
     @sa.event.listens_for(engine, "connect")
     def _set_up(connection: Any, record: Any) -> None:
-        connection.isolation_level = None  # transactions begin as below
+        connection.isolation_level = None  # transactions start as below
         if file.is_empty:  # changing it later needs a VACUUM, see `pruning`
             connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
         # Durable after a crash of the process, consistent after a power loss.
@@ -472,7 +472,7 @@ class Database:
             retry_seconds: how long to retry while PostgreSQL is unreachable after the first connection, or a SQLite
                 file is locked. Opening is retried only while a SQLite file is locked, for `lock_seconds`.
             idle_seconds: after how long PostgreSQL ends a transaction of this process if it sends no statement.
-            clock: set to the database's clock. A SQLite file has none: there, it begins with this machine's time.
+            clock: set to the database's clock. A SQLite file has none: there, it starts with this machine's time.
 
         Raises:
             ConfigError: the URL is invalid or of an unsupported database, or its driver is not installed.
@@ -546,12 +546,12 @@ class Database:
 
         return await self._do(self._writer, with_driver, with_driver, self._retry_seconds, transaction=False)
 
-    async def listen(self, channel: str, begun: Callable[[], object], received: Callable[[str], object]) -> None:
+    async def listen(self, channel: str, started: Callable[[], object], received: Callable[[str], object]) -> None:
         """Listen on a channel of PostgreSQL, through a connection of its own, until the caller is cancelled.
 
         Args:
             channel: the name of the channel.
-            begun: called once the connection listens.
+            started: called once the connection listens.
             received: called in the event loop with the payload of each notification.
 
         Raises:
@@ -563,7 +563,7 @@ class Database:
             connection = await connect_to_listen(engine)
             try:
                 await connection.execute(f"LISTEN {channel}")
-                begun()
+                started()
                 await _read_notifications(connection.pgconn, driver, received)
             finally:
                 try:
@@ -616,7 +616,7 @@ class Database:
                 if self.is_in_memory:
                     return ended.result()
                 if is_short:
-                    return await self._begun_in_time(ended, deadline)
+                    return await self._started_in_time(ended, deadline)
                 return await (_await_completion(ended) if threads is self._writer else asyncio.wrap_future(ended))
             except ConnectionFailed as broken:
                 if not broken.stale:
@@ -627,10 +627,10 @@ class Database:
             except (SQLAlchemyError, sqlite3.Error, OSError) as error:
                 raise self._error(error) from None
 
-    async def _begun_in_time(self, work: Future[T], deadline: float) -> T:
-        """Return the result of work of the writer; raise StoreError if it has not begun by the deadline."""
+    async def _started_in_time(self, work: Future[T], deadline: float) -> T:
+        """Return the result of work of the writer; raise StoreError if it has not started by the deadline."""
         seconds = max(0.0, deadline - time.monotonic())
-        timer = asyncio.get_running_loop().call_later(seconds, work.cancel)  # has no effect once it has begun
+        timer = asyncio.get_running_loop().call_later(seconds, work.cancel)  # has no effect once it has started
         try:
             return await _await_completion(work)
         except asyncio.CancelledError:
@@ -690,14 +690,14 @@ def _unless_committed(committed: Work[T | None] | None, work: Work[T]) -> Work[T
 async def _await_completion(work: Future[T]) -> T:
     """Await work in a thread and return its result.
 
-    If the caller is cancelled, work that has begun still finishes. Then the cancellation is delivered again at the next
+    If the caller is cancelled, work that has started still ends. Then the cancellation is delivered again at the next
     await; if the work failed, CancelledError is raised instead.
     """
     ended = asyncio.wrap_future(work)
     try:
         return await asyncio.shield(ended)
     except asyncio.CancelledError:
-        if work.cancel():  # the work has not begun
+        if work.cancel():  # the work has not started
             raise
     while not ended.done():
         with suppress(asyncio.CancelledError):

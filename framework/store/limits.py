@@ -66,7 +66,7 @@ class RunOffers:
         return offered
 
     def release(self, connection: sa.Connection, condition: sa.ColumnElement[bool], **columns: Any) -> list[OfferedRun]:
-        """Release the runs in progress and the claimed runs that match, offer those that can begin or be resumed.
+        """Release the runs in progress and the claimed runs that match, offer those that can start or be resumed.
 
         Args:
             connection: the connection.
@@ -147,7 +147,7 @@ def acquire_slots(
             raise RunBlocked(f"run {run_id} waits: {allowed} runs of {key} are in progress", key)
         row = {"key": key, "n": _free_number(connection, key), "process": process, "run_id": run_id}
         connection.execute(sa.insert(slots).values(row))
-        if free > 1:  # the limit was raised, or slots of a dead process became free: others may begin too
+        if free > 1:  # the limit was raised, or slots of a dead process became free: others may start too
             wake_first(connection, offers, key)
 
 
@@ -182,7 +182,7 @@ def block_run(
 
 
 def wake_first(connection: sa.Connection, offers: RunOffers, key: str) -> None:
-    """Offer the first run that waits for a limit. Runs that have begun before come first."""
+    """Offer the first run that waits for a limit. Runs that have started before come first."""
     for waiting in _waiting(key):
         row = connection.execute(waiting.limit(1).with_for_update(skip_locked=True)).one_or_none()
         if row is not None:
@@ -203,7 +203,7 @@ def select_unblocked(
     """Return the first run that waits for each limit that has had a free slot for some seconds, if any.
 
     That is the case if a process ended with its slots, or if the limit was raised or removed: nobody was woken then.
-    The run that begins wakes the next one.
+    The run that starts wakes the next one.
 
     Args:
         connection: the connection.
@@ -227,7 +227,7 @@ def select_unblocked(
 
 
 def _first_late(connection: sa.Connection, database: Database, key: str) -> list[int]:
-    """Return the first run that waits for a limit, unless it began to wait just now."""
+    """Return the first run that waits for a limit, unless it started to wait just now."""
     is_late = (runs.c.offered_at < database.now - REOFFER_SECONDS).label("is_late")
     for waiting in _waiting(key):
         if (row := connection.execute(waiting.add_columns(is_late).limit(1)).one_or_none()) is not None:
@@ -252,7 +252,7 @@ def _next_key(after: str) -> sa.Select[tuple[str | None]]:
 
 
 def _waiting(key: str) -> tuple[sa.Select[tuple[int]], sa.Select[tuple[int]]]:
-    """Return the queries for the runs that wait for a limit, in order: those that have begun before, and the queued."""
+    """Return the queries for the runs that wait for a limit, in order: runs that started before, and queued ones."""
     waits = sa.select(runs.c.no).where(runs.c.blocked_by == key)
     return waits.where(_IS_RELEASED).order_by(runs.c.no), waits.where(has_status("queued")).order_by(*CLAIM_ORDER)
 

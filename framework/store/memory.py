@@ -95,7 +95,7 @@ class MemoryStore(Store):
         blueprint: Blueprint | None,
         limits: RunLimits = UNLIMITED,
     ) -> RunRecord:
-        """Save a new run, or begin a claimed one."""
+        """Save a new run, or start a claimed one."""
         record = await super().start(state, conversation, blueprint, limits)
         self._set_in_progress(state)
         await self._make_room()

@@ -256,7 +256,7 @@ def insert_queued(
     row: Mapping[str, Any],
     now: float,
 ) -> None:
-    """Insert a queued run at the end of the queue of its conversation, and offer it if it can begin by `now`.
+    """Insert a queued run at the end of the queue of its conversation, and offer it if it can start by `now`.
 
     Raises:
         ConversationBusy: a run of the conversation is open or waits, and the request may not wait.
@@ -318,13 +318,13 @@ _READY = (
     .where(has_status("queued"), runs.c.ready, runs.c.owner.is_(None), is_next())
     .order_by(*CLAIM_ORDER)
 )
-"""The runs that can be claimed. Whether they can begin is checked again: a run that was not queued may have begun."""
+"""The runs that can be claimed. Whether they can start is checked again: a run that was not queued may have started."""
 
 
 def select_ready(
     connection: sa.Connection, limit: int, scope: WorkScope, run_id: str | None = None, *, lock: bool = False
 ) -> list[int]:
-    """Return the numbers of the runs that can begin, in the order in which they are claimed.
+    """Return the numbers of the runs that can start, in the order in which they are claimed.
 
     Args:
         connection: the connection.
@@ -375,7 +375,7 @@ def find_claims(connection: sa.Connection, dead: Collection[str]) -> list[int]:
 def start_queued(
     connection: sa.Connection, state: RunState, row: Mapping[str, Any], lease: RunLease, now: float
 ) -> HeldRow:
-    """Begin a run that is claimed under `lease`; raises RunTaken if another process has claimed it since."""
+    """Start a run that is claimed under `lease`; raises RunTaken if another process has claimed it since."""
     claimed = sa.update(runs).where(runs.c.id == state.run_id, has_status("queued"), runs.c.owner == lease.name)
     values = {
         **run_columns(state, now),
@@ -387,10 +387,10 @@ def start_queued(
         "version": runs.c.version + 1,
         **row,
     }
-    begun = connection.execute(claimed.values(values).returning(*HELD_COLUMNS)).one_or_none()
-    if begun is None:
+    started = connection.execute(claimed.values(values).returning(*HELD_COLUMNS)).one_or_none()
+    if started is None:
         raise RunTaken(f"another process has claimed run {state.run_id}; this process does not begin it")
-    return held_row(begun)
+    return held_row(started)
 
 
 def _request(row: Any) -> RunRequest:
@@ -410,7 +410,7 @@ class Claims:
         return self._claimed.get(run_id)
 
     def drop(self, run_id: str, lease: RunLease) -> None:
-        """Forget a claimed run that has begun or was lost, unless it was claimed again since, under another lease."""
+        """Forget a claimed run that has started or was lost, unless it was claimed again since, under another lease."""
         if self._claimed.get(run_id) is lease:
             del self._claimed[run_id]
 
@@ -588,7 +588,7 @@ class Sweep:
         return self._offers.release_dead(connection, locked)
 
     def _correct(self, connection: sa.Connection, numbers: Sequence[int], limit: int) -> list[OfferedRun]:
-        """Offer up to `limit` of these runs that need a process, and mark those as not ready that cannot begin."""
+        """Offer up to `limit` of these runs that need a process, and mark those as not ready that cannot start."""
         if not numbers:
             return []
         connection.execute(sa.update(runs).where(runs.c.no.in_(numbers), _is_wrongly_ready()).values(ready=False))

@@ -330,7 +330,7 @@ class SqlRecord:
         return bool(row.cancel_requested)
 
     def _close_turn(self, connection: sa.Connection, conversation: str, state: RunState, now: float) -> None:
-        if self._is_queued:  # no turn has begun
+        if self._is_queued:  # no turn has started
             delete_without_turns(connection, conversation)
             self._statements.offers.make_next_ready(connection, conversation)
             return
@@ -352,7 +352,7 @@ class SqlRecord:
 
 
 def copied_columns(state: RunState, now: float) -> dict[str, Any]:
-    """Return the columns of a copy of a run that has ended, besides those of every run that begins."""
+    """Return the columns of a copy of a run that has ended, besides those of every run that starts."""
     figures = {"steps": state.steps, "tokens": state.usage.total_tokens, "trace_id": state.trace_id}
     return {**figures, **_end_columns(state, now), "copied_from": to_sql_text(state.copied_from)}
 

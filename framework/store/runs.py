@@ -457,7 +457,7 @@ def insert_held(
     process: str,
     now: float,
 ) -> HeldRow:
-    """Insert a run that begins now, held by a process under `lease`. Raises as `insert_run`."""
+    """Insert a run that starts now, held by a process under `lease`. Raises as `insert_run`."""
     held = {"status": "running", "owner": lease.name, "process": process}
     _insert(connection, state, _INSERT, {**_new_run(state, now), **row, **held})
     return HeldRow(version=1, cancel_requested=False, conversation=row.get("conversation_id"))
@@ -478,7 +478,7 @@ def _new_run(state: RunState, now: float) -> dict[str, Any]:
 
 
 def run_columns(state: RunState, now: float) -> dict[str, Any]:
-    """Return the columns of a run that are known when it begins."""
+    """Return the columns of a run that are known when it starts."""
     return {
         "user_id": to_sql_text(state.user),
         "tenant": to_sql_text(state.tenant),
@@ -598,7 +598,7 @@ def load_events(connection: sa.Connection, run_id: str, after: int, name: str = 
     bodies = list(connection.execute(query).scalars())
     if not bodies:
         bodies = [body for seq, body in _load_packed(connection, run_id).events if seq > after]
-    if name:  # it begins the body: see `record`
+    if name:  # it starts the body: see `record`
         bodies = [body for body in bodies if body.startswith(f'{{"event":"{name}"')]
     return [json.loads(body) for body in bodies]  # unlike orjson, accepts integers of any size
 

@@ -109,7 +109,7 @@ runs = sa.Table(
 )
 """One row per run. `head` is written once, `state` with every step. The other columns are used in queries.
 
-`request` is set while the run is queued. `turn` is set when it begins. The columns from `input_tokens` to `model_uses`
+`request` is set while the run is queued. `turn` is set when it starts. The columns from `input_tokens` to `model_uses`
 are set while the run is paused, and once it has ended; see `run_figures`. `ended_at` is set from the end of the run
 until its data is pruned.
 
@@ -219,7 +219,7 @@ media = sa.Table(
     sa.Column("body", sa.LargeBinary, nullable=False),
     _time("used_at"),
 )
-"""Files in messages, each once. `used_at` is when a run last began to refer to the file."""
+"""Files in messages, each once. `used_at` is when a run last started to refer to the file."""
 
 run_media = _run_table("agentsd_run_media", _name("digest"))
 """The files that a run's messages refer to. A file without a row here is deleted."""
@@ -326,11 +326,11 @@ _INDEXES = (
         *CLAIM_ORDER,
         where=sa.and_(has_status("queued"), runs.c.blocked_by.is_not(None)),
     ),
-    # For the keys that begin with the id of a conversation.
+    # For the keys that start with the id of a conversation.
     _index_of_bytes("ix_agentsd_conversations_of_owners", conversations.c.id),
     _index_of_bytes("ix_agentsd_runs_of_conversations", runs.c.conversation_id),
 )
-"""Indexes of few rows. Some begin with the status, so that SQLite does not choose the index of all statuses instead.
+"""Indexes of few rows. Some start with the status, so that SQLite does not choose the index of all statuses instead.
 
 There is none on a column that each step changes: a step would then update all indexes of its row in PostgreSQL.
 """
@@ -397,7 +397,7 @@ def contains_text(text: str, *columns: sa.ColumnElement[str]) -> sa.ColumnElemen
 
 
 def begins_with_key(column: sa.ColumnElement[str], key: str, dialect: str) -> sa.ColumnElement[bool]:
-    """Return the condition that a column contains a key of a conversation, or a longer one that begins with it."""
+    """Return the condition that a column contains a key of a conversation, or a longer one that starts with it."""
     # Compared byte by byte: by the rules of a language, PostgreSQL would ignore the separator.
     least, below = (">=", "<") if dialect == "sqlite" else ("~>=~", "~<~")
     is_longer = sa.and_(column.op(least)(f"{key}{SEPARATOR}"), column.op(below)(f"{key}{_NEXT}"))

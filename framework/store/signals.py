@@ -52,7 +52,7 @@ class SignalListener:
     def add(self, callback: SignalCallback) -> Callable[[], None]:
         """Pass each signal to a callback until the returned function is called.
 
-        `MISSED` is among them whenever signals begin to arrive, at first or again.
+        `MISSED` is among them whenever signals start to arrive, at first or again.
         """
         self._callbacks.append(callback)
         if self._task is None:
@@ -186,7 +186,7 @@ class StoreSignals:
     async def listen(self, callback: SignalCallback) -> Callable[[], None]:
         """Pass signals to a callback until the returned function is called.
 
-        The first call opens the connection that receives them. `MISSED` comes whenever signals begin to arrive, at
+        The first call opens the connection that receives them. `MISSED` comes whenever signals start to arrive, at
         first or again.
         """
         return self._listener.add(callback) if self._listener else lambda: None

@@ -112,7 +112,7 @@ class Store(StoreSignals):
             root: base folder for a relative path.
             lease_seconds: how long after the last renewal other processes may take over the runs of this one.
             retry_seconds: how long to retry while PostgreSQL is unreachable or a SQLite file is locked.
-            clock: begins with the time of this machine, and is set to that of PostgreSQL, or of the other processes of
+            clock: starts with the time of this machine, and is set to that of PostgreSQL, or of the other processes of
                 a SQLite file.
 
         Raises:
@@ -153,7 +153,7 @@ class Store(StoreSignals):
         blueprint: Blueprint | None,
         limits: RunLimits = UNLIMITED,
     ) -> RunRecord:
-        """Save a new run with the user's message, before any of its work begins.
+        """Save a new run with the user's message, before any of its work starts.
 
         If the run is queued and claimed by this store, it leaves the queue.
 
@@ -167,7 +167,7 @@ class Store(StoreSignals):
             Its record. If `cancel_requested` is set, which only a queued run can have, the caller must end the run.
 
         Raises:
-            ConversationBusy: another run of the conversation is open, or began since it was loaded. Runs that are not
+            ConversationBusy: another run of the conversation is open, or started since it was loaded. Runs that are not
                 queued also wait for those in the queue.
             RunBlocked: a limit is reached. The run is released and waits in its place, until a slot is free.
             RunTaken: the run is queued, and this store has no claim on it.
@@ -291,7 +291,7 @@ class Store(StoreSignals):
             self._leases.end(owner)
 
     async def enqueue(self, request: RunRequest, *, idempotency: IdempotencyKey | None = None) -> str:
-        """Save a request as a queued run, and return the run's id. If the run can begin, it is ready, and offered.
+        """Save a request as a queued run, and return the run's id. If the run can start, it is ready, and offered.
 
         Args:
             request: the request. Its conversation exists, and belongs to its user and tenant, from now on.
@@ -326,11 +326,11 @@ class Store(StoreSignals):
     async def claim(
         self, limit: int, *, run_id: str | None = None, scope: WorkScope = EVERYTHING
     ) -> Sequence[RunRequest]:
-        """Claim queued runs that are ready. Renew the lease of this process, and begin or unclaim each run.
+        """Claim queued runs that are ready. Renew the lease of this process, and start or unclaim each run.
 
         Runs with a higher priority come first, then those with a lower fair rank, then the oldest. A run is ready if no
         living process holds it, if it is the first of its conversation and no run of the conversation is open, and if
-        no limit blocks it. If a process ends before it begins a run, the run can be claimed again.
+        no limit blocks it. If a process ends before it starts a run, the run can be claimed again.
 
         Args:
             limit: the maximum number of runs.
@@ -340,7 +340,7 @@ class Store(StoreSignals):
         return await self._claims.claim(limit, run_id, scope)
 
     async def unclaim(self, run_ids: Collection[str]) -> None:
-        """Release claims of this store, and offer the runs to any process. Runs that have begun are skipped."""
+        """Release claims of this store, and offer the runs to any process. Runs that have started are skipped."""
         await self._claims.unclaim(run_ids)
 
     async def sweep(self, limit: int, allowed: Allowed | None = None) -> Sequence[OfferedRun]:
@@ -408,7 +408,7 @@ class Store(StoreSignals):
         A run whose write failed is left in its row, although the process is alive.
         """
         rows = held_runs(connection, self._leases.name)
-        alive = self._leases.alive()  # read after the rows: a lease begins before its row is written
+        alive = self._leases.alive()  # read after the rows: a lease starts before its row is written
         left = [row.owner for row in rows if row.owner not in alive]
         if left:
             is_left = is_held_under(self._leases.name, left)
@@ -418,7 +418,7 @@ class Store(StoreSignals):
     async def save_media(self, run_id: str, files: Mapping[str, bytes]) -> None:
         """Save files by digest, before messages of the run refer to them.
 
-        A file is stored once. It is deleted with the last run that refers to it, or, if the run never begins, by
+        A file is stored once. It is deleted with the last run that refers to it, or, if the run never starts, by
         `prune` after an hour.
         """
         await self._database.write(
@@ -443,7 +443,7 @@ class Store(StoreSignals):
     async def fork(self, conversation: Conversation, turns: Sequence[CopiedTurn]) -> None:
         """Save a new conversation with copies of ended runs as its turns, in one transaction.
 
-        Without turns it expires after `EMPTY_FORK_SECONDS`, unless a run begins.
+        Without turns it expires after `EMPTY_FORK_SECONDS`, unless a run starts.
 
         Raises:
             ConversationBusy: a conversation with this id exists.
@@ -475,7 +475,7 @@ class Store(StoreSignals):
         """Save the session values of a conversation that has not changed since it was loaded.
 
         Raises:
-            ConversationBusy: a run of it is open, or began since it was loaded.
+            ConversationBusy: a run of it is open, or started since it was loaded.
         """
         await self._database.write(lambda c: sql_conversations.replace_session(c, conversation), is_request=True)
 
@@ -486,7 +486,7 @@ class Store(StoreSignals):
 
         Raises:
             RequestError: the conversation does not exist.
-            ConversationBusy: a run of it is in progress, or about to begin.
+            ConversationBusy: a run of it is in progress, or about to start.
         """
         return await self._database.write(
             lambda connection: sql_conversations.delete_conversation(
@@ -696,7 +696,7 @@ class Store(StoreSignals):
 
 
 def _first_rows(state: RunState, diff: StateDiff, *, keeps_history: bool) -> tuple[RowBatch, dict[str, Any]]:
-    """Return the rows of a run that begins, and the columns of its own row; raises StoreError."""
+    """Return the rows of a run that starts, and the columns of its own row; raises StoreError."""
     batch = RowBatch()
     with _serializing():
         batch.add(state.run_id, diff.changes(state))

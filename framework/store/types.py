@@ -45,7 +45,7 @@ class ConversationCursor:
 
 
 def unknown_position(run_id: str) -> RequestError:
-    """Return the error for a list of runs that begins at a run which is not in it."""
+    """Return the error for a list of runs that starts at a run which is not in it."""
     return RequestError(f"before: this list has no run {run_id!r}; begin again without it", param="before")
 
 
@@ -111,7 +111,7 @@ DEFAULT_LEASE_SECONDS = 6.0
 
 @dataclass(frozen=True, slots=True)
 class OfferedRun:
-    """A run that needs a process: it can begin, it was interrupted, or a confirmation of it expired."""
+    """A run that needs a process: it can start, it was interrupted, or a confirmation of it expired."""
 
     run_id: str
     queue: str | None
@@ -119,7 +119,7 @@ class OfferedRun:
     agent: str
     """Its agent; empty if none is chosen yet."""
     priority: int
-    """Runs with a higher one begin first."""
+    """Runs with a higher one start first."""
 
 
 class Offers(Protocol):
@@ -166,7 +166,7 @@ class QueueSize:
     waiting: int
     """Number of queued runs."""
     added: int
-    """Number of runs that were ever added to the store, whether they were queued or began at once."""
+    """Number of runs that were ever added to the store, whether they were queued or started at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ class Signal:
 
     kind: SignalKind
     """`events`: the run has new events in the store. `cancel`: cancellation of the run was requested. `ready`: queued
-    runs can begin. `listen`: a process follows the run. `deltas`: a piece of a text that a model is writing."""
+    runs can start. `listen`: a process follows the run. `deltas`: a piece of a text that a model is writing."""
     run_id: str = ""
     seq: int = 0
     """Number of the last event."""
@@ -290,7 +290,7 @@ PREVIEW_CHARS = 200
 SEARCHED_RUNS = 20_000
 """Number of runs in which texts are looked up. It bounds the time: messages have no index."""
 EMPTY_FORK_SECONDS = 24 * 60 * 60.0
-"""How long a forked conversation without turns is kept until its first run begins."""
+"""How long a forked conversation without turns is kept until its first run starts."""
 SEARCHED_TEXTS = 5_000
 """Number of newest runs whose whole messages and answers are searched."""
 Deciders = Mapping[str, str | None]
@@ -314,7 +314,7 @@ class Conversation:
     session: Mapping[str, Any] = field(default_factory=dict)
     """Values that tools keep across turns."""
     turns: int = 0
-    """Number of runs begun in it; 0 for a new conversation."""
+    """Number of runs started in it; 0 for a new conversation."""
     user: str | None = None
     tenant: str | None = None
     """User and tenant of its runs, which own the conversation."""
@@ -327,7 +327,7 @@ class Conversation:
 
     @property
     def is_stored(self) -> bool:
-        """Whether a run of it began or waits. Otherwise it is new."""
+        """Whether a run of it started or waits. Otherwise it is new."""
         return self.turns > 0 or self.waiting > 0
 
 
@@ -405,7 +405,7 @@ class RunInfo:
     """Number of processes that ended during its next step and held no other run."""
     priority: int = 0
     waits_for: str | None = None
-    """What it waits for until it begins or continues: `conversation` (the runs before it), `capacity` (a free process),
+    """What it waits for until it starts or continues: `conversation` (the runs before it), `capacity` (a free process),
     `handed_on` (a process that can execute it) or a limit, such as `agent:support`."""
     refusals: Mapping[str, str] | None = None
     """What processes lacked that handed it on, by their names."""
@@ -441,7 +441,7 @@ class RunQuery:
     """Only runs of these agents."""
     generation: int | None = None
     digest: str | None = None
-    """Only runs on configurations whose digest begins with this."""
+    """Only runs on configurations whose digest starts with this."""
     text: str | None = None
     """Only runs whose `RunInfo.message` contains this, in any case of ASCII letters, among the newest `SEARCHED_RUNS`
     of the store."""

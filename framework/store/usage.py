@@ -28,7 +28,7 @@ class Period:
     """A period and its steps. Each step has a number; one in which the clock changes is shorter or longer."""
 
     since: float
-    """Begin, as Unix time."""
+    """Start, as Unix time."""
     until: float
     """End, as Unix time, which is not part of the period."""
     seconds: int
@@ -53,7 +53,7 @@ class Period:
 
     @property
     def previous_since(self) -> float:
-        """Begin of the period of the same length before it."""
+        """Start of the period of the same length before it."""
         return self.since - (self.until - self.since)
 
     def number(self, at: float) -> int:
@@ -277,7 +277,7 @@ def _groups(period: Period, by: Grouping, data: UsageData, over_time: Mapping[An
 
 
 def _new_versions(period: Period, uses: Sequence[FirstUse]) -> Iterator[FirstUse]:
-    """Yield the versions that came into use in the period, in order. The first run of all begins no new version."""
+    """Yield the versions that came into use in the period, in order. The first run of all starts no new version."""
     for use in sorted(uses, key=lambda use: (use.at, use.digest))[1:]:
         if use.at >= period.since:
             yield use

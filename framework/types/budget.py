@@ -102,7 +102,7 @@ class BudgetUse(Frozen):
 
     @property
     def resets_at(self) -> datetime | None:
-        """When the next period begins; None if the counter is never reset."""
+        """When the next period starts; None if the counter is never reset."""
         return period_end(self.period)
 
     @property
@@ -134,7 +134,7 @@ class ReachedBudget(Frozen):
     per: tuple[CounterScope, ...]
     """What the limit applies to."""
     resets_at: datetime | None = None
-    """When the next period begins; null if the budget is never reset."""
+    """When the next period starts; null if the budget is never reset."""
 
     def describe(self, used: float, allowed: float) -> str:
         """Return `used` of `allowed` with unit, period and reset, such as `5.1 of 5 US dollars per day, …`."""

@@ -334,7 +334,7 @@ class ClockRefused(StoreError):
 
 
 class RunBlocked(AgentsdError):
-    """The run begins or continues later, by itself: as many runs are in progress as `work.max_running` allows. Wait.
+    """The run starts or continues later, by itself: as many runs are in progress as `work.max_running` allows. Wait.
 
     Args:
         message: names the run and the limit.

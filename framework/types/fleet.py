@@ -34,7 +34,7 @@ class ProcessDetails(Frozen):
     capacity: int = 0
     """Maximum number of runs that it executes at once; 0 if it executes none."""
     begun_per_second: float = 0.0
-    """Runs that it began, per second over the last minute."""
+    """Runs that it started, per second over the last minute."""
     generation: int = 0
     """Number of its live generation. Each process counts its own."""
     problems: int = 0
@@ -74,7 +74,7 @@ class WaitingRuns(Frozen):
     queue: str | None
     """Their named queue."""
     agent: str | None
-    """Their agent. None: it is chosen when the run begins."""
+    """Their agent. None: it is chosen when the run starts."""
     count: int
     oldest_seconds: float
     """How long the oldest of them has waited."""

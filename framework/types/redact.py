@@ -4,7 +4,7 @@ A secret is recognised by its shape (`sk-…`, a JSON web token) or by the name 
 a safety net, not a guarantee: a secret without a known shape or name is not recognised.
 
 The text is untrusted, so each pattern runs in linear time: a repetition is bounded, nothing has to follow it, or no
-other match can begin inside it. As a fast path, a pattern is only tried if the text contains one of its hints.
+other match can start inside it. As a fast path, a pattern is only tried if the text contains one of its hints.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _PREFIXED = (
     ("pnu_ pul- rdme_ sgp_", r"[A-Za-z0-9_]{32,}"),  # Prefect, Pulumi, ReadMe, Sourcegraph
     ("sm_aat_ sm_pat_ sm_sat_", r"[A-Za-z0-9]{16}"),  # SettleMint
 )
-"""Keys that begin with these texts, and the rest of each form. Most are facts from the rules of gitleaks."""
+"""Keys that start with these texts, and the rest of each form. Most are facts from the rules of gitleaks."""
 
 
 def _prefixed() -> str:

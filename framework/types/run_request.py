@@ -34,13 +34,13 @@ class RunRequest(Frozen):
     queue: bool = False
     """Whether the run may wait for the open run of its conversation, and for those that wait already."""
     priority: Priority = 0
-    """Of the runs that can begin, those with a higher priority begin first."""
+    """Of the runs that can start, those with a higher priority start first."""
     queue_name: Annotated[str, Field(pattern=f"^{QUEUE_NAME}$")] | None = None
     """Queue whose workers execute the run. Default: workers of its agent."""
     trace_context: TraceContext | None = None
     """Trace that the request belongs to, if any."""
     attempts: int = 0
-    """Number of processes that claimed the run and ended before it began. Set by `Store.claim`."""
+    """Number of processes that claimed the run and ended before it started. Set by `Store.claim`."""
 
     def queued_state(self) -> RunState:
         """Return the state of the run while it waits."""
@@ -58,7 +58,7 @@ class RunRequest(Frozen):
 
 @dataclass(frozen=True, slots=True)
 class QueuePlace:
-    """Where a request waits until its run begins."""
+    """Where a request waits until its run starts."""
 
     wait: bool = False
     """In a busy conversation, wait for the open run and for those that wait already."""

@@ -252,7 +252,7 @@ class ScriptRecord(Frozen):
     """Progress of a script, persisted so that it can be continued."""
 
     began: float
-    """Unix time at which it began; a script sees the same time whenever it is continued."""
+    """Unix time at which it started; a script sees the same time whenever it is continued."""
     calls: tuple[str, ...] = ()
     """`repetition_key` of each call that it asked for, in order. The calls themselves are in `calls` of the run."""
     snapshot: str = ""
@@ -366,7 +366,7 @@ class RunState(BaseModel):
     kept_bytes: int = 0
     """Size of the results that were too long for the model and are kept whole. Root runs only."""
     misspelt: dict[str, str] = Field(default_factory=dict)
-    """Names of tools as the model wrote them, by the id of a call whose name was repaired and that has not begun."""
+    """Names of tools as the model wrote them, by the id of a call whose name was repaired and that has not started."""
     call_counts: dict[str, int] = Field(default_factory=dict)
     """Number of calls by `repetition_key` of tool and arguments."""
     elapsed_ms: float = 0.0

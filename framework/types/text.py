@@ -30,7 +30,7 @@ def visible(text: str) -> str:
 def value_lines(name: str, value: Any) -> Iterator[str]:
     """Yield an argument as a person reads it: on one line as JSON, or a text of several lines with its line breaks.
 
-    Lines of a text begin with `|`, so that no text can look like another argument.
+    Lines of a text start with `|`, so that no text can look like another argument.
     """
     if isinstance(value, str) and "\n" in value:
         yield f"{visible(name)}:"

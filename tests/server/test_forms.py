@@ -10,7 +10,7 @@ from mcp.types import ElicitResult
 
 from framework.server.agui.request import InvalidResume, decision_of, interrupt_of
 from framework.server.mcp.agents import decision_from, form_of
-from framework.server.wording import confirmation_text
+from framework.server.protocol_texts import confirmation_text
 from framework.tools.form import checked_form
 from framework.types.state import Approve, Confirmation, Decision, Reject, Respond
 

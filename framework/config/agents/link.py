@@ -134,12 +134,12 @@ class Linked:
     warnings: Mapping[str, tuple[Problem, ...]]
     """The warnings about files in effect, by path; only of files with warnings."""
     relinked: tuple[Agent, ...]
-    """The agents that were not settled."""
+    """The agents that the edit affects."""
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """The settled agents."""
+class UnaffectedAgents:
+    """The agents that an edit cannot affect, so that they are not linked again."""
 
     agents: Mapping[str, Agent]
     """By path."""
@@ -148,17 +148,17 @@ class Settled:
     warnings: Mapping[str, tuple[Problem, ...]]
     """By path."""
     last_good: Mapping[str, Agent]
-    """The last good versions of all live agents, settled or not, by path."""
+    """The last good versions of all live agents, affected or not, by path."""
     live: Mapping[str, Agent]
-    """All live agents by name, sorted by path; empty if none is settled."""
+    """All live agents by name, sorted by path; empty if all are affected."""
     others: Set[str]
-    """The names of those that are not settled."""
+    """The names of the affected agents."""
 
     @classmethod
     def of(
         cls, context: LinkContext, parsed: Mapping[str, ParsedAgent], live: Mapping[str, Agent], base: Linked | None
-    ) -> Settled:
-        """Return the agents of these files that are settled. None is, unless `base` tells how all were linked."""
+    ) -> UnaffectedAgents:
+        """Return the agents of these files that are unaffected: none, unless `base` tells how all were linked."""
         if base is None or base.context is not context or base.agents is not live:
             return cls({}, {}, {}, {agent.path: agent.last_good for agent in live.values()}, {}, frozenset())
         before, parents = base.parsed, base.parents
@@ -174,12 +174,12 @@ class Settled:
         )
 
     def owner(self, name: str) -> str | None:
-        """Return the path of the settled agent of this name."""
+        """Return the path of the unaffected agent of this name."""
         agent = self.live.get(name)
         return None if agent is None or name in self.others else agent.path
 
     def with_others(self, agents: Collection[Agent]) -> dict[str, Agent]:
-        """Return all agents by name, sorted by path. `agents` are those that are not settled."""
+        """Return all agents by name, sorted by path. `agents` are the affected ones."""
         combined = dict(self.live)
         if self.others == {agent.name for agent in agents} and all(
             combined[agent.name].path == agent.path for agent in agents
@@ -360,8 +360,8 @@ def _merge_marks(last_good: Document, saved: Document, origins: Mapping[KeyPath,
     marks = dict(last_good.marks)
     for path, origin in origins.items():
         marks[path] = saved.marks[next(p for p in (origin[:n] for n in range(len(origin), -1, -1)) if p in saved.marks)]
-    elsewhere = {} if saved.path == last_good.path else dict.fromkeys(origins, saved.path)
-    return replace(last_good, marks=PackedMarks(marks), elsewhere=elsewhere)
+    other_files = {} if saved.path == last_good.path else dict.fromkeys(origins, saved.path)
+    return replace(last_good, marks=PackedMarks(marks), other_files=other_files)
 
 
 def _set_at_key(data: JsonObject, key: str, value: Any) -> None:
@@ -436,10 +436,10 @@ class Linker:
         self._context = context
         self._parsed = dict(parsed)
         self._previous = previous
-        self._settled = settled = Settled.of(context, parsed, previous, base)
-        self._unsettled = {path: file for path, file in parsed.items() if path not in settled.agents}
+        self._unaffected = unaffected = UnaffectedAgents.of(context, parsed, previous, base)
+        self._affected = {path: file for path, file in parsed.items() if path not in unaffected.agents}
         """The files whose agents are compiled and checked."""
-        self._last_good = settled.last_good
+        self._last_good = unaffected.last_good
         self._all_specs: Mapping[str, AgentSpec] | None = None
         """The result of `_specs`, until a file is rejected."""
         self._fallbacks: dict[str, Agent] = {}
@@ -462,7 +462,7 @@ class Linker:
         if source is not None:
             self._unparsed[path] = source
         parsed, self._all_specs = self._parsed.pop(path, None), None
-        self._unsettled.pop(path, None)
+        self._affected.pop(path, None)
         if parsed:
             self._rejected_agents[path] = RejectedAgent(parsed.spec, parsed.document)
         last_good = self._last_good.get(path) or (self._moved(parsed.spec.name) if parsed else None)
@@ -488,17 +488,17 @@ class Linker:
                 self.reject(path, problems)
         self._add_hidden_problems()
         stale = [self._stale(path, agent) for path, agent in self._fallbacks.items()]
-        fresh = {path: self._compiled[path] for path in self._unsettled}
+        fresh = {path: self._compiled[path] for path in self._affected}
         relinked = (*fresh.values(), *stale)
-        agents = self._settled.with_others(relinked)
+        agents = self._unaffected.with_others(relinked)
         return Linked(
             self._context,
             agents,
             self._parsed,
-            {**self._settled.agents, **fresh},
+            {**self._unaffected.agents, **fresh},
             tuple(self._fallbacks.values()),
             self._specs(),
-            {path for path, file in self._unsettled.items() if file.spec.sub_agents},
+            {path for path, file in self._affected.items() if file.spec.sub_agents},
             self._file_warnings(),
             relinked,
         )
@@ -521,8 +521,8 @@ class Linker:
 
     def _file_warnings(self) -> dict[str, tuple[Problem, ...]]:
         """Return the warnings about each file that is in effect, except for those that other files cause."""
-        found = dict(self._settled.warnings)
-        for path in self._unsettled:
+        found = dict(self._unaffected.warnings)
+        for path in self._affected:
             if warnings := (*self._price_warnings.get(path, ()), *self._compiled[path].warnings):
                 found[path] = warnings
         return found
@@ -547,7 +547,7 @@ class Linker:
             context = replace(self._compile_context(), specs={**specs, agent.spec.name: agent.spec})
             prices, budgets = self._context.prices, self._context.budgets
             found = find_problems(path, partial(hidden_problems, agent, context, prices, budgets))
-            owner = self._settled.owner(agent.spec.name)
+            owner = self._unaffected.owner(agent.spec.name)
             owners = {owner} if owner else set[str]()
             if others := owners | {other for other, name in claims if name == agent.spec.name and other != path}:
                 found.append(_duplicate_name(agent.document, agent.spec.name, others))
@@ -580,8 +580,8 @@ class Linker:
         """Return the specs of all agents by name."""
         if self._all_specs is None:
             fallbacks = {agent.name: agent.spec for agent in self._fallbacks.values()}
-            others = {file.spec.name: file.spec for file in self._unsettled.values()}
-            self._all_specs = {**self._settled.specs, **fallbacks, **others}
+            others = {file.spec.name: file.spec for file in self._affected.values()}
+            self._all_specs = {**self._unaffected.specs, **fallbacks, **others}
         return self._all_specs
 
     def _compile_context(self) -> CompileContext:
@@ -599,7 +599,7 @@ class Linker:
         """
         claimed = list(self._claimed_names())
         names = {name for _, name in claimed}
-        owners = {name: owner for name in names if (owner := self._settled.owner(name))}
+        owners = {name: owner for name in names if (owner := self._unaffected.owner(name))}
         if len(names) == len(claimed) and not owners:
             return {}
         claims: dict[str, list[str]] = {name: [owner] for name, owner in owners.items()}
@@ -615,12 +615,12 @@ class Linker:
         return rejected
 
     def _claimed_names(self) -> Iterable[tuple[str, str]]:
-        """Yield path and name of each agent that is not settled."""
-        yield from ((path, parsed.spec.name) for path, parsed in self._unsettled.items())
+        """Yield path and name of each affected agent."""
+        yield from ((path, parsed.spec.name) for path, parsed in self._affected.items())
         yield from ((path, agent.name) for path, agent in self._fallbacks.items())
 
     def _cycles(self) -> _ProblemsByPath:
-        parents = {path: parsed for path, parsed in self._unsettled.items() if parsed.spec.sub_agents}
+        parents = {path: parsed for path, parsed in self._affected.items() if parsed.spec.sub_agents}
         if not parents:
             return {}
         specs = self._specs()
@@ -635,7 +635,7 @@ class Linker:
         context = self._compile_context()
         without_agents = context.with_only(())
         problems: dict[str, Iterable[Problem]] = {}
-        for path, parsed in self._unsettled.items():
+        for path, parsed in self._affected.items():
             spec = parsed.spec
             try:
                 digest = self._digest(parsed, context.specs)
@@ -661,7 +661,7 @@ class Linker:
         """Return errors for cost limits and settings that the agents' models do not support, and keep warnings."""
         specs, problems = self._specs(), {}
         self._price_warnings = {}
-        for path, parsed in self._unsettled.items():
+        for path, parsed in self._affected.items():
             if not _depends_on_models(parsed.spec):
                 continue
             found = find_problems(path, partial(self._model_problems, parsed, specs))

@@ -43,7 +43,7 @@ _SEPARATOR = re.compile(rb"---[ \t]*\r?\n")
 _END = re.compile(rb"\n---[ \t]*(?:\r?\n|\Z)")
 _LINK = re.compile(r"\]\(([^()\s]{1,300})\)")
 _OTHER_PLACE = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:|#|/|\$|\{|<")
-"""Begins links that are not paths below the skill's folder: addresses, anchors, variables."""
+"""Starts links that are not paths below the skill's folder: addresses, anchors, variables."""
 _MAX_LINK_WARNINGS = 20
 _CATALOG_NOTICE = (
     f"Skills are instructions for certain tasks. If a task is what a skill is for, load it with {SKILL_LOAD} before "

@@ -144,7 +144,7 @@ class Catalog:
             lifecycle: sets up plugins. Without it, agents can be inspected but not run.
             connect: connect to the tool servers that the files declare.
             gate_start: whether the gate also checks the files at the start.
-            keep_holds: keep what a rollback holds back in a file, and begin with it.
+            keep_holds: keep what a rollback holds back in a file, and start with it.
         """
         self.root = root
         self.is_single_file = root.is_file()
@@ -232,7 +232,7 @@ class Catalog:
 
         Raises ConfigError at the start if a rollback holds the files back, and its record cannot be read.
         """
-        if not self.current.number and self._hold_file is not None and await self._begin_held(self._hold_file):
+        if not self.current.number and self._hold_file is not None and await self._start_held(self._hold_file):
             return self.current
         while True:
             async with self._with_plugins(self.snapshot, trigger) as snapshot:
@@ -453,7 +453,7 @@ class Catalog:
         while self._set_up_ahead:
             self._set_up_ahead.pop().release()
 
-    async def _begin_held(self, hold_file: HoldFile) -> bool:
+    async def _start_held(self, hold_file: HoldFile) -> bool:
         """Publish the generation that an earlier process rolled back to, if the files have not changed since."""
         hold = await asyncio.to_thread(hold_file.read)
         if hold is None:

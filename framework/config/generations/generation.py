@@ -48,7 +48,7 @@ class Generation:
     budgets: Budgets = field(default_factory=dict)
     """The shared budgets of the settings, and removed ones that the last good version of an agent still names."""
     broken: tuple[BrokenAgent, ...] = ()
-    """The agents that have been invalid since the process began: their messages are not given to others."""
+    """The agents that have been invalid since the process started: their messages are not given to others."""
     rejection: tuple[Problem, ...] = ()
     """Errors that prevent the whole generation from being published; empty if it may be."""
     traceparent: str = ""

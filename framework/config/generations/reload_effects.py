@@ -240,7 +240,7 @@ RELOAD_EFFECTS: Mapping[str, ReloadEffect] = {
 }
 """When a change of a setting takes effect, by dotted key; settings that are missing here need a restart.
 
-`hot` settings restrict tools and budgets (a run in progress may do and use only what was permitted when it began and
+`hot` settings restrict tools and budgets (a run in progress may do and use only what was permitted when it started and
 still is), control access to the server, or control the use of a request's trace context.
 """
 

@@ -55,7 +55,7 @@ _FIXED: Mapping[str, tuple[bool, str, str | None]] = {
         "begin the text on the next line, indented",
     ),
 }
-"""Whether the mistake is where the construct begins, what it is and what to do, by libyaml's description."""
+"""Whether the mistake is where the construct starts, what it is and what to do, by libyaml's description."""
 
 
 def explain(error: yaml.YAMLError, lines: Sequence[str], last: Event | None, opened: Mark) -> Explanation:
@@ -65,7 +65,7 @@ def explain(error: yaml.YAMLError, lines: Sequence[str], last: Event | None, ope
         error: the error.
         lines: the lines of the text.
         last: the last event before it.
-        opened: where the innermost mapping or list that has not ended begins.
+        opened: where the innermost mapping or list that has not ended starts.
     """
     problem, context = str(getattr(error, "problem", "")), getattr(error, "context", None)
     mark = _position(getattr(error, "problem_mark", None)) or _position(getattr(error, "context_mark", None)) or (1, 1)
@@ -271,7 +271,7 @@ class Document:
     data: dict[str, Any]
     marks: Mapping[KeyPath, Marks]
     """The positions of keys and values."""
-    elsewhere: Mapping[KeyPath, str] = field(default_factory=dict)
+    other_files: Mapping[KeyPath, str] = field(default_factory=dict)
     """The file of each key that was merged from another version of the document, if that file was renamed."""
     layers: tuple[Document, ...] = ()
     """The documents of which this one is made, the upper first; none if it is the document of one file."""
@@ -308,7 +308,7 @@ class Document:
         while path and path not in self.marks and isinstance(path[-1], int):  # a single value in place of a list
             path = path[:-1]
         return (
-            f"{self.elsewhere.get(path, self.path)}:{self.marks[path][0][0]}" if path in self.marks else DEFAULT_PLACE
+            f"{self.other_files.get(path, self.path)}:{self.marks[path][0][0]}" if path in self.marks else DEFAULT_PLACE
         )
 
     def problem(
@@ -498,7 +498,7 @@ class _Builder:
         mark = _mark(event)
         level = self.levels[-1] if self.levels else None
         if level is not None and isinstance(level.container, dict) and level.key is None:
-            self._begin_key(level, event, mark)
+            self._start_key(level, event, mark)
             return
         value = self._value(event)
         path = self._attach(level, value, mark)
@@ -507,7 +507,7 @@ class _Builder:
                 raise self._error(event, f"nested deeper than {_MAX_DEPTH} levels")
             self.levels.append(_Level(value, path))
 
-    def _begin_key(self, level: _Level, event: Event, mark: Mark) -> None:
+    def _start_key(self, level: _Level, event: Event, mark: Mark) -> None:
         if not isinstance(event, ScalarEvent):
             raise self._not_a_key(event)
         key = event.value

@@ -351,9 +351,9 @@ def _problem(path: KeyPath, detail: ErrorDetails, document: Document, model: typ
     match detail["type"]:
         case "extra_forbidden":
             known, older = _keys_at(model, path, document)
-            elsewhere = _place_of_key(last, path, model, document)
-            fix = None if elsewhere else key_fix(document, path, [*known, *older])
-            hint = elsewhere or _suggest(last, [fix.instead] if fix else known, older)
+            place_hint = _place_of_key(last, path, model, document)
+            fix = None if place_hint else key_fix(document, path, [*known, *older])
+            hint = place_hint or _suggest(last, [fix.instead] if fix else known, older)
             return document.problem(
                 path, f"unknown key {shorten(last, MAX_SHOWN_CHARS)!r}", hint=hint, at_key=True, fix=fix
             )

@@ -35,8 +35,8 @@ from framework.engine.runtime.request import RunOptions
 from framework.server.errors import AccessDenied, client_message
 from framework.server.event_stream import AppResponse
 from framework.server.identity import ROUTER_NAME, Identity, agent_for, agent_named, identity_of, require
+from framework.server.protocol_texts import confirmations_text, pages_of, progress_text, reason_text, run_url
 from framework.server.run_service import OwnedRun, RunService, count_runs_for, list_runs_for, load_run_info_for
-from framework.server.wording import confirmations_text, pages_of, progress_text, reason_text, run_url
 from framework.store.types import RunQuery
 from framework.telemetry.redact import safe_traceback
 from framework.types import events

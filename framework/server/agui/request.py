@@ -24,7 +24,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from framework.server.agui.translation import call_id_of, interrupt_id, subagent_id
 from framework.server.errors import validation_error
-from framework.server.wording import confirmation_text
+from framework.server.protocol_texts import confirmation_text
 from framework.types.errors import RequestError
 from framework.types.events import ConfirmationRequested
 from framework.types.file import File

@@ -24,9 +24,9 @@ from framework.server.agui.translation import AguiTranslator
 from framework.server.errors import client_message
 from framework.server.event_stream import EventStreamResponse
 from framework.server.identity import Identity, agent_for, agent_named, identity_of, require
+from framework.server.protocol_texts import pages_of, run_url
 from framework.server.request_handling import accepted_locale
 from framework.server.run_service import OwnedRun, RunService
-from framework.server.wording import pages_of, run_url
 from framework.types.errors import AgentsdError, ConversationBusy, DecisionRefused, RequestError, RunNotFound
 from framework.types.events import ConfirmationRequested, Event, StreamEnd, read_event
 from framework.types.state import Confirmation, RunState

@@ -50,7 +50,7 @@ from ag_ui.core import (
     ToolMessage,
 )
 
-from framework.server.wording import reason_text
+from framework.server.protocol_texts import reason_text
 from framework.types import events
 from framework.types.messages import Usage
 from framework.types.plan import TodoItem

@@ -41,8 +41,14 @@ from framework.config.agents.compile import Agent, agent_tool
 from framework.engine.runtime.request import RunOptions
 from framework.server.errors import client_message
 from framework.server.identity import Identity
+from framework.server.protocol_texts import (
+    confirmation_text,
+    confirmations_text,
+    progress_text,
+    reason_text,
+    where_to_decide,
+)
 from framework.server.run_service import OwnedRun, RunService
-from framework.server.wording import confirmation_text, confirmations_text, progress_text, reason_text, where_to_decide
 from framework.telemetry.redact import safe_traceback
 from framework.types.errors import AgentNotFound, AgentsdError, RunNotFound, RunSuspended
 from framework.types.events import StreamEnd

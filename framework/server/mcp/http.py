@@ -14,9 +14,9 @@ from starlette.types import Receive, Scope, Send
 from framework.server.event_stream import AppResponse
 from framework.server.identity import Identity, identity_of
 from framework.server.mcp.agents import MAX_MCP_SESSIONS, AgentServer, Context, McpCaller
+from framework.server.protocol_texts import pages_of
 from framework.server.request_handling import CHAT_BODY_BYTES
 from framework.server.run_service import RunService
-from framework.server.wording import pages_of
 
 _IDLE_SECONDS = 30 * 60.0
 """Time without requests after which a session ends."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from framework.server.openai.client_tools import client_call_id, is_client_call
-from framework.server.wording import confirmations_text
+from framework.server.protocol_texts import confirmations_text
 from framework.tools.toolset import CLIENT
 from framework.types.errors import LimitExceeded
 from framework.types.events import ContentReceived, Event, Thought

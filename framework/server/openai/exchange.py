@@ -38,9 +38,9 @@ from framework.server.openai.client_tools import (
     run_of_calls,
     run_of_response,
 )
+from framework.server.protocol_texts import pages_of, run_url
 from framework.server.request_handling import accepted_locale, internal_error_body
 from framework.server.run_service import OwnedRun, RunService
-from framework.server.wording import pages_of, run_url
 from framework.store.types import OPEN_STATUSES
 from framework.types.errors import (
     AgentNotFound,

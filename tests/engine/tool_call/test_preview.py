@@ -10,7 +10,7 @@ import pytest
 
 from framework import Approve, ConfigError, RunResult, Runtime, Tool, ToolContext, ToolError, tool
 from framework.cli.show import confirmation_lines
-from framework.server.wording import confirmation_text
+from framework.server.protocol_texts import confirmation_text
 from framework.testing import ScriptedModel, calls
 from framework.types.state import Confirmation
 from tests.support.projects import agent, write

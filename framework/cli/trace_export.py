@@ -11,7 +11,7 @@ SERVER_EXIT_SECONDS = 5.0
 """Time for the last export at the end of a server: it has more to send, and is killed after 30 seconds."""
 
 
-def exporting(
+def trace_export(
     settings: Settings, otlp: str | None = None, exit_seconds: float = setup.EXIT_SECONDS
 ) -> AbstractContextManager[None]:
     """Send traces while the context is open: to `--otlp`, else to the settings' endpoint, else to that of OTEL_*.

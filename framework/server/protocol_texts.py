@@ -1,4 +1,4 @@
-"""Why a run has no answer, what it asks, in words, and where to look: for clients that only show text."""
+"""Texts for clients that only show text: why a run has no answer, what it asks, and where to look."""
 
 from __future__ import annotations
 
