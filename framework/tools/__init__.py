@@ -14,6 +14,7 @@ In reading order; each module imports only from those below it:
     logins           Logins at tool servers as files: one for each account, readable by their owner only.
     form             Forms of tool servers: which of them a person is shown, and which values answer them.
     locations        Converts paths and URLs in arguments to one canonical form, before the policy is evaluated.
+    command_hooks    Hooks that are programs: only exit code 0 with a verdict allows.
     skills           Agent Skills, and the tools with which a model loads them and reads their files.
     sandbox          Executes commands in a sandbox, with folders of the project and limits.
     script_sandbox   Runs one script in an interpreter of its own, with limits and snapshots.

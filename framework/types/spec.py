@@ -380,16 +380,43 @@ HookPlace = Literal["before_run", "before_tool", "after_tool", "after_run"]
 ExtensionName = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
-class Hooks(Frozen):
-    """Plugin functions (`@hook`) by name, such as `audit.before`, called in the order listed. Each can refuse."""
+class CommandHook(Frozen):
+    """A program as a hook: it reads a JSON object and prints `{"verdict": "allow"}`. Anything else refuses."""
 
-    before_run: tuple[ExtensionName, ...] = ()
+    command: tuple[Annotated[str, StringConstraints(max_length=10_000)], ...]
+    """A file below `hooks/` of the project, and its arguments."""
+
+    @property
+    def name(self) -> str:
+        """What refusals and `agentsd explain` call it."""
+        return " ".join(self.command)
+
+
+def _hooks(value: Any) -> Any:
+    return [value] if isinstance(value, str | dict) else value
+
+
+HookEntry = Annotated[
+    Annotated[ExtensionName, Tag("text")] | Annotated[CommandHook, Tag("command")], _text_or("command")
+]
+HookEntries = Annotated[
+    tuple[HookEntry, ...], BeforeValidator(_hooks, json_schema_input_type=HookEntry | tuple[HookEntry, ...])
+]
+
+
+class Hooks(Frozen):
+    """Plugin functions (`@hook`) by name, such as `audit.before`, or commands, called in the order listed.
+
+    Each can refuse.
+    """
+
+    before_run: HookEntries = ()
     """Hooks called with the message, before the agent starts."""
-    before_tool: tuple[ExtensionName, ...] = ()
+    before_tool: HookEntries = ()
     """Hooks called with each tool call that the rules permit, before a person is asked for approval."""
-    after_tool: tuple[ExtensionName, ...] = ()
+    after_tool: HookEntries = ()
     """Hooks called with the result of each tool call. They can replace it."""
-    after_run: tuple[ExtensionName, ...] = ()
+    after_run: HookEntries = ()
     """Hooks called with the final answer before it is emitted. They can replace it."""
 
 

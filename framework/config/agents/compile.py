@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
@@ -25,6 +26,7 @@ from framework.config.templates.prompts import Prompts
 from framework.config.yaml.document import Document, KeyPath
 from framework.config.yaml.parse import MAX_FILE_PROBLEMS, ParseError, sort_problems, variable_hint
 from framework.llm.message_shape import estimate_tokens
+from framework.tools.command_hooks import command_hook, program_problem
 from framework.tools.conditions import CONDITION_FORMS, condition_fault, has_argument, takes_text, yaml_text
 from framework.tools.declaration import Extension
 from framework.tools.schema.arguments import ModelArguments, SchemaArguments
@@ -36,7 +38,17 @@ from framework.types.errors import ConfigError, ToolError
 from framework.types.http import HttpLimits
 from framework.types.messages import ToolDefinition
 from framework.types.problem import Problem
-from framework.types.spec import GLOB_SIGNS, AgentSpec, HookPlace, InputSpec, Limits, Rule, TemplateRef, is_glob
+from framework.types.spec import (
+    GLOB_SIGNS,
+    AgentSpec,
+    CommandHook,
+    HookPlace,
+    InputSpec,
+    Limits,
+    Rule,
+    TemplateRef,
+    is_glob,
+)
 from framework.types.state import ClientTools
 from framework.types.text import did_you_mean
 
@@ -56,19 +68,24 @@ HOOK_ARGUMENTS: Mapping[HookPlace, tuple[str, ...]] = {
 }
 
 
-def hooks_by_place(spec: AgentSpec) -> Iterator[tuple[HookPlace, tuple[str, ...]]]:
-    """Return the hook names of an agent with the place where they are called."""
+def hooks_by_place(spec: AgentSpec) -> Iterator[tuple[HookPlace, tuple[str | CommandHook, ...]]]:
+    """Return the hooks of an agent with the place where they are called."""
     places: tuple[HookPlace, ...] = get_args(HookPlace)
     return ((place, getattr(spec.hooks, place)) for place in places)
 
 
 def extension_names(spec: AgentSpec) -> list[str]:
-    """Return the name of the executor and the names of all hooks of an agent."""
-    return [spec.executor, *(name for _, names in hooks_by_place(spec) for name in names)]
+    """Return the name of the executor and the names of all hooks of an agent that are functions."""
+    names = (name for _, entries in hooks_by_place(spec) for name in entries)
+    return [spec.executor, *(name for name in names if isinstance(name, str))]
 
 
 def extension_problems(
-    spec: AgentSpec, document: Document, extensions: Mapping[str, Extension], own_executors: Collection[str]
+    spec: AgentSpec,
+    document: Document,
+    extensions: Mapping[str, Extension],
+    own_executors: Collection[str],
+    root: Path,
 ) -> Iterator[Problem]:
     """Yield a problem for each executor or hook that is missing or does not fit its place."""
     executors = {*own_executors, *(name for name, one in extensions.items() if one.kind == "executor")}
@@ -78,7 +95,10 @@ def extension_problems(
     for place, names in hooks_by_place(spec):
         for index, name in enumerate(names):
             path: KeyPath = ("hooks", place, index)
-            if name not in hooks:
+            if isinstance(name, CommandHook):
+                if problem := program_problem(root, name):
+                    yield document.problem(path, problem)
+            elif name not in hooks:
                 yield _unknown(document, path, "hook", name, hooks)
             elif not hooks[name].accepts(len(HOOK_ARGUMENTS[place])):
                 arguments = ", ".join(HOOK_ARGUMENTS[place])
@@ -432,7 +452,7 @@ def unresolved_references(spec: AgentSpec, document: Document, context: CompileC
         _reference_problems(spec, document, context),
         skill_problems(spec, document, context.toolbox.skills, context.toolbox.tools),
         rule_problems(spec, document, _tools_for_rules(spec, document, context), context.toolbox.external.unavailable),
-        extension_problems(spec, document, context.toolbox.extensions, context.executors),
+        extension_problems(spec, document, context.toolbox.extensions, context.executors, context.toolbox.root),
         code_problems(spec, document, context.toolbox.tools),
     )
     return list(islice(problems, MAX_FILE_PROBLEMS))
@@ -460,13 +480,21 @@ def build_agent(spec: AgentSpec, document: Document, digest: str, context: Compi
         context,
         inputs_model(spec),
         {
-            place: tuple(context.toolbox.extensions[name] for name in names)
-            for place, names in hooks_by_place(spec)
-            if names
+            place: tuple(_hook(place, index, entry, document, context) for index, entry in enumerate(entries))
+            for place, entries in hooks_by_place(spec)
+            if entries
         },
         context.toolbox.extensions.get(spec.executor),
         skills,
     )
+
+
+def _hook(
+    place: HookPlace, index: int, entry: str | CommandHook, document: Document, context: CompileContext
+) -> Extension:
+    if isinstance(entry, str):
+        return context.toolbox.extensions[entry]
+    return command_hook(place, entry, context.toolbox.root, document.place(("hooks", place, index)))
 
 
 def _mode_tools(spec: AgentSpec, context: CompileContext) -> list[Tool]:

@@ -325,7 +325,7 @@ def _drop_missing_hooks(data: JsonObject, last_good: Agent) -> None:
     """Remove hooks that the plugins of the last good version do not define: they cannot be called."""
     extensions = last_good.context.toolbox.extensions
     for place, names in data["hooks"].items():
-        data["hooks"][place] = [name for name in names if name in extensions]
+        data["hooks"][place] = [name for name in names if isinstance(name, dict) or name in extensions]
 
 
 def _intersect_tools(data: JsonObject, last_good: Agent, saved: SkillPolicy, origins: dict[KeyPath, KeyPath]) -> None:

@@ -455,6 +455,8 @@ class Toolbox:
     """The tools of tool servers."""
     skills: Mapping[str, AgentSkill] = field(default_factory=dict)
     """The Agent Skills of the project, by name."""
+    root: Path = Path()
+    """The project's folder."""
 
     def with_external(self, external: ExternalTools) -> Toolbox:
         """Return a copy with the tools of servers. A tool whose wire name is already in use becomes a warning."""
@@ -542,7 +544,7 @@ class PluginCache:
         digests |= {extension.name: _digest(plugin) for plugin in plugins for extension in plugin.extensions}
         for plugin in plugins:
             problems.extend(find_problems(plugin.path, partial(_missing_packages, plugin)))
-        return Toolbox(self._index(plugins), extensions, digests, tuple(problems), plugins)
+        return Toolbox(self._index(plugins), extensions, digests, tuple(problems), plugins, root=self._root)
 
     def reject(self, failed: Mapping[Plugin, tuple[Problem, ...]]) -> None:
         """Remove plugins whose setup failed; `failed` maps each to the reasons."""

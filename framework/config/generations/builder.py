@@ -263,6 +263,7 @@ class GenerationBuilder:
             snapshot.cases,
             toolbox.plugins,
             plugins=_plugins_in_use(toolbox, linked, previous),
+            root=toolbox.root,
             linked=linked,
             files_sum=snapshot.files_sum,
             settings=settings,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal
 
 from framework.config.agents.compile import Agent, CompileContext, build_agent, extension_names, template_names
@@ -63,6 +64,8 @@ class Generation:
     """All plugins in use: `live_plugins`, and the earlier versions whose tools stale agents have."""
     files_sum: int = -1
     """`Snapshot.files_sum` of `files`."""
+    root: Path = Path()
+    """The project's folder."""
     linked: Linked | None = field(default=None, compare=False, repr=False)
     """How `agents` were linked, for the build of the next generation; None if they come from elsewhere."""
 
@@ -425,7 +428,7 @@ class Blueprints:
         except ParseError as error:
             raise ConfigError("cannot read the agent files stored with the run", error.problems) from None
         extensions = {one.name: one for plugin in current.live_plugins for one in plugin.extensions}
-        toolbox = Toolbox(current.tools, extensions, external=current.external, skills=skills)
+        toolbox = Toolbox(current.tools, extensions, external=current.external, skills=skills, root=current.root)
         specs = {own.spec.name: own.spec for own in parsed}
         prices = PriceList.of(current.settings, ())
         context = CompileContext(toolbox, Prompts(templates), specs, self._executors, (), window=prices.window)
