@@ -29,7 +29,7 @@ In reading order; each module imports only from those below it:
     session            Runs or resumes one message: shows progress, asks for decisions, prints the answer.
     confirm            Asks the user for the decisions that a run or a plan waits for.
     schema             `agentsd schema`: JSON Schemas for editors.
-    project            Reads the project that a command works on, and finds its tools.
+    project            Reads the project that a command works on, or another version; finds its tools.
     location           What a command works on: a project, an agent file, stored runs and conversations.
     run_view           Shows a run on a terminal: tree, Markdown as it arrives, status line.
     show               Formats events as text, rows as tables, and traces as waterfalls.

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
-from io import BytesIO
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -20,6 +15,7 @@ from pydantic import BaseModel, SecretStr, ValidationError
 
 from framework.cli.location import locate
 from framework.cli.options import PROJECT_OPTION
+from framework.cli.project import version_folder
 from framework.config.generations.generation import Candidate, Generation
 from framework.config.settings import API_KEY_VARIABLE
 from framework.engine.runtime.project import Project
@@ -152,21 +148,8 @@ def diff(old: str, new: str | None, project: str, as_json: bool) -> int:
 
 
 def _version(name: str, project: str) -> Generation:
-    """Load a folder, or the project as it is in a revision of git, such as `HEAD~1`; raises RequestError."""
-    if Path(name).exists():
-        return asyncio.run(_load(name))
-    git = ["git", "-C", project]
-    try:
-        found = subprocess.run(
-            [*git, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"],
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        archive = subprocess.run([*git, "archive", found.stdout.strip()], capture_output=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        raise RequestError(f"no such file or folder, nor a revision of git: {name}") from None
-    with TemporaryDirectory(prefix="agentsd-") as folder:
-        with tarfile.open(fileobj=BytesIO(archive)) as files:
-            files.extractall(folder, filter="data")
+    """Load a folder, or the project as it is in a revision of git; raises RequestError."""
+    with version_folder(name, project) as folder:
         return asyncio.run(_load(folder))
 
 

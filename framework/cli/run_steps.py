@@ -30,10 +30,11 @@ from framework.cli.terminal import as_json_text, wrapped_line, write_out
 from framework.config.editing import replace_file
 from framework.engine.run_report import build_result
 from framework.evals.export import export_case
-from framework.evals.suite import case_file, with_case
+from framework.evals.suite import case_file, case_line, with_case
 from framework.llm.message_formats import FORMS, Form, exported
 from framework.store.types import RunInfo, RunQuery
 from framework.telemetry.spans import otlp_json as otlp_trace
+from framework.types.case import DATA_SUFFIX
 from framework.types.errors import RequestError
 from framework.types.messages import REFUSED_STATUSES, Message
 from framework.types.report import TraceEntry, incomplete_text
@@ -235,7 +236,8 @@ def runs_export(run: str, form: Form, as_test: bool, with_rating: bool, output: 
     Images, PDFs and audio are contained in base64.
 
     With --as-test, write a test case with the recorded responses of models and tools, for a file
-    `agents.d/NAME.test.yaml`. If the file exists, the case is appended. Its note is the rating of the answer.
+    `agents.d/NAME.test.yaml`, or as a line for a file of data, `NAME.jsonl`. If the file exists, the case is
+    appended. Its note is the rating of the answer.
     """
     if as_test:
         stored = asyncio.run(_find_run(project, run, find_whole_run))
@@ -243,7 +245,7 @@ def runs_export(run: str, form: Form, as_test: bool, with_rating: bool, output: 
         if output and output != "-" and Path(output).exists():
             append_case(case, Path(output))
         else:
-            write_out(case_file(case), output)
+            write_out(case_line(case) if output and output.endswith(DATA_SUFFIX) else case_file(case), output)
     else:
         found = asyncio.run(_find_run(project, run, _find_messages))
         body = exported(found.messages, form, files=found.files)

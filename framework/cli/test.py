@@ -8,21 +8,26 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import click
 
 from framework.cli.init import EXAMPLE_CASES
 from framework.cli.location import Location, lenient_settings, locate, show_problem
 from framework.cli.options import project_path
+from framework.cli.project import version_folder
 from framework.cli.terminal import prints_on_stderr, say
+from framework.cli.trace_export import trace_export
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
-from framework.config.snapshot import TEST_SUFFIXES
+from framework.config.snapshot import TEST_SUFFIXES, is_case_file
 from framework.engine.context.run_context import ModelClients
 from framework.engine.runtime.runtime import Runtime
+from framework.evals.comparison import METHOD, Pair, advice, compare_pairs, described, run_pairs
 from framework.evals.runner import Attempt, CaseRunner, SuccessRate, rates
+from framework.evals.statistics import Comparison
 from framework.evals.suite import PlacedCase, Suite, read_suite
-from framework.types.errors import EXIT_NEGATIVE, RequestError
+from framework.types.errors import EXIT_NEGATIVE, ConfigError, RequestError
 from framework.types.problem import Problem
 from framework.types.text import did_you_mean
 
@@ -53,11 +58,16 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True)
-class _Filter:
-    """Which cases to run."""
+class _Options:
+    """Which cases to run, and how."""
 
     agent: str | None
     name: str | None
+    model: str | None
+    repeat: int | None
+    against: str | None
+    worse_by: float
+    confidence: float
 
     def names(self, placed: PlacedCase) -> bool:
         """Return whether the name of a case contains the wanted text, in upper or lower case."""
@@ -75,18 +85,47 @@ class _Filter:
     help="Use this model instead of the scripts, e.g. openai/gpt-5.4-mini; prints success rates.",
 )
 @click.option(
-    "-n", "--repeat", type=click.IntRange(min=1), metavar="N", default=1, show_default=True, help="Attempts per case."
+    "-n", "--repeat", type=click.IntRange(min=1), metavar="N", help="Attempts per case. Default: its `repeat`, or 1."
 )
+@click.option(
+    "--against", metavar="VERSION", help="Run the cases on this folder or revision of git as well, and compare."
+)
+@click.option(
+    "--worse-by",
+    type=click.FloatRange(0, 1),
+    metavar="SHARE",
+    default=0.05,
+    show_default=True,
+    help="With --against: the loss of the success rate that is tolerated.",
+)
+@click.option(
+    "--confidence",
+    type=click.FloatRange(0.5, 0.999),
+    metavar="SHARE",
+    default=0.95,
+    show_default=True,
+    help="With --against: confidence of the interval.",
+)
+@click.option("--otlp", metavar="URL", help="Send the traces of the runs, with their results, to this endpoint.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def command(path: str, agent: str | None, name: str | None, model: str | None, repeat: int, as_json: bool) -> int:
+def command(path: str, otlp: str | None, as_json: bool, **given: Any) -> int:
     """Run the cases of a project, of one agent file, or of one file of cases.
 
-    Exit codes: 0 all passed, 1 some did not, or there are none.
+    With --against, the same cases run on both versions. Exit codes: 0 all passed, or not worse; 1 some did not, worse,
+    cannot tell, or there are none.
     """
-    location = _locate(path)
-    with prints_on_stderr() if as_json else nullcontext():
-        found = asyncio.run(_test(location, _Filter(agent, name), model, repeat, as_json=as_json))
-    return _report(*found, model, as_json=as_json)
+    location, options = _locate(path), _Options(**given)
+    settings = lenient_settings(location)
+    exports = trace_export(settings, otlp) if otlp else nullcontext()
+    with exports, prints_on_stderr() if as_json else nullcontext():
+        if options.against is not None:
+            with version_folder(options.against, str(location.folder)) as folder:
+                compared = asyncio.run(_compare(location, settings, options, folder, as_json=as_json))
+        else:
+            found = asyncio.run(_test(location, settings, options, as_json=as_json))
+    if options.against is not None:
+        return _report_comparison(*compared, options, as_json=as_json)
+    return _report(*found, options.model, as_json=as_json)
 
 
 def _locate(path: str) -> Location:
@@ -100,30 +139,61 @@ def _locate(path: str) -> Location:
 
 
 async def _test(
-    location: Location, wanted: _Filter, model: str | None, repeat: int, *, as_json: bool
+    location: Location, settings: Settings, options: _Options, *, as_json: bool
 ) -> tuple[list[Tried], Suite, list[Problem]]:
-    settings = lenient_settings(location)
-    await _check_model(model, settings)
+    await _check_model(options.model, settings)
     async with Runtime.open(location.root, settings=settings, watch=False) as runtime:
         generation = runtime.catalog.current
-        suite = read_suite(generation)
-        problems = [*generation.errors, *suite.problems]
-        chosen = [placed for placed in _chosen(suite, generation, location, wanted) if _fits(placed, model)]
-        if not chosen and suite.cases and wanted.name is not None:
-            names = [placed.case.name for placed in suite.cases]
-            raise RequestError(f"no case has {wanted.name!r} in its name{did_you_mean(wanted.name, names)}")
-        if not chosen and suite.cases and wanted.agent is not None and location.file is not None:
-            raise RequestError(f"{location.file} has no cases of agent {wanted.agent!r}")
-        bench = CaseRunner(partial(Runtime.over, runtime.root, None), live=model)
-        if not as_json:
-            for problem in problems:
-                show_problem(problem)
+        suite, problems, chosen = _cases(generation, location, options, as_json=as_json)
+        bench = CaseRunner(partial(Runtime.over, runtime.root, None), live=options.model)
         tried: list[Tried] = []
         for placed in chosen:
-            tried.append(Tried(placed, tuple([await bench.attempt(placed, generation) for _ in range(repeat)])))
+            attempts = [await bench.attempt(placed, generation) for _ in range(options.repeat or placed.repeat)]
+            tried.append(Tried(placed, tuple(attempts)))
             if not as_json:
                 _show(tried[-1])
     return tried, suite, problems
+
+
+def _cases(
+    generation: Generation, location: Location, options: _Options, *, as_json: bool
+) -> tuple[Suite, list[Problem], list[PlacedCase]]:
+    """Return all cases, the problems of the files, which are shown, and the chosen cases; raises RequestError."""
+    suite = read_suite(generation)
+    problems = [*generation.errors, *suite.problems]
+    chosen = [placed for placed in _chosen(suite, generation, location, options) if _fits(placed, options.model)]
+    if not chosen and suite.cases and options.name is not None:
+        names = [placed.case.name for placed in suite.cases]
+        raise RequestError(f"no case has {options.name!r} in its name{did_you_mean(options.name, names)}")
+    if not chosen and suite.cases and options.agent is not None and location.file is not None:
+        raise RequestError(f"{location.file} has no cases of agent {options.agent!r}")
+    if not as_json:
+        for problem in problems:
+            show_problem(problem)
+    return suite, problems, chosen
+
+
+async def _compare(
+    location: Location, settings: Settings, options: _Options, folder: str, *, as_json: bool
+) -> tuple[list[Pair], Suite, list[Problem]]:
+    """Run the chosen cases on the version in `folder` and on the current one; raises ConfigError if that is useless."""
+    await _check_model(options.model, settings)
+    root = locate(folder).root
+    async with (
+        Runtime.open(location.root, settings=settings, watch=False) as runtime,
+        Runtime.open(root, watch=False, gate_start=False) as earlier,
+    ):
+        after, before = runtime.catalog.current, earlier.catalog.current
+        suite, problems, chosen = _cases(after, location, options, as_json=as_json)
+        pairs: list[Pair] = []
+        bench = CaseRunner(partial(Runtime.over, runtime.root, None), live=options.model)
+        async for pair in run_pairs(bench, chosen, before, after, options.repeat):
+            pairs.append(pair)
+            if not as_json:
+                _show_pair(pair)
+        if chosen and not pairs:
+            raise ConfigError(f"no agent of these cases is usable in {options.against}", before.errors)
+    return pairs, suite, problems
 
 
 async def _check_model(model: str | None, settings: Settings) -> None:
@@ -141,12 +211,12 @@ def _one_of(wanted: str | None, of_file: str | None) -> str | None:
     return wanted or of_file
 
 
-def _chosen(suite: Suite, generation: Generation, location: Location, wanted: _Filter) -> Iterator[PlacedCase]:
+def _chosen(suite: Suite, generation: Generation, location: Location, wanted: _Options) -> Iterator[PlacedCase]:
     agent = wanted.agent
     if agent is not None:
         generation.agent(agent)
     file = location.file
-    if file is not None and not file.endswith(TEST_SUFFIXES):
+    if file is not None and not is_case_file(file):
         agent, file = _one_of(agent, location.agent(generation)), None
     for placed in suite.cases:
         if (agent is None or placed.agent == agent) and file in (None, placed.document.path) and wanted.names(placed):
@@ -188,6 +258,70 @@ def _report(
     return EXIT_NEGATIVE if failed or suite.errors or not tried else 0
 
 
+def _show_pair(pair: Pair) -> None:
+    unit = pair.unit
+    sign, style = ("=", None) if not unit.difference else ("↑", "green") if unit.difference > 0 else ("↓", "red")
+    click.secho(sign, fg=style, nl=False)
+    say(f" {pair.placed.agent}: {pair.placed.case.name}", nl=False)
+    click.secho(f"  {unit.before_passed}/{unit.before} → {unit.after_passed}/{unit.after}", dim=not unit.difference)
+    if unit.difference < 0:
+        for text in Tried(pair.placed, pair.after).failures:
+            say(f"    {text}  ({pair.placed.place})")
+
+
+def _report_comparison(
+    pairs: Sequence[Pair], suite: Suite, problems: Sequence[Problem], options: _Options, *, as_json: bool
+) -> int:
+    """Print the figures and the verdict, and return the exit code."""
+    if not pairs:
+        return _report([], suite, problems, options.model, as_json=as_json)
+    figures = compare_pairs(pairs, options.worse_by, options.confidence)
+    if as_json:
+        click.echo(json.dumps(_comparison_data(pairs, figures, problems, options), ensure_ascii=False, indent=2))
+    else:
+        color = {"worse": "red", "not worse": "green", "cannot tell": "yellow"}[figures.verdict]
+        say(f"{described(figures, options.worse_by, options.confidence)}")
+        click.secho(figures.verdict, fg=color, nl=False)
+        say(f": {advice(figures)}" if advice(figures) else "")
+    return EXIT_NEGATIVE if suite.errors or figures.verdict != "not worse" else 0
+
+
+def _comparison_data(
+    pairs: Sequence[Pair], figures: Comparison, problems: Sequence[Problem], options: _Options
+) -> dict[str, object]:
+    return {
+        "against": options.against,
+        "verdict": figures.verdict,
+        "worse_by": options.worse_by,
+        "confidence": options.confidence,
+        "method": "exact" if figures.exact else METHOD,
+        **{name: round(getattr(figures, name), 6) for name in ("before", "after", "difference", "low", "high")},
+        "units": figures.cases,
+        "better": figures.better,
+        "worse": figures.worse,
+        "more_cases": figures.more_cases,
+        "repeats": figures.repeats,
+        "cases": [
+            {
+                "name": pair.placed.case.name,
+                "agent": pair.placed.agent,
+                "place": pair.placed.place,
+                "before": _attempts_data(pair.before),
+                "after": _attempts_data(pair.after),
+            }
+            for pair in pairs
+        ],
+        "problems": [problem.model_dump(exclude_none=True) for problem in problems],
+    }
+
+
+def _attempts_data(attempts: Sequence[Attempt]) -> dict[str, object]:
+    """Return the numbers of attempts, and the results of their judge."""
+    judged = [attempt.judged.as_data() for attempt in attempts if attempt.judged]
+    data: dict[str, object] = {"attempts": len(attempts), "attempts_passed": sum(one.passed for one in attempts)}
+    return data | ({"judged": judged} if judged else {})
+
+
 def _show_rates(model: str, found: dict[str, SuccessRate]) -> None:
     if found:
         click.echo(f"\n{model}:")
@@ -202,8 +336,7 @@ def _as_data(tried: Sequence[Tried], problems: Sequence[Problem], found: dict[st
             "agent": one.placed.agent,
             "place": one.placed.place,
             "passed": one.passed,
-            "attempts": len(one.attempts),
-            "attempts_passed": sum(attempt.passed for attempt in one.attempts),
+            **_attempts_data(one.attempts),
             "failures": one.failures,
             "transcript": one.transcript,
             "elapsed_ms": round(sum(attempt.elapsed_ms for attempt in one.attempts), 1),

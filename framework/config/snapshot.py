@@ -20,6 +20,7 @@ from framework.config.yaml.document import MAX_DOCUMENT_BYTES
 from framework.tools.files import SKILL_FILES, BaseFolder, is_hidden, open_file
 from framework.tools.openapi.document import MAX_API_DOCUMENT_BYTES
 from framework.tools.skills import omitted_content
+from framework.types.case import DATA_SUFFIX
 from framework.types.errors import ToolError
 from framework.types.problem import Problem
 from framework.types.tool_servers import DOCUMENTS_FOLDER
@@ -27,14 +28,14 @@ from framework.types.tool_servers import DOCUMENTS_FOLDER
 AGENTS, PROMPTS, PLUGINS = "agents.d", "prompts", "plugins"
 API_DOCUMENTS = DOCUMENTS_FOLDER
 PROJECT_FOLDERS: Mapping[str, tuple[str, ...]] = {
-    AGENTS: (".yaml", ".yml"),
+    AGENTS: (".yaml", ".yml", DATA_SUFFIX),
     PROMPTS: (".j2",),
     PLUGINS: (".py", ".yaml", ".yml"),
     API_DOCUMENTS: (".yaml", ".yml", ".json"),
 }
 """The watched folders, and the suffixes of the files that are read in each."""
 TEST_SUFFIXES = (".test.yaml", ".test.yml")
-"""Suffixes of case files next to agent files. They are kept separately: agents do not depend on them."""
+"""Suffixes of case files next to agent files. They and their data are kept separately: agents do not depend on them."""
 
 Cases = Mapping[str, bytes | Problem]
 """Case files by path: the content, or the problem that prevents reading it."""
@@ -140,7 +141,7 @@ def _is_in(path: str, folder: str) -> bool:
 
 def is_case_file(path: str) -> bool:
     """Return whether a file next to the agents contains test cases."""
-    return path.endswith(TEST_SUFFIXES) and _is_in(path, AGENTS)
+    return path.endswith((*TEST_SUFFIXES, DATA_SUFFIX)) and _is_in(path, AGENTS)
 
 
 def source_digest(*parts: bytes | str) -> str:
@@ -531,7 +532,9 @@ class Scanner:
                 yield name, _stat(settings)
         if self._single:
             cases = [self._root.with_name(self._root.stem + suffix) for suffix in TEST_SUFFIXES]
-            yield from ((path.name, _stat(path)) for path in (self._root, *filter(Path.is_file, cases)))
+            cases = [path for path in cases if path.is_file()]
+            data = sorted(self._root.parent.glob(f"*{DATA_SUFFIX}")) if cases else []
+            yield from ((path.name, _stat(path)) for path in (self._root, *cases, *data))
             return
         start = len(self._prefix)
         for folder, suffixes in PROJECT_FOLDERS.items():

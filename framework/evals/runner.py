@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager
@@ -12,24 +13,32 @@ from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+from pydantic import BaseModel
 
 from framework.config.agents.compile import Agent
 from framework.config.agents.toolbox import ExternalTools
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
+from framework.evals.judge import Judged, judge_answer
 from framework.evals.suite import PlacedCase, read_suite
 from framework.llm.client import ModelClient, ModelRequest, ScriptedModel, Turn
 from framework.llm.providers import OFFLINE
+from framework.store.store import Store
+from framework.telemetry import names
+from framework.telemetry.content import content_mode
+from framework.telemetry.spans import Evaluation, record_evaluations
 from framework.tools.tool import Tool, ToolContext
 from framework.types import events
-from framework.types.case import Case, Expect, Failure, ScriptedAnswer, to_decision
+from framework.types.case import Case, Expect, Failure, Judge, ScriptedAnswer, to_decision
 from framework.types.errors import AgentsdError, ModelError, ToolError
 from framework.types.events import Event
 from framework.types.file import File
 from framework.types.messages import REFUSED_STATUSES, ToolCall
 from framework.types.plan import PlanDraft, PlanStep
 from framework.types.problem import Problem
+from framework.types.redact import redact
 from framework.types.state import Confirmation, Decision, RunResult, subject_of
 from framework.types.text import LinearPattern, one_line
 
@@ -62,6 +71,10 @@ class Evidence:
     asked: list[str] = field(default_factory=list)
     failed_calls: int = 0
     steps: int = 0
+    cost_usd: float | None = 0.0
+    """Cost of all runs; None if that of one is unknown."""
+    elapsed: float = 0.0
+    """Duration of the case, in seconds."""
     plan: tuple[PlanStep, ...] = ()
     result: RunResult | None = None
     """Result of the last run."""
@@ -90,6 +103,8 @@ class Evidence:
         """Record the result of a run, with its calls, also those that were not executed."""
         self.result = result
         self.steps += result.steps
+        cost = result.usage.cost_usd
+        self.cost_usd = None if self.cost_usd is None or cost is None else self.cost_usd + cost
         self.requested.extend((call.tool, call.arguments) for call in result.tool_calls)
         subjects = ", ".join(subject_of(one.kind, one.tool) for one in result.pending)
         waiting = f", waits for a decision on {subjects}" if subjects else ""
@@ -106,10 +121,11 @@ def checks(expect: Expect, evidence: Evidence) -> Iterator[Check]:
     """Yield a Check for each expectation that the case states."""
     yield from _membership_checks(expect, evidence)
     yield from _order_checks(expect, evidence)
+    yield from _limit_checks(expect, evidence)
     for tool, arguments in expect.arguments.items():
         yield _arguments_check(tool, arguments, evidence)
     if evidence.result is not None:
-        yield from _ending_checks(expect, evidence, evidence.result)
+        yield from _ending_checks(expect, evidence.result)
 
 
 def _membership_checks(expect: Expect, evidence: Evidence) -> Iterator[Check]:
@@ -134,13 +150,16 @@ def _order_checks(expect: Expect, evidence: Evidence) -> Iterator[Check]:
     if expect.called_exactly is not None:
         passed = _exactly(expect.called_exactly, called)
         yield _list_check("called_exactly", passed, expect.called_exactly, called, evidence)
+    if (wanted := expect.called_in_any_order) is not None:
+        passed = _covers(wanted, called) if wanted else not called
+        yield _list_check("called_in_any_order", passed, wanted, called, evidence)
     if expect.plan is not None:
         names = [{step.id, *([step.tool] if step.tool else [])} for step in evidence.plan]
         passed = _in_order(expect.plan, names) if expect.plan else not names
         yield _list_check("plan", passed, expect.plan, [step.tool or step.id for step in evidence.plan])
 
 
-def _ending_checks(expect: Expect, evidence: Evidence, result: RunResult) -> Iterator[Check]:
+def _ending_checks(expect: Expect, result: RunResult) -> Iterator[Check]:
     for text in expect.output or ():
         yield Check(
             "output", text in result.output, f"expected output with {_shown(text)}, got {_shown(result.output)}"
@@ -157,8 +176,21 @@ def _ending_checks(expect: Expect, evidence: Evidence, result: RunResult) -> Ite
             yield Check(key, expected == got, f"expected {key} {expected}, got {got}{why}")
     if expect.status is None and expect.finish_reason is None:
         yield Check("run", result.status != "failed", f"the run failed: {result.finish_reason}{why}")
-    if (limit := expect.max_steps_used) is not None:
+
+
+def _limit_checks(expect: Expect, evidence: Evidence) -> Iterator[Check]:
+    calls, cost = len(evidence.called), evidence.cost_usd
+    if (limit := expect.max_steps_used) is not None and evidence.result is not None:
         yield Check("max_steps_used", evidence.steps <= limit, f"expected max_steps_used {limit}, got {evidence.steps}")
+    if (most := expect.max_calls) is not None:
+        yield Check("max_calls", calls <= most, f"expected max_calls {most}, got {calls}")
+    if (dollars := expect.max_cost_usd) is not None:
+        got = "an unknown cost" if cost is None else f"{cost:g}"
+        passed = cost is not None and cost <= dollars
+        yield Check("max_cost_usd", passed, f"expected max_cost_usd {dollars:g}, got {got}")
+    if (seconds := expect.max_time) is not None:
+        message = f"expected max_time {seconds:g}s, got {evidence.elapsed:.3g}s"
+        yield Check("max_time", evidence.elapsed <= seconds, message)
 
 
 def _list_check(
@@ -211,6 +243,22 @@ def _in_order(patterns: Sequence[str], entries: Sequence[set[str]]) -> bool:
     return all(any(_any_matches(sorted(names), pattern) for names in rest) for pattern in patterns)
 
 
+def _covers(patterns: Sequence[str], names: Sequence[str]) -> bool:
+    """Return whether each pattern can have a call of its own that it matches (Kuhn's algorithm)."""
+    taken: dict[int, int] = {}
+
+    def assign(pattern: int, tried: set[int]) -> bool:
+        for place, name in enumerate(names):
+            if place not in tried and fnmatchcase(name, patterns[pattern]):
+                tried.add(place)
+                if place not in taken or assign(taken[place], tried):
+                    taken[place] = pattern
+                    return True
+        return False
+
+    return all(assign(pattern, set()) for pattern in range(len(patterns)))
+
+
 def _exactly(patterns: Sequence[str], names: Sequence[str]) -> bool:
     pairs = zip(patterns, names, strict=False)
     return len(patterns) == len(names) and all(fnmatchcase(name, pattern) for pattern, name in pairs)
@@ -225,6 +273,7 @@ _LOCAL_SOURCES = ("builtin", "plugin", "python", "run")
 """Sources of tools that may be executed; tools of external servers never are."""
 
 Answers = Sequence[str | Failure]
+T = TypeVar("T", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,6 +375,12 @@ class CaseRuntime(Protocol):
 
     root: Path
     """The project's folder."""
+    store: Store
+    """The store of the runs."""
+
+    async def run(self, message: str, *, output_type: type[T], agent: str) -> RunResult[T]:
+        """Run an agent to its end."""
+        ...
 
     def stream(
         self, message: str | Sequence[str | File], *, agent: str, conversation: str, inputs: Mapping[str, Any]
@@ -357,6 +412,12 @@ class Attempt:
     """Tool calls that ended in an error."""
     transcript: tuple[str, ...] = ()
     """What happened, one line each."""
+    judged: Judged | None = None
+    """The result of the judge, if there is one."""
+    varies: bool = False
+    """A model took part that is not scripted, so another attempt may have another result."""
+    traceparent: str = ""
+    """The W3C `traceparent` of the last run; empty if it was not traced."""
 
     @property
     def passed(self) -> bool:
@@ -376,6 +437,10 @@ class CaseRunner:
     launch: Launch
     live: str | None = None
     """Name of a real model to call instead of the script."""
+    models: Mapping[str, ModelClient] = field(default_factory=dict)
+    """Clients of the program, by the names that files use."""
+    judges: bool = True
+    """Whether to ask judges. Without them, what they expect is not checked."""
 
     async def attempt(self, placed: PlacedCase, generation: Generation) -> Attempt:
         """Run one case; any error in it becomes a failed check."""
@@ -387,13 +452,55 @@ class CaseRunner:
         evidence = Evidence(offered=tuple(generation.agents[placed.agent].toolset.offered))
         model = self.live or (OFFLINE if case.model is None else _SCRIPTED)
         sandbox = sandboxed(generation, placed.agent, model, case.results)
-        async with self.launch(sandbox, {_SCRIPTED: ScriptedModel(script=script.answer)}) as runtime:
-            error = await _run_messages(runtime, case, placed.agent, evidence) or script.error
+        judged: Judged | None = None
+        traceparent = ""
+        async with self.launch(sandbox, {**self.models, _SCRIPTED: ScriptedModel(script=script.answer)}) as runtime:
+            try:
+                async with asyncio.timeout(case.expect.max_time):
+                    error = await _run_messages(runtime, case, placed.agent, evidence) or script.error
+            except TimeoutError:
+                error = "the case was stopped: it took longer than its max_time"
+            evidence.elapsed = perf_counter() - started
+            if evidence.result is not None:
+                traceparent = (await runtime.store.load_run(evidence.result.run_id)).traceparent
         results = [*checks(case.expect, evidence)]
         if error:
             results.insert(0, Check("run", False, error))
-        elapsed_ms = (perf_counter() - started) * 1000
-        return Attempt(tuple(results), elapsed_ms, evidence.failed_calls, tuple(evidence.transcript))
+        if case.expect.judge is not None and self.judges:
+            judged = await self._judge(case.expect.judge, placed, evidence, generation)
+            results.append(Check("judge", judged.label == "pass", judged.message))
+        attempt = Attempt(
+            tuple(results),
+            (perf_counter() - started) * 1000,
+            evidence.failed_calls,
+            tuple(evidence.transcript),
+            judged,
+            varies=judged is not None or self.live not in (None, OFFLINE),
+            traceparent=traceparent,
+        )
+        _record(attempt, generation.settings)
+        return attempt
+
+    async def _judge(self, judge: Judge, placed: PlacedCase, evidence: Evidence, generation: Generation) -> Judged:
+        answer = evidence.result.output if evidence.result else ""
+        context = generation.agents[placed.agent]
+        settings = without_router_model(generation.settings)
+        plain = replace(generation, settings=settings, external=ExternalTools())
+        return await judge_answer(judge, placed.case.messages, answer, plain, context, self.launch, self.models)
+
+
+def _record(attempt: Attempt, settings: Settings) -> None:
+    """Record the results of an attempt in the trace of its run. Reasons quote content: settings must allow it."""
+    if not attempt.traceparent:
+        return
+    with_content = content_mode(settings.telemetry.content, os.environ) != "none"
+    passed, why = attempt.passed, "; ".join(attempt.failures)
+    results = [Evaluation("case", float(passed), "pass" if passed else "fail", redact(why) if with_content else None)]
+    if judged := attempt.judged:
+        reason = redact(judged.reason) if with_content else None
+        pins = {names.JUDGE_MODEL: judged.model, names.JUDGE_RUBRIC: judged.rubric_digest}
+        results.append(Evaluation("judge", judged.score, judged.label, reason, pins))
+    record_evaluations(attempt.traceparent, results)
 
 
 async def case_problems(candidate: Generation, launch: Launch) -> tuple[Problem, ...]:
@@ -402,8 +509,11 @@ async def case_problems(candidate: Generation, launch: Launch) -> tuple[Problem,
     problems = list(suite.errors)
     for placed in suite.cases:
         if placed.agent in candidate.agents:  # otherwise the suite has a problem for it
-            attempt = await bench.attempt(placed, candidate)
-            problems.extend([] if attempt.passed else [failed_case_problem(placed, attempt)])
+            for _ in range(placed.repeat):
+                attempt = await bench.attempt(placed, candidate)
+                if not attempt.passed:
+                    problems.append(failed_case_problem(placed, attempt))
+                    break
     return tuple(problems)
 
 
@@ -510,7 +620,7 @@ class SuccessRate:
         return f"{self.passed}/{self.tried}" + (f"  {self.passed / self.tried:.0%}" if self.tried else "")
 
 
-_TOOL = frozenset({"called", "called_exactly", "not_called", "asked", "plan"})
+_TOOL = frozenset({"called", "called_exactly", "called_in_any_order", "not_called", "asked", "plan"})
 _ARGUMENTS = frozenset({"arguments"})
 _ANSWER = frozenset({"output", "output_matches"})
 

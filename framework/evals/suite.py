@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,14 +12,16 @@ from textwrap import indent
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
 from framework.config.generations.generation import Generation
 from framework.config.snapshot import TEST_SUFFIXES
-from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document, read_unique_keys
-from framework.config.yaml.parse import ParseError, merge_valid, parse, sort_problems
-from framework.types.case import SUB_AGENT_PREFIX, Case, CaseFile
+from framework.config.yaml.document import Document, DocumentError, KeyPath, Marks, read_document, read_unique_keys
+from framework.config.yaml.parse import ParseError, merge_valid, parse, sort_problems, validation_problems
+from framework.types.case import DATA_SUFFIX, SUB_AGENT_PREFIX, Case, CaseFile
 from framework.types.errors import RequestError
 from framework.types.problem import Problem
+from framework.types.strict_json import read_object
 from framework.types.text import did_you_mean
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./ -]*[A-Za-z0-9_./-]|[A-Za-z_]")
@@ -26,6 +29,7 @@ _ITEM = re.compile(r"^cases:[ \t]*(?:#.*)?\n(?:[ \t]*(?:#.*)?\n)*([ ]*)- ", re.M
 _WORDS = frozenset(["true", "false", "null", "yes", "no", "on", "off", "y", "n", "~"])
 """Texts that some YAML parsers read as another type."""
 _WIDTH = 140
+_OTHER_MODEL = "models favour their own answers: write another model in `judge`"
 
 
 def case_file(case: Mapping[str, Any]) -> str:
@@ -35,12 +39,19 @@ def case_file(case: Mapping[str, Any]) -> str:
     return text
 
 
+def case_line(case: Mapping[str, Any]) -> str:
+    """Return a case as a line of a file of data."""
+    return json.dumps(case, ensure_ascii=False) + "\n"
+
+
 def with_case(source: bytes, case: Mapping[str, Any], path: str) -> str:
-    """Return the text of a case file with one case appended; the other lines are unchanged.
+    """Return the text of a case file, or of one of data, with one case appended; the other lines are unchanged.
 
     Raises:
         RequestError: the file is invalid, or a case cannot be appended to it.
     """
+    if path.endswith(DATA_SUFFIX):
+        return _with_line(source, case, path)
     try:
         data = read_document(path, source).data
     except DocumentError as error:
@@ -59,6 +70,16 @@ def with_case(source: bytes, case: Mapping[str, Any], path: str) -> str:
     if not is_intact:
         raise RequestError(f"{path} cannot be extended: its `cases` are not a block list at its end; use another file")
     return whole
+
+
+def _with_line(source: bytes, case: Mapping[str, Any], path: str) -> str:
+    lines = [*_lines(path, source)]
+    if invalid := next((found for found in lines if isinstance(found, Problem)), None):
+        raise RequestError(f"{path} cannot be extended: {invalid.place}: {invalid.message}")
+    cases = [found for found in lines if not isinstance(found, Problem)]
+    text = source.decode("utf-8-sig")
+    before = text if not text or text.endswith("\n") else text + "\n"
+    return before + case_line({**case, "name": _new_name(str(case["name"]), [data for _, data in cases])})
 
 
 def _new_name(name: str, cases: Sequence[Any]) -> str:
@@ -93,6 +114,8 @@ class PlacedCase:
     agent: str
     document: Document
     index: int
+    repeat: int = 1
+    """How often the case is run."""
 
     @property
     def place(self) -> str:
@@ -118,10 +141,13 @@ class Suite:
 
 
 def read_suite(generation: Generation) -> Suite:
-    """Read the case files of a generation."""
+    """Read the case files of a generation, and the data that they name."""
     cases: list[PlacedCase] = []
     problems: list[Problem] = []
+    unused = {path for path in generation.cases if path.endswith(DATA_SUFFIX)}
     for path, source in sorted(generation.cases.items()):
+        if path.endswith(DATA_SUFFIX):
+            continue
         if isinstance(source, Problem):
             problems.append(source)
             continue
@@ -131,13 +157,76 @@ def read_suite(generation: Generation) -> Suite:
             problems.extend(error.problems)
             problems.extend(_problems(_valid_parts(path, source), generation))
             continue
-        placed = [
-            PlacedCase(case, case.agent or default_agent(path), document, index)
-            for index, case in enumerate(file.cases)
-        ]
+        placed = [_placed(case, file, path, document, index) for index, case in enumerate(file.cases)]
+        for index, name in enumerate(file.data):
+            data_path = str(PurePosixPath(path).parent / name)
+            unused.discard(data_path)
+            if (data := generation.cases.get(data_path)) is None:
+                message = f"there is no file {data_path}{did_you_mean(data_path, sorted(unused))}"
+                problems.append(document.problem(("data", index), message))
+            elif isinstance(data, Problem):
+                problems.append(data)
+            else:
+                found, invalid = _read_data(data_path, data, file, path)
+                placed.extend(found)
+                problems.extend(invalid)
         problems.extend(_problems(placed, generation))
         cases.extend(placed)
+    hint = "write `data: FILE` in a file of cases, `agents.d/NAME.test.yaml`"
+    for path in unused:
+        problems.append(Problem(path=path, message="no file of cases uses it", hint=hint, severity="warning"))
     return Suite(tuple(cases), tuple(sort_problems(problems)))
+
+
+def _placed(case: Case, file: CaseFile, path: str, document: Document, index: int) -> PlacedCase:
+    """Return a case with what its file says of all its cases."""
+    complete = case.model_copy(update={"expect": case.expect.over(file.expect)})
+    return PlacedCase(complete, case.agent or default_agent(path), document, index, case.repeat or file.repeat)
+
+
+def _read_data(path: str, source: bytes, file: CaseFile, named_by: str) -> tuple[list[PlacedCase], list[Problem]]:
+    """Read a file of data: the cases of its valid lines, and the problems of the others.
+
+    Args:
+        path: its path.
+        source: its content.
+        file: the case file that names it.
+        named_by: the path of that file.
+    """
+    valid: list[Case] = []
+    places: list[int] = []
+    problems: list[Problem] = []
+    for found in _lines(path, source):
+        if isinstance(found, Problem):
+            problems.append(found)
+            continue
+        number, data = found
+        line = Document(path, b"", {"cases": [data]}, {})
+        try:
+            valid.extend(CaseFile.model_validate(line.data).cases)
+            places.append(number)
+        except ValidationError as error:
+            invalid = validation_problems(error.errors(include_url=False), line, CaseFile)
+            problems.extend(one.model_copy(update={"line": number, "column": 1, "fix": None}) for one in invalid)
+    if not valid and not problems:
+        problems.append(Problem(path=path, message="it contains no case", hint="write one JSON object per line"))
+    marks: dict[KeyPath, Marks] = {("cases", index): ((number, 1), (number, 1)) for index, number in enumerate(places)}
+    document = Document(path, source, {}, marks)
+    return [_placed(case, file, named_by, document, index) for index, case in enumerate(valid)], problems
+
+
+def _lines(path: str, source: bytes) -> Iterator[tuple[int, dict[str, Any]] | Problem]:
+    """Yield the number and the object of each line of a file of data that is not empty, or its problem."""
+    for number, line in enumerate(source.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
+        if line.strip():
+            try:
+                yield number, read_object(line.decode())
+            except UnicodeDecodeError as error:
+                yield Problem(path=path, line=number, column=error.start + 1, message="not UTF-8")
+            except json.JSONDecodeError as error:
+                yield Problem(path=path, line=number, column=error.colno, message=f"not JSON: {error.msg}")
+            except ValueError as error:
+                yield Problem(path=path, line=number, column=1, message=f"not a case: {error}")
 
 
 def _valid_parts(path: str, source: bytes) -> Iterator[PlacedCase]:
@@ -180,9 +269,22 @@ def _problems(cases: Iterable[PlacedCase], generation: Generation) -> Iterator[P
             hint = None if placed.case.agent else "name the file after its agent, or write `agent: NAME`"
             yield placed.problem(message, "agent", hint=hint)
             continue
+        judge = placed.case.expect.judge
+        if judge and resolved_model(generation, judge.model) == resolved_model(generation, agent.spec.model):
+            problem = placed.problem(
+                f"{judge.model} judges its own answers", "expect", "judge", "model", hint=_OTHER_MODEL
+            )
+            yield problem.model_copy(update={"severity": "warning"})
         yield from _unknown_tools(
             placed, [*generation.tools, *(f"{SUB_AGENT_PREFIX}{other}" for other in generation.agents)]
         )
+
+
+def resolved_model(generation: Generation, model: str | None) -> str:
+    """Return a model's `provider/model`; None is the default model."""
+    name = model or generation.settings.model
+    alias = generation.settings.models.get(name)
+    return alias.model if alias else name
 
 
 def _unknown_tools(placed: PlacedCase, known: list[str]) -> Iterator[Problem]:
@@ -195,7 +297,7 @@ def _unknown_tools(placed: PlacedCase, known: list[str]) -> Iterator[Problem]:
 
 def _tool_patterns(case: Case) -> Iterator[tuple[KeyPath, str]]:
     expect = case.expect
-    for key in ("offered", "not_offered", "called", "called_exactly", "not_called", "denied"):
+    for key in ("offered", "not_offered", "called", "called_exactly", "called_in_any_order", "not_called", "denied"):
         for index, pattern in enumerate(getattr(expect, key) or ()):
             yield ("expect", key, index), pattern
     for index, pattern in enumerate(expect.asked or ()):

@@ -51,6 +51,13 @@ OUTPUT_TYPE = "gen_ai.output.type"
 FIRST_CHUNK = "gen_ai.response.time_to_first_chunk"
 PROMPT_NAME = "gen_ai.prompt.name"
 TOKEN_TYPE = "gen_ai.token.type"
+EVALUATION_RESULT = "gen_ai.evaluation.result"
+EVALUATION_NAME = "gen_ai.evaluation.name"
+EVALUATION_SCORE = "gen_ai.evaluation.score.value"
+EVALUATION_LABEL = "gen_ai.evaluation.score.label"
+EVALUATION_EXPLANATION = "gen_ai.evaluation.explanation"
+JUDGE_MODEL = "agentsd.judge.model"
+JUDGE_RUBRIC = "agentsd.judge.rubric_digest"
 MCP_METHOD = "mcp.method.name"
 
 # Content: recorded only if `Content` allows it.

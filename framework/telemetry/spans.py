@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar, Token
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Self, cast
 
@@ -455,3 +456,42 @@ def _value(value: AttributeValue) -> dict[str, Any]:
             return {"stringValue": value}
         case _:
             return {"arrayValue": {"values": [_value(item) for item in value]}}
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The result of evaluating a run, as the event `gen_ai.evaluation.result` of the GenAI conventions has it."""
+
+    name: str
+    """Name of the evaluation, of low cardinality."""
+    score: float
+    label: str
+    explanation: str | None = None
+    """Why; content, so None unless it may be recorded."""
+    attributes: OptionalAttributes = field(default_factory=dict)
+    """Further attributes of the event."""
+
+
+def record_evaluations(traceparent: str, results: Sequence[Evaluation]) -> None:
+    """Record the results of evaluating a finished run in its trace, on a span below its root span.
+
+    Without a provider of the host, or for a trace that is not sampled, nothing is recorded.
+
+    Args:
+        traceparent: the W3C `traceparent` of the run's root span.
+        results: the results, one event each.
+    """
+    provider = trace.get_tracer_provider()
+    parent = TraceContextTextMapPropagator().extract({"traceparent": traceparent}, Context())
+    if isinstance(provider, ProxyTracerProvider) or not trace.get_current_span(parent).get_span_context().is_valid:
+        return
+    with provider.get_tracer(names.TRACER).start_as_current_span("evaluate", context=parent) as span:
+        for result in results:
+            attributes: OptionalAttributes = {
+                names.EVALUATION_NAME: result.name,
+                names.EVALUATION_SCORE: result.score,
+                names.EVALUATION_LABEL: result.label,
+                names.EVALUATION_EXPLANATION: result.explanation,
+                **result.attributes,
+            }
+            span.add_event(names.EVALUATION_RESULT, _without_none(attributes))

@@ -1,6 +1,7 @@
 """Test cases of agents as typed data: messages, scripted model answers, and expectations.
 
-A file `agents.d/NAME.test.yaml` contains the cases of the agent `NAME`.
+A file `agents.d/NAME.test.yaml` contains the cases of the agent `NAME`. It may name files with more of them, one JSON
+object per line.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Discriminator,
+    Field,
     StringConstraints,
     Tag,
     field_validator,
     model_validator,
 )
 
-from framework.types.frozen import Frozen, check_version
+from framework.types.frozen import Duration, Frozen, check_version
 from framework.types.plan import PlanDraft
 from framework.types.spec import AgentName, PositiveInt, Regex, ToolPattern
 from framework.types.state import Approve, Decision, Edit, Reject, Respond
@@ -152,6 +154,19 @@ def to_decision(written: CaseDecision) -> Decision:
     return Respond(text=written.respond) if written.respond is not None else Reject(reason=written.reject or "")
 
 
+class Judge(Frozen):
+    """A model that reads the question and the answer of a case, and decides whether the answer meets a rubric."""
+
+    rubric: Text
+    """What a good answer does, such as `Names the amount and the order.`"""
+    model: Text
+    """The model that decides: an alias or `provider/model`, best another one than the agent's."""
+    at_least: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Share of the votes that must be `pass`. A vote that is `unsure`, or that fails, is not."""
+    votes: Annotated[int, Field(ge=1, le=25)] = 1
+    """How often the model is asked. One vote of a model is noisy."""
+
+
 class Expect(Frozen):
     """Expectations of a case. Tools are names or globs; an empty list means none."""
 
@@ -163,6 +178,8 @@ class Expect(Frozen):
     """Tools that are called in this order; other calls may come between them."""
     called_exactly: Tools | None = None
     """Tools that are called in this order, and no others."""
+    called_in_any_order: Tools | None = None
+    """Tools that are called, in any order; a tool that is listed twice is called twice. Other calls may be made."""
     not_called: Tools | None = None
     """Tools that are not called. Denied, rejected and pending calls do not count as calls."""
     arguments: dict[ToolPattern, dict[str, Any]] = {}
@@ -183,6 +200,22 @@ class Expect(Frozen):
     """Finish reason of the last run: `final`, `confirmation`, the key of a limit, or the code of an error."""
     max_steps_used: PositiveInt | None = None
     """Maximum number of model turns that the run uses."""
+    max_calls: Annotated[int, Field(ge=0)] | None = None
+    """Maximum number of tool calls of all turns, those of sub-agents included."""
+    max_cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Maximum cost of all turns, in US dollars. A cost that is unknown exceeds every limit."""
+    max_time: Duration | None = None
+    """Maximum duration of the whole case, such as `20s`. A case that takes longer is stopped there."""
+    judge: Judge | None = None
+    """A model that must approve of the last answer."""
+
+    def over(self, defaults: Expect) -> Expect:
+        """Return these expectations with those of `defaults` that they do not state."""
+        unset = defaults.model_fields_set - self.model_fields_set
+        return self.model_copy(update={name: getattr(defaults, name) for name in unset}) if unset else self
+
+
+Repeats = Annotated[int, Field(ge=1, le=1000)]
 
 
 class Case(Frozen):
@@ -209,6 +242,8 @@ class Case(Frozen):
     last item repeats."""
     decisions: dict[Text, CaseDecision] = {}
     """Decisions of a person, by tool (`plan` for the plan) or by the id of the confirmation."""
+    repeat: Repeats | None = None
+    """How often the case is run; it passes if it passes every time. Default: that of its file, or once."""
     expect: Expect = Expect()
     """Expected outcome."""
 
@@ -230,10 +265,35 @@ class Case(Frozen):
         return self.turns or ((self.message,) if self.message else ())
 
 
+def _is_data_file(path: str) -> str:
+    if not path.endswith(DATA_SUFFIX):
+        raise ValueError(f"write the path of a file that ends in {DATA_SUFFIX}")
+    return _is_below_root(path)
+
+
+DATA_SUFFIX = ".jsonl"
+"""Suffix of files with cases, one JSON object per line."""
+DataPath = Annotated[Text, AfterValidator(_is_data_file)]
+
+
 class CaseFile(Frozen):
-    """A file of test cases, `agents.d/NAME.test.yaml`."""
+    """A file of test cases, `agents.d/NAME.test.yaml`: cases, files with more of them, and what they have in common."""
 
     version: Annotated[Literal[1], BeforeValidator(check_version)] = 1
     """Version of this file format."""
-    cases: tuple[Case, ...]
+    cases: tuple[Case, ...] = ()
     """The cases. Each runs independently."""
+    data: Annotated[
+        tuple[DataPath, ...], BeforeValidator(_listed, json_schema_input_type=DataPath | tuple[DataPath, ...])
+    ] = ()
+    """Files with more cases, one JSON object per line with the keys of a case: paths relative to this file's folder."""
+    repeat: Repeats = 1
+    """`repeat` of all cases of this file and of its data, except for those that set their own."""
+    expect: Expect = Expect()
+    """Expectations of all cases of this file and of its data, except for those that a case states itself."""
+
+    @model_validator(mode="after")
+    def _has_cases(self) -> CaseFile:
+        if not {"cases", "data"} & self.model_fields_set:
+            raise ValueError("the key 'cases' is missing, or `data` with the files that contain them")
+        return self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -202,3 +203,98 @@ def test_a_model_without_a_key_is_reported_once(project: Path) -> None:
     assert done.returncode == 78
     assert done.stdout == ""
     assert "OPENAI_API_KEY" in done.stderr
+
+
+# --- files of data
+
+
+def test_the_cases_of_a_file_of_data_run_and_can_be_chosen(project: Path) -> None:
+    line = {"name": "from data", "message": "echo hello", "repeat": 2, "expect": {"output": "hello", "max_calls": 1}}
+    cases = {"agents.d/one.test.yaml": CASES + "data: more.jsonl\n", "agents.d/more.jsonl": json.dumps(line) + "\n"}
+    write(project, cases)
+    done = agentsd_in_process("test", "agents.d/more.jsonl", cwd=project)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0].startswith("✓ one: from data  2/2  ")
+    assert agentsd_in_process("test", cwd=project).stdout.splitlines()[-1] == "3 passed, 0 failed"
+    write(project, {"agents.d/more.jsonl": '{"name": "x"}\n'})
+    done = agentsd_in_process("check", cwd=project)
+    assert done.returncode == 78
+    assert "agents.d/more.jsonl:1:1: " in done.stdout + done.stderr
+
+
+def test_a_single_agent_file_has_its_data_next_to_it(tmp_path: Path) -> None:
+    line = json.dumps({"name": "from data", "message": "echo hello", "expect": {"output": "hello"}})
+    write(tmp_path, {"one.yaml": agent("one", model="offline"), "one.test.yaml": "data: d.jsonl\n", "d.jsonl": line})
+    done = agentsd_in_process("test", str(tmp_path / "one.yaml"), cwd=tmp_path)
+    assert done.stdout.splitlines()[-1] == "1 passed, 0 failed", done.stderr
+
+
+# --- comparisons
+
+
+def versions(project: Path) -> Path:
+    """Create a second version of a project, beside it, that may not calculate."""
+    worse = agent("one", model="offline", skill_policy="{allow: [echo]}")
+    return write(project.parent / "worse", {"agents.d/one.yaml": worse, "agents.d/one.test.yaml": CASES})
+
+
+def test_a_worse_version_is_found_with_its_figures_and_an_equal_one_is_not_worse(project: Path) -> None:
+    write(project, {"agents.d/one.yaml": agent("one", model="offline", skill_policy="{allow: [echo, calculator]}")})
+    worse = versions(project)
+    done = agentsd_in_process("test", "--against", str(project), cwd=worse)
+    assert done.returncode == 1, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "= one: it says hello  1/1 → 1/1"
+    assert lines[1] == "↓ one: it adds  1/1 → 0/1"
+    assert lines[2].startswith("    expected called [calculator], got []")
+    assert lines[-2] == (
+        "100% of the attempts passed before and 50% after, -50 points (exact: the models are scripted); "
+        "a loss of 5 is tolerated"
+    )
+    assert lines[-1] == "worse"
+    done = agentsd_in_process("test", "--against", str(project), cwd=project)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "not worse")
+    tolerated = agentsd_in_process("test", "--against", str(project), "--worse-by", "0.5", cwd=worse)
+    assert (tolerated.returncode, tolerated.stdout.splitlines()[-1]) == (0, "not worse")
+    better = json.loads(agentsd_in_process("test", "--against", str(worse), "--json", cwd=project).stdout)
+    assert (better["verdict"], better["method"], better["difference"], better["better"]) == (
+        "not worse",
+        "exact",
+        0.5,
+        1,
+    )
+    assert better["cases"][1]["before"] == {"attempts": 1, "attempts_passed": 0}
+
+
+def test_a_version_is_a_revision_of_git(project: Path) -> None:
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-C", str(project)]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *command], check=True, capture_output=True)
+    write(project, {"agents.d/one.yaml": agent("one", model="offline", skill_policy="{allow: [echo]}")})
+    done = agentsd_in_process("test", "--against", "HEAD", cwd=project)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "worse"), done.stderr
+    for name in ("HEAD~7", "no such", "--upload-pack=x", "HEAD^{tree}", "a..b", ""):
+        done = agentsd_in_process("test", "--against", name, cwd=project)
+        assert done.returncode == 2, name
+        assert f"no such file or folder, nor a revision of git: {name}" in done.stderr
+
+
+def test_a_version_whose_files_cannot_be_used_is_an_error(project: Path) -> None:
+    broken = write(project.parent / "broken", {"agents.d/one.yaml": "name: [\n"})
+    done = agentsd_in_process("test", "--against", str(broken), cwd=project)
+    assert done.returncode == 78
+    assert "no agent of these cases is usable in" in done.stderr
+
+
+def test_two_cases_on_a_live_model_cannot_tell_and_say_how_many_more_are_needed(project: Path) -> None:
+    async def main() -> None:
+        async with wire_server(lambda _: says("hello 5")) as server:
+            alias = f"{{model: openai/test, base_url: '{server.url}', api_key: sk-test-1234567890}}"
+            write(project, {"agentsd.yaml": f"models: {{local: {alias}}}\n"})
+            arguments = ("test", "--against", ".", "--model", "local", "-n", "2")
+            done = await asyncio.to_thread(agentsd, *arguments, cwd=project)
+        assert done.returncode == 1, done.stderr
+        assert "95% interval" in done.stdout
+        assert done.stdout.splitlines()[-1].startswith("cannot tell: needs about ")
+
+    asyncio.run(main())

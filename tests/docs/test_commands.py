@@ -114,7 +114,7 @@ def arguments_of(line: str, root: Path, run_id: str) -> list[str]:
     """Return the arguments of a documented command, with real names for placeholders."""
     words = shlex.split(line)
     words = words[words.index("agentsd") + 1 :]
-    real = {"RUN": run_id, "run_4f0c…": run_id, "PATH": str(root)}
+    real = {"RUN": run_id, "run_4f0c…": run_id, "PATH": str(root), "HEAD~1": str(root)}
     if words[:2] == ["conversations", "import"]:
         real["c1.json"] = "imported.json"
     return [real.get(word, word) for word in words]

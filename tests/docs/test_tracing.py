@@ -8,6 +8,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from framework import Approve, ModelError, Respond, Runtime, tool
+from framework.evals.judge import Judgement
+from framework.evals.runner import CaseRunner
+from framework.evals.suite import read_suite
 from framework.llm.client import Delta, ModelInfo, ModelRequest
 from framework.testing import ScriptedModel, Turn, calls
 from framework.tools.tool import HostedOutput
@@ -154,7 +158,21 @@ async def everything(root: Path) -> None:
     routed = {"routing": "{keywords: [route]}", "conversation": "{compress_at_tokens: 60}"}
     await play(root / "h", "word " * 200, "the summary", "ok", messages=("route me", "continue"), **routed)
     await play(root / "j", routing_reply("one"), "ok", messages=("route me",))
+    await evaluated(root / "m")
     await servers(root)
+
+
+async def evaluated(root: Path) -> None:
+    """Run a test case with a judge."""
+    cases = "cases: [{name: a, message: x, expect: {judge: {rubric: r, model: critic}}}]\n"
+    write(root, {"agents.d/one.yaml": agent("one"), "agents.d/one.test.yaml": cases})
+    write(root, {"agentsd.yaml": "telemetry: {content: full}\n"})
+    critic = Complete(Judgement(reason="because", verdict="pass"))
+    models = {"scripted": Complete()}
+    async with Runtime.open(root, models=models, watch=False) as runtime:
+        bench = CaseRunner(partial(Runtime.over, root, None), models={"critic": critic})
+        [placed] = read_suite(runtime.catalog.current).cases
+        assert (await bench.attempt(placed, runtime.catalog.current)).passed
 
 
 async def servers(root: Path) -> None:
