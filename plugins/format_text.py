@@ -28,7 +28,7 @@ _Rows = list[list[str]]
 """Rows of a table; the first one contains the names of the columns."""
 
 
-@tool(risk="low", idempotent=True)
+@tool(risk="low", idempotent=True, prefix=False)
 def format_text(text: str, style: Literal["table", "csv", "json", "list", "wrap"], width: int = 80) -> str:
     """Convert text to another format.
 

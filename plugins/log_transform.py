@@ -66,7 +66,7 @@ class _Record:
     message: str
 
 
-@tool(risk="low", idempotent=True, paths="path")
+@tool(risk="low", idempotent=True, prefix=False, paths="path")
 def log_transform(
     path: str,
     operation: Literal["summary", "levels", "errors", "tail", "grep"] = "summary",

@@ -22,6 +22,7 @@ RateLimit = tuple[float, float]
 """Maximum number of calls, and the period in seconds."""
 OPTIONS = (
     "name", "description", "risk", "confirm", "idempotent", "timeout", "retries", "rate", "paths", "urls", "needs",
+    "prefix",
 )  # fmt: skip
 """Options of `@tool`."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
@@ -125,6 +126,15 @@ def check_needs(tool: str, needs: object) -> Mapping[str, str]:
         return dict(needs)
     meant = "modules, each with what pip installs, such as {'yaml': 'pyyaml'}"
     raise ConfigError(f"tool {tool!r}: needs must be {meant}: {short_repr(needs)}")
+
+
+def check_prefix(tool: str, prefix: object) -> bool:
+    """Return whether a tool of a plugin has the file's name as prefix. Raise ConfigError if that is invalid."""
+    if not isinstance(prefix, bool):
+        raise ConfigError(f"tool {tool!r}: prefix must be True or False: {short_repr(prefix)}")
+    if not prefix and "." in tool:
+        raise ConfigError(f"tool {tool!r}: a name without prefix must not contain dots")
+    return prefix
 
 
 def check_options(tool: str, declared: Mapping[str, object]) -> None:

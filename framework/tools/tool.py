@@ -31,6 +31,7 @@ from framework.tools.declaration import (
     check_name,
     check_needs,
     check_options,
+    check_prefix,
     parse_rate,
     parse_timeout,
     report_declaration,
@@ -288,6 +289,8 @@ class Tool:
     preview: Callable[..., str] | None = None
     """Called with the arguments of the function before a person is asked. Returns what the call would change, as text
     for the person, and raises ToolError if the call cannot succeed. Changes nothing; runs in a thread."""
+    prefix: bool = True
+    """Whether the name of a tool in a plugin file begins with that of the file."""
     wire: str = ""
     """How calls are sent, as text, if a description determines it: a change of it changes the contract."""
     allowed_by: str = ""
@@ -414,6 +417,7 @@ def tool(
     urls: str | Iterable[str] = (),
     needs: Mapping[str, str] = MappingProxyType({}),
     preview: Callable[..., str] | None = None,
+    prefix: bool = True,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -431,6 +435,7 @@ def tool(
     urls: str | Iterable[str] = (),
     needs: Mapping[str, str] = MappingProxyType({}),
     preview: Callable[..., str] | None = None,
+    prefix: bool = True,
     **unknown: object,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Create a tool from a function. The signature becomes the schema, the docstring the description.
@@ -451,6 +456,7 @@ def tool(
         preview: a function, not a coroutine, with the same parameters, called before a person is asked to approve a
             call. It returns what the call would change, such as a diff, or an empty text, and raises ToolError if the
             call cannot succeed; then nobody is asked.
+        prefix: whether the name of a tool in a plugin file begins with that of the file: `FILE.NAME`.
         unknown: rejected.
 
     Raises:
@@ -466,6 +472,7 @@ def tool(
         given = {"risk": risk, "confirm": confirm, "idempotent": idempotent, "retries": retries}
         declared = _options(check, title, given, timeout, rate, needs)
         declared["preview"] = check.run("preview", lambda: _check_preview(title, target, preview))
+        declared["prefix"] = check.run("prefix", lambda: check_prefix(title, prefix))
         signature = check.run(None, lambda: _signature(target, title, description))
         accepted = signature[1].accepted_names if signature else lambda name: (name,)
         locations: dict[str, Any] = {

@@ -106,7 +106,7 @@ class PluginLoader:
             sys.meta_path.append(PluginFinder)
 
     def load(self, path: str, source: bytes, files: Mapping[str, bytes] | None = None) -> Plugin:
-        """Execute a plugin file (`plugins/NAME.py`); its tools are named `NAME.FUNCTION`, the tool `NAME` only `NAME`.
+        """Execute a plugin file (`plugins/NAME.py`); its tools are named `NAME.FUNCTION`, or `FUNCTION`.
 
         Args:
             path: path of the file, relative to the project.
@@ -162,7 +162,7 @@ def _plugin(package: PluginPackage, made_from: Mapping[str, bytes | None]) -> Pl
 def _tools(path: str, module: ModuleType) -> list[Tool]:
     stem = PurePosixPath(path).stem
     made_here = {
-        id(value): value.named(value.name if value.name == stem else f"{stem}.{value.name}", "plugin")
+        id(value): value.named(f"{stem}.{value.name}" if value.prefix else value.name, "plugin")
         for value in vars(module).values()
         if isinstance(value, Tool) and _module_of(value) == module.__name__
     }

@@ -70,12 +70,21 @@ def loaded_modules() -> set[str]:
     return {name for name in sys.modules if name.startswith(PLUGIN_PACKAGE)}
 
 
-def test_a_tool_named_like_its_file_has_the_short_name() -> None:
-    assert [tool.name for tool in load(TWO_TOOLS, "plugins/lookup.py").tools] == ["lookup", "lookup.refund_money"]
-    assert [tool.name for tool in load(TWO_TOOLS, "plugins/refund.py").tools] == [
-        "refund.lookup",
-        "refund.refund_money",
+def test_a_tool_has_the_name_of_its_file_unless_it_declines() -> None:
+    short = TWO_TOOLS.replace("@tool\n", "@tool(prefix=False)\n")
+    assert [tool.name for tool in load(short).tools] == ["lookup", "orders.refund_money"]
+    assert [tool.name for tool in load(TWO_TOOLS, "plugins/lookup.py").tools] == [
+        "lookup.lookup",
+        "lookup.refund_money",
     ]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [("prefix=1", "must be True or False"), ('prefix=False, name="a.b"', "must not contain dots")],
+)
+def test_an_invalid_prefix_is_a_problem_of_the_file(options: str, reason: str) -> None:
+    assert reason in refused(TWO_TOOLS.replace("@tool\n", f"@tool({options})\n")).message
 
 
 def test_tools_are_named_after_the_file_and_the_function() -> None:
