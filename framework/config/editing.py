@@ -35,7 +35,7 @@ SECRET_SETTINGS = (
 SECRETS_OF_SOURCES = (
     *("mcp_servers.*.env", "mcp_servers.*.headers", "skill_hosts.*.headers"),
     *("openapi.*.auth", "openapi.*.headers", "openapi.*.cookies", "openapi.*.query"),
-    *("http_tools.*.auth", "http_tools.*.headers", "http_tools.*.cookies"),
+    *("http_tools.*.auth", "http_tools.*.headers", "http_tools.*.cookies", "a2a_agents.*.headers"),
 )
 """The same for files of tool servers."""
 _KEY_RIGHTS = frozenset(ApiKey.model_fields) - {"sha256"}

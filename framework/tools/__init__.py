@@ -3,6 +3,7 @@
 In reading order; each module imports only from those below it:
 
     connection_pool  Connections to tool servers, shared by the generations that use the same server entry.
+    a2a              Agents of other servers, used as sub-agents by the protocol A2A.
     openapi          HTTP APIs: tools that OpenAPI documents or the project's files describe.
     builtin          The tools that come with the runtime: files, search, logs, JSON, arithmetic, notes, HTTP.
     plugins          Plugin files: Python files with tools, hooks and executors, reloaded while the process runs.

@@ -8,6 +8,7 @@ from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from framework.tools.a2a.source import A2aSource
 from framework.tools.http_hosts import SkillSource
 from framework.tools.logins import LoginStore
 from framework.tools.mcp.source import McpSource
@@ -15,11 +16,11 @@ from framework.tools.openapi.source import ApiSource
 from framework.tools.tool_source import OnChange, ToolSource
 from framework.types.errors import ConfigError
 from framework.types.redact import redact
-from framework.types.tool_servers import McpServer, OpenApi, SkillHost
+from framework.types.tool_servers import A2aAgent, McpServer, OpenApi, SkillHost
 
 log = logging.getLogger(__name__)
 
-SourceConfig = McpServer | SkillHost | OpenApi
+SourceConfig = A2aAgent | McpServer | SkillHost | OpenApi
 _QUIET_SECONDS = 2.0
 """Time after which servers that have not responded yet are logged, in seconds."""
 
@@ -116,6 +117,8 @@ class ConnectionPool:
         try:
             if isinstance(config, McpServer):
                 source: ToolSource = McpSource(short, config, self._changed, self._logins)
+            elif isinstance(config, A2aAgent):
+                source = A2aSource(short, config, self._changed)
             elif isinstance(config, OpenApi):
                 source = ApiSource(name, config, self._changed)
             else:

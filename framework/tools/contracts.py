@@ -139,7 +139,7 @@ class Contracts:
 
 
 def _claims(tool: Tool, rated: Collection[str]) -> AcceptedContract:
-    if tool.source == "http":  # the project's files set its risk, and whether it is idempotent
+    if tool.source in ("a2a", "http"):  # the project's files set its risk, and whether it is idempotent
         return AcceptedContract(tool.contract)
     return AcceptedContract(tool.contract, None if source_of(tool.name) in rated else tool.risk, tool.idempotent)
 

@@ -132,7 +132,9 @@ class Session:
 
 _WITHOUT_DOCSTRINGS = 2
 """Level of optimization from which Python removes docstrings."""
-SourceKind = Literal["builtin", "plugin", "python", "agent", "code", "skills", "mcp", "skill", "http", "run", "client"]
+SourceKind = Literal[
+    "builtin", "plugin", "python", "agent", "a2a", "code", "client", "skills", "mcp", "skill", "http", "run"
+]
 """Where a tool comes from. `skills`: it loads Agent Skills; `skill`: an HTTP tool host; `run`: the engine executes it,
 on the run itself; `code`: it runs a script that calls the agent's other tools; `client`: the client of the run executes
 it."""
@@ -161,6 +163,8 @@ class Inquiry:
     message: str
     note: str = ""
     """What the answer leads to, if that is not evident."""
+    waits_for: str = "needs a login"
+    """Why an approval is requested if `kind` is `login`, after the name of the server."""
     form: Mapping[str, Any] | None = None
     """JSON Schema of the values, as `checked_form` returns it."""
     url: str = ""
@@ -185,6 +189,13 @@ class Inquire(Protocol):
 
 async def _no_inquiry(inquiries: Sequence[Inquiry], continuation: Mapping[str, Any]) -> list[Decision]:  # noqa: ARG001 - the signature is Inquire's
     raise ToolError(f"no one can answer: {'; '.join(one.message for one in inquiries)}")
+
+
+Keep = Callable[[Mapping[str, Any]], Awaitable[None]]
+
+
+async def _not_kept(continuation: Mapping[str, Any]) -> None:  # noqa: ARG001 - the signature is Keep's
+    raise ToolError("there is no call to store this with")
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +244,9 @@ class ToolContext:
     inquire: Inquire = _no_inquiry
     """Passes inquiries of a tool server on to a person."""
     continuation: Mapping[str, Any] = field(default_factory=dict)
-    """What the last attempt of this call passed to `inquire`."""
+    """What the last attempt of this call passed to `inquire` or `keep`."""
+    keep: Keep = _not_kept
+    """Stores JSON data with the call before it returns: an attempt after a crash finds it in `continuation`."""
     span: StartSpan = noop_span
     """Adds a span to the trace: `with context.span("fetch"):`."""
 
@@ -301,7 +314,7 @@ class Tool:
     @property
     def is_external(self) -> bool:
         """Whether a server executes the tool, with its own file system."""
-        return self.source in ("mcp", "skill", "http")
+        return self.source in ("a2a", "mcp", "skill", "http")
 
     def __post_init__(self) -> None:
         """Validate the declaration. Raise ConfigError if it is invalid."""

@@ -25,7 +25,7 @@ _CLIENT_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """A name that every provider accepts."""
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}(?<!\.)\Z")
 _CONTEXT = "__context__"
-_SERVER_PREFIXES = ("mcp", "skill")
+_SERVER_PREFIXES = ("agent", "mcp", "skill")
 
 RemoteCall = Callable[[dict[str, Any], ToolContext], Awaitable[Any]]
 """Calls a tool of a server with validated arguments. Raises ToolError for errors that the model can act on."""
@@ -128,7 +128,7 @@ def external_tool(
     schema: Mapping[str, Any],
     call: RemoteCall,
     *,
-    source: Literal["mcp", "skill", "http"],
+    source: Literal["a2a", "mcp", "skill", "http"],
     risk: Risk = "medium",
     idempotent: bool = False,
     timeout: float | None = None,

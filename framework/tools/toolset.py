@@ -137,7 +137,7 @@ class Toolset:
             blocked: names of tools that are not offered, regardless of the rules.
         """
         names = Globs((*policy.allow, *(rule.tool for rule in policy.ask))).matching(tools.keys())
-        names.update([name for name, tool in tools.items() if tool.source in ("agent", "code", "skills")])
+        names.update([name for name, tool in tools.items() if tool.source in ("agent", "a2a", "code", "skills")])
         names -= Globs(rule.tool for rule in policy.deny if not rule.when).matching(names)
         names.difference_update(blocked)
         own = {name: tool for name, tool in tools.items() if tool.source == "run"}

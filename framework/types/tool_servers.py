@@ -315,6 +315,32 @@ class HttpTool(_ApiRequests):
         return self
 
 
+class A2aAgent(Frozen):
+    """An agent of another server, used as a sub-agent by the protocol A2A. Its tool is named `agent.<name>`."""
+
+    card: HttpUrl
+    """URL of the agent's card, such as `https://billing.example.com/.well-known/agent-card.json`."""
+    url: HttpUrl | None = None
+    """Server that gets the messages, if it is not that of the card. Cards that lead elsewhere are refused."""
+    headers: dict[str, SecretStr] = {}
+    """HTTP headers sent with every request, such as `authorization`."""
+    description: str | None = None
+    """Description for the model. Default: that of the card."""
+    risk: Risk = "medium"
+    """Risk of a call."""
+    idempotent: bool = False
+    """Whether the agent starts one task only if it gets a message twice, as agentsd does. Then a call whose process
+    ended before the task was known is repeated; otherwise a person is asked. A known task always continues."""
+    timeout: Duration = Field(default=30.0, validate_default=False)
+    """Time limit of one request."""
+    task_timeout: Duration = Field(default=600.0, validate_default=False)
+    """Time limit of one task, without pauses. `tool_timeout` does not apply, the run's own `timeout` does."""
+    max_bytes: Annotated[int, Field(gt=0, le=100_000_000)] = 1_000_000
+    """Maximum size of a response after decompression. A larger one is an error."""
+    refresh: Duration = Field(default=3600.0, validate_default=False)
+    """Time between two requests for the card."""
+
+
 class Sources(Frozen):
     """A file of tool servers."""
 
@@ -328,6 +354,8 @@ class Sources(Frozen):
     """APIs that OpenAPI documents describe, by name."""
     http_tools: dict[HttpToolName, HttpTool] = {}
     """Tools that send one HTTP request each, by name."""
+    a2a_agents: dict[SourceName, A2aAgent] = {}
+    """Agents of other servers, by the name that agent files list under `agents`."""
 
 
 FolderName = Annotated[str, StringConstraints(min_length=1, max_length=200)]

@@ -25,7 +25,7 @@ DESIGN_PAGES = sorted([ROOT / "AGENTS.md", *(ROOT / "docs/design").glob("*.md")]
 def test_every_yaml_block_is_valid(place: str, text: str) -> None:
     if "cases:" in text:
         parse(place, text.encode(), CaseFile)
-    elif "mcp_servers:" in text or "http_tools:" in text:
+    elif any(f"{key}:" in text for key in ("mcp_servers", "http_tools", "a2a_agents")):
         parse(place, text.encode(), Sources)
     elif "\ninstructions:" in text:
         parse_agent("agents.d/example.yaml", text.encode())

@@ -52,7 +52,7 @@ from framework.types.spec import (
 from framework.types.state import ClientTools
 from framework.types.text import did_you_mean
 
-_KEPT = ("agent", "builtin", "code", "run", "skills")
+_KEPT = ("agent", "a2a", "builtin", "code", "run", "skills")
 """Sources of tools that `defer: auto` leaves in requests."""
 _TOOLS_SHARE, _ASSUMED_WINDOW = 0.05, 100_000
 """Share of the context window above which `defer: auto` applies; and the window of a model that is not known."""
@@ -461,7 +461,7 @@ def unresolved_references(spec: AgentSpec, document: Document, context: CompileC
 def build_agent(spec: AgentSpec, document: Document, digest: str, context: CompileContext) -> Agent:
     """Build an agent whose references have been checked. Missing tools are not offered."""
     skills = SkillSet.of(spec.skills, context.toolbox.skills)
-    own = [*(agent_tool(context.specs[name]) for name in spec.sub_agents), *_mode_tools(spec, context)]
+    own = [*filter(None, _sub_agents(spec, context).values()), *_mode_tools(spec, context)]
     tools = context.toolbox.tools
     toolset = Toolset(
         {**tools, **{tool.name: tool for tool in own}} if own else tools,
@@ -527,6 +527,15 @@ def template_names(spec: AgentSpec) -> list[str]:
     return [*own, *dict.fromkeys(name for name, _ in runtime_templates(spec, {}))]
 
 
+def _sub_agents(spec: AgentSpec, context: CompileContext) -> dict[str, Tool | None]:
+    """Return the tools of an agent's sub-agents by name, remote ones included; None for one that is not there."""
+    remote = context.toolbox.external.agents
+    return {
+        f"agent.{name}": agent_tool(context.specs[name]) if name in context.specs else remote.get(name)
+        for name in spec.sub_agents
+    }
+
+
 def agent_tool(spec: AgentSpec) -> Tool:
     """Return the tool that represents a sub-agent to its parent: it accepts a message and the agent's inputs."""
     message = (str, Field(description="The task, complete in itself: the agent sees nothing else."))
@@ -557,9 +566,15 @@ def _reference_problems(spec: AgentSpec, document: Document, context: CompileCon
         yield unknown(("plan", "template"), "template", planner, context.prompts.names())
     yield from model_problems(spec, document, context.models)
     yield from budget_problems(spec, document, context.budgets)
+    declared = context.toolbox.external.declared
+    remote = {name.removeprefix("agent.") for name in declared if name.startswith("agent.")}
     for index, name in enumerate(spec.sub_agents):
-        if name not in context.specs:
-            yield unknown(("sub_agents", index), "usable agent", name, context.specs.keys() - {spec.name})
+        if name not in context.specs and name not in remote:
+            choices = (context.specs.keys() | remote) - {spec.name}
+            yield unknown(("sub_agents", index), "usable agent", name, choices)
+        elif name in context.specs and name in remote:
+            two = f"there are two agents {name!r}: the other one is declared in {declared[f'agent.{name}']}"
+            yield document.problem(("sub_agents", index), two, hint="rename one of them")
     servers = {name.removeprefix("mcp.") for name in context.toolbox.external.declared if name.startswith("mcp.")}
     hint = None if servers else "declare it in a file plugins/NAME.yaml, under mcp_servers"
     for name in sorted(spec.mcp_policy.keys() - servers):
@@ -593,10 +608,9 @@ def _tools_for_rules(spec: AgentSpec, document: Document, context: CompileContex
     own = _mode_tools(spec, context)
     if not spec.sub_agents and not own:
         return context.toolbox.tools
-    agents = {
-        f"agent.{name}": agent_tool(other) if other and not any(input_problems(other, document)) else None
-        for name, other in ((name, context.specs.get(name)) for name in spec.sub_agents)
-    }
+    named = context.with_only(spec.sub_agents)
+    specs = {name: other for name, other in named.specs.items() if not any(input_problems(other, document))}
+    agents = _sub_agents(spec, replace(named, specs=specs))
     return {**context.toolbox.tools, **agents, **{tool.name: tool for tool in own}}
 
 

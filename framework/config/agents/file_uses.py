@@ -21,7 +21,7 @@ from framework.types.text import shorten
 
 _SOURCES: Mapping[str, str] = {"mcp_servers": "mcp.", "skill_hosts": "skill.", "openapi": ""}
 """Sections of files of tool servers, with what precedes the name of an entry in the names of its tools."""
-_HTTP_TOOLS = "http_tools"
+_HTTP_TOOLS, _A2A_AGENTS = "http_tools", "a2a_agents"
 _MAX_VALUE_CHARS = 60
 
 
@@ -75,14 +75,14 @@ def _server_files(agent: Agent, servers: Mapping[str, tuple[str, ...]]) -> Itera
 def _tool_prefixes(path: str, source: bytes) -> Iterator[tuple[str, str]]:
     """Yield the prefixes of the tools that a file declares, each with its path, and with that of an API's document."""
     is_sources = path.startswith(PLUGINS + "/") and not path.endswith(".py")
-    if not is_sources or not any(name.encode() in source for name in (*_SOURCES, _HTTP_TOOLS)):
+    if not is_sources or not any(name.encode() in source for name in (*_SOURCES, _HTTP_TOOLS, _A2A_AGENTS)):
         return
     try:
         data = read_document(path, source).data
     except DocumentError:
         return
     sections = [(f"{prefix}{{}}.", data.get(section)) for section, prefix in _SOURCES.items()]
-    for form, entries in (*sections, ("{}", data.get(_HTTP_TOOLS))):
+    for form, entries in (*sections, ("{}", data.get(_HTTP_TOOLS)), ("agent.{}", data.get(_A2A_AGENTS))):
         for name, entry in entries.items() if isinstance(entries, dict) else ():
             yield path, form.format(name)
             if isinstance(entry, dict) and isinstance(document := entry.get("document"), str):

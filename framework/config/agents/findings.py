@@ -196,7 +196,7 @@ def _resolvable(spec: AgentSpec, document: Document, context: CompileContext) ->
         "conversation": spec.conversation.model_copy(
             update={"compress_model": model(spec.conversation.compress_model)}
         ),
-        "sub_agents": known(spec.sub_agents, agents),
+        "sub_agents": known(spec.sub_agents, agents | context.toolbox.external.agents.keys()),
         "budgets": known(spec.budgets, context.budgets),
         "inputs": _valid_inputs(spec, document),
         "hooks": Hooks(),

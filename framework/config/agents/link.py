@@ -73,7 +73,8 @@ class LinkContext:
             policy = parsed.spec.skill_policy
             patterns = [*policy.allow, *(rule.tool for rule in (*policy.deny, *policy.ask))]
             tools = filter_tools(self.toolbox.tools.values(), patterns) if patterns else []
-            names = [*(tool.name for tool in tools), *extension_names(parsed.spec)]
+            remote = (f"agent.{name}" for name in parsed.spec.sub_agents)
+            names = [*(tool.name for tool in tools), *remote, *extension_names(parsed.spec)]
             templates = self.prompts.closure(template_names(parsed.spec))
             self.digests[parsed.digest] = source_digest(
                 parsed.digest,
@@ -101,6 +102,7 @@ class LinkContext:
         external = self.toolbox.external
         drifted = sorted(external.drifted.intersection(tools))
         sources = {source_of(pattern) for pattern in spec.skill_policy.allow}
+        sources |= {f"agent.{name}" for name in spec.sub_agents}
         servers = (source for source in sources if source.startswith(("mcp.", "skill.")))
         if not spec.mcp_policy and not any(servers) and sources.isdisjoint((*external.declared, *external.unavailable)):
             return drifted
@@ -334,7 +336,9 @@ def _intersect_tools(data: JsonObject, last_good: Agent, saved: SkillPolicy, ori
     asks = [[rule.tool for rule in rules] for rules in (own.ask, saved.ask)]
     if own.allow == saved.allow and asks[0] == asks[1]:
         return
-    tools = [name for name, tool in last_good.toolset.tools.items() if tool.source not in ("agent", "code", "skills")]
+    tools = [
+        name for name, tool in last_good.toolset.tools.items() if tool.source not in ("agent", "a2a", "code", "skills")
+    ]
     if own.allow != saved.allow:
         both = [name for name in tools if _matches(name, own.allow) and _matches(name, saved.allow)]
         policy["allow"] = [_literal(name) for name in both]

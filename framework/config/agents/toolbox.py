@@ -45,7 +45,7 @@ from framework.types.extras import install_command, needs_only_extras
 from framework.types.problem import Problem
 from framework.types.redact import redact
 from framework.types.strict_json import bytes_digest
-from framework.types.tool_servers import HttpTool, McpServer, OpenApi, SkillHost, Sources
+from framework.types.tool_servers import A2aAgent, HttpTool, McpServer, OpenApi, SkillHost, Sources
 
 log = logging.getLogger(__name__)
 
@@ -81,8 +81,8 @@ class DeclaredSource:
     """The declaration of one MCP server, HTTP tool host, API or HTTP tool."""
 
     name: str
-    """The prefix of its tool names: `mcp.docs`, `skill.files`, `billing`; of an HTTP tool, its name."""
-    config: McpServer | SkillHost | OpenApi | HttpTool
+    """The prefix of its tool names: `mcp.docs`, `skill.files`, `billing`; of an HTTP tool or an agent, its name."""
+    config: A2aAgent | McpServer | SkillHost | OpenApi | HttpTool
     document: Document
     path: tuple[str, str]
 
@@ -265,6 +265,8 @@ def read_sources(path: str, source: bytes, environ: Mapping[str, str]) -> Iterat
         yield DeclaredSource(f"skill.{name}", host, document, ("skill_hosts", name))
     for name, api in sources.openapi.items():
         yield DeclaredSource(name, api, document, ("openapi", name))
+    for name, agent in sources.a2a_agents.items():
+        yield DeclaredSource(f"agent.{name}", agent, document, ("a2a_agents", name))
     for name, tool in sources.http_tools.items():
         yield DeclaredSource(name, tool, document, ("http_tools", name))
 
@@ -308,6 +310,11 @@ class ExternalTools:
         for name in sorted({source_of(pattern) for pattern in patterns} & (self.unavailable - self.not_contacted)):
             reason = next((problem for problem in self.problems if problem.message.startswith(f"{name} ")), None)
             yield f"{reason.message} ({reason.path}:{reason.line})" if reason else f"{name} is unavailable"
+
+    @property
+    def agents(self) -> dict[str, Tool]:
+        """The tools of remote agents, by the names of the agents."""
+        return {tool.name.removeprefix("agent."): tool for tool in self.tools if tool.source == "a2a"}
 
     @property
     def digest(self) -> str:
@@ -366,7 +373,7 @@ def _compared(
     documents = {name: one.document for name, one in files.described.items()}
     documents |= {one.name: one.source.document for one in opened if isinstance(one.source, ApiSource)}
     apis = {f"{name}." for name, one in files.declared.items() if isinstance(one.config, OpenApi)}
-    described = [tool for tool in tools if tool.name.startswith((_MCP_PREFIX, *apis))]
+    described = [tool for tool in tools if tool.source == "a2a" or tool.name.startswith((_MCP_PREFIX, *apis))]
     pinned = [tool for tool in described if tool.name not in files.declared]  # an HTTP tool is the project's own
     documents = {name: digest for name, digest in documents.items() if digest}
     compared = contracts.compare(pinned, rated, documents, record=record) if pinned else []
@@ -463,6 +470,8 @@ class Toolbox:
         tools, problems = dict(self.tools), list(self.problems)
         names = {tool.definition.wire_name: tool.name for tool in tools.values()}
         for tool in external.tools:
+            if tool.source == "a2a":  # only agents that list it under `agents` have it
+                continue
             wire = tool.definition.wire_name
             if wire in names:
                 message = (

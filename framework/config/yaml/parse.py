@@ -200,7 +200,7 @@ SETTINGS_KEYS = frozenset({
 """The keys of `agentsd.yaml` that agent files do not have."""
 _OTHER_FILES: Mapping[str, str] = {
     **dict.fromkeys(SETTINGS_KEYS, "agentsd.yaml"),
-    "mcp_servers": "a file plugins/NAME.yaml",
+    **dict.fromkeys(("mcp_servers", "a2a_agents"), "a file plugins/NAME.yaml"),
     "cases": "a file agents.d/NAME.test.yaml",
 }
 """The files of keys that agent files do not have."""

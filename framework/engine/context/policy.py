@@ -43,7 +43,11 @@ VerdictKind = Literal["allow", "ask", "deny"]
 _MAX_NAME_CHARS = 80
 _CLIENT_RULE = "tools of clients need a rule that begins with client."
 _STRICTNESS: Mapping[VerdictKind, int] = {"allow": 0, "ask": 1, "deny": 2}
-_ALLOWED_BY = {"agent": ("agents", "sub_agents"), "code": ("mode: code", "executor"), "skills": ("skills", "skills")}
+_ALLOWED_BY = {
+    **dict.fromkeys(("agent", "a2a"), ("agents", "sub_agents")),
+    "code": ("mode: code", "executor"),
+    "skills": ("skills", "skills"),
+}
 """What allows a tool that needs no `allow` rule, and the key of the file that says it, by the source of the tool."""
 
 
@@ -253,7 +257,7 @@ def _asked_by_risk(agent: Agent, tool: Tool) -> Verdict | None:
 def _not_offered(agent: Agent, tool: Tool) -> Verdict:
     if scope := agent.toolset.scope:
         return Verdict("deny", f"not among the tools of {scope}", agent.place("skill_policy", "allow"))
-    if tool.source == "agent":
+    if tool.source in ("agent", "a2a"):
         return Verdict("deny", "not in agents", agent.place("sub_agents"))
     if tool.source == "skills" and tool.name not in agent.toolset.tools:
         return Verdict("deny", "not in skills.allow", agent.place("skills"))

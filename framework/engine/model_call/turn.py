@@ -603,7 +603,8 @@ async def _warn_of_missing_tools(run: RunContext) -> None:
         return
     external = run.agent.context.toolbox.external
     if external.unavailable:
-        for reason in external.missing_for(run.agent.spec.skill_policy.allow):
+        spec = run.agent.spec
+        for reason in external.missing_for([*spec.skill_policy.allow, *(f"agent.{one}" for one in spec.sub_agents)]):
             await run.warn("tool_server", f"the agent runs without the tools of a server: {reason}")
     for tool in run.agent.toolset.offered.values():
         if tool.needs and (missing := tool.missing_packages):

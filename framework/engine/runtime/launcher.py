@@ -38,11 +38,21 @@ from framework.engine.run_report import RunTrace, configured_content, finish_run
 from framework.engine.runtime.background import essential, is_passing
 from framework.engine.runtime.project import Project
 from framework.llm.client import ModelClient
-from framework.store.types import MISSED, NEW, RunRecord, Signal, SignalCallback, UnstoredRecord, database_paths
+from framework.store.types import (
+    MISSED,
+    NEW,
+    OPEN_STATUSES,
+    RunRecord,
+    Signal,
+    SignalCallback,
+    UnstoredRecord,
+    database_paths,
+)
 from framework.telemetry.content import Content
 from framework.telemetry.json_log import log_as_run
 from framework.telemetry.metrics import RunMetrics
 from framework.telemetry.spans import Spans
+from framework.tools.a2a.source import A2aSource
 from framework.tools.threads import ToolThreads
 from framework.types.errors import StoreError
 from framework.types.events import ContentReceived, Routed, Thought, Warned
@@ -329,6 +339,7 @@ class Launcher:
         """Whether this process executes runs: it has started one, or looks for those that wait."""
         self._reserved = (*store.files, *database_paths(project.settings.store.url.get_secret_value(), project.root))
         self._hubs = WeakValueDictionary[str, EventHub]()
+        self._abandoning: set[asyncio.Task[None]] = set()
         self._closing = self._closed = False
         self._clock, self._observed = clock or store.now, observed
         self._on_pause: Callable[[RunState, bool], object] = lambda _, __: None
@@ -521,6 +532,8 @@ class Launcher:
                 await asyncio.wait(waiting, timeout=grace)
         while self._running:
             await self._stop(list(self._running.values()))
+        if self._abandoning:
+            await asyncio.wait(self._abandoning)
         self._closed = True
         for hub in list(self._hubs.values()):
             hub.close()
@@ -536,6 +549,16 @@ class Launcher:
         if runs:
             await asyncio.wait([active.stream.end() for active in runs])
 
+    def abandon_calls(self, state: RunState) -> None:
+        """Cancel, in the background, the tasks of remote agents that calls of an ended run will not continue."""
+        sources = self._catalog.current.external.sources
+        for record in (record for run in state.with_sub_runs() for record in run.calls.values()):
+            opened = sources.get(record.call.tool)
+            if record.continuation and opened is not None and isinstance(opened.source, A2aSource):
+                task = asyncio.create_task(opened.source.abandon(record.continuation), name=record.call.tool)
+                self._abandoning.add(task)
+                task.add_done_callback(self._abandoning.discard)
+
     async def _run_and_release(self, run: Run, route: Route | None) -> RunResult:
         try:
             return await _run_to_end(run, route)
@@ -546,6 +569,8 @@ class Launcher:
                 self._on_pause(run.state, run.services.journal.cancel_requested)
             else:
                 self.pinned_generations.pop(run.state.run_id, None)
+            if run.state.status not in OPEN_STATUSES:
+                self.abandon_calls(run.state)
             self._on_end(run.state.run_id)
 
 

@@ -520,6 +520,7 @@ class RunResumer:
         ending = asyncio.ensure_future(journal.end([*closing_events(state)]))
         self._background.add(ending)
         ending.add_done_callback(lambda _: hub.close())
+        self._launcher.abandon_calls(state)
         await asyncio.shield(ending)  # if the caller is cancelled, `close` waits for the write instead
 
 

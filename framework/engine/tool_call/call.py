@@ -241,7 +241,9 @@ def evaluate_call(run: RunContext, call: ToolCall, tool: Tool, decision: Approve
         verdict = run.policy.evaluate(tool, *seen)
     if verdict.kind == "deny":
         return _denied(verdict)
-    in_doubt = run.state.calls[call.id].started > 0 and not tool.idempotent
+    record = run.state.calls[call.id]
+    is_known = tool.source == "a2a" and bool(record.continuation)  # then the call continues, and is not repeated
+    in_doubt = record.started > 0 and not (tool.idempotent or is_known)
     if decision is not None or (verdict.kind != "ask" and not in_doubt):
         return AllowedCall(call, bound)
     return Question(_confirmation(run, call, tool, verdict, in_doubt=in_doubt), bound)
@@ -702,7 +704,8 @@ def retry_delay(attempt: int) -> float:
 
 
 async def _invoke(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> ToolResult:
-    limits = [limit for limit in (tool.timeout, run.budget.limits.tool_timeout) if limit is not None]
+    longest = run.budget.limits.tool_timeout if tool.source != "a2a" else None  # as for other sub-agents
+    limits = [limit for limit in (tool.timeout, longest) if limit is not None]
     try:
         async with (
             _thread(run, tool) as thread,

@@ -480,6 +480,10 @@ def build_tool_context(run: RunContext, call: ToolCall) -> ToolContext:
     async def inquire(inquiries: Sequence[Inquiry], continuation: Mapping[str, Any]) -> list[Decision]:
         return _inquired(run, call, inquiries, continuation)
 
+    async def keep(continuation: Mapping[str, Any]) -> None:
+        _set_continuation(run, call, continuation)
+        await run.save()
+
     def span(
         name: str, attributes: Mapping[str, Any] | None = None, *, client: bool = False
     ) -> AbstractContextManager[ToolSpan]:
@@ -509,6 +513,7 @@ def build_tool_context(run: RunContext, call: ToolCall) -> ToolContext:
         ask_human=ask_human,
         inquire=inquire,
         continuation=record.continuation if record else {},
+        keep=keep,
         span=span,
     )
 
@@ -530,6 +535,11 @@ def _question(run: RunContext, call: ToolCall, question: str, choices: Sequence[
     )
 
 
+def _set_continuation(run: RunContext, call: ToolCall, continuation: Mapping[str, Any]) -> None:
+    record = run.state.calls[call.id]
+    run.state.calls[call.id] = record.model_copy(update={"continuation": dict(continuation)})
+
+
 def _inquired(
     run: RunContext, call: ToolCall, inquiries: Sequence[Inquiry], continuation: Mapping[str, Any]
 ) -> list[Decision]:
@@ -537,8 +547,7 @@ def _inquired(
     asked = [_inquiry(run, call, one) for one in inquiries]
     made = {one.id: decision for one in asked if (decision := run.decision(one.id)) is not None}
     if pending := [one for one in asked if one.id not in made]:
-        record = run.state.calls[call.id]
-        run.state.calls[call.id] = record.model_copy(update={"continuation": dict(continuation)})
+        _set_continuation(run, call, continuation)
         raise Paused(pending)
     for one in asked:
         record_decision(run, one.id, made[one.id])
@@ -550,7 +559,7 @@ def _inquiry(run: RunContext, call: ToolCall, inquiry: Inquiry) -> Confirmation:
     call_id = "/".join((*run.state.path, call.id))
     form = dict(inquiry.form) if inquiry.form is not None else None
     read = call_digest(call.tool, {"message": inquiry.message, "form": form, "url": inquiry.url})
-    server = call.tool.rpartition(".")[0] or call.tool
+    server = source_of(call.tool)
     return Confirmation(
         id=run.confirmation_id(f"{call_id}?{inquiry.key}", [read]),
         call_id=call_id,
@@ -562,7 +571,7 @@ def _inquiry(run: RunContext, call: ToolCall, inquiry: Inquiry) -> Confirmation:
         arguments=call.arguments,
         hash=read,
         reason=inquiry.message,
-        rule=f"{server} needs a login" if inquiry.kind == "login" else f"{server} asks",
+        rule=f"{server} {'asks' if inquiry.kind != 'login' else inquiry.waits_for}",
         form=form,
         url=inquiry.url,
     )
