@@ -53,7 +53,8 @@ _DESCRIPTION = (
 _KEY = {"type": "http", "scheme": "bearer", "description": "A key of `server.api_keys`, if any are set."}
 _TAGS = {
     "configuration": "The project's files, generations and agents, and the processes that serve them.",
-    "protocols": "Protocols of other programs.",
+    "protocols": "Protocols of other programs. Those with specifications of their own are not described: `/v1`"
+    " (OpenAI's chat completions and Responses), `/mcp` (MCP) and `/a2a/{agent}` (A2A).",
     "runs": "Runs, their conversations, decisions and figures.",
 }
 _JSON, _STREAM = "application/json", "text/event-stream"

@@ -21,7 +21,7 @@ from framework.types.text import shorten
 
 RUN_SCRIPT = "run_script"
 MAX_CODE_CHARS = 50_000
-_DIRECT = ("code", "run", "skills")
+_DIRECT = ("client", "code", "run", "skills")
 """Sources of tools that stay tools in code mode: what they return is for the model to read."""
 _IMPORTS = "from typing import Any, Literal, Mapping, Sequence\n"
 _TAKEN = frozenset({*dir(builtins), *keyword.kwlist, "Any", "Literal", "Mapping", "Sequence"})

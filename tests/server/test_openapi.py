@@ -231,3 +231,10 @@ def test_responses_fit_their_schemas(tmp_path: Path) -> None:
 def test_the_document_names_the_place_where_the_routes_are_mounted(tmp_path: Path) -> None:
     document = asyncio.run(document_of(project(tmp_path)))
     assert document["servers"] == [{"url": "/"}]
+
+
+def test_protocols_that_are_not_described_are_named(tmp_path: Path) -> None:
+    document = asyncio.run(document_of(project(tmp_path)))
+    (protocols,) = (tag["description"] for tag in document["tags"] if tag["name"] == "protocols")
+    assert all(f"`{path}`" in protocols for path in ("/v1", "/mcp", "/a2a/{agent}"))
+    assert "/agui/{agent}" in document["paths"]

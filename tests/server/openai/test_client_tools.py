@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,10 @@ from framework import Approve
 from framework.llm.client import ModelRequest
 from framework.store.types import RunInfo
 from framework.testing import ScriptedModel, Turn, calls
+from framework.types.plan import PlanDraft, StepDraft
+from tests.support.cases import FACTOR
 from tests.support.projects import agent, write
+from tests.support.served import PATIENCE, served
 from tests.support.serving import Serving, now, serving
 
 USER: Any = [{"role": "user", "content": "what is the weather?"}]
@@ -36,15 +42,28 @@ NAMED: dict[str, Any] = {
 }
 ROME = calls(("get_weather", {"city": "Rome"}))
 ALLOWED = '{allow: ["clock.*", "client.*"]}'
+PAY = """
+    from pathlib import Path
+
+    from agentsd import tool
+
+
+    @tool(risk="low")
+    def pay(amount: int) -> str:
+        "Pay an amount."
+        with (Path(__file__).parent.parent / "paid").open("a") as paid:
+            paid.write(f"{amount}\\n")
+        return f"paid {amount}"
+"""
 Use = Callable[[AsyncOpenAI, Serving], Awaitable[Any]]
 
 
 def serve(
-    root: Path, *script: Turn, use: Use, policy: str = ALLOWED, **options: Any
+    root: Path, *script: Turn, use: Use, policy: str = ALLOWED, executor: str = "react", **options: Any
 ) -> tuple[Any, list[RunInfo], list[ModelRequest]]:
     """Serve an agent on a scripted model; return what the client got, the recorded runs, and the requests."""
     model = ScriptedModel(*script)
-    write(root, {"agents.d/one.yaml": agent("one", skill_policy=policy)})
+    write(root, {"agents.d/one.yaml": agent("one", skill_policy=policy, executor=executor)})
 
     async def main() -> Any:
         async with (
@@ -148,6 +167,41 @@ def test_without_permission_the_tools_of_a_client_are_ignored(tmp_path: Path) ->
         (ignored, text), _, requests = serve(tmp_path / str(number), "noon", use=use, policy=policy)
         assert (ignored, text) == ("tools", "noon")
         assert not any(tool.wire_name == "get_weather" for tool in requests[0].tools)
+
+
+def test_rules_for_tools_of_clients_are_no_mistakes(tmp_path: Path) -> None:
+    policy = '{allow: ["clock.*", "client.a"], ask: ["client.b*"], deny: ["client.delete", "client.x*"]}'
+
+    async def use(_: AsyncOpenAI, server: Serving) -> Any:
+        current = server.runtime.catalog.current
+        return current.agents["one"].warnings, current.errors
+
+    (warnings, errors), _, _ = serve(tmp_path, use=use, policy=policy)
+    assert (warnings, errors) == ((), ())
+
+
+def test_rules_for_a_plugin_named_client_offer_no_tools_of_clients(tmp_path: Path) -> None:
+    write(tmp_path, {"plugins/client.py": PAY})
+
+    async def use(client: AsyncOpenAI, _: Serving) -> Any:
+        return await ask(client)
+
+    _, _, requests = serve(tmp_path, "noon", use=use)
+    assert [tool.wire_name for tool in requests[0].tools] == ["clock__now", "client__pay"]
+
+
+def test_a_stricter_rule_applies_before_the_result_is_read(tmp_path: Path) -> None:
+    async def use(client: AsyncOpenAI, server: Serving) -> Any:
+        first = await ask(client)
+        write(tmp_path, {"agents.d/one.yaml": agent("one", skill_policy='{allow: ["clock.*"]}')})
+        await server.runtime.reload()
+        return await ask(client, [*USER, *results_of(first.message, "secret")])
+
+    last, _, requests = serve(tmp_path, ROME, "I cannot.", use=use)
+    assert last.message.content == "I cannot."
+    (result,) = [message for message in requests[1].messages if message.role == "tool"]
+    assert "the policy forbids this call: not in tools.allow" in result.content
+    assert "secret" not in result.content
 
 
 def test_a_rule_can_allow_one_tool_and_ask_a_person_about_another(tmp_path: Path) -> None:
@@ -299,6 +353,28 @@ def test_a_required_call_is_required_of_the_model_once(tmp_path: Path) -> None:
     assert len(runs) == 2
 
 
+def test_agents_that_write_scripts_call_the_client_themselves(tmp_path: Path) -> None:
+    async def use(client: AsyncOpenAI, _: Serving) -> Any:
+        first = await ask(client)
+        return await ask(client, [*USER, *results_of(first.message)])
+
+    last, _, requests = serve(tmp_path, ROME, "It is sunny.", use=use, executor="code")
+    assert last.message.content == "It is sunny."
+    assert {"run_script", "get_weather"} <= {tool.wire_name for tool in requests[0].tools}
+
+
+def test_a_plan_waits_for_the_client_in_its_step(tmp_path: Path) -> None:
+    steps = (StepDraft(id="look", description="Look it up.", tool="client.get_weather", parameters={"city": "Rome"}),)
+
+    async def use(client: AsyncOpenAI, _: Serving) -> Any:
+        first = await ask(client)
+        return await ask(client, [*USER, *results_of(first.message)])
+
+    draft = PlanDraft(goal="know the weather", steps=steps)
+    last, (run,), _ = serve(tmp_path, draft, "It is sunny.", use=use, executor="plan")
+    assert (last.message.content, run.status) == ("It is sunny.", "completed")
+
+
 def test_invalid_arguments_never_reach_the_client(tmp_path: Path) -> None:
     wrong, extra = calls(("get_weather", {})), calls(("get_weather", {"city": "Rome", "country": "IT"}))
 
@@ -421,3 +497,45 @@ def test_a_message_decides_nothing_about_an_approval_beside_a_client_call(tmp_pa
     assert second.finish_reason == "stop"
     assert "may it call clock.now?" in second.message.content
     assert (kinds, run.status, len(requests)) == (["tool"], "paused", 1)
+
+
+LIVES = ("until the calls are returned", "until the results are sent", "until the results are stored")
+
+
+@pytest.mark.parametrize("number", range(len(LIVES) * FACTOR))
+def test_killed_servers_lose_and_repeat_no_result(tmp_path: Path, number: int) -> None:
+    """The second server is killed at the named moment, unless that of the first one is; another one answers."""
+    policy = '{allow: ["books.*", "client.*"]}'
+    one = agent("one", model="offline", skill_policy=policy)
+    write(tmp_path, {"agents.d/one.yaml": one, "plugins/books.py": PAY})
+    look: Any = {**WEATHER["function"], "name": "weather", "description": "Look up the weather of a city."}
+    messages: list[Any] = [{"role": "user", "content": "pay 80 and look up the weather of Rome"}]
+    body = {"model": "one", "messages": messages, "tools": [{"type": "function", "function": look}]}
+    with served(tmp_path) as first:
+        called = first.post("/v1/chat/completions", body)["choices"][0]["message"]
+        first.process.kill()
+        first.process.wait(PATIENCE)
+    (call,) = called["tool_calls"]
+    messages += [called, {"role": "tool", "tool_call_id": call["id"], "content": "sunny"}]
+    if life := number % len(LIVES):
+        with served(tmp_path) as second, socket.create_connection(("127.0.0.1", second.port)) as connection:
+            data = json.dumps(body).encode()
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(data)}\r\n"
+            connection.sendall(f"{head}content-type: application/json\r\n\r\n".encode() + data)
+            while LIVES[life] == "until the results are stored" and not stored_results(tmp_path):
+                pass
+            second.process.kill()
+            second.process.wait(PATIENCE)
+    with served(tmp_path) as last:
+        answers = [last.post("/v1/chat/completions", body)["choices"][0] for _ in range(2)]
+    expected = "- books.pay(80): paid 80\n- client.weather(Rome): sunny"
+    assert [answer["message"]["content"] for answer in answers] == [expected] * 2
+    assert (tmp_path / "paid").read_text() == "80\n"
+    assert stored_results(tmp_path) == 1
+
+
+def stored_results(root: Path) -> int:
+    """Return the number of decisions in the store of a project."""
+    with closing(sqlite3.connect(root / ".agentsd/state.db", timeout=PATIENCE)) as database:
+        (number,) = database.execute("SELECT count(*) FROM agentsd_decisions").fetchone()
+        return int(number)
