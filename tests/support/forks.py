@@ -33,12 +33,21 @@ from tests.support.paths import ROOT
 
 IMPORTED = (
     "fastapi",
+    "framework.cli.chat",
     "framework.cli.location",
     "framework.cli.run",
+    "framework.cli.serve",
+    "framework.llm.offline",
     "framework.server.process",
+    "framework.server.worker",
     "framework.store.store",
     "httpx2",
-    "uvicorn",
+    "opentelemetry.exporter.prometheus",
+    "prompt_toolkit.shortcuts",
+    "psycopg_pool",
+    "pydantic.v1",
+    "sqlalchemy.dialects.postgresql.psycopg",
+    "uvicorn.protocols.http.h11_impl",
     "watchfiles",
 )
 
