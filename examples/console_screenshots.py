@@ -108,9 +108,9 @@ def _first(runs: Sequence[RunInfo], agent: str, text: str, status: str = "") -> 
     return next(run for run in runs if run.agent == agent and text in run.message and status in ("", run.status))
 
 
-async def take(browser: Browser, shop: ShopServer, shot: Shot, file: Path, theme: str, size: str) -> int:
+async def take(browser: Browser, shop: ShopServer, shot: Shot, file: Path, theme: str, size: str, locale: str) -> int:
     """Write one picture, and return its size in bytes."""
-    async with _page(browser, theme, size) as page:
+    async with _page(browser, theme, size, locale) as page:
         await page.goto(f"{shop.url}/{shot.path}")
         await page.evaluate(_SETTLED, _QUIET_MS)
         for key in shot.keys:
@@ -124,12 +124,12 @@ async def take(browser: Browser, shop: ShopServer, shot: Shot, file: Path, theme
 
 
 @asynccontextmanager
-async def _page(browser: Browser, theme: str, size: str) -> AsyncIterator[Page]:
+async def _page(browser: Browser, theme: str, size: str, locale: str) -> AsyncIterator[Page]:
     width, height = SIZES[size]
     context = await browser.new_context(
         viewport={"width": width, "height": height},
         color_scheme="dark" if theme == "dark" else "light",
-        locale="en-US",
+        locale=locale,
         reduced_motion="reduce",  # nothing is half faded in
         has_touch=size == "phone",
     )
@@ -146,6 +146,7 @@ async def main() -> None:
     parser.add_argument("--only", default="", help="names of pictures, such as runs,usage; default: all")
     parser.add_argument("--theme", choices=THEMES, help="default: both")
     parser.add_argument("--size", choices=SIZES, help="default: desk and phone")
+    parser.add_argument("--locale", default="en-US", help="language of the console, such as zh-CN; default: en-US")
     options = parser.parse_args()
     logging.basicConfig(level=logging.ERROR)
     options.to.mkdir(parents=True, exist_ok=True)
@@ -168,7 +169,7 @@ async def main() -> None:
                 if not names or shot.name in names:
                     file = options.to / f"{shot.name}-{theme}{'' if size == 'desk' else f'-{size}'}.png"
                     try:
-                        size_kb = await take(browser, shop, shot, file, theme, size) // 1000
+                        size_kb = await take(browser, shop, shot, file, theme, size, options.locale) // 1000
                         print(f"{file}: {size_kb} kB", flush=True)
                     except PlaywrightError as error:  # the others are taken nevertheless
                         print(f"{file}: failed: {error.message}", flush=True)

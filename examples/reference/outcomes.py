@@ -11,6 +11,7 @@ from framework.server import listen_socket, startup
 from framework.server.agui import request as agui_request
 from framework.server.openai import client_tools, exchange
 from framework.tools import http_hosts
+from framework.tools.a2a import client as a2a_client
 from framework.tools.http import client, urls
 from framework.tools.openapi import source as api_source
 from framework.tools.schema import arguments, json_schema
@@ -19,7 +20,7 @@ from framework.types.errors import EXIT_CODES, OUTCOMES, AgentsdError, outcome_f
 from framework.types.report import WARNINGS
 
 MODULES = (
-    *(errors, arguments, json_schema, client, urls, http_hosts, api_source),
+    *(errors, arguments, json_schema, client, urls, http_hosts, api_source, a2a_client),
     *(server_errors, agui_request, client_tools, exchange, listen_socket, startup, config_command),
 )
 """Where errors are defined: those of runs and tools first, then those of the server and of commands."""
@@ -35,17 +36,17 @@ def outcomes_page() -> Iterator[str]:
     yield _OPENING
     yield "## Error codes\n"
     yield "The exit code is that of a command. A run that fails has the code as its `finish_reason`.\n"
-    heads = ("code", "HTTP", "class", "cause and fix")
-    rows = [(code(kind.code), str(kind.http_status), code(kind.__name__), _text(kind)) for kind in error_classes()]
+    heads = ("code", "HTTP, class", "cause and fix")
+    rows = [(code(kind.code), f"{kind.http_status}, {code(kind.__name__)}", _text(kind)) for kind in error_classes()]
     yield from table(heads, rows)
     yield "\n## Outcomes of runs\n"
-    heads = ("`finish_reason`", "`status`", "HTTP", "exit code")
+    columns = ("`finish_reason`", "`status`", "HTTP", "exit code")
     ends: dict[tuple[str, str, str], list[str]] = {}
     for reason, end in OUTCOMES.items():
         ends.setdefault((code(end.status), str(end.http_status), str(end.exit_code)), []).append(code(reason))
     failed = outcome_for("")
     others = ("any error code", code(failed.status), "of the error", str(failed.exit_code))
-    yield from table(heads, [*((", ".join(reasons), *end) for end, reasons in ends.items()), others])
+    yield from table(columns, [*((", ".join(reasons), *end) for end, reasons in ends.items()), others])
     yield "\n## Exit codes\n"
     yield from table(("exit code", "meaning"), [(code(str(number)), text) for number, text in EXIT_CODES.items()])
     yield "\n## Warnings\n"
