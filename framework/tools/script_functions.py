@@ -22,7 +22,7 @@ from framework.types.text import shorten
 RUN_SCRIPT = "run_script"
 MAX_CODE_CHARS = 50_000
 _DIRECT = ("client", "code", "run", "skills")
-"""Sources of tools that stay tools in code mode: what they return is for the model to read."""
+"""Sources of tools that stay tools in code mode: what they return is for the model to read, or belongs to a turn."""
 _IMPORTS = "from typing import Any, Literal, Mapping, Sequence\n"
 _TAKEN = frozenset({*dir(builtins), *keyword.kwlist, "Any", "Literal", "Mapping", "Sequence"})
 """Names that no function or parameter gets."""
