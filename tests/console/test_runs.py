@@ -183,6 +183,24 @@ def test_a_run_in_progress_is_followed(tmp_path: Path) -> None:
     run_in_browser(main())
 
 
+def test_a_script_is_shown_as_code_above_its_calls(tmp_path: Path) -> None:
+    code = 'for order in ("1", "2"):\n    print(find(order)["price"])'
+
+    async def main() -> None:
+        model, store = ScriptedModel(calls(("run_script", {"code": code})), "Done."), f"sqlite:///{tmp_path}/state.db"
+        files = {"agents.d/support.yaml": agent("support", executor="code")}
+        async with serve_console(tmp_path, files, model, tools=tools(), store=store) as server:
+            ended = await server.runtime.run("Prices", agent="support")
+            async with open_page(server, f"#/runs/{ended.run_id}") as page:
+                await row(page, "run_script, tool").click()
+                await expect(page.locator(".insp pre").first).to_have_text(code)
+                await expect(page.locator(".insp")).to_contain_text("74.5")
+                await row(page, "find, tool").last.click()
+                await expect(page.locator(".insp")).to_contain_text('"order": "2"')
+
+    run_in_browser(main())
+
+
 def test_runs_that_wait_stop_or_do_not_exist_say_what_to_do(tmp_path: Path) -> None:
     async def main() -> None:
         model = ScriptedModel(calls(("refund", {"amount": 1})), calls(("find", {"order": "1"})), "x")

@@ -9,7 +9,7 @@ import { icon } from "../core/icons.js";
 import { live, may } from "../core/live.js";
 import { link } from "../core/route.js";
 import { copyButton } from "../widgets/copy.js";
-import { jsonBlock } from "../widgets/json.js";
+import { argumentsBlock } from "../widgets/json.js";
 import { withPlaces } from "../widgets/place.js";
 import { statusLabel } from "../widgets/status.js";
 import { tabs } from "../widgets/tabs.js";
@@ -138,7 +138,7 @@ function step({ id, tool = "", status = "", arguments: args, result, error, ms, 
   return [
     h("section.sec-b", h("div.row", icon("tool"), h("code.strong.cut", tool)), facts(rows)),
     asked && h("section.sec-b", h("h2", t("Why approval is required")), facts(why)),
-    args && part(t("Arguments"), JSON.stringify(args, null, 2), jsonBlock(args, { lines: 40 })),
+    args && part(t("Arguments"), JSON.stringify(args, null, 2), argumentsBlock(args, { lines: 40 })),
     result && !error ? part(t("Result"), result, textBlock(result)) : null,
   ];
 }

@@ -7,7 +7,7 @@ import { icon } from "../core/icons.js";
 import { decidedText } from "../widgets/approval-record.js";
 import { copyButton } from "../widgets/copy.js";
 import { diffView } from "../widgets/diff.js";
-import { jsonBlock } from "../widgets/json.js";
+import { argumentsBlock } from "../widgets/json.js";
 import { withPlaces } from "../widgets/place.js";
 import { tabs } from "../widgets/tabs.js";
 import { textBlock } from "../widgets/text.js";
@@ -138,7 +138,7 @@ function inputOf({ arguments: args, asked }) {
   if (!args) return [];
   const text = JSON.stringify(args, null, 2);
   const before = asked ? JSON.stringify(asked.arguments, null, 2) : text;
-  const body = before === text ? jsonBlock(args) : diffView(before, text);
+  const body = before === text ? argumentsBlock(args) : diffView(before, text);
   return [section(t("Input"), t("as sent to the tool"), text, body)];
 }
 

@@ -20,6 +20,17 @@ export function jsonBlock(value, options) {
 }
 
 /**
+ * Return arguments of a call: a script as its text, others as JSON.
+ * @param {Record<string, any>} args
+ * @param {{lines?: number}} [options]
+ */
+export function argumentsBlock(args, options) {
+  const { code, ...others } = args;
+  const isScript = typeof code === "string" && code.includes("\n") && !Object.keys(others).length;
+  return isScript ? textBlock(code, options) : jsonBlock(args, options);
+}
+
+/**
  * Return arguments of a call in one line: `key="text" key=12`.
  * @param {Record<string, unknown>} args
  */

@@ -4,7 +4,7 @@ import { fill, h, keyed } from "../core/dom.js";
 import { duration, percent } from "../core/format.js";
 import { t } from "../core/i18n.js";
 import { icon } from "../core/icons.js";
-import { argumentLine, argumentText, jsonBlock } from "./json.js";
+import { argumentLine, argumentsBlock, argumentText } from "./json.js";
 import { showMarkdown } from "./markdown.js";
 import { withPlaces } from "./place.js";
 import { textBlock } from "./text.js";
@@ -112,7 +112,7 @@ export class ToolCard extends HTMLElement {
     return [
       status === "running" && message ? h("p", message) : null,
       failed && error ? h("p", status === "denied" ? `${t("Not called.")} ` : "", withPlaces(error)) : null,
-      args && argumentText(args).length > LONG ? jsonBlock(args) : null,
+      args && argumentText(args).length > LONG ? argumentsBlock(args) : null,
       h("div.inside"),
       !failed && result && !isAgent ? textBlock(result) : null,
     ];
