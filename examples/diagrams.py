@@ -72,7 +72,7 @@ DIAGRAMS = (
         {
             "rules": [
                 Box(0, "deny rule/matches?"),
-                Box(1, "risk above/risk_level?"),
+                Box(1, "risk above/max_risk?"),
                 Box(2, "allowed/at all?"),
                 Box(3, "ask rule, confirm/or risk?"),
                 Box(4, "called", GOOD),

@@ -27,7 +27,7 @@ errors are [listed apart](outcomes.md).
 _SHARED = """\
 Some routes share parameters, which are only named below: the header `Idempotency-Key` (a repetition
 within 24 hours returns the same run, or the same response); of lists, `cursor` (`next` of the page
-before; default: the first page) and `limit` (the number of entries; default: all).
+before; default: the first page) and `limit` (the maximum number of entries).
 """
 _SHARED_NAMES = ("Idempotency-Key", "cursor", "limit")
 _MIN_SHARED_BODY = 5
