@@ -54,7 +54,7 @@ def test_every_python_block_runs(place: str, text: str, tmp_path: Path, monkeypa
             asyncio.run(value())  # type: ignore[operator]  # a coroutine function of the block
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_resolves_to_a_file(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text("utf-8")):
         assert (page.parent / target).exists(), target
