@@ -15,6 +15,7 @@ In reading order; each module imports only from those below it:
     usage_api         `/usage`: runs, tokens, cost, latency and errors over time, by agent, model and more.
     approvals_api     `/approvals`: lists what runs wait for, and what was decided.
     runs_api          `/chat` and `/runs`: starts, lists, shows, follows, decides and cancels runs.
+    logins_api        `/logins` and `/oauth/callback`: people log in at tool servers with a browser.
     replay_api        `/runs/{run_id}/files`, `/test-case` and `/replay`: what a run ran on, and how to repeat it.
     openai            `/v1`: agents as models for OpenAI's clients.
     run_schemas       The bodies of requests and answers about runs and conversations.

@@ -19,6 +19,7 @@ from framework.server.files_api import add_file_routes
 from framework.server.identity import FULL_ACCESS, Identify, Identity, access_check
 from framework.server.key_limits import KeyLimits
 from framework.server.keyed_responses import KeyedResponses
+from framework.server.logins_api import add_login_routes
 from framework.server.mcp.endpoint import add_mcp_routes
 from framework.server.openai.v1_routes import v1_routes
 from framework.server.openapi import DEFAULT_RESPONSE, add_openapi_route
@@ -78,6 +79,8 @@ def build_routes(
     add_chat_routes(runs, service)
     add_run_routes(runs, service, keyed)
     add_approval_routes(runs, runtime)
+    public = APIRouter()
+    add_login_routes(runs, public, runtime)
     add_replay_routes(runs, service, keyed)
     add_conversation_routes(runs, runtime, keyed)
     add_usage_routes(runs, runtime)
@@ -94,7 +97,7 @@ def build_routes(
     add_a2a_routes(protocols, service)
     add_openapi_route(config, [*runs.routes, *config.routes, *files.routes, *protocols.routes])
     router = APIRouter()
-    for part in (runs, config, files, protocols, v1_routes(service, identify)):
+    for part in (public, runs, config, files, protocols, v1_routes(service, identify)):
         router.routes.extend(part.routes)  # complete; `include_router` would build each of them again
     return router
 

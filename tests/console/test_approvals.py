@@ -17,9 +17,14 @@ from framework import Approve, Decision, Respond, Tool, ToolContext, tool
 from framework.llm.client import ModelRequest
 from framework.testing import ScriptedModel, Turn, calls
 from framework.tools.form import checked_form
+from framework.tools.logins import LOGINS_FOLDER, Account, LoginStore
+from framework.tools.mcp.login import BegunLogin, Login
 from framework.tools.tool import Inquiry
+from framework.types.http import HttpLimits
+from framework.types.tool_servers import OAuth
 from tests.support.api_keys import key_entry
 from tests.support.console import ConsoleServing, check_axe, open_page, run_in_browser, serve_console
+from tests.support.mcp_oauth import Accounts, browse, guarded_server
 from tests.support.plans import draft, model_step, tool_step
 from tests.support.projects import agent
 from tests.support.submitted_runs import PATIENCE
@@ -345,6 +350,35 @@ def test_the_form_of_a_server_is_filled_in_and_its_address_is_shown_with_its_hos
                 await page.get_by_role("button", name="I have been there").click()
                 assert await status_of(http, run_id) == "completed"
         assert answers == [Respond(values={"seat": "w", "bags": 2}), Approve()]
+
+    run_in_browser(main())
+
+
+def test_a_person_logs_in_from_the_card_and_the_run_continues(tmp_path: Path) -> None:
+    async def main() -> None:
+        accounts = Accounts()
+        async with guarded_server(accounts) as url:
+            servers = {"version": 1, "mcp_servers": {"air": {"url": url, "auth": {"oauth": {}}}}}
+            files = {"agents.d/support.yaml": agent("support"), "plugins/air.yaml": json.dumps(servers)}
+            model = ScriptedModel(calls(("mcp.air.whoami", {})), "Done.")
+            store = LoginStore(tmp_path / LOGINS_FOLDER, HttpLimits)
+            begun = BegunLogin(Login(store, Account("air", url), OAuth()), "http://127.0.0.1:8976/callback")
+            begun.answer(await browse(await begun.address()))
+            await begun.finish(PATIENCE)
+            server = serve_console(tmp_path, files, model)
+            async with server as served, httpx2.AsyncClient(base_url=f"{served.url}/agent", timeout=PATIENCE) as http:
+                accounts.revoke()
+                run_id = await ask(http)
+                accounts.subject = "bob"
+                async with open_page(served, "#/approvals") as page:
+                    await expect(page.locator(".ask header")).to_contain_text("mcp.air.whoami needs a login")
+                    await check_axe(page)
+                    await page.get_by_role("button", name="Log in").click()
+                    address = await page.get_by_role("link", name="Log in at 127.0.0.1").get_attribute("href")
+                    done = await page.context.request.get(address or "")  # with the cookies of this browser
+                    assert "Logged in at air." in await done.text()
+                    assert await status_of(http, run_id) == "completed"
+                    assert "bob" in (await http.get(f"/runs/{run_id}")).text
 
     run_in_browser(main())
 

@@ -80,6 +80,8 @@ class World:
         templates = dict.fromkeys(route.path for route in self.routes if "{" in route.path)
         for template in (one for one in templates if one not in shared):  # the project belongs to no tenant
             (name,) = re.findall(r"\{(\w+)", template)
+            if name == "server":  # of the project's files; a login there is always the caller's own
+                continue
             for owned in self.ids[name]:
                 unknown = "nosuch" if name in AGENT_PARAMETERS else f"run_{uuid4().hex}"
                 yield template, re.sub(r"\{[^}]+\}", owned, template), re.sub(r"\{[^}]+\}", unknown, template)

@@ -10,7 +10,14 @@ const TIMEOUT = 30_000;
 const JSON_BODY = { "content-type": "application/json" };
 
 /** @typedef {Record<string, string | number | boolean | null | undefined | readonly (string | number)[]>} Query */
-/** @typedef {{query?: Query, body?: unknown, headers?: Record<string, string>, signal?: AbortSignal}} Options */
+/**
+ * @typedef {object} Options
+ * @property {Query} [query]
+ * @property {unknown} [body]
+ * @property {Record<string, string>} [headers]
+ * @property {AbortSignal} [signal]
+ * @property {boolean} [cookies] whether the browser keeps cookies of the response
+ */
 
 /** The key that requests carry, or null. */
 export const apiKey = signal(storedKey());
@@ -73,13 +80,14 @@ function forgetHere() {
  * @param {Options} [options]
  * @returns {Promise<{data: any, response: Response}>}
  */
-export async function send(method, path, { query, body, headers, signal: stop } = {}) {
+export async function send(method, path, { query, body, headers, signal: stop, cookies } = {}) {
   const limit = AbortSignal.timeout(TIMEOUT);
   const response = await open(address(path, query), {
     method,
     headers: { accept: "application/json", ...(body === undefined ? {} : JSON_BODY), ...headers },
     body: body === undefined ? undefined : JSON.stringify(body),
     signal: stop ? AbortSignal.any([stop, limit]) : limit,
+    credentials: cookies ? "same-origin" : "omit",
   });
   const data = await readJson(response);
   if (!response.ok) throw new ApiError(response.status, data?.error ?? {}, data?.run_id);
@@ -105,7 +113,7 @@ export const del = async (path, options) => (await send("DELETE", path, options)
 export async function open(url, init) {
   const key = apiKey.value;
   const headers = { ...init.headers, ...(key ? { authorization: `Bearer ${key}` } : {}) };
-  const response = await fetch(url, { ...init, headers, cache: "no-store", credentials: "omit" }).catch((error) => {
+  const response = await fetch(url, { credentials: "omit", ...init, headers, cache: "no-store" }).catch((error) => {
     if (init.signal?.aborted && init.signal.reason?.name !== "TimeoutError") throw error;
     connection.value = "lost";
     throw new ApiError(0, { code: "no_connection", message: "the server does not respond" });

@@ -126,7 +126,8 @@ export class ApprovalCard extends Component {
     if (this.#state === "loading") {
       /** @type {Subject} */ (this.#subject).confirmation = pending;
       this.#body = bodyOf(pending, () => this.#drawButtons());
-      const facts = [view.lead(pending), view.address(pending), view.reasons(pending)];
+      const login = view.loginButton(pending, this.#record?.user);
+      const facts = [view.lead(pending), view.address(pending), view.reasons(pending), login];
       fill(this.#content, facts, this.#body?.element);
       const { runId } = /** @type {Subject} */ (this.#subject);
       if (seq !== null) followRun(runId, seq, this.frame(() => void this.#ask()), this.#following.signal);

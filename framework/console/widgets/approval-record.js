@@ -18,6 +18,7 @@ const EXPIRED = "no decision was made in time";
  * @property {string} status
  * @property {number | null} seq number of the last event; null if its events cannot be followed
  * @property {string | null} paused_at
+ * @property {string | null} [user]
  * @property {Confirmation[]} pending
  * @property {MadeDecision[]} decisions
  */

@@ -1,6 +1,7 @@
 /** Parts of the card of a confirmation. */
 
-import { h, svg } from "../core/dom.js";
+import { post } from "../core/api.js";
+import { fill, h, svg } from "../core/dom.js";
 import { t, tParts } from "../core/i18n.js";
 import { icon } from "../core/icons.js";
 import { copyButton } from "./copy.js";
@@ -55,6 +56,30 @@ export function riskTag(asked) {
   const { risk } = asked;
   if (!isProposal(asked)) return null;
   return h(`span.tag.k-${risk === "high" || risk === "critical" ? "warn" : "none"}`, t("risk {risk}", { risk }));
+}
+
+/**
+ * Return a button that asks the server for the address at which a person logs in, and then is a link to it.
+ * @param {Confirmation} asked
+ * @param {string | null | undefined} user of the run
+ */
+export function loginButton({ kind, tool }, user) {
+  if (kind !== "login") return null;
+  const place = h("p.row");
+  const begin = async () => {
+    fill(place, h("i.spin"));
+    try {
+      const path = `/logins/${encodeURIComponent(tool.split(".")[1] ?? "")}`;
+      const { url, host } = await post(path, {}, { query: { user }, cookies: true }); // this browser ends the login
+      const link = h("a", { href: url, target: "_blank", rel: "noopener" }, t("Log in at {host}", { host }));
+      fill(place, /^https?:/.test(url) ? link : host);
+    } catch (error) {
+      fill(place, start, h("span.problem.small", /** @type {Error} */ (error).message));
+    }
+  };
+  const start = h("button.btn", { type: "button", "data-act": "login", onclick: () => void begin() }, t("Log in"));
+  fill(place, start);
+  return place;
 }
 
 /** @param {number} rest of a time @param {number} whole both in milliseconds */

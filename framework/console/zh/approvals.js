@@ -16,6 +16,8 @@ export default {
   "the call is made again": "再次执行这次调用",
   "I have been there: continue": "已访问，继续",
   "{tool} needs a login": "{tool} 需要登录",
+  "Log in": "登录",
+  "Log in at {host}": "在 {host} 登录",
   Address: "地址",
   Then: "之后",
   Answer: "回答",
