@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 import click
 
 from framework.cli.location import arguments_of, lenient_settings, locate, show_problem
-from framework.cli.options import INPUT_OPTION, PROJECT_OPTION, parse_inputs
+from framework.cli.options import INPUT_OPTION, PROJECT_OPTION, parse_inputs, tenant_option, user_option
 from framework.cli.project import find_tool, read_project
 from framework.cli.show import show_table
 from framework.cli.terminal import prints_on_stderr, say
@@ -112,8 +112,8 @@ _LOGIN_COLUMNS = ("server", "tenant", "user", "login", "scopes", "expires", "iss
 
 @command.command("login")
 @click.argument("server")
-@click.option("--user", metavar="USER", help="The user whose login it is, if each has one (`per: user`).")
-@click.option("--tenant", metavar="TENANT", help="The tenant of the user.")
+@user_option("The user whose login it is, if each has one (`per: user`).")
+@tenant_option("The tenant of the user.")
 @PROJECT_OPTION
 def login(server: str, user: str | None, tenant: str | None, project: str) -> int:
     """Log in at SERVER, an MCP server with `auth`: prints the address to open in a browser of this machine."""
@@ -124,8 +124,8 @@ def login(server: str, user: str | None, tenant: str | None, project: str) -> in
 
 @command.command("logout")
 @click.argument("server")
-@click.option("--user", metavar="USER", help="The user whose login ends.")
-@click.option("--tenant", metavar="TENANT", help="The tenant of the user.")
+@user_option("The user whose login ends.")
+@tenant_option("The tenant of the user.")
 @PROJECT_OPTION
 def logout(server: str, user: str | None, tenant: str | None, project: str) -> int:
     """Delete the login at SERVER; runs that need it wait for the next one."""
