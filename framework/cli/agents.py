@@ -33,6 +33,7 @@ from framework.engine.tool_call.call import ToolExplanation, explain_call, expla
 from framework.llm.providers import api_format
 from framework.llm.tool_schemas import schema_changes, wire_schema
 from framework.tools.tool import Tool
+from framework.tools.toolset import CLIENT
 from framework.types.errors import EXIT_APPROVAL, EXIT_NEGATIVE, RequestError
 from framework.types.text import did_you_mean
 
@@ -242,6 +243,12 @@ def _show_agent(agent: Agent, data: dict[str, Any]) -> None:
     click.echo("\n".join(wrapped(line) for line in data["system_prompt"].splitlines()))
 
 
+def _show_client_rules(agent: Agent) -> None:
+    """Show the rules for tools that clients bring, which are known only in their requests."""
+    if rules := [str(rule) for rule, _ in agent.toolset.matches() if rule.rule.tool.startswith(CLIENT)]:
+        click.echo(wrapped(f"and tools that clients bring: {', '.join(rules)}"))
+
+
 def _show_tools(agent: Agent, data: dict[str, Any]) -> None:
     found = explain_tools(agent)
     sent, width = [one for one in found if one.is_sent], max((len(one.tool.name) for one in found), default=0)
@@ -253,6 +260,7 @@ def _show_tools(agent: Agent, data: dict[str, Any]) -> None:
         click.secho("\noffered as functions of scripts", bold=True)
     for one in functions:
         _show_tool(one, width)
+    _show_client_rules(agent)
     if names := data["not_contacted"]:
         servers = f"{counted(len(names), 'server')} not contacted: {', '.join(names)}"
         hint = f"{servers}; use --connect to include their tools"

@@ -377,7 +377,9 @@ async def replay(root: Path, run: StoredRun, current: Generation) -> tuple[Diffe
     open_questions = [
         one["id"]
         for one in asked
-        if not CONFIRMATION_KINDS[one["kind"]].asked_by_tool or one["id"] not in record.decisions
+        if not CONFIRMATION_KINDS[one["kind"]].asked_by_tool
+        or one["kind"] == "client_tool"  # a replay waits for these, too
+        or one["id"] not in record.decisions
     ]
     return tuple(differences(record, list(dict.fromkeys(open_questions)), before, now))
 
@@ -453,6 +455,7 @@ def _first_state(record: RunState, limits: Limits) -> RunState:
         limits=limits,
         model_settings=record.model_settings,
         caller_instructions=record.caller_instructions,
+        client=record.client,
         output_schema=record.output_schema,
         executor=record.executor,
         background=record.background,

@@ -85,6 +85,7 @@ _HEAD = frozenset(
         "limits",
         "model_settings",
         "caller_instructions",
+        "client",
         "output_schema",
     }
 )

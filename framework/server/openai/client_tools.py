@@ -14,10 +14,11 @@ from typing import Any
 
 from framework.config.agents.compile import Agent
 from framework.server.openai.client_request import ClientRequest
+from framework.store.types import OPEN_STATUSES
 from framework.tools.toolset import CLIENT
 from framework.types.errors import RequestError
 from framework.types.messages import Message, ToolDefinition
-from framework.types.state import CLIENT_RESULT, ClientTools, Confirmation, Decision, Respond, RunState
+from framework.types.state import CLIENT_RESULT, ClientTools, Confirmation, Decision, Reject, Respond, RunState
 from framework.types.strict_json import canonical_call, content_digest
 from framework.types.text import fix_surrogates
 
@@ -222,14 +223,13 @@ def new_decisions(state: RunState, results: Mapping[str, str], param: str) -> di
     asked, decisions = _confirmations(state), dict[str, Decision]()
     for call_id, text in results.items():
         confirmation_id = asked.get(call_id)
-        if confirmation_id is None and state.status not in ("paused", "running", "queued"):
-            ended = (
-                "was cancelled, perhaps because no result came in time" if state.status == "cancelled" else "has ended"
-            )
-            raise RequestError(f"{call_id}: run {state.run_id} {ended}: leave the call out to ask anew", param=param)
+        made = state.decisions.get(confirmation_id) if confirmation_id else None
+        given = Respond(text=fix_surrogates(text))
+        if isinstance(made, Reject) or (confirmation_id is None and state.status not in OPEN_STATUSES):
+            ended = "it waits no longer for the result: no result came in time, or it was ended"
+            raise RequestError(f"{call_id}: run {state.run_id} is {state.status}; {ended}", param=param)
         if confirmation_id is None:
             raise UnknownCall(f"no run waits for the result of the call {call_id!r:.80}", param=param)
-        made, given = state.decisions.get(confirmation_id), Respond(text=fix_surrogates(text))
         if made is None:
             decisions[confirmation_id] = given
         elif made != given:

@@ -19,10 +19,14 @@ from openai import AsyncOpenAI
 
 from framework import Approve
 from framework.llm.client import ModelRequest
+from framework.replay.player import replay
+from framework.replay.stored_run import load_stored_run
+from framework.store.memory import MemoryStore
 from framework.store.types import RunInfo
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.plan import PlanDraft, StepDraft
 from tests.support.cases import FACTOR
+from tests.support.clocks import MovableClock, clock_of
 from tests.support.projects import agent, write
 from tests.support.served import PATIENCE, served
 from tests.support.serving import Serving, now, serving
@@ -304,8 +308,35 @@ def test_results_after_the_end_of_the_run_are_refused(tmp_path: Path) -> None:
         return error.value.message
 
     message, (run,), requests = serve(tmp_path, ROME, "never", use=use)
-    assert "was cancelled" in message
+    assert "is cancelled; it waits no longer" in message
     assert (run.status, len(requests)) == ("cancelled", 1)
+
+
+def test_a_run_that_waited_for_a_day_is_cancelled(tmp_path: Path) -> None:
+    async def use(client: AsyncOpenAI, server: Serving) -> Any:
+        first = await ask(client)
+        clock_of(server.runtime.store).ahead = 25 * 3600.0
+        with pytest.raises(openai.BadRequestError) as error:
+            await ask(client, [*USER, *results_of(first.message)])
+        return error.value.message
+
+    store = MemoryStore(clock=MovableClock())
+    message, (run,), requests = serve(tmp_path, ROME, "never", use=use, store=store)
+    assert "is cancelled; it waits no longer for the result: no result came in time" in message
+    assert (run.status, len(requests)) == ("cancelled", 1)
+
+
+def test_a_replay_repeats_the_results_of_the_client(tmp_path: Path) -> None:
+    async def use(client: AsyncOpenAI, server: Serving) -> Any:
+        first = await ask(client)
+        await ask(client, [*USER, *results_of(first.message)])
+        (run,) = await server.runs()
+        store = server.runtime.store
+        stored = await load_stored_run(store, await store.load_run(run.run_id))
+        return await replay(tmp_path, stored, server.runtime.catalog.current)
+
+    differences, _, _ = serve(tmp_path, ROME, "It is sunny.", use=use)
+    assert differences == ()
 
 
 def test_calls_of_others_are_history(tmp_path: Path) -> None:
