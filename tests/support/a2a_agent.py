@@ -3,7 +3,8 @@
 Arguments: a file to which it appends what happens to its tasks, and its binding. It prints its port.
 
 `say TEXT`, `data`, `file`, `ask` (a question, then `said ANSWER`), `ask twice`, `endless`, `sign` (waits until a file
-named `signed` appears beside the log), `work` (for ever), `fail`, `reject`, `big`, `message` (no task).
+named `signed` appears beside the log), `slow` (the same, at work), `work` (for ever), `fail`, `reject`, `big`,
+`message` (no task).
 """
 
 from __future__ import annotations
@@ -69,6 +70,10 @@ class Executor(AgentExecutor):
             await updates.requires_auth(said([new_text_part("Sign it at https://example.com/sign")]))
             await self.signed()
             await updates.add_artifact([new_text_part("signed")])
+            await updates.complete()
+        elif order == "slow":
+            await self.signed()
+            await updates.add_artifact([new_text_part("slow but sure")])
             await updates.complete()
         elif order == "work":
             await asyncio.Event().wait()

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -219,6 +219,8 @@ def answering(card: Any, results: Answers | None = None) -> Iterator[tuple[str, 
             request = json.loads(self.rfile.read(int(self.headers["content-length"])))
             called.append(request["method"])
             given = (results or {})[request["method"]]
+            if callable(given):
+                given = [given(request["params"])]
             self.answer({"jsonrpc": "2.0", "id": request["id"], "result": given.pop(0) if len(given) > 1 else given[0]})
 
         def answer(self, data: Any) -> None:
@@ -227,7 +229,8 @@ def answering(card: Any, results: Answers | None = None) -> Iterator[tuple[str, 
             self.send_header("content-type", "application/json")
             self.send_header("content-length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            with suppress(ConnectionError):  # a test killed the client
+                self.wfile.write(body)
 
         def log_message(self, *_: Any) -> None:
             """Log nothing."""
@@ -383,3 +386,70 @@ def test_no_answer_is_lost_or_doubled_when_each_process_is_killed(tmp_path: Path
         process.join()
         assert process.exitcode == -signal.SIGKILL
     assert remote.seen() == ["new ask twice", f"answer blue{number}", "answer red"]
+
+
+def killed_at_work(root: Path, message: str) -> None:
+    """Start a run, and be killed once the remote agent works on it."""
+
+    async def main() -> None:
+        async with opened(root) as runtime, runtime.stream(message) as stream:
+            async for event in stream:
+                (root / "run.txt").write_text(event.run_id, "utf-8")
+                if getattr(event, "message", "") == "working on it":
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+    asyncio.run(main())
+
+
+async def resumed(root: Path) -> RunResult:
+    """Continue the run of a process that was killed."""
+    async with opened(root) as runtime:
+        return await runtime.resume((root / "run.txt").read_text("utf-8"), {})
+
+
+@pytest.mark.parametrize("number", range(FACTOR))
+def test_a_task_at_work_continues_when_its_process_is_killed(tmp_path: Path, remote: Remote, number: int) -> None:
+    signed = remote.log.parent / "signed"
+    process = multiprocessing.get_context("spawn").Process(
+        target=killed_at_work, args=(project(tmp_path, remote.url), "slow")
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    signed.touch()
+    try:
+        result = asyncio.run(resumed(tmp_path))
+    finally:
+        signed.unlink()
+    assert (result.status, result.output, number) == ("completed", "answer: slow but sure", number)
+    assert remote.seen() == ["new slow"]
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_a_message_whose_outcome_is_unknown_is_sent_again_only_if_that_is_safe(
+    tmp_path: Path, idempotent: bool
+) -> None:
+    done = task("TASK_STATE_COMPLETED", artifacts=[{"artifactId": "a", "parts": [{"text": "paid"}]}])
+    ids: list[str] = []
+    spawned: list[Any] = []
+
+    def send(params: Any) -> Answers:
+        ids.append(params["message"]["messageId"])
+        if len(ids) == 1:
+            spawned[0].kill()
+            spawned[0].join()
+        return {"task": done}
+
+    with answering(card(), {"SendMessage": send}) as (url, _):
+        root = project(tmp_path, url, f"idempotent: {str(idempotent).lower()}")
+        spawned.append(multiprocessing.get_context("spawn").Process(target=killed_at_work, args=(root, "pay")))
+        spawned[0].start()
+        spawned[0].join()
+        result = asyncio.run(resumed(root))
+        if idempotent:
+            assert result.output == "answer: paid"
+            assert len(ids) == 2
+            assert len(set(ids)) == 1
+        else:
+            assert "whether it took effect is unknown" in result.pending[0].reason
+            assert len(ids) == 1
