@@ -34,6 +34,7 @@ SECRET_SETTINGS = (
 """Keys of `agentsd.yaml` whose values are secret, with everything below them."""
 SECRETS_OF_SOURCES = (
     *("mcp_servers.*.env", "mcp_servers.*.headers", "skill_hosts.*.headers"),
+    *("mcp_servers.*.auth.oauth.client_secret", "mcp_servers.*.auth.oauth.private_key"),
     *("openapi.*.auth", "openapi.*.headers", "openapi.*.cookies", "openapi.*.query"),
     *("http_tools.*.auth", "http_tools.*.headers", "http_tools.*.cookies", "a2a_agents.*.headers"),
 )
