@@ -263,7 +263,9 @@ def _show_pair(pair: Pair) -> None:
     sign, style = ("=", None) if not unit.difference else ("↑", "green") if unit.difference > 0 else ("↓", "red")
     click.secho(sign, fg=style, nl=False)
     say(f" {pair.placed.agent}: {pair.placed.case.name}", nl=False)
-    click.secho(f"  {unit.before_passed}/{unit.before} → {unit.after_passed}/{unit.after}", dim=not unit.difference)
+    click.secho(
+        f"  {unit.before_passed}/{unit.before} → {unit.after_passed}/{unit.after}", dim=not unit.difference or None
+    )
     if unit.difference < 0:
         for text in Tried(pair.placed, pair.after).failures:
             say(f"    {text}  ({pair.placed.place})")

@@ -336,13 +336,33 @@ class SkillSettings(Frozen):
     deep. If two skills have the same name, the first folder wins."""
 
 
+class ComparisonGate(Frozen):
+    """A gate that runs the cases of an edit on the live version, too, and rejects an edit that makes them worse."""
+
+    cases: Literal["all"] | Annotated[tuple[AgentName, ...], Field(min_length=1)] = "all"
+    """Which cases: `all`, or those of a list of agents."""
+    against: Literal["live"] = "live"
+    """What the edit is compared with."""
+    worse_by: Annotated[float, Field(ge=0, le=1)] = 0.05
+    """The loss of the mean success rate that is tolerated."""
+    confidence: Annotated[float, Field(ge=0.5, le=0.999)] = 0.95
+    """Confidence of the interval of the difference, if the results can vary."""
+    model: str | None = None
+    """Call this model instead of the scripts, and ask judges. Default: scripts only, without judges, at no cost."""
+    repeat: Annotated[int, Field(ge=1, le=1000)] | None = None
+    """Attempts per case. Default: the `repeat` of the case."""
+    cannot_tell: Literal["hold", "apply"] = "hold"
+    """What happens to an edit if the cases are too few to decide. With scripts, they always decide."""
+
+
 class ReloadSettings(Frozen):
     """When and how edits of the project's files take effect."""
 
     mode: Literal["tolerant", "strict"] = "tolerant"
     """`tolerant`: each valid file takes effect. `strict`: one invalid file rejects the whole edit, or the start."""
-    gate: Literal["none", "tests"] = "none"
-    """`tests`: an edit takes effect only if the agents' cases pass (`agents.d/NAME.test.yaml`)."""
+    gate: Literal["none", "tests"] | ComparisonGate | tuple[Literal["tests"] | ComparisonGate, ...] = "none"
+    """`tests`: an edit takes effect only if the agents' cases pass (`agents.d/NAME.test.yaml`). A mapping: only if they
+    do not pass less often than on the live version. A list: both."""
     quiet: Duration = Field(default=0.1, validate_default=False)
     """Time that files must remain unchanged before an edit takes effect."""
     removal_grace: Duration = Field(default=0.5, validate_default=False)
@@ -351,6 +371,13 @@ class ReloadSettings(Frozen):
     """Time that files must remain unchanged if an agent is new or gains permissions."""
     reconcile: Duration = Field(default=2.0, validate_default=False)
     """Interval of scans without any change event."""
+
+    @property
+    def gates(self) -> tuple[Literal["tests"] | ComparisonGate, ...]:
+        """The gates, in their order; empty for `none`."""
+        if self.gate == "none":
+            return ()
+        return self.gate if isinstance(self.gate, tuple) else (self.gate,)
 
 
 class TelemetrySettings(Frozen):

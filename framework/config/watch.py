@@ -233,7 +233,7 @@ class Watcher:
         """How often the operating system's watch failed and was restarted."""
         self._catalog = catalog
         self._reconcile = settings.reconcile
-        self._count_cases = settings.gate != "none"
+        self._count_cases = bool(settings.gates)
         self._home = catalog.root.parent if catalog.is_single_file else catalog.root
         self._scanner = Scanner(
             catalog.root, single=catalog.is_single_file, known=catalog.current.files, skills=catalog.skill_folders

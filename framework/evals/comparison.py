@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from framework.config.generations.generation import Generation
-from framework.evals.runner import Attempt, CaseRunner
+from framework.config.overlay import SETTINGS_FILE
+from framework.config.settings import ComparisonGate
+from framework.evals.runner import Attempt, CaseRunner, Launch
 from framework.evals.statistics import Comparison, Unit, compare_units
-from framework.evals.suite import PlacedCase
+from framework.evals.suite import PlacedCase, read_suite
+from framework.llm.client import LentClient, ModelClient
+from framework.types.problem import Problem
 
 METHOD = "Wald+2 (Agresti and Min 2005), paired by case"
 _SHOWN_CASES = 3
@@ -70,6 +74,38 @@ def compare_pairs(pairs: Sequence[Pair], worse_by: float, confidence: float) -> 
         key = f"{pair.placed.agent}\n{case.model_dump_json()}"
         units[key] = units[key].merged(pair.unit) if key in units else pair.unit
     return compare_units([*units.values()], worse_by, confidence, exact=not any(pair.varies for pair in pairs))
+
+
+async def comparison_problems(
+    candidate: Generation, live: Generation, gate: ComparisonGate, launch: Launch, models: Mapping[str, ModelClient]
+) -> list[Problem]:
+    """Return why a gate rejects a candidate: invalid cases, or a success rate that is lower than live."""
+    suite = read_suite(candidate)
+    if suite.errors or not live.number:  # before the first generation there is nothing to compare with
+        return [*suite.errors]
+    chosen = [placed for placed in suite.cases if gate.cases == "all" or placed.agent in gate.cases]
+    if not chosen:
+        hint = "add cases (agents.d/NAME.test.yaml), or remove the gate"
+        return [Problem(path=SETTINGS_FILE, message="the gate has no case to compare (reload.gate)", hint=hint)]
+    lent = {name: LentClient(client) for name, client in models.items()}
+    runner = CaseRunner(launch, live=gate.model, models=lent, judges=gate.model is not None)
+    pairs = [pair async for pair in run_pairs(runner, chosen, live, candidate, gate.repeat)]
+    if not pairs:
+        return []  # only agents that are new have cases
+    figures = compare_pairs(pairs, gate.worse_by, gate.confidence)
+    if figures.verdict == "not worse" or (figures.verdict == "cannot tell" and gate.cannot_tell == "apply"):
+        return []
+    text = described(figures, gate.worse_by, gate.confidence)
+    if figures.verdict == "cannot tell":
+        message = f"the cases cannot tell whether the edit makes the agents worse: {text}; {advice(figures)}"
+    else:
+        lost = worst(pairs)
+        names = ", ".join(f"{pair.placed.case.name!r} ({pair.placed.place})" for pair in lost)
+        more = f" and {figures.worse - len(lost)} more" if figures.worse > len(lost) else ""
+        message = f"the edit makes the agents worse: {text}; fewer attempts pass of {names}{more}"
+    at = min(pairs, key=lambda pair: pair.unit.difference).placed
+    hint = "agentsd test --against VERSION shows what happened instead; VERSION is a folder or a revision of git"
+    return [at.problem(message, "name", hint=hint)]
 
 
 def points(share: float) -> str:

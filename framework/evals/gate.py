@@ -1,25 +1,41 @@
-"""The gate of `reload.gate: tests`, without the modules that run test cases."""
+"""The gates of `reload.gate`, without the modules that run test cases."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
 
 from framework.config.generations.generation import Gate, Generation
+from framework.config.settings import ComparisonGate
+from framework.llm.client import ModelClient
 from framework.types.problem import Problem
 
 if TYPE_CHECKING:
     from framework.evals.runner import Launch
 
 
-def case_gate(launch: Launch) -> Gate:
-    """Return the gate: a candidate's case files must be valid, and every case must pass.
+def case_gate(launch: Launch, models: Mapping[str, ModelClient]) -> Gate:
+    """Return what runs the gates: a candidate's case files must be valid, and each gate must let it pass.
 
     What runs the cases is imported with the first candidate, because most projects have no gate.
+
+    Args:
+        launch: opens a runtime on a generation.
+        models: the clients of the program, which stay open.
     """
 
-    async def run_cases(candidate: Generation) -> tuple[Problem, ...]:
+    async def run_cases(
+        candidate: Generation, live: Generation, gates: Sequence[Literal["tests"] | ComparisonGate]
+    ) -> tuple[Problem, ...]:
+        from framework.evals.comparison import comparison_problems
         from framework.evals.runner import case_problems
 
-        return await case_problems(candidate, launch)
+        problems: list[Problem] = []
+        for gate in gates:
+            if isinstance(gate, ComparisonGate):
+                problems += await comparison_problems(candidate, live, gate, launch, models)
+            else:
+                problems += await case_problems(candidate, launch)
+        return tuple(dict.fromkeys(problems))
 
     return run_cases

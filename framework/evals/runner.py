@@ -505,7 +505,7 @@ def _record(attempt: Attempt, settings: Settings) -> None:
 
 async def case_problems(candidate: Generation, launch: Launch) -> tuple[Problem, ...]:
     """Run all cases of a candidate. Return the invalid case files and the cases that failed."""
-    bench, suite = CaseRunner(launch), read_suite(candidate)
+    bench, suite = CaseRunner(launch, judges=False), read_suite(candidate)
     problems = list(suite.errors)
     for placed in suite.cases:
         if placed.agent in candidate.agents:  # otherwise the suite has a problem for it

@@ -236,6 +236,25 @@ class ProbingClient(ModelClient, Protocol):
         ...
 
 
+class LentClient:
+    """A client whose connections stay open when a borrower closes it."""
+
+    def __init__(self, client: ModelClient) -> None:
+        self._client = client
+
+    @property
+    def info(self) -> ModelInfo:
+        """Provider, model and capabilities."""
+        return self._client.info
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        """Send the request with the client."""
+        return self._client.stream(request)
+
+    async def close(self) -> None:
+        """Do nothing: the owner closes the client."""
+
+
 Turn = str | tuple[ToolCall, ...] | Message | BaseModel | BaseException
 Script = Callable[[ModelRequest], Turn]
 _SHOWN_CHARS = 80

@@ -562,7 +562,7 @@ class Catalog:
 
         async def check() -> tuple[Problem, ...]:
             with lease as generation:  # its plugins stay set up until cancelled cases have ended
-                return await self._admission.check(generation)
+                return await self._admission.check(generation, self.current)
 
         gate, rollback = asyncio.create_task(check()), asyncio.create_task(self._rollback_requested.wait())
         self._gates.add(gate)

@@ -15,7 +15,7 @@ from framework.config.agents.models import Budgets, PriceList
 from framework.config.agents.skills import read_skill
 from framework.config.agents.toolbox import ExternalTools, Toolbox, problem_from_exception
 from framework.config.overlay import SETTINGS_FILE
-from framework.config.settings import ReloadSettings, Settings
+from framework.config.settings import ComparisonGate, ReloadSettings, Settings
 from framework.config.snapshot import Cases, Snapshot, source_digest
 from framework.config.templates.prompts import PROMPTS_FOLDER, Prompts
 from framework.config.yaml.parse import ParseError, parse_agent, sort_problems
@@ -119,8 +119,8 @@ def empty_generation(settings: Settings) -> Generation:
     return Generation(0, "", {}, {}, settings=settings)
 
 
-Gate = Callable[[Generation], Awaitable[Sequence[Problem]]]
-"""Checks a candidate, for instance by running test cases. Returned problems reject it."""
+Gate = Callable[[Generation, Generation, Sequence[Literal["tests"] | ComparisonGate]], Awaitable[Sequence[Problem]]]
+"""Checks a candidate, next to the live generation, by the gates of the settings. Returned problems reject it."""
 
 
 class Admission:
@@ -136,7 +136,8 @@ class Admission:
         """
         self._gate_start = gate_start
         self._strict = settings.mode == "strict"
-        self._gate = gate if settings.gate == "tests" else None
+        self._gates = settings.gates
+        self._gate = gate if settings.gates else None
 
     @property
     def runs_cases(self) -> bool:
@@ -149,12 +150,15 @@ class Admission:
             return generation.rejection
         return generation.problems if self._strict and generation.errors else ()
 
-    async def check(self, generation: Generation) -> tuple[Problem, ...]:
-        """Return why a candidate is rejected, by its files or by the gate; empty if it may be published."""
+    async def check(self, generation: Generation, live: Generation) -> tuple[Problem, ...]:
+        """Return why a candidate is rejected, by its files or by the gates; empty if it may be published.
+
+        The gates are those that were set at the start: an edit of them does not decide about itself.
+        """
         if problems := self.check_files(generation):
             return problems
         is_gated = self._gate_start or generation.number > 1
-        return tuple(await self._gate(generation)) if self._gate and is_gated else ()
+        return tuple(await self._gate(generation, live, self._gates)) if self._gate and is_gated else ()
 
 
 Compared = tuple[Generation, tuple[Change, ...], frozenset[str]]

@@ -298,10 +298,14 @@ class SettingsFile:
 
 
 def leaves(settings: BaseModel, above: str = "") -> Iterator[tuple[str, object]]:
-    """Yield all settings by dotted key. A mapping with user-defined keys, such as `models`, is one setting."""
-    for name in type(settings).model_fields:
+    """Yield all settings by dotted key.
+
+    A mapping with user-defined keys, such as `models`, is one setting, and so is a mapping in place of which a word may
+    stand, such as `reload.gate`.
+    """
+    for name, field in type(settings).model_fields.items():
         value = getattr(settings, name)
-        if isinstance(value, BaseModel):
+        if isinstance(value, BaseModel) and field.annotation is type(value):
             yield from leaves(value, f"{above}{name}.")
         else:
             yield f"{above}{name}", value

@@ -230,7 +230,7 @@ class Runtime:
         if not execute:
             work = _no_work(work, store)
         clients = dict(models or {})
-        gate = case_gate(partial(cls.over, project_folder(root), deps))
+        gate = case_gate(partial(cls.over, project_folder(root), deps), clients)
         project = await Project.read(
             root,
             settings,
