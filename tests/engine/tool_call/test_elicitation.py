@@ -27,6 +27,8 @@ from tests.support.cases import FACTOR
 from tests.support.paths import SUPPORT
 from tests.support.projects import agent, write
 
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload([__name__, "framework.engine.runtime.runtime", "framework.tools.mcp.client"])
 PROGRAM = (sys.executable, str(SUPPORT / "mcp_booking.py"))
 
 
@@ -200,10 +202,9 @@ def live(root: Path, message: str, answer: dict[str, Any] | None) -> None:
 
 @pytest.mark.parametrize("number", range(FACTOR))
 def test_no_answer_is_lost_or_doubled_when_each_process_is_killed(airline: Airline, number: int) -> None:
-    spawned = multiprocessing.get_context("spawn")
     seats = {"seat": ("window", "aisle")[number % 2]}
     for answer in (None, seats, {"vegan": False}):
-        process = spawned.Process(target=live, args=(airline.root, airline.flight("LX1"), answer))
+        process = FORKS.Process(target=live, args=(airline.root, airline.flight("LX1"), answer))
         process.start()
         process.join()
         assert process.exitcode == -signal.SIGKILL

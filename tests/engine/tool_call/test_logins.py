@@ -30,6 +30,8 @@ from tests.support.commands import agentsd
 from tests.support.mcp_oauth import Accounts, browse, guarded_server
 from tests.support.projects import agent, write
 
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload([__name__, "framework.engine.runtime.runtime", "framework.tools.mcp.client"])
 REDIRECT = "http://127.0.0.1:8976/callback"
 
 
@@ -114,7 +116,7 @@ def test_no_login_is_lost_when_each_process_is_killed(tmp_path: Path, number: in
             root, run_id = project(tmp_path, url, "user"), None
             for user in (None, "ann"):  # the first login is the one with which the tools are listed
                 await log_in(root, url, user)
-                process = multiprocessing.get_context("spawn").Process(target=live, args=(root, run_id))
+                process = FORKS.Process(target=live, args=(root, run_id))
                 process.start()
                 await asyncio.to_thread(process.join)
                 assert process.exitcode == -signal.SIGKILL
