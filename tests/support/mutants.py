@@ -24,7 +24,7 @@ from tests.support.paths import ROOT
 TIMEOUT = 300
 """Timeout of the test file of one mutant, in seconds."""
 FAILED_TEST = re.compile(r"^_+ (?:ERROR at \w+ of )?(test_.+?) _+$", re.MULTILINE)
-COPIED = ("framework", "tests", "agents.d", "prompts", "plugins", "data", "examples", "docs", "benchmarks")
+COPIED = ("agentsd", "framework", "tests", "agents.d", "prompts", "plugins", "data", "examples", "docs", "benchmarks")
 
 
 @dataclass(frozen=True, slots=True)
