@@ -34,7 +34,6 @@ from framework.evals.suite import case_file, case_line, with_case
 from framework.llm.message_formats import FORMS, Form, exported
 from framework.store.types import RunInfo, RunQuery
 from framework.telemetry.spans import otlp_json as otlp_trace
-from framework.types.case import DATA_SUFFIX
 from framework.types.errors import RequestError
 from framework.types.messages import REFUSED_STATUSES, Message
 from framework.types.report import TraceEntry, incomplete_text
@@ -49,6 +48,7 @@ from framework.types.state import (
     RunResult,
     RunState,
 )
+from framework.types.strict_json import DATA_SUFFIX
 from framework.types.text import value_lines, visible
 from framework.types.trace import SpanRecord
 

@@ -20,9 +20,9 @@ from framework.config.yaml.document import MAX_DOCUMENT_BYTES
 from framework.tools.files import SKILL_FILES, BaseFolder, is_hidden, open_file
 from framework.tools.openapi.document import MAX_API_DOCUMENT_BYTES
 from framework.tools.skills import omitted_content
-from framework.types.case import DATA_SUFFIX
 from framework.types.errors import ToolError
 from framework.types.problem import Problem
+from framework.types.strict_json import DATA_SUFFIX
 from framework.types.tool_servers import DOCUMENTS_FOLDER
 
 AGENTS, PROMPTS, PLUGINS = "agents.d", "prompts", "plugins"

@@ -18,10 +18,10 @@ from framework.config.generations.generation import Generation
 from framework.config.snapshot import TEST_SUFFIXES
 from framework.config.yaml.document import Document, DocumentError, KeyPath, Marks, read_document, read_unique_keys
 from framework.config.yaml.parse import ParseError, merge_valid, parse, sort_problems, validation_problems
-from framework.types.case import DATA_SUFFIX, SUB_AGENT_PREFIX, Case, CaseFile
+from framework.types.case import SUB_AGENT_PREFIX, Case, CaseFile
 from framework.types.errors import RequestError
 from framework.types.problem import Problem
-from framework.types.strict_json import read_object
+from framework.types.strict_json import DATA_SUFFIX, read_object
 from framework.types.text import did_you_mean
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./ -]*[A-Za-z0-9_./-]|[A-Za-z_]")

@@ -131,6 +131,13 @@ class NotUsable(ConfigError):
     http_status = 409
 
 
+class ServerNotFound(RequestError):
+    """There is no tool server of this name with a login."""
+
+    code = "server_not_found"
+    http_status = 404
+
+
 class FileNotFound(RequestError):
     """The project has no such file. `GET /agent/config/files` lists them."""
 

@@ -16,7 +16,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import PlainTextResponse, Response
 
 from framework.engine.runtime.runtime import Runtime
-from framework.server.errors import AccessDenied
+from framework.server.errors import AccessDenied, ServerNotFound
 from framework.server.identity import Identity, identity_of, requires
 from framework.server.request_handling import verbatim_response, with_security_headers
 from framework.server.run_schemas import Id
@@ -80,7 +80,8 @@ class Logins:
         """Begin a login; return the address for the person, the secret for the browser, and the account.
 
         Raises:
-            RequestError: there is no such server, or its authorization server cannot be used.
+            ServerNotFound: there is no such server.
+            RequestError: its authorization server cannot be used.
             AccessDenied: the login of all runs needs the role `admin`.
         """
         from framework.tools.mcp.login import BegunLogin, Login
@@ -88,6 +89,9 @@ class Logins:
         catalog = self._runtime.catalog
         try:
             account, oauth = account_at(catalog.current.external.configs, server, identity.tenant, user)
+        except ToolError as error:
+            raise ServerNotFound(error.message, param="server") from None
+        try:
             if oauth.per == "server" and "admin" not in identity.roles:
                 raise AccessDenied(
                     f"the key {identity.name!r} lacks the role 'admin', which the login of all runs needs"

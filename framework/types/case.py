@@ -24,6 +24,7 @@ from framework.types.frozen import Duration, Frozen, check_version
 from framework.types.plan import PlanDraft
 from framework.types.spec import AgentName, PositiveInt, Regex, ToolPattern
 from framework.types.state import Approve, Decision, Edit, Reject, Respond
+from framework.types.strict_json import DATA_SUFFIX
 
 SUB_AGENT_PREFIX = "agent."
 Text = Annotated[str, StringConstraints(min_length=1)]
@@ -271,8 +272,6 @@ def _is_data_file(path: str) -> str:
     return _is_below_root(path)
 
 
-DATA_SUFFIX = ".jsonl"
-"""Suffix of files with cases, one JSON object per line."""
 DataPath = Annotated[Text, AfterValidator(_is_data_file)]
 
 

@@ -24,6 +24,9 @@ _SMALL = 1_000
 _LARGEST = 2**53
 """Integers up to this one are the same in every JSON parser."""
 
+DATA_SUFFIX = ".jsonl"
+"""Suffix of files with one JSON object per line, such as test cases."""
+
 
 def read_json(text: str, max_values: int = MAX_OBJECT_VALUES) -> Any:
     """Parse one JSON value with unique keys, finite numbers and valid Unicode, of a limited size and depth.

@@ -119,7 +119,7 @@ def test_the_login_of_all_runs_needs_the_role_admin(tmp_path: Path) -> None:
                     refused = await ann.post("/agent/logins/air")
                     assert (refused.status_code, "lacks the role 'admin'" in refused.text) == (403, True)
                     unknown = await ops.post("/agent/logins/fog")
-                    assert (unknown.status_code, unknown.json()["error"]["param"]) == (400, "server")
+                    assert (unknown.status_code, unknown.json()["error"]["param"]) == (404, "server")
                     begun = await begin(ops)
                     denied = await come_back(ops, begun, error="access_denied")
                     assert (denied.status_code, "access_denied" in denied.text) == (400, True)

@@ -260,4 +260,4 @@ def test_an_executor_that_is_not_a_coroutine_function_is_rejected_at_load(tmp_pa
 
 def test_editors_complete_the_executors_of_plugins(tmp_path: Path) -> None:
     project = asyncio.run(Project.read(executing(tmp_path)))
-    assert names_of(project.catalog).executors == ["react", "plan", "auto", "way.twice"]
+    assert names_of(project.catalog).executors == ["react", "plan", "auto", "code", "way.twice"]

@@ -30,8 +30,7 @@ export class ApprovalCard extends Component {
   /** @type {import("./approval-body.js").Body | null} */
   #body = null;
   #editing = false;
-  /** What a person writes instead of approving. @type {"" | "reject" | "respond"} */
-  #writing = "";
+  /** @type {"" | "reject" | "respond"} what a person writes instead of approving */ #writing = "";
   /** @type {import("../types.d.ts").Decision | null} sent again when the run asks again, because it was at work */
   #again = null;
   /** @type {import("../types.d.ts").Decision | null} */

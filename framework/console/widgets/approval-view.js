@@ -19,7 +19,8 @@ export function titleOf({ kind, tool }) {
   if (kind === "tool") return tParts("Approve {tool}?", { tool: h("code", visible(tool)) });
   if (kind === "plan") return [t("Carry out this plan?")];
   if (kind === "step") return [t("A step failed. What now?")];
-  return kind === "question" || kind === "elicitation" ? tParts("{tool} asks", { tool: h("code", visible(tool)) }) : [t("The model asks")];
+  if (kind === "ask_user") return [t("The model asks")];
+  return tParts("{tool} asks", { tool: h("code", visible(tool)) });
 }
 
 /** @param {Confirmation} asked what is going to be done, in a sentence */
@@ -45,7 +46,8 @@ export const isProposal = ({ kind }) => kind === "tool" || kind === "plan";
 export function address({ url }) {
   if (!url || !/^https?:/.test(url)) return null;
   const link = h("a.mono", { href: url, target: "_blank", rel: "noopener noreferrer" }, visible(url));
-  return h("dl.because", h("dt", t("Host")), h("dd", h("b.mono", new URL(url).host)), h("dt", t("Address")), h("dd", link));
+  const host = h("b.mono", new URL(url).host);
+  return h("dl.because", h("dt", t("Host")), h("dd", host), h("dt", t("Address")), h("dd", link));
 }
 
 /** @param {HTMLElement | null} button */
