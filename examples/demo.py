@@ -64,7 +64,7 @@ def pay(invoice: str, amount: float) -> str:
     return f"paid {amount:.2f} EUR for invoice {invoice}"
 ''',
 }
-COPIED = ("agents.d/log-analyst.yaml", "prompts/log-analyst", "data/logs")
+COPIED = ("agents.d/log-analyst.yaml", "plugins/log_transform.py", "prompts/log-analyst", "data/logs")
 
 
 def main() -> None:
