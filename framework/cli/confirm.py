@@ -321,7 +321,9 @@ def _reply_to_server(asked: Confirmation) -> Decision:
     for line in confirmation_lines(asked):
         _say(f"  {line}")
     _say(f"  ({'; '.join(part for part in (asked.rule, asked.description) if part)})", dim=True)
-    done = "logged in" if asked.kind == "login" else "visited it"
+    done = "visited it"
+    if asked.kind == "login":
+        done = "decided it there" if asked.tool.startswith("agent.") else "logged in"
     prompt = "[f]ill in, [r]eject" if asked.form is not None else f"[a]pprove once you have {done}, [r]eject"
     accept = "f" if asked.form is not None else "a"
     if click.prompt(prompt, type=click.Choice([accept, "r"]), show_choices=False, err=True) == "r":

@@ -3,11 +3,11 @@
 import { now } from "../core/clock.js";
 import { fill, h } from "../core/dom.js";
 import { fullTime, time, timeLeft } from "../core/format.js";
-import { t, tn, tParts } from "../core/i18n.js";
+import { t, tn } from "../core/i18n.js";
 import { icon } from "../core/icons.js";
 import { approvals } from "../core/live.js";
 import { decidedText } from "../widgets/approval-record.js";
-import { ring, riskTag } from "../widgets/approval-view.js";
+import { ring, riskTag, waits } from "../widgets/approval-view.js";
 import { argumentText } from "../widgets/json.js";
 import { visible } from "../widgets/text.js";
 
@@ -33,7 +33,7 @@ function nameOf(asked) {
   const steps = asked?.plan?.steps.length ?? 0;
   if (asked?.kind === "plan") return h("b.cut.say", tn(steps, "a plan of 1 step", "a plan of {n} steps"));
   if (asked?.kind === "step") return h("b.cut.say", t("a failed step"));
-  if (asked?.kind === "login") return h("b.cut", tParts("{tool} needs a login", { tool: visible(asked.tool) }));
+  if (asked?.kind === "login") return h("b.cut", waits(asked.tool, visible(asked.tool)));
   if (asked?.kind === "ask_user") return h("b.cut.say", t("a question"));
   return h("b.cut", visible(asked?.tool || "–"));
 }

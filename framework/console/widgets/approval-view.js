@@ -13,9 +13,18 @@ const SEEN = 500;
 /** @typedef {import("../types.d.ts").PendingConfirmation} Confirmation */
 /** @typedef {{icon: string, kind: string, text: string}} Outcome */
 
+/** @param {string} tool @returns {boolean} whether it is an agent of another server, where a person decides */
+const isRemote = (tool) => tool.startsWith("agent.");
+
+/** @param {string} tool @param {Node | string} shown its name, as it is shown */
+export function waits(tool, shown) {
+  if (isRemote(tool)) return tParts("{tool} waits for a decision elsewhere", { tool: shown });
+  return tParts("{tool} needs a login", { tool: shown });
+}
+
 /** @param {Confirmation} asked @returns {(Node | string)[]} */
 export function titleOf({ kind, tool }) {
-  if (kind === "login") return tParts("{tool} needs a login", { tool: h("code", visible(tool)) });
+  if (kind === "login") return waits(tool, h("code", visible(tool)));
   if (kind === "tool") return tParts("Approve {tool}?", { tool: h("code", visible(tool)) });
   if (kind === "plan") return [t("Carry out this plan?")];
   if (kind === "step") return [t("A step failed. What now?")];
@@ -66,7 +75,7 @@ export function riskTag(asked) {
  * @param {string | null | undefined} user of the run
  */
 export function loginButton({ kind, tool }, user) {
-  if (kind !== "login") return null;
+  if (kind !== "login" || isRemote(tool)) return null;
   const place = h("p.row");
   const begin = async () => {
     fill(place, h("i.spin"));
