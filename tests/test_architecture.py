@@ -51,11 +51,11 @@ HEAVY |= {"framework.tools.a2a.task"}  # with the A2A SDK, an extra
 HEAVY |= {"framework.store.store", "framework.store.memory"}  # with SQLAlchemy, once a store is opened
 HEAVY |= {"sqlalchemy.dialects.postgresql"}  # for a store in PostgreSQL
 HEAVY |= {"framework.engine.work.procrastinate"}  # with Procrastinate, an extra
-HEAVY |= {"framework.server.a2a.tasks"}  # with the A2A SDK, an extra
+HEAVY |= {"framework.server.a2a"}  # with the A2A SDK, an extra
 HEAVY |= {"framework.server.acp"}  # with the ACP SDK, an extra
 HEAVY |= {"framework.server.process"}  # with FastAPI and uvicorn, an extra
-HEAVY |= {"framework.server.agui.run"}  # with the types of AG-UI, 0.1 s
-HEAVY |= {"framework.server.mcp.http", "framework.server.mcp.stdio"}  # with the MCP SDK, an extra
+HEAVY |= {"framework.server.agui"}  # with the types of AG-UI, 0.1 s
+HEAVY |= {"framework.server.mcp"}  # with the MCP SDK, an extra
 HEAVY |= {"framework.llm.openai.connection"}  # with the openai SDK
 HEAVY |= {"framework.llm.openai.client", "framework.llm.openai.responses", "framework.llm.offline"}  # as the next
 HEAVY |= {
@@ -127,7 +127,6 @@ TIME_OF_DAY = {
     "framework.engine.runtime.conversation": "shows when an item was changed",
     "framework.llm.provider_errors": "compares with a date of the provider",
     "framework.server.openai.v1_routes": "the field `created` of responses and models",
-    "framework.server.openai.exchange": "the field `created` of responses",
     "framework.store.database": "the clock of a store begins with it",
     "framework.store.schema": "shows when the tables were changed",
     "framework.store.processes": "a jump only renews the lease early",

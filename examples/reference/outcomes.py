@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 from examples.reference.markdown import code, table
 from framework.cli import config as config_command
+from framework.server import agui, process, startup
 from framework.server import errors as server_errors
-from framework.server import listen_socket, startup
-from framework.server.agui import request as agui_request
-from framework.server.openai import client_tools, exchange
+from framework.server.openai import client_request, v1_routes
 from framework.tools import http_hosts
 from framework.tools.a2a import client as a2a_client
 from framework.tools.http import client, urls
@@ -21,7 +20,7 @@ from framework.types.report import WARNINGS
 
 MODULES = (
     *(errors, arguments, json_schema, client, urls, http_hosts, api_source, a2a_client),
-    *(server_errors, agui_request, client_tools, exchange, listen_socket, startup, config_command),
+    *(server_errors, agui, client_request, v1_routes, process, startup, config_command),
 )
 """Where errors are defined: those of runs and tools first, then those of the server and of commands."""
 _OPENING = """\

@@ -36,7 +36,7 @@ def command(path: str, agents: tuple[str, ...]) -> int:
     logging.getLogger("framework.config.generations.catalog").setLevel(logging.INFO)
     logging.getLogger("agentsd.runs").setLevel(logging.INFO)
     try:
-        from framework.server.mcp.stdio import serve_stdio
+        from framework.server.mcp import serve_stdio
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] in {"mcp", "mcp_types"}:
             raise ConfigError(f"`agentsd mcp` needs the MCP SDK: {install_command('agentsd[mcp]')}") from None

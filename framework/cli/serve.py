@@ -24,7 +24,7 @@ from framework.config.overlay import environment_in
 from framework.config.settings import LogFormat, Settings
 from framework.engine.runtime.presence import default_name
 from framework.engine.runtime.runtime import Runtime
-from framework.server.worker import run_worker
+from framework.server.startup import run_worker
 from framework.store.types import WorkScope
 from framework.store.url import shown_url
 from framework.telemetry.json_log import JsonFormatter

@@ -30,7 +30,7 @@ from framework.engine.runtime.conversation import load_conversation
 from framework.engine.runtime.request import Caller, RunOptions
 from framework.engine.runtime.runtime import Runtime
 from framework.server.protocol_texts import confirmation_text, reason_text
-from framework.server.stdio import ended_by_signals, protocol_streams
+from framework.server.startup import ended_by_signals, protocol_streams
 from framework.store.types import Conversation, ConversationQuery
 from framework.telemetry.redact import safe_traceback
 from framework.types import events

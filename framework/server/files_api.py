@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Header, Query, Request
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Header, Path, Query, Request
+from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from framework.config.agents.file_uses import agents_by_file, template_variables
@@ -20,15 +20,7 @@ from framework.config.generations.generation import Candidate, Generation, Previ
 from framework.config.generations.history import FileChange, HistoryEntry
 from framework.config.overlay import is_settings_file
 from framework.config.schema import SCHEMAS, SchemaKind, names_of
-from framework.config.snapshot import (
-    AGENTS,
-    API_DOCUMENTS,
-    PLUGINS,
-    PROMPTS,
-    Snapshot,
-    is_case_file,
-    source_digest,
-)
+from framework.config.snapshot import AGENTS, API_DOCUMENTS, PLUGINS, PROMPTS, Snapshot, is_case_file, source_digest
 from framework.config.yaml.document import MAX_DOCUMENT_BYTES
 from framework.engine.runtime.runtime import Runtime
 from framework.server.errors import (
@@ -41,17 +33,27 @@ from framework.server.errors import (
     PreconditionRequired,
 )
 from framework.server.identity import identity_of, requires
-from framework.server.openapi import error_responses
-from framework.server.request_handling import Cursor, OptionalSize, json_response, page_of
-from framework.server.schemas import (
+from framework.server.openapi import (
     CheckedConfig,
+    ConfigHistory,
+    LiveConfig,
     PastConfig,
     ResponseModel,
+    Rollback,
+    error_responses,
     redact_changes,
     redact_problems,
     redacted_json,
 )
-from framework.types.errors import RequestError
+from framework.server.request_handling import (
+    Cursor,
+    IdempotencyHeader,
+    KeyedResponses,
+    OptionalSize,
+    json_response,
+    page_of,
+)
+from framework.types.errors import ConfigError, RequestError
 from framework.types.events import ConfigRejected, ConfigReloaded
 from framework.types.problem import Change, Problem
 from framework.types.redact import redact
@@ -540,3 +542,52 @@ async def _in_thread(make: Any, *arguments: object) -> object:
 def _tagged(body: BaseModel, digest: str | None) -> JSONResponse:
     headers: Mapping[str, str] = {"etag": f'"{digest}"'} if digest else {}
     return JSONResponse(redacted_json(body), headers=headers)
+
+
+def add_config_routes(routes: APIRouter, runtime: Runtime, keyed: KeyedResponses) -> None:
+    """Add the `/config` routes of a runtime."""
+    catalog = runtime.catalog
+
+    @routes.get("/config", response_model=LiveConfig, dependencies=[requires("read", all_agents=True)])
+    async def show_config() -> object:
+        """Return the live generation and the problems of the files."""
+        return json_response(LiveConfig.of(catalog))
+
+    @routes.get("/config/history", response_model=ConfigHistory, dependencies=[requires("read", all_agents=True)])
+    async def list_generations(cursor: Cursor = None, limit: OptionalSize = None) -> object:
+        """List the generations in the history, the live one first."""
+        live = catalog.current.number
+        past = [PastConfig.of(entry, live) for entry in catalog.history][::-1]
+        page, following = page_of(past, cursor, limit, lambda entry: str(entry.generation))
+        return json_response(ConfigHistory(generations=tuple(page), next=following))
+
+    @routes.get(
+        "/config/history/{generation}",
+        response_model=GenerationDetail,
+        dependencies=[requires("read", all_agents=True)],
+        responses=error_responses(404),
+    )
+    async def show_generation(generation: Annotated[int, Path(ge=1)]) -> object:
+        """Return a generation of the history: its changes, its files, and what a rollback to it would change."""
+        return await asyncio.to_thread(lambda: json_response(generation_detail(catalog, generation)))
+
+    @routes.post(
+        "/config/rollback",
+        response_model=LiveConfig,
+        dependencies=[requires("admin", all_agents=True)],
+        responses=error_responses(404, 409, 413),
+    )
+    async def roll_back(rollback: Rollback, request: Request, idempotency_key: IdempotencyHeader = None) -> object:
+        """Publish an earlier generation again. It stays live until the files change."""
+
+        async def rolled_back() -> Response:
+            try:
+                await catalog.rollback(rollback.generation)
+            except ConfigError as error:
+                raise NotUsable(error.message, error.problems) from None
+            client = request.client.host if request.client else "a socket"
+            name = identity_of(request).name
+            log.info("rolled back to generation %d, requested by %s from %s", rollback.generation, name, client)
+            return json_response(LiveConfig.of(catalog))
+
+        return await keyed.once(request, idempotency_key, rolled_back)

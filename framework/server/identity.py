@@ -15,8 +15,8 @@ from starlette.requests import HTTPConnection
 
 from framework.config.api_keys import ROLES, ApiKey, Rate, Role, key_digest, text_digest
 from framework.server.errors import AccessDenied, Unauthenticated
-from framework.server.listen_socket import is_loopback
 from framework.types.errors import AgentNotFound, RequestError
+from framework.types.http import is_loopback
 
 _STATE_KEY = "agentsd_access"
 

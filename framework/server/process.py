@@ -8,7 +8,7 @@ import logging
 import resource
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,14 @@ from framework.config.settings import ServerSettings, Settings
 from framework.engine.runtime.runtime import Runtime
 from framework.server.console import console_routes
 from framework.server.event_stream import ConfigFeed, OpenStreams
-from framework.server.listen_socket import bind_socket, server_url
 from framework.server.operations_api import operation_routes
 from framework.server.request_handling import RequestObserver, error_response, with_security_headers
 from framework.server.routes import build_routes, runtime_access_check
 from framework.server.startup import START_RETRY_SECONDS, Stopping, housekeeping, open_working
 from framework.telemetry.metrics import ServerMetrics
 from framework.telemetry.setup import Scrape
+from framework.types.errors import AgentsdError, ConfigError
+from framework.types.http import is_loopback, server_url
 
 log = logging.getLogger(__name__)
 
@@ -242,3 +243,58 @@ def _file_limit_handler(loop: asyncio.AbstractEventLoop) -> Callable[[asyncio.Ab
             log.error("cannot accept connections: %s; raise the limit of open files (ulimit -n)", error.strerror)
 
     return handle
+
+
+class CannotListen(AgentsdError):
+    """The address is in use, or not permitted. Choose another one: `agentsd serve --port`."""
+
+    code = "cannot_listen"
+
+
+@contextmanager
+def bind_socket(settings: ServerSettings) -> Iterator[socket.socket]:
+    """Bind a socket to the address in the settings, and close it at the end. The caller accepts connections.
+
+    Raises:
+        ConfigError: the address is reachable from other machines and no key is set, or it does not resolve.
+        CannotListen: the address is in use, or not permitted.
+    """
+    family, address = _resolve_address(settings)
+    if not is_loopback(address[0]) and not settings.api_keys:
+        raise ConfigError(
+            f"{address[0]} is reachable from other machines: set server.api_keys (AGENTSD_SERVER__API_KEYS), or listen "
+            f"on 127.0.0.1"
+        )
+    # asyncio disables the delay of small packets, 40 ms per response, only if the protocol is named.
+    with closing(socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)) as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            bound.bind(address)
+            bound.listen()
+        except OSError as error:
+            raise CannotListen(_bind_error(error, settings)) from None
+        yield bound
+
+
+def _resolve_address(settings: ServerSettings) -> tuple[socket.AddressFamily, tuple[str, int]]:
+    try:
+        addresses = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, UnicodeError):
+        raise ConfigError(f"server.host: {settings.host!r} is not an address of this machine") from None
+    family, _, _, _, address = min(addresses, key=lambda one: one[0] != socket.AF_INET)
+    return family, (str(address[0]), int(address[1]))
+
+
+def _bind_error(error: OSError, settings: ServerSettings) -> str:
+    where = f"{settings.host}, port {settings.port}"
+    match error.errno:
+        case errno.EADDRINUSE:
+            return (
+                f"{where} is in use: choose another port with --port or server.port, or stop the program that uses it"
+            )
+        case errno.EACCES:
+            return f"{where}: permission denied; ports below 1024 require root"
+        case errno.EADDRNOTAVAIL:
+            return f"{where} is not an address of this machine"
+        case _:
+            return f"cannot listen on {where}: {error.strerror}"

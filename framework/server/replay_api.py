@@ -21,11 +21,9 @@ from framework.replay.stored_run import StoredRun, load_stored_run
 from framework.server.errors import ReplayTimeout, TooManyReplays
 from framework.server.event_stream import until_client_leaves
 from framework.server.identity import identity_of, require, requires
-from framework.server.keyed_responses import IdempotencyHeader, KeyedResponses
-from framework.server.openapi import error_responses
-from framework.server.request_handling import json_response, verbatim_response
+from framework.server.openapi import ResponseModel, error_responses
+from framework.server.request_handling import IdempotencyHeader, KeyedResponses, json_response, verbatim_response
 from framework.server.run_service import RunService
-from framework.server.schemas import ResponseModel
 from framework.types.redact import redact
 from framework.types.state import RunState
 

@@ -6,15 +6,17 @@ import asyncio
 import gzip
 import logging
 import re
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from json import JSONDecodeError
 from time import perf_counter
 from typing import Annotated, Any, TypeVar
 
-from fastapi import Query
+from fastapi import Header, Query
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
@@ -35,12 +37,12 @@ from framework.server.errors import (
 )
 from framework.server.identity import Identify, check_access, identity_of
 from framework.server.key_limits import BodiesInFlight
-from framework.server.schemas import Printable, redacted_json
+from framework.server.openapi import Printable, redacted_json
 from framework.telemetry.metrics import ServerMetrics
 from framework.telemetry.redact import safe_traceback
 from framework.telemetry.spans import apply_inbound
-from framework.types.errors import AgentsdError, QueueFull, RequestError, StoreError
-from framework.types.strict_json import check_json_size, read_json
+from framework.types.errors import AgentsdError, IdempotencyConflict, QueueFull, RequestError, StoreError
+from framework.types.strict_json import bytes_digest, check_json_size, content_digest, read_json
 from framework.types.trace import Inbound
 
 log = logging.getLogger(__name__)
@@ -386,3 +388,82 @@ class _LimitedBody:
         if not self._is_closed:
             self._is_closed = True
             self._in_flight.end(self._size)
+
+
+IdempotencyHeader = Annotated[
+    Printable | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=200,
+        description="A repetition within 24 hours returns the same run, or the same response.",
+    ),
+]
+_KEPT_SECONDS = 24 * 60 * 60.0
+_MAX_KEPT = 1000
+_MAX_KEPT_BYTES = 256 * 1024
+"""Size of a response from which it is not kept: the request is then handled again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    digest: str
+    """Digest of the request."""
+    at: float
+    response: asyncio.Future[Response]
+
+
+class KeyedResponses:
+    """The responses of the latest requests with a key."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._kept: dict[tuple[object, ...], _Kept] = {}
+
+    async def once(self, request: Request, key: str | None, handle: Callable[[], Awaitable[Response]]) -> Response:
+        """Return the response of `handle`, or that of an earlier request with the same key, body and path.
+
+        Raises:
+            IdempotencyConflict: the client used the key for a different request.
+        """
+        if key is None:
+            return await handle()
+        place = (*identity_of(request).owner, key)
+        digest = content_digest(f"{request.method} {request.url.path} {bytes_digest(await request.body())}")
+        earlier = self._kept.get(place)
+        if earlier is not None and earlier.at > self._now() - _KEPT_SECONDS:
+            if earlier.digest != digest:
+                raise IdempotencyConflict(
+                    f"Idempotency-Key {key[:40]!r} was used for a different request: send a new key"
+                )
+            return _copied(await asyncio.shield(earlier.response))
+        kept = _Kept(digest, self._now(), asyncio.get_running_loop().create_future())
+        self._remember(place, kept)
+        try:
+            response = await handle()
+        except BaseException as error:
+            self._forget(place, kept)
+            kept.response.set_exception(error if isinstance(error, Exception) else RuntimeError("the client left"))
+            kept.response.exception()  # read, because usually nobody waits for it
+            raise
+        if response.status_code >= 400 or len(bytes(response.body)) > _MAX_KEPT_BYTES:
+            self._forget(place, kept)
+        kept.response.set_result(response)
+        return _copied(response)
+
+    def _remember(self, place: tuple[object, ...], kept: _Kept) -> None:
+        self._kept.pop(place, None)
+        self._kept[place] = kept
+        if len(self._kept) > _MAX_KEPT:
+            del self._kept[next(iter(self._kept))]
+
+    def _forget(self, place: tuple[object, ...], kept: _Kept) -> None:
+        if self._kept.get(place) is kept:
+            del self._kept[place]
+
+
+def _copied(response: Response) -> Response:
+    """Return a response with the same content: the layers around a route change the headers of theirs."""
+    copied = Response(response.body, response.status_code)
+    copied.raw_headers = [*response.raw_headers]
+    return copied

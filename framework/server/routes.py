@@ -8,26 +8,20 @@ from starlette.requests import HTTPConnection
 from framework.config.overlay import settings_source
 from framework.config.settings import unset_key_problems
 from framework.engine.runtime.runtime import Runtime
-from framework.server.a2a.endpoint import add_a2a_routes
 from framework.server.agents_api import add_agent_routes
-from framework.server.agui.endpoint import add_agui_routes
-from framework.server.approvals_api import add_approval_routes
-from framework.server.config_api import add_config_routes
-from framework.server.conversation_api import add_conversation_routes
 from framework.server.event_stream import ConfigFeed, OpenStreams
-from framework.server.files_api import add_file_routes
+from framework.server.files_api import add_config_routes, add_file_routes
 from framework.server.identity import FULL_ACCESS, Identify, Identity, access_check
 from framework.server.key_limits import KeyLimits
-from framework.server.keyed_responses import KeyedResponses
 from framework.server.logins_api import add_login_routes
-from framework.server.mcp.endpoint import add_mcp_routes
 from framework.server.openai.v1_routes import v1_routes
 from framework.server.openapi import DEFAULT_RESPONSE, add_openapi_route
 from framework.server.operations_api import add_event_routes, add_fleet_routes, add_identity_routes
+from framework.server.protocol_routes import add_a2a_routes, add_agui_routes, add_mcp_routes
 from framework.server.replay_api import add_replay_routes
-from framework.server.request_handling import CHAT_BODY_BYTES, CONFIG_BODY_BYTES, guarded_route
+from framework.server.request_handling import CHAT_BODY_BYTES, CONFIG_BODY_BYTES, KeyedResponses, guarded_route
 from framework.server.run_service import RunService
-from framework.server.runs_api import add_chat_routes, add_run_routes
+from framework.server.runs_api import add_approval_routes, add_chat_routes, add_conversation_routes, add_run_routes
 from framework.server.usage_api import add_usage_routes
 from framework.types.errors import ConfigError
 

@@ -1,17 +1,18 @@
-"""Chats and runs over HTTP: start, read, follow, decide, cancel."""
+"""`/chat`, `/runs`, `/conversations` and `/approvals`: runs, their conversations, and decisions."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import Field
 
+from framework.engine.runtime.conversation import fork_conversation as copy_conversation
 from framework.engine.runtime.runtime import Runtime
 from framework.server.errors import run_error_body
 from framework.server.event_stream import (
@@ -22,10 +23,11 @@ from framework.server.event_stream import (
     until_client_leaves,
 )
 from framework.server.identity import identity_of, requires
-from framework.server.keyed_responses import IdempotencyHeader, KeyedResponses
-from framework.server.openapi import STREAM_RESPONSE, error_responses
+from framework.server.openapi import STREAM_RESPONSE, ResponseModel, error_responses
 from framework.server.request_handling import (
     Cursor,
+    IdempotencyHeader,
+    KeyedResponses,
     OldCursor,
     OptionalSize,
     PageSize,
@@ -36,9 +38,18 @@ from framework.server.request_handling import (
     verbatim_response,
 )
 from framework.server.run_schemas import (
+    ApprovalList,
     ChatBody,
     ChatResponse,
+    ConversationDetail,
+    ConversationList,
+    ConversationSummary,
     DecisionsBody,
+    DeletedConversation,
+    ForkBody,
+    ForkedConversation,
+    Id,
+    PendingRun,
     RatingBody,
     RunBody,
     RunDetail,
@@ -49,12 +60,28 @@ from framework.server.run_schemas import (
     RunSummary,
     StoredTrace,
 )
-from framework.server.run_service import OwnedRun, RunService, list_runs_for, load_run_info_for
-from framework.store.types import OPEN_STATUSES
+from framework.server.run_service import (
+    OwnedRun,
+    RunService,
+    count_runs_for,
+    list_conversations_for,
+    list_runs_for,
+    load_conversation_for,
+    load_run_info_for,
+)
+from framework.store.types import (
+    OPEN_STATUSES,
+    SEARCHED_CONVERSATIONS,
+    SEARCHED_TEXTS,
+    ConversationQuery,
+    RunInfo,
+    RunQuery,
+)
 from framework.types.errors import RequestError, outcome_for
 from framework.types.events import Event, wire
+from framework.types.report import Status
 from framework.types.run_request import QueuePlace
-from framework.types.state import Rating, RunResult
+from framework.types.state import Confirmation, Decision, MadeDecision, Rating, RunResult
 
 _MAX_EVENT_DIGITS = 18
 
@@ -386,3 +413,199 @@ async def _reference(service: RunService, run: OwnedRun) -> RunReference:
     """Return a run with its current status."""
     state = await service.runtime.store.load_run(run.run_id)
     return RunReference(run_id=run.run_id, conversation_id=run.conversation_id, status=state.status)
+
+
+_SEARCH = (
+    "Only conversations whose title, agent or id contains this, looked up in the latest "
+    f"{SEARCHED_CONVERSATIONS:,}; or any message of the user or the model, in the newest {SEARCHED_TEXTS:,} runs."
+)
+_TENANT = Annotated[Id | None, Query(description="Its tenant, if the key can access several.")]
+_USER = Annotated[Id | None, Query(description="Its user, if the key can access several that have one with this id.")]
+
+
+def add_conversation_routes(routes: APIRouter, runtime: Runtime, keyed: KeyedResponses) -> None:
+    """Add the routes below `/conversations`."""
+    _add_fork_route(routes, runtime, keyed)
+
+    @routes.get("/conversations", response_model=ConversationList, dependencies=[requires("read")])
+    async def list_conversations(
+        request: Request,
+        agent: Annotated[str | None, Query(description="Only conversations that this agent answered last.")] = None,
+        user: Annotated[Id | None, Query(description="Only conversations of this user.")] = None,
+        q: Annotated[Id | None, Query(description=_SEARCH)] = None,
+        cursor: Cursor = None,
+        limit: PageSize = 20,
+    ) -> Response:
+        """List conversations, the latest turn first."""
+        query = ConversationQuery(agent=agent, user=user, search=q, cursor=cursor or None, limit=limit)
+        found, following = await list_conversations_for(runtime, identity_of(request), query)
+        summaries = tuple(map(ConversationSummary.model_validate, found))
+        return verbatim_response(ConversationList(conversations=summaries, next=following))
+
+    @routes.get(
+        "/conversations/{conversation_id}",
+        response_model=ConversationDetail,
+        dependencies=[requires("read", "chat")],
+        responses=error_responses(404),
+    )
+    async def show_conversation(
+        request: Request, conversation_id: str, tenant: _TENANT = None, user: _USER = None
+    ) -> Response:
+        """Return a conversation with its messages."""
+        found = await load_conversation_for(runtime, identity_of(request), conversation_id, tenant, user)
+        return verbatim_response(ConversationDetail.model_validate(found))
+
+    @routes.delete(
+        "/conversations/{conversation_id}",
+        response_model=DeletedConversation,
+        dependencies=[requires("admin")],
+        responses=error_responses(404, 409),
+    )
+    async def delete_conversation(
+        request: Request, conversation_id: str, tenant: _TENANT = None, user: _USER = None
+    ) -> Response:
+        """Delete a conversation with all its runs and their data."""
+        found = await load_conversation_for(runtime, identity_of(request), conversation_id, tenant, user)
+        runs = await runtime.store.delete_conversation(found.id, found.tenant, found.user)
+        return verbatim_response(DeletedConversation(conversation_id=found.id, runs=runs))
+
+
+def _add_fork_route(routes: APIRouter, runtime: Runtime, keyed: KeyedResponses) -> None:
+    @routes.post(
+        "/conversations/{conversation_id}/fork",
+        status_code=201,
+        response_model=ForkedConversation,
+        dependencies=[requires("chat")],
+        responses=error_responses(404, 409, 413),
+    )
+    async def fork_conversation(
+        request: Request,
+        conversation_id: str,
+        body: ForkBody,
+        tenant: _TENANT = None,
+        user: _USER = None,
+        idempotency_key: IdempotencyHeader = None,
+    ) -> Response:
+        """Begin a new conversation with copies of the turns before or up to a run. Nothing is executed.
+
+        Send the next message, such as an edited one, with the id of the new conversation.
+        """
+
+        async def fork() -> Response:
+            origin = await load_conversation_for(runtime, identity_of(request), conversation_id, tenant, user)
+            made = await copy_conversation(runtime.store, origin, body.point, body.conversation_id)
+            return verbatim_response(ForkedConversation.model_validate(made), 201)
+
+        return await keyed.once(request, idempotency_key, fork)
+
+
+DECIDED_RUNS = 1000
+"""Number of runs, the newest ones, whose decisions are listed. It bounds the time: decisions have no index by time."""
+_MAX_DECIDED = 10_000
+_PAUSED: tuple[Status, ...] = ("paused",)
+_BEGUN: tuple[Status, ...] = ("paused", "running", "completed", "stopped", "cancelled", "failed")
+_Agent = Annotated[str | None, Query(description="Only runs of this agent.")]
+_User = Annotated[Id | None, Query(description="Only runs of this user.")]
+
+
+class DecidedConfirmation(ResponseModel):
+    """A decision that was made, or a confirmation that expired, with its run."""
+
+    run_id: str
+    agent: str
+    """Agent of the run."""
+    generation: int
+    conversation_id: str | None
+    user: str | None
+    tenant: str | None
+    message: str
+    """The beginning of the user's message."""
+    status: Status
+    """Status of the run now."""
+    decision: Decision
+    by: str | None
+    """User or name of the key that decided; null if the confirmation expired, or if the caller named nobody."""
+    at: datetime
+    """When it was decided."""
+    expired: bool
+    """Whether it expired before anyone decided. The decision is then the rejection that was recorded."""
+    confirmation: Confirmation | None
+    """What was decided about; null if the run's events do not contain it."""
+
+    @classmethod
+    def of(cls, made: MadeDecision, info: RunInfo, asked: Confirmation | None) -> DecidedConfirmation:
+        """Return a decision about a run."""
+        return cls(
+            run_id=info.run_id,
+            agent=info.agent,
+            generation=info.generation,
+            conversation_id=info.conversation_id,
+            user=info.user,
+            tenant=info.tenant,
+            message=info.message,
+            status=info.status,
+            decision=made.decision,
+            by=made.by,
+            at=made.at,
+            expired=made.expired,
+            confirmation=asked,
+        )
+
+
+class DecidedList(ResponseModel):
+    """Decisions, the latest first."""
+
+    decided: tuple[DecidedConfirmation, ...]
+    next: str | None = None
+    """`cursor` of the next page; null at the end."""
+
+
+def add_approval_routes(routes: APIRouter, runtime: Runtime) -> None:
+    """Add `/approvals` and `/approvals/decided`."""
+
+    @routes.get("/approvals", response_model=ApprovalList, dependencies=[requires("decide")])
+    async def list_approvals(
+        request: Request,
+        agent: _Agent = None,
+        user: _User = None,
+        cursor: Cursor = None,
+        before: OldCursor = None,
+        limit: PageSize = 20,
+    ) -> Response:
+        """List the runs that wait for decisions, the newest first."""
+        identity = identity_of(request)
+        place = either(cursor, before, "before")
+        query = RunQuery(statuses=_PAUSED, agent=agent, user=user, before=place, limit=limit)
+        found, following = await list_runs_for(runtime, identity, query)
+        states = [(info, await runtime.store.load_run(info.run_id)) for info in found]
+        generation = runtime.catalog.current
+        pending = [PendingRun.of(info, state, generation) for info, state in states if state.pending]  # else decided
+        is_all = place is None and following is None
+        waiting = len(pending) if is_all else await count_runs_for(runtime, identity, query)
+        return verbatim_response(ApprovalList(approvals=tuple(pending), waiting=waiting, next=following))
+
+    @routes.get("/approvals/decided", response_model=DecidedList, dependencies=[requires("decide")])
+    async def list_decided(
+        request: Request, agent: _Agent = None, user: _User = None, cursor: Cursor = None, limit: PageSize = 20
+    ) -> Response:
+        """List the latest decisions on confirmations of the newest 1,000 runs, and those that expired."""
+        query = RunQuery(statuses=_BEGUN, agent=agent, user=user, limit=DECIDED_RUNS)
+        found, _ = await list_runs_for(runtime, identity_of(request), query)
+        infos = {info.run_id: info for info in found}
+        # Those of earlier pages are read again: decisions of these runs are few, and have no index by time.
+        every = await runtime.store.latest_decisions(infos.keys(), _MAX_DECIDED if cursor else limit + 1)
+        latest, following = page_of(every, cursor, limit, lambda made: f"{made.run_id}/{made.confirmation_id}")
+        asked: dict[str, Mapping[str, Confirmation]] = {}
+        for run_id in {made.run_id for made in latest}:
+            asked[run_id] = _confirmations(await runtime.store.events_named(run_id, "confirm_required"))
+        decided = (
+            DecidedConfirmation.of(made, infos[made.run_id], asked[made.run_id].get(made.confirmation_id))
+            for made in latest
+        )
+        return verbatim_response(DecidedList(decided=tuple(decided), next=following))
+
+
+def _confirmations(events: Iterable[Mapping[str, Any]]) -> dict[str, Confirmation]:
+    """Return the confirmations that a run asked for, by id, as they were asked last."""
+    known = Confirmation.model_fields.keys()
+    return {event["id"]: Confirmation(**{key: event[key] for key in event.keys() & known}) for event in events}

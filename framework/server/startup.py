@@ -6,9 +6,10 @@ import asyncio
 import logging
 import os
 import signal
+import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -27,7 +28,7 @@ from framework.engine.work.choice import open_work
 from framework.engine.work.source import PeriodicJob
 from framework.llm.providers import import_sdks
 from framework.store.types import EVERYTHING, WorkScope
-from framework.store.url import open_store
+from framework.store.url import MEMORY_URL, open_store
 from framework.telemetry.metrics import ServerMetrics
 from framework.telemetry.redact import safe_traceback
 from framework.types.errors import AgentsdError, ClockRefused, ConfigError, StoreError, StoreLost, StoreTooNew
@@ -311,3 +312,116 @@ class Stopping:
         first, self.requested = not self.requested, True
         for stop in self._stops if first else (self._cancel,):
             stop()
+
+
+_STDIN, _STDOUT, _STDERR = 0, 1, 2
+
+
+@contextmanager
+def protocol_streams() -> Iterator[tuple[int, int]]:
+    """Yield descriptors of standard input and output.
+
+    Meanwhile, what plugins and child processes print goes to standard error, and their standard input is empty.
+    """
+    sys.stdout.flush()
+    source, target = os.dup(_STDIN), os.dup(_STDOUT)
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, _STDIN)
+    os.dup2(_STDERR, _STDOUT)
+    os.close(empty)
+    try:
+        yield source, target
+    finally:
+        sys.stdout.flush()
+        os.dup2(source, _STDIN)
+        os.dup2(target, _STDOUT)
+
+
+@contextmanager
+def ended_by_signals(end: Callable[[], None]) -> Iterator[None]:
+    """Call `end` on SIGTERM or Ctrl-C, as if the client had left. A second signal ends the process at once."""
+    loop = asyncio.get_running_loop()
+
+    def end_once() -> None:
+        remove()
+        end()
+
+    def remove() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end_once)
+    try:
+        yield
+    finally:
+        remove()
+
+
+async def run_worker(
+    root: str | Path,
+    settings: Settings,
+    capacity: int,
+    scope: WorkScope,
+    started: Callable[[Runtime], object],
+    name: str | None = None,
+    *,
+    allow_empty: bool = False,
+) -> int:
+    """Execute runs until SIGTERM or SIGINT. Then release them to other processes, and return how many there were.
+
+    Calls of tools get a moment to end; a second signal ends them at once.
+
+    Args:
+        root: the project's folder, or its single agent file.
+        settings: the store and the work source.
+        capacity: number of runs to execute at once.
+        scope: the runs to execute.
+        started: called with the runtime once runs are executed.
+        name: name of this process in lists. Default: host and process id.
+        allow_empty: work for a project without any valid agent, too.
+
+    Raises:
+        ConfigError: the settings or files are invalid, no agent is valid, or other processes cannot see the store.
+        AgentNotFound: the scope names an agent that the project does not have.
+        StoreError: the store cannot be opened.
+    """
+    if settings.store.url.get_secret_value() == MEMORY_URL:
+        raise ConfigError(
+            "store.url: a worker finds no runs in a store in memory, which no other process can see: "
+            "set store.url to a SQLite file or PostgreSQL"
+        )
+    in_progress = 0
+    with Stopping() as stopping:
+        try:
+            async with (
+                open_working(
+                    root,
+                    settings,
+                    capacity,
+                    scope,
+                    kind="worker",
+                    name=name,
+                    retry_seconds=START_RETRY_SECONDS,
+                    allow_empty=allow_empty,
+                ) as runtime,
+                housekeeping(_checked(runtime, scope), ServerMetrics(), settings.store.retention) as stop_housekeeping,
+            ):
+                stopped = asyncio.Event()
+                stopping.call_on_stop(stop_housekeeping, stopped.set)
+                started(runtime)
+                await stopped.wait()
+                in_progress = runtime.slots.taken
+        except asyncio.CancelledError:
+            if not stopping.requested:
+                raise
+        stopping.check()
+    return in_progress
+
+
+def _checked(runtime: Runtime, scope: WorkScope) -> Runtime:
+    """Return the runtime; raises AgentNotFound or AgentBroken if the scope names an agent that it does not have."""
+    current = runtime.catalog.current
+    for name in sorted(scope.agents or ()):
+        current.agent(name)
+    return runtime

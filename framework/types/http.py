@@ -1,4 +1,4 @@
-"""HTTP settings of tools, and the certificates that clients trust."""
+"""HTTP settings of tools, addresses of servers, and the certificates that clients trust."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import random
 import ssl
 from functools import lru_cache
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -131,3 +131,24 @@ def _read(_file: str | None, _folder: str | None, _modified: int) -> ssl.SSLCont
     import httpx2
 
     return httpx2.create_ssl_context()
+
+
+@lru_cache(maxsize=256)  # asked before each event of a stream
+def is_loopback(host: str) -> bool:
+    """Return whether an address or a name always refers to this machine."""
+    try:
+        address = ip_address(host)
+        return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def server_url(host: str, port: int) -> str:
+    """Return the URL at which programs on this machine reach a server with this address."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return f"http://{host}:{port}"
+    if address.is_unspecified:
+        address = ip_address("127.0.0.1" if address.version == 4 else "::1")
+    return f"http://[{address}]:{port}" if address.version == 6 else f"http://{address}:{port}"

@@ -17,10 +17,11 @@ from framework.config.settings import ServerSettings, Settings
 from framework.server.errors import AccessDenied, Unauthenticated
 from framework.server.event_stream import MAX_EVENTS, ConfigFeed
 from framework.server.identity import FULL_ACCESS, LOCAL, access_check
-from framework.server.listen_socket import CannotListen, bind_socket, is_loopback, server_url
-from framework.server.schemas import redact_changes
+from framework.server.openapi import redact_changes
+from framework.server.process import CannotListen, bind_socket
 from framework.types.errors import ConfigError
 from framework.types.events import ConfigReloaded
+from framework.types.http import is_loopback, server_url
 from framework.types.problem import Change, Problem
 from tests.support.api_keys import KEY, OTHER, request_with
 from tests.support.loopback import LOOPBACK

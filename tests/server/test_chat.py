@@ -12,7 +12,7 @@ import pytest
 
 from framework import ModelError
 from framework.llm.client import ScriptedModel, Turn, calls
-from framework.server.mcp.agents import tool_result
+from framework.server.mcp import tool_result
 from framework.types.plan import PlanDraft, StepDraft
 from framework.types.text import one_line
 from tests.support.api_keys import KEY, OTHER, key_entry

@@ -13,8 +13,7 @@ import httpx2
 import pytest
 
 from framework.config.settings import ServerSettings
-from framework.server.listen_socket import bind_socket
-from framework.server.process import connection_limit
+from framework.server.process import bind_socket, connection_limit
 from tests.support.loopback import LOOPBACK
 from tests.support.projects import agent, write
 from tests.support.served import PATIENCE, Served, served

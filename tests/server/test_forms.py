@@ -8,8 +8,8 @@ import pytest
 from ag_ui.core import ResumeEntry
 from mcp.types import ElicitResult
 
-from framework.server.agui.request import InvalidResume, decision_of, interrupt_of
-from framework.server.mcp.agents import decision_from, form_of
+from framework.server.agui import InvalidResume, decision_of, interrupt_of
+from framework.server.mcp import decision_from, form_of
 from framework.server.protocol_texts import confirmation_text
 from framework.tools.form import checked_form
 from framework.types.state import Approve, Confirmation, Decision, Reject, Respond

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from framework import tool
 from framework.llm.client import ModelRequest
 from framework.server.identity import LOCAL, check_access
-from framework.server.keyed_responses import KeyedResponses
+from framework.server.request_handling import KeyedResponses
 from framework.testing import ScriptedModel, Turn, calls
 from tests.support.loopback import LOOPBACK
 from tests.support.projects import agent, write

@@ -3,8 +3,6 @@
 In reading order; each module imports only from those below it:
 
     v1_routes          The router of `/v1`.
-    exchange           Runs the agent of a request, and sends its answer whole or as server-sent events.
     answer             The answer of a run: its texts as they arrive, and how it ended.
-    client_tools       Tools that the client executes: which the model is offered, and what their results continue.
     client_request     What a client asks for, read from the body of either API.
 """

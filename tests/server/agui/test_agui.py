@@ -337,7 +337,7 @@ def test_a_server_that_stops_says_that_the_run_continues(tmp_path: Path) -> None
 
 
 def test_a_server_without_the_package_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith(("ag_ui", "framework.server.agui.run"))]:
+    for name in [name for name in sys.modules if name.startswith(("ag_ui", "framework.server.agui"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "ag_ui", None)
 

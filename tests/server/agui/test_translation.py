@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from framework import ModelError, Runtime, tool
 from framework.engine.context.events import RunStream
 from framework.llm.client import Delta, ModelRequest
-from framework.server.agui.request import interrupt_of
-from framework.server.agui.translation import AguiTranslator
+from framework.server.agui import interrupt_of
+from framework.server.agui_events import AguiTranslator
 from framework.testing import JsonStore, ScriptedModel, calls
 from framework.types.events import Event, read_event
 from framework.types.messages import Message, Reasoning

@@ -12,7 +12,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from framework.server.openai.answer import AnswerText, ChatWriter, Ending, ResponseWriter
-from framework.server.openai.exchange import AnswerWriter
+from framework.server.openai.v1_routes import AnswerWriter
 from framework.types.messages import Usage
 
 USAGE = Usage(prompt_tokens=7, completion_tokens=3, total_tokens=10, cached_tokens=2)

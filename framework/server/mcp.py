@@ -1,23 +1,31 @@
-"""Agents as MCP tools: their descriptions, calls, questions to people, results."""
+"""`/mcp` and `agentsd mcp`: agents as tools of other programs."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import os
+import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
-from typing import Any, TypeGuard
+from pathlib import Path
+from typing import Any, TypeGuard, cast
 
 import anyio
 from mcp import MCPError
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
 from mcp.server.session import ServerSession
+from mcp.server.stdio import stdio_server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
 from mcp.types import (
     INVALID_PARAMS,
@@ -36,19 +44,28 @@ from mcp.types import (
 )
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from framework.config.agents.compile import Agent, agent_tool
+from framework.config.settings import Settings
 from framework.engine.runtime.request import RunOptions
+from framework.engine.runtime.runtime import Runtime
 from framework.server.errors import client_message
-from framework.server.identity import Identity
+from framework.server.event_stream import AppResponse, OpenStreams
+from framework.server.identity import LOCAL, Identity, identity_of
+from framework.server.key_limits import KeyLimits
 from framework.server.protocol_texts import (
     confirmation_text,
     confirmations_text,
+    pages_of,
     progress_text,
     reason_text,
     where_to_decide,
 )
+from framework.server.request_handling import CHAT_BODY_BYTES
 from framework.server.run_service import OwnedRun, RunService
+from framework.server.startup import ended_by_signals, protocol_streams
 from framework.telemetry.redact import safe_traceback
 from framework.types.errors import AgentNotFound, AgentsdError, RunNotFound, RunSuspended
 from framework.types.events import StreamEnd
@@ -519,3 +536,157 @@ def _tool(agent: Agent) -> Tool:
 def _session_of(context: Context) -> str:
     """Return the id of the client's session; empty where there are no sessions: on stdio, and since 2026-07-28."""
     return "" if context.request is None else context.request.headers.get("mcp-session-id", "")
+
+
+_IDLE_SECONDS = 30 * 60.0
+"""Time without requests after which a session ends."""
+_DECIDE_BY_HTTP = (
+    "A person must decide, but this client shows no forms, its key may not decide, or the form was closed. "
+    "Ask the user to decide at {where}"
+)
+
+
+class McpEndpoint:
+    """The MCP server of `/mcp`. It runs from the first request until the server's streams are closed."""
+
+    def __init__(self, service: RunService) -> None:
+        self._service = service
+        self._server = AgentServer(service, _caller)
+        # Host and Origin are checked by the access rules of all routes.
+        self._sessions = StreamableHTTPSessionManager(
+            self._server.server,
+            session_idle_timeout=_IDLE_SECONDS,
+            max_request_body_size=CHAT_BODY_BYTES,
+            max_sessions=MAX_MCP_SESSIONS,
+        )
+        self._started, self._closing = asyncio.Event(), asyncio.Event()
+        self._running = asyncio.create_task(self._run(), name="MCP sessions")
+
+    async def _run(self) -> None:
+        try:
+            with self._service.streams.add(self._closing.set):
+                async with self._sessions.run():
+                    self._started.set()
+                    await self._closing.wait()
+        finally:
+            self._server.close()
+
+    async def response(self, identity: Identity, body: bytes) -> Response:
+        """Return the response to a request of an identity with this body; raises RequestError if too many are open."""
+        with self._service.limits.admit_stream(identity) as admitted:
+            await self._started.wait()
+            # A session accepts only requests of the identity that began it.
+            user = AuthenticatedUser(AccessToken(token="", client_id=json.dumps(identity.owner), scopes=[]))
+
+            async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+                await self._sessions.handle_request({**scope, "user": user}, receive, send)
+
+            return AppResponse(answer, self._service.streams, body, admitted.pop_all())
+
+
+def _caller(context: Context) -> McpCaller:
+    assert context.request is not None
+    return McpCaller(identity_of(context.request), _DECIDE_BY_HTTP, pages_of(context.request))
+
+
+_NO_FORM = "A person must decide, but this client shows no forms, or the form was closed. "
+_DECIDE = _NO_FORM + "Ask the user to run this in the project's folder: agentsd runs decide {run_id}"
+_DECIDE_NOWHERE = _NO_FORM + "Use a client that supports elicitation, or set store.url to decide in a terminal"
+_READ_BYTES = 64 * 1024
+_MAX_LINE_BYTES = 16 * 1024 * 1024
+"""Size limit of one message of the client. A larger one ends the connection."""
+_MAX_WAITING = 100
+"""Number of messages that wait to be handled before no more are read."""
+
+
+async def serve_stdio(
+    root: Path, settings: Settings, agents: tuple[str, ...] | None, started: Callable[[Runtime], None]
+) -> None:
+    """Serve a project until the client closes standard input, or a signal. Only the protocol reaches standard output.
+
+    Args:
+        root: the project's folder, or its single agent file.
+        settings: the store.
+        agents: agents that become tools. None: all.
+        started: called with the runtime once it is open.
+
+    Raises:
+        ConfigError: the files are invalid.
+        StoreError: the store cannot be opened.
+    """
+    url = settings.store.url.get_secret_value()
+    with protocol_streams() as (source, target):
+        async with Runtime.open(root, store=url, single_user=True) as runtime:
+            started(runtime)
+            caller = McpCaller(replace(LOCAL, agents=agents), _DECIDE if runtime.store.durable else _DECIDE_NOWHERE)
+            limits = KeyLimits(runtime.store, settings.server)
+            server = AgentServer(RunService(runtime, limits, OpenStreams()), lambda _: caller)
+            try:
+                with ended_by_signals((lines := _Lines(source)).end):
+                    # The SDK's parameters are typed as files of anyio, of which it uses three methods.
+                    async with stdio_server(cast(Any, lines), cast(Any, _Output(target))) as streams:
+                        incoming, outgoing = streams
+                        await server.server.run(incoming, outgoing, server.server.create_initialization_options())
+            finally:
+                server.close()
+
+
+class _Lines:
+    """The lines of a descriptor, read in a thread that the process does not wait for when it ends."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lines: asyncio.Queue[str | None] = asyncio.Queue(_MAX_WAITING)
+        self._is_ended = False
+
+    def end(self) -> None:
+        """Yield no further line."""
+        self._is_ended = True
+        if not self._lines.full():
+            self._lines.put_nowait(None)
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=self._read, args=(loop,), name="mcp input", daemon=True).start()
+        while (line := await self._lines.get()) is not None and not self._is_ended:
+            yield line
+
+    def _read(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Put each line into the queue, and None at the end."""
+        with suppress(RuntimeError):  # the event loop is closed
+            for line in self._split():
+                asyncio.run_coroutine_threadsafe(self._lines.put(line), loop).result()
+            asyncio.run_coroutine_threadsafe(self._lines.put(None), loop).result()
+
+    def _split(self) -> Iterator[str]:
+        rest = b""
+        while chunk := self._chunk():
+            *lines, rest = (rest + chunk).split(b"\n") if b"\n" in chunk else (rest + chunk,)
+            yield from (line.decode("utf-8", "replace") for line in lines if line.strip())
+            if len(rest) > _MAX_LINE_BYTES:
+                log.error("the client sent a message of more than %d bytes: the connection is closed", _MAX_LINE_BYTES)
+                return
+
+    def _chunk(self) -> bytes:
+        with suppress(OSError):
+            return os.read(self._descriptor, _READ_BYTES)
+        return b""
+
+
+class _Output:
+    """Writes text to a descriptor. A client that is gone is noticed by its input."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    async def write(self, text: str) -> None:
+        """Write a text completely, without delaying the event loop."""
+        with suppress(OSError):
+            await asyncio.to_thread(self._write, text.encode("utf-8", "replace"))
+
+    async def flush(self) -> None:
+        """Do nothing: nothing is buffered."""
+
+    def _write(self, data: bytes) -> None:
+        while data:
+            data = data[os.write(self._descriptor, data) :]

@@ -47,6 +47,7 @@ from framework.types.state import Confirmation, Decision, Respond, RunResult, Ru
 
 log = logging.getLogger(__name__)
 
+
 _PAGES = "agentsd.pages"
 """Key of the address of the pages of runs in the scope of a request."""
 _MAX_PAGE, _PAGE = 100, 50
