@@ -303,6 +303,7 @@ def _comparison_data(
         "worse": figures.worse,
         "more_cases": figures.more_cases,
         "repeats": figures.repeats,
+        "unknown": figures.unknown,
         "cases": [
             {
                 "name": pair.placed.case.name,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from framework.config.generations.generation import Generation
 from framework.config.overlay import SETTINGS_FILE
@@ -29,8 +30,15 @@ class Pair:
     @property
     def unit(self) -> Unit:
         """The numbers of attempts, and of those that passed."""
-        passed = [sum(attempt.passed for attempt in attempts) for attempts in (self.before, self.after)]
-        return Unit(len(self.before), passed[0], len(self.after), passed[1])
+        return self.unit_if("neither")
+
+    def unit_if(self, passes: Literal["neither", "before", "after"]) -> Unit:
+        """Return the numbers as if the attempts without a result had passed on one side, and failed on the other."""
+        before, after = (
+            sum(attempt.passed or bool(attempt.unknown and side == passes) for attempt in attempts)
+            for side, attempts in (("before", self.before), ("after", self.after))
+        )
+        return Unit(len(self.before), before, len(self.after), after)
 
     @property
     def varies(self) -> bool:
@@ -67,13 +75,28 @@ async def run_pairs(
 
 
 def compare_pairs(pairs: Sequence[Pair], worse_by: float, confidence: float) -> Comparison:
-    """Compare the two versions. Equal cases with different names count as one case that is repeated."""
-    units: dict[str, Unit] = {}
-    for pair in pairs:
-        case = pair.placed.case.model_copy(update={"name": "", "note": "", "repeat": None})
-        key = f"{pair.placed.agent}\n{case.model_dump_json()}"
-        units[key] = units[key].merged(pair.unit) if key in units else pair.unit
-    return compare_units([*units.values()], worse_by, confidence, exact=not any(pair.varies for pair in pairs))
+    """Compare the two versions. Equal cases with different names count as one case that is repeated.
+
+    Attempts without a result decide nothing: the verdict stands only if they cannot change it, whatever they were.
+    """
+    exact = not any(pair.varies for pair in pairs)
+
+    def figures(passes: Literal["neither", "before", "after"]) -> Comparison:
+        units: dict[str, Unit] = {}
+        for pair in pairs:
+            case = pair.placed.case.model_copy(update={"name": "", "note": "", "repeat": None})
+            key, unit = f"{pair.placed.agent}\n{case.model_dump_json()}", pair.unit_if(passes)
+            units[key] = units[key].merged(unit) if key in units else unit
+        return compare_units([*units.values()], worse_by, confidence, exact=exact)
+
+    found, attempts = figures("neither"), [one for pair in pairs for one in (*pair.before, *pair.after)]
+    if not (unknown := [one.unknown for one in attempts if one.unknown]):
+        return found
+    is_decided = figures("before").verdict == figures("after").verdict
+    text = f"{len(unknown)} of {len(attempts)} attempts have no result: {unknown[0]}"
+    if is_decided:
+        return replace(found, unknown=text, verdict=figures("before").verdict)
+    return replace(found, unknown=text, verdict="cannot tell", more_cases=None, repeats=None)
 
 
 async def comparison_problems(
@@ -93,7 +116,8 @@ async def comparison_problems(
     if not pairs:
         return []  # only agents that are new have cases
     figures = compare_pairs(pairs, gate.worse_by, gate.confidence)
-    if figures.verdict == "not worse" or (figures.verdict == "cannot tell" and gate.cannot_tell == "apply"):
+    is_open = figures.verdict == "cannot tell" and not figures.unknown  # a judge that fails is no answer to be applied
+    if figures.verdict == "not worse" or (is_open and gate.cannot_tell == "apply"):
         return []
     text = described(figures, gate.worse_by, gate.confidence)
     if figures.verdict == "cannot tell":
@@ -123,13 +147,16 @@ def described(figures: Comparison, worse_by: float, confidence: float) -> str:
         text += " (exact: the models are scripted)"
     else:
         text += f" ({confidence:.0%} interval {points(figures.low)} to {points(figures.high)})"
-    return f"{text}; a loss of {100 * worse_by:g} is tolerated"
+    text = f"{text}; a loss of {100 * worse_by:g} is tolerated"
+    return f"{text}; {figures.unknown}" if figures.unknown else text
 
 
 def advice(figures: Comparison) -> str:
     """Return what would decide a comparison that cannot tell; empty for the other verdicts."""
     if figures.verdict != "cannot tell":
         return ""
+    if figures.unknown:
+        return "needs a model and a judge that answer"
     ways = [f"about {figures.more_cases} more cases like these"] if figures.more_cases else []
     ways += [f"{figures.repeats} attempts per case"] if figures.repeats else []
     return f"needs {' or '.join(ways)}" if ways else "needs more cases, or a larger tolerated loss (worse_by)"

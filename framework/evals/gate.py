@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from framework.config.generations.generation import Gate, Generation
 from framework.config.settings import ComparisonGate
+from framework.config.snapshot import AGENTS, PROJECT_FOLDERS
 from framework.llm.client import ModelClient
 from framework.types.problem import Problem
 
@@ -30,8 +31,8 @@ def case_gate(launch: Launch, models: Mapping[str, ModelClient]) -> Gate:
         from framework.evals.comparison import comparison_problems
         from framework.evals.runner import case_problems
 
-        problems: list[Problem] = []
-        for gate in gates:
+        problems = [*_unread_folders(candidate)]
+        for gate in gates if not problems else ():
             if isinstance(gate, ComparisonGate):
                 problems += await comparison_problems(candidate, live, gate, launch, models)
             else:
@@ -39,3 +40,11 @@ def case_gate(launch: Launch, models: Mapping[str, ModelClient]) -> Gate:
         return tuple(dict.fromkeys(problems))
 
     return run_cases
+
+
+def _unread_folders(candidate: Generation) -> Iterator[Problem]:
+    """Yield the folders of agents that cannot be read: nobody knows which cases are in them."""
+    for problem in candidate.errors:
+        is_file = problem.path.endswith(PROJECT_FOLDERS[AGENTS])
+        if not is_file and (problem.path == AGENTS or problem.path.startswith(AGENTS + "/")):
+            yield problem

@@ -90,6 +90,11 @@ class Judged:
         return "unsure" if possible >= self.judge.at_least else "fail"
 
     @property
+    def is_unknown(self) -> bool:
+        """Whether votes that could not be had would have decided."""
+        return self.label == "unsure" and any(vote.failed for vote in self.votes)
+
+    @property
     def reason(self) -> str:
         """The reason of the first vote that agrees with the result."""
         votes = [vote for vote in self.votes if vote.label == self.label] or [*self.votes]

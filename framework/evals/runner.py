@@ -418,6 +418,8 @@ class Attempt:
     """A model took part that is not scripted, so another attempt may have another result."""
     traceparent: str = ""
     """The W3C `traceparent` of the last run; empty if it was not traced."""
+    unknown: str = ""
+    """Why there is no result: the agent's model or its judge could not be asked. Such an attempt has not passed."""
 
     @property
     def passed(self) -> bool:
@@ -464,10 +466,13 @@ class CaseRunner:
             if evidence.result is not None:
                 traceparent = (await runtime.store.load_run(evidence.result.run_id)).traceparent
         results = [*checks(case.expect, evidence)]
+        unknown = _model_failure(evidence.result) if self.live not in (None, OFFLINE) else ""
         if error:
             results.insert(0, Check("run", False, error))
         if case.expect.judge is not None and self.judges:
             judged = await self._judge(case.expect.judge, placed, evidence, generation)
+            if judged.is_unknown and all(check.passed for check in results):
+                unknown = unknown or judged.reason
             results.append(Check("judge", judged.label == "pass", judged.message))
         attempt = Attempt(
             tuple(results),
@@ -477,6 +482,7 @@ class CaseRunner:
             judged,
             varies=judged is not None or self.live not in (None, OFFLINE),
             traceparent=traceparent,
+            unknown=unknown,
         )
         _record(attempt, generation.settings)
         return attempt
@@ -487,6 +493,12 @@ class CaseRunner:
         settings = without_router_model(generation.settings)
         plain = replace(generation, settings=settings, external=ExternalTools())
         return await judge_answer(judge, placed.case.messages, answer, plain, context, self.launch, self.models)
+
+
+def _model_failure(result: RunResult | None) -> str:
+    """Return the message of a run that ended because its model could not be asked; empty for other ends."""
+    is_failure = result is not None and result.error is not None and result.error.code == ModelError.code
+    return one_line(result.error.message, MAX_LINE_CHARS) if is_failure and result and result.error else ""
 
 
 def _record(attempt: Attempt, settings: Settings) -> None:

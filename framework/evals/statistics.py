@@ -77,6 +77,8 @@ class Comparison:
     """Further cases like these that would decide, if the verdict is `cannot tell`; None if that is not known."""
     repeats: int | None = None
     """Attempts per case that would decide with the same cases; None if no number would, or if it is not known."""
+    unknown: str = ""
+    """How many attempts have no result, and why not, such as a judge that failed. They count as not passed."""
 
 
 def paired_interval(mean: float, square: float, cases: int, confidence: float) -> Interval:

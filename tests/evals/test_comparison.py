@@ -11,7 +11,9 @@ import pytest
 
 from framework import ConfigError, Runtime
 from framework.config.settings import ComparisonGate, ReloadSettings, Settings
+from framework.evals.judge import Judgement
 from framework.llm.client import ModelRequest, ScriptedModel, Turn
+from framework.types.errors import ModelError
 from framework.types.events import ConfigRejected
 from tests.support.projects import agent, write
 
@@ -201,6 +203,39 @@ def test_a_worse_prompt_is_held_on_a_model_and_too_few_cases_cannot_tell(tmp_pat
         assert closed == []
 
     live(tmp_path, body, ComparisonGate(model="mine", repeat=1), many, models={"mine": model})
+
+
+@pytest.mark.parametrize("broken", ["agent", "judge", "judge says prose"])
+def test_a_model_that_fails_on_both_versions_shows_nothing(tmp_path: Path, broken: str) -> None:
+    count = 60
+    data = "".join(f'{{"name": "n{n}", "message": "m{n}"}}\n' for n in range(count))
+    cases = "data: d.jsonl\nexpect: {judge: {rubric: r, model: critic}}\n"
+    is_down = True
+
+    def answer(request: ModelRequest) -> Turn:
+        return ModelError("down") if is_down and broken == "agent" else "yes"
+
+    def judge(request: ModelRequest) -> Turn:
+        if is_down and broken != "agent":
+            return ModelError("down") if broken == "judge" else "I would let it pass"
+        return Judgement(reason="r", verdict="pass")
+
+    models = {"mine": ScriptedModel(script=answer), "critic": ScriptedModel(script=judge)}
+
+    async def body(runtime: Runtime, reloads: list[Any]) -> None:
+        nonlocal is_down
+        before = runtime.catalog.current
+        write(tmp_path, {FILE: one(instructions="Be rude.")})
+        assert await runtime.reload() is before
+        problem = next(one for one in reloads[0].problems if one.severity == "error")
+        assert problem.message.startswith("the cases cannot tell whether the edit makes the agents worse: ")
+        assert f"{2 * count} of {2 * count} attempts have no result: " in problem.message
+        is_down = False
+        write(tmp_path, {FILE: one(instructions="Be polite.")})
+        assert (await runtime.reload()).number == 2
+
+    write(tmp_path, {"agents.d/d.jsonl": data})
+    live(tmp_path, body, ComparisonGate(model="mine", repeat=1, cannot_tell="apply"), cases, models=models)
 
 
 def test_without_a_model_the_gate_asks_no_judge(tmp_path: Path) -> None:

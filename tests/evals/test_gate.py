@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from framework import ConfigError, Runtime, tool
-from framework.config.settings import ReloadSettings, Settings
+from framework.config.settings import ComparisonGate, ReloadSettings, Settings
+from framework.evals import comparison, runner
+from framework.evals.judge import Judgement
 from framework.testing import ScriptedModel, calls
 from framework.types.errors import GenerationNotFound
 from framework.types.events import ConfigRejected, ConfigReloaded
@@ -365,3 +368,81 @@ def test_a_failed_case_shows_what_became_of_its_calls_with_a_transcript(tmp_path
         "paused (confirmation, waits for a decision on write_file)",
         "0 passed, 1 failed",
     ]
+
+
+# --- a gate that fails
+
+
+def fails_with(error: BaseException) -> Callable[..., object]:
+    def fail(*_: object, **__: object) -> object:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize("gate", ["tests", ComparisonGate()], ids=["tests", "comparison"])
+@pytest.mark.parametrize("where", ["read_suite", "sandboxed", "judge_answer"])
+@pytest.mark.parametrize(
+    "error", [KeyError("clerk"), OSError("no git"), asyncio.CancelledError()], ids=["key", "os", "cancelled"]
+)
+def test_an_error_in_the_gate_holds_the_edit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gate: Any, where: str, error: BaseException
+) -> None:
+    critic = ScriptedModel(script=lambda _: Judgement(reason="r", verdict="pass"))
+    judged = CALLS_ECHO.replace("output: hello", "judge: {rubric: r, model: critic}")
+    if where == "judge_answer":
+        gate = ComparisonGate(model="offline", cannot_tell="apply")
+    root = write(tmp_path, {FILE: one(), CASES: judged if where == "judge_answer" else CALLS_ECHO})
+
+    async def main() -> None:
+        reloads: list[ConfigReloaded | ConfigRejected] = []
+        settings = Settings(reload=ReloadSettings(gate=gate, quiet=0.01))
+        async with Runtime.open(root, settings=settings, watch=False, models={"critic": critic}) as runtime:
+            runtime.catalog.subscribe(reloads.append)
+            before = runtime.catalog.current
+            with monkeypatch.context() as patch:
+                for module in (runner, comparison):
+                    if hasattr(module, where):
+                        patch.setattr(module, where, fails_with(error))
+                write(root, {FILE: one(description="Second.")})
+                assert await runtime.reload() is before
+                assert await runtime.reload() is before, "nor the second time"
+            [rejected] = reloads
+            assert isinstance(rejected, ConfigRejected)
+            assert rejected.problems[0].message.startswith("the gate failed, so the edit is held: ")
+            assert type(error).__name__ in rejected.problems[0].message
+            assert runtime.catalog.problems == rejected.problems
+            write(root, {FILE: one(description="Third.")})
+            assert (await runtime.reload()).number == 2
+
+    asyncio.run(main())
+
+
+def test_a_gate_that_fails_at_the_start_serves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    async def body(runtime: Runtime, reloads: list[ConfigReloaded | ConfigRejected]) -> None:
+        raise AssertionError("it was opened")
+
+    monkeypatch.setattr(runner, "sandboxed", fails_with(KeyError("clerk")))
+    with pytest.raises(ConfigError, match="nothing is served") as refused:
+        live(project(tmp_path), body)
+    assert refused.value.problems[0].message == "the gate failed, so the edit is held: KeyError: 'clerk'"
+
+
+def test_cases_in_a_folder_that_cannot_be_read_close_the_gate(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "agents.d/team", tmp_path / "elsewhere"
+    two = agent("two", model="offline", skill_policy="{allow: [echo]}")
+    cases = CALLS_ECHO.replace("- name", "- agent: two\n    name")
+    root = write(tmp_path, {FILE: one(), "agents.d/team/two.yaml": two, "agents.d/team/two.test.yaml": cases})
+
+    async def body(runtime: Runtime, reloads: list[ConfigReloaded | ConfigRejected]) -> None:
+        before = runtime.catalog.current
+        folder.rename(elsewhere)
+        folder.symlink_to(elsewhere)
+        write(root, {FILE: one(description="Second.")})
+        assert await runtime.reload() is before
+        assert [problem.path for problem in reloads[0].problems] == ["agents.d/team"]
+        folder.unlink()
+        elsewhere.rename(folder)
+        assert (await runtime.reload()).number == 2
+
+    live(root, body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -123,6 +124,9 @@ Gate = Callable[[Generation, Generation, Sequence[Literal["tests"] | ComparisonG
 """Checks a candidate, next to the live generation, by the gates of the settings. Returned problems reject it."""
 
 
+_AGAIN = "it runs again when a file changes; `agentsd test` runs the cases without the gate"
+
+
 class Admission:
     """Decides whether a candidate may be published."""
 
@@ -153,12 +157,22 @@ class Admission:
     async def check(self, generation: Generation, live: Generation) -> tuple[Problem, ...]:
         """Return why a candidate is rejected, by its files or by the gates; empty if it may be published.
 
-        The gates are those that were set at the start: an edit of them does not decide about itself.
+        The gates are those that were set at the start: an edit of them does not decide about itself. One that fails
+        holds the edit.
         """
         if problems := self.check_files(generation):
             return problems
-        is_gated = self._gate_start or generation.number > 1
-        return tuple(await self._gate(generation, live, self._gates)) if self._gate and is_gated else ()
+        if self._gate is None or not (self._gate_start or generation.number > 1):
+            return ()
+        try:
+            return tuple(await self._gate(generation, live, self._gates))
+        except (Exception, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
+            found = problem_from_exception(SETTINGS_FILE, error)
+            message = f"the gate failed, so the edit is held: {found.message.removeprefix('unexpected error: ')}"
+            return (found.model_copy(update={"message": message, "hint": _AGAIN}),)
 
 
 Compared = tuple[Generation, tuple[Change, ...], frozenset[str]]
@@ -190,8 +204,10 @@ class Candidate:
         snapshot: Snapshot | None = None,
         built: tuple[int, int] | None = None,
     ) -> Candidate:
-        """Compare a built generation with the live one. It is rejected if they cannot be compared."""
-        generation, changes, different = compare(generation, before)
+        """Compare a generation that is live or becomes live in any case. If that fails, no change is known."""
+        compared, changes, different = compare(generation, before)
+        if compared is not generation:
+            different = _different(before.agents, generation.agents)
         return cls(generation, before, changes, snapshot, built, different)
 
     def with_traceparent(self, traceparent: str) -> Candidate:

@@ -20,8 +20,9 @@ from framework.config.generations import builder, generation
 from framework.config.generations.builder import GenerationBuilder
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
-from framework.config.settings import Settings
+from framework.config.settings import ReloadSettings, Settings
 from framework.config.snapshot import Snapshot
+from framework.tools.builtin import BUILTIN_TOOLS
 from framework.types.problem import Problem
 from tests.support.cases import cases
 from tests.support.projects import agent, write
@@ -233,3 +234,51 @@ def test_an_edit_that_cannot_be_compared_is_rejected_and_the_next_one_goes_live(
         assert "Injected: from a test" in catalog.problems[0].message
     write(root, files("After", ""))
     assert set(descriptions(asyncio.run(catalog.reload())).values()) == {"After"}
+
+
+@pytest.mark.parametrize("gate", [False, True], ids=["no gate", "gate"])
+def test_the_restrictions_of_an_edit_that_cannot_be_compared_take_effect_and_the_rest_does_later(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gate: bool
+) -> None:
+    cases: list[str] = []
+
+    async def passes(*_: object) -> tuple[Problem, ...]:
+        cases.append("ran")
+        return ()
+
+    settings = Settings(reload=ReloadSettings(gate="tests" if gate else "none"))
+    root = write(tmp_path, {"agents.d/a.yaml": agent("a", skill_policy="{allow: [echo, calculator]}")})
+    catalog = Catalog(
+        root, tools=BUILTIN_TOOLS, executors=["react"], models=["scripted"], settings=settings, gate=passes
+    )
+    asyncio.run(catalog.reload())
+    policy = "{allow: [echo, read_file], deny: [calculator]}"
+    edit = {"agents.d/a.yaml": agent("a", description="After", skill_policy=policy)}
+
+    def failing(*_: object) -> tuple[()]:
+        raise KeyError("from a test")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(generation, "diff_agents", failing)
+        write(root, edit)
+        offered = asyncio.run(catalog.reload()).agents["a"].toolset.offered
+        assert not {"calculator", "read_file"} & offered.keys()
+        assert "unexpected error: KeyError: 'from a test'" in [problem.message for problem in catalog.problems]
+    write(root, {"prompts/other.j2": "x"})
+    built = asyncio.run(catalog.reload()).agents["a"]
+    assert (built.spec.description, "read_file" in built.toolset.offered) == ("After", True)
+    assert len(cases) == (2 if gate else 0)
+
+
+def test_a_rollback_that_cannot_be_compared_is_done(
+    monkeypatch: pytest.MonkeyPatch, project: tuple[Catalog, Path]
+) -> None:
+    catalog, root = project
+    write(root, files("After", ""))
+    asyncio.run(catalog.reload())
+
+    def failing(*_: object) -> tuple[()]:
+        raise KeyError("from a test")
+
+    monkeypatch.setattr(generation, "diff_agents", failing)
+    assert set(descriptions(asyncio.run(catalog.rollback(1))).values()) == {"Before"}
