@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from framework.store.store import Store
     from framework.store.types import RunInfo
     from framework.tools.declaration import executor, hook
-    from framework.tools.http.client import HttpClient
+    from framework.tools.http import HttpClient
     from framework.tools.plugins.loader import PluginContext
     from framework.tools.tool import Tool, ToolContext, tool
     from framework.tools.toolset import filter_tools
@@ -166,7 +166,7 @@ _MODULES = {
     "ErrorInfo": "framework.types.report",
     "File": "framework.types.file",
     "Generation": "framework.config.generations.generation",
-    "HttpClient": "framework.tools.http.client",
+    "HttpClient": "framework.tools.http",
     "IdempotencyKey": "framework.types.run_request",
     "IncompleteStep": "framework.types.report",
     "LimitUse": "framework.types.report",

@@ -47,7 +47,7 @@ HEAVY = {
 """Modules that may be imported inside a function: SDKs that not every process needs."""
 HEAVY |= {"framework.types.bounded_body", "framework.llm.reconnection"}  # with httpx2
 HEAVY |= {"framework.tools.mcp.client", "framework.tools.mcp.login"}  # with the MCP SDK, an extra
-HEAVY |= {"framework.tools.a2a.task"}  # with the A2A SDK, an extra
+HEAVY |= {"framework.tools.a2a_client"}  # with the A2A SDK, an extra
 HEAVY |= {"framework.store.store", "framework.store.memory"}  # with SQLAlchemy, once a store is opened
 HEAVY |= {"sqlalchemy.dialects.postgresql"}  # for a store in PostgreSQL
 HEAVY |= {"framework.engine.work.procrastinate"}  # with Procrastinate, an extra

@@ -13,8 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from framework.tools.contracts import Contracts
-from framework.tools.tool_source import external_tool
+from framework.tools.tool_source import Contracts, external_tool
 from tests.support.commands import ENVIRONMENT, agentsd
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write

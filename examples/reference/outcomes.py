@@ -9,9 +9,7 @@ from framework.cli import config as config_command
 from framework.server import agui, process, startup
 from framework.server import errors as server_errors
 from framework.server.openai import client_request, v1_routes
-from framework.tools import http_hosts
-from framework.tools.a2a import client as a2a_client
-from framework.tools.http import client, urls
+from framework.tools import a2a_client, http, http_hosts
 from framework.tools.openapi import source as api_source
 from framework.tools.schema import arguments, json_schema
 from framework.types import errors
@@ -19,7 +17,7 @@ from framework.types.errors import EXIT_CODES, OUTCOMES, AgentsdError, outcome_f
 from framework.types.report import WARNINGS
 
 MODULES = (
-    *(errors, arguments, json_schema, client, urls, http_hosts, api_source, a2a_client),
+    *(errors, arguments, json_schema, http, http_hosts, api_source, a2a_client),
     *(server_errors, agui, client_request, v1_routes, process, startup, config_command),
 )
 """Where errors are defined: those of runs and tools first, then those of the server and of commands."""

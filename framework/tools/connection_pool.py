@@ -8,7 +8,7 @@ from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from framework.tools.a2a.source import A2aSource
+from framework.tools.a2a import A2aSource
 from framework.tools.http_hosts import SkillSource
 from framework.tools.logins import LoginStore
 from framework.tools.mcp.source import McpSource

@@ -13,8 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from framework.tools.http.client import HttpClient, HttpFailed, HttpReply
-from framework.tools.http.urls import UrlRefused, WebUrl, parse_http_url
+from framework.tools.http import HttpClient, HttpFailed, HttpReply, UrlRefused, WebUrl, parse_http_url
 from framework.tools.tool import HostedOutput, Tool, ToolContext
 from framework.tools.tool_source import OnChange, RemoteCall, external_tool, request_in_span
 from framework.types.errors import ConfigError, ToolError

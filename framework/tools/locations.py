@@ -15,7 +15,7 @@ from typing import Any, Literal
 from urllib.parse import unquote
 
 from framework.tools.files import BaseFolder, refuse_symlinks, relative_parts, relative_to_base, split_path
-from framework.tools.http.urls import parse_canonical_url
+from framework.tools.http import parse_canonical_url
 from framework.tools.schema.json_schema import JsonSchema, RepairedArguments, type_names
 from framework.tools.tool import Tool
 from framework.types.errors import ToolError

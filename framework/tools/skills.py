@@ -16,8 +16,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
+from framework.tools.child_processes import output_text, run_sandboxed
 from framework.tools.files import split_path
-from framework.tools.sandbox import output_text, run_sandboxed
 from framework.tools.schema.arguments import SchemaArguments
 from framework.tools.tool import Tool, ToolContext
 from framework.types.errors import ToolError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from framework.tools.sandbox import why_unusable
+from framework.tools.child_processes import why_unusable
 from framework.types.tool_servers import SandboxLimits
 
 _WHY = why_unusable(SandboxLimits(program="bubblewrap"))

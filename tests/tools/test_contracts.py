@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from framework.tools.contracts import Contracts
 from framework.tools.tool import Tool, ToolContext
-from framework.tools.tool_source import external_tool
+from framework.tools.tool_source import Contracts, external_tool
 from framework.types.errors import ConfigError
 from framework.types.spec import Risk
 

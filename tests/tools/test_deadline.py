@@ -8,7 +8,7 @@ from types import FrameType
 
 import pytest
 
-from framework.tools.deadline import DeadlineExceededError, call_within
+from framework.tools.threads import DeadlineExceededError, call_within
 
 
 def test_time_during_which_the_process_is_stopped_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,7 +29,7 @@ def test_time_during_which_the_process_is_stopped_does_not_count(monkeypatch: py
         third.wait()
         return "done"
 
-    monkeypatch.setattr("framework.tools.deadline.time.monotonic", late)
+    monkeypatch.setattr("framework.tools.threads.time.monotonic", late)
     assert call_within(60, work, is_exempt=note, max_seconds=60).result() == "done"
 
 
@@ -42,7 +42,7 @@ def test_time_during_which_the_machine_executes_something_else_does_not_count(mo
             pass
         return "done"
 
-    monkeypatch.setattr("framework.tools.deadline.time.monotonic", lambda: 1000 * monotonic())
+    monkeypatch.setattr("framework.tools.threads.time.monotonic", lambda: 1000 * monotonic())
     assert call_within(1, work, is_exempt=lambda _: False, max_seconds=1).result() == "done"
 
 

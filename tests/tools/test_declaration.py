@@ -372,6 +372,6 @@ def test_a_returned_generator_is_an_error_of_the_tool() -> None:
 
 
 def test_tools_have_their_descriptions_without_docstrings() -> None:
-    code = "from framework.tools.builtin.calculator import calculator; print(calculator.definition.description)"
+    code = "from framework.tools.builtin.data import calculator; print(calculator.definition.description)"
     done = subprocess.run([sys.executable, "-OO", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("Calculate") or done.stdout.strip()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from framework.tools.form import checked_form, checked_values, form_fields, form_lines
-from framework.tools.http.urls import UrlRefused, ascii_url
+from framework.tools.http import UrlRefused, ascii_url
 from framework.types.errors import ToolError
 
 WORD = {"type": "string"}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from framework.tools.schema.arguments import SchemaArguments
 from framework.tools.tool import Tool
-from framework.tools.tool_search import MAX_FOUND, ToolIndex, group_of, tool_search, with_groups
+from framework.tools.toolset import MAX_FOUND, ToolIndex, group_of, tool_search, with_groups
 from framework.types.messages import ToolDefinition
 from tests.support.cases import cases
 from tests.support.many_tools import REQUESTS, business_tools

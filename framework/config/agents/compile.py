@@ -30,7 +30,7 @@ from framework.tools.command_hooks import command_hook, program_problem
 from framework.tools.conditions import CONDITION_FORMS, condition_fault, has_argument, takes_text, yaml_text
 from framework.tools.declaration import Extension
 from framework.tools.schema.arguments import ModelArguments, SchemaArguments
-from framework.tools.script_functions import SCRIPT_TOOL, is_function
+from framework.tools.scripts import SCRIPT_TOOL, is_function
 from framework.tools.tool import Tool
 from framework.tools.tool_source import client_tool, source_of
 from framework.tools.toolset import CLIENT, Globs, Toolset

@@ -10,9 +10,8 @@ from framework.config.yaml.document import Document, KeyPath
 from framework.tools.conditions import has_argument
 from framework.tools.locations import location_kind
 from framework.tools.tool import Tool
-from framework.tools.tool_search import TOOL_SEARCH
 from framework.tools.tool_source import source_of
-from framework.tools.toolset import CLIENT, Globs, PlacedRule, Toolset
+from framework.tools.toolset import CLIENT, TOOL_SEARCH, Globs, PlacedRule, Toolset
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, TemplateRef
 

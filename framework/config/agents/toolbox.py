@@ -29,16 +29,14 @@ from framework.config.yaml.parse import (
 )
 from framework.telemetry.redact import safe_traceback
 from framework.tools.connection_pool import ConnectionPool, PooledSource, SourceConfig
-from framework.tools.contracts import ContractChange, Contracts
 from framework.tools.declaration import Extension
 from framework.tools.openapi.operations import Fault
 from framework.tools.openapi.source import ApiSource, BuiltApi, build_api, build_http_tool
-from framework.tools.plugins.loader import Plugin, PluginError, PluginLoader
-from framework.tools.plugins.modules import is_plugin, plugin_files
+from framework.tools.plugins.loader import Plugin, PluginError, PluginLoader, is_plugin, plugin_files
 from framework.tools.plugins.trial import TrialNotStarted, try_plugins
 from framework.tools.skills import AgentSkill
 from framework.tools.tool import Tool
-from framework.tools.tool_source import source_of
+from framework.tools.tool_source import ContractChange, Contracts, source_of
 from framework.tools.toolset import index_tools
 from framework.types.errors import ConfigError
 from framework.types.extras import install_command, needs_only_extras

@@ -44,8 +44,8 @@ from framework.config.settings import Settings, unset_key_problems
 from framework.config.snapshot import AGENTS, API_DOCUMENTS, PLUGINS, PROMPTS, Snapshot, source_digest
 from framework.config.templates.prompts import Prompts
 from framework.config.yaml.parse import ParseError, parse_agent, sort_problems
+from framework.tools.child_processes import SHELL, why_unusable
 from framework.tools.plugins.loader import Plugin, plugins_of
-from framework.tools.sandbox import SHELL, why_unusable
 from framework.tools.tool import Tool
 from framework.types.errors import ConfigError
 from framework.types.frozen import Frozen

@@ -28,7 +28,7 @@ from jinja2.bccache import Bucket
 
 from framework.config.templates.sandbox import BoundedEnvironment, start_budget
 from framework.config.yaml.document import problem_at
-from framework.tools.deadline import DeadlineExceededError, call_within
+from framework.tools.threads import DeadlineExceededError, call_within
 from framework.types.problem import Problem
 from framework.types.redact import redact
 from framework.types.text import did_you_mean

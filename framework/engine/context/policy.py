@@ -27,7 +27,7 @@ from framework.tools.files import BaseFolder
 from framework.tools.locations import paths_below_base
 from framework.tools.skills import SKILL_RUN
 from framework.tools.tool import Tool
-from framework.tools.tool_search import TOOL_SEARCH
+from framework.tools.toolset import TOOL_SEARCH
 from framework.types.budget import BudgetLimit, BudgetUse, CounterKey, ReachedBudget, counter_scope, period_end
 from framework.types.errors import ConfigError, LimitExceeded
 from framework.types.messages import ModelUse, Usage

@@ -19,7 +19,7 @@ from framework.llm.message_shape import estimate_tokens
 from framework.llm.openai_format import revalidate_call
 from framework.tools.schema.arguments import ArgumentsError
 from framework.tools.tool import Tool
-from framework.tools.tool_search import TOOL_SEARCH
+from framework.tools.toolset import TOOL_SEARCH
 from framework.types.errors import LimitExceeded
 from framework.types.events import PlanProposed
 from framework.types.messages import Message, ToolCall, Usage, late_guidance

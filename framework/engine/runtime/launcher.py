@@ -52,7 +52,7 @@ from framework.telemetry.content import Content
 from framework.telemetry.json_log import log_as_run
 from framework.telemetry.metrics import RunMetrics
 from framework.telemetry.spans import Spans
-from framework.tools.a2a.source import A2aSource
+from framework.tools.a2a import A2aSource
 from framework.tools.threads import ToolThreads
 from framework.types.errors import StoreError
 from framework.types.events import ContentReceived, Routed, Thought, Warned

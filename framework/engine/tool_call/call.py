@@ -56,10 +56,10 @@ from framework.tools.builtin.notes import TODO
 from framework.tools.conditions import policy_views
 from framework.tools.files import BaseFolder
 from framework.tools.locations import canonical_arguments, require_canonical
-from framework.tools.plugins.modules import place_of_error
+from framework.tools.plugins.loader import place_of_error
 from framework.tools.schema.arguments import ArgumentsError
 from framework.tools.schema.json_schema import RepairedArguments, repair_arguments
-from framework.tools.script_functions import is_function
+from framework.tools.scripts import is_function
 from framework.tools.tool import HostedOutput, Tool, idempotency_key
 from framework.tools.toolset import PlacedRule, Toolset
 from framework.types.errors import Paused, ToolError

@@ -28,8 +28,7 @@ from framework.engine.context.run_context import RunContext, record_pending
 from framework.telemetry import names
 from framework.telemetry.redact import safe_traceback
 from framework.telemetry.spans import NOOP_SPAN, PluginSpan, current_span, plugin_attributes
-from framework.tools.builtin.notes import ASK_USER
-from framework.tools.builtin.results import RESULT_READ, RESULT_SEARCH, next_line
+from framework.tools.builtin.notes import ASK_USER, RESULT_READ, RESULT_SEARCH, next_line
 from framework.tools.declaration import Extension
 from framework.tools.skills import SKILL_RUN
 from framework.tools.tool import Inquiry, Session, Tool, ToolContext, ToolSpan, idempotency_key

@@ -14,9 +14,9 @@ from typing import Any
 
 from framework.engine.context.run_context import Confirmations, RunContext
 from framework.engine.tool_call.results import whole_text
-from framework.tools.builtin.results import RESULT_READ, RESULT_SEARCH, read_lines, search_lines
+from framework.tools.builtin.notes import RESULT_READ, RESULT_SEARCH, read_lines, search_lines
 from framework.tools.tool import Tool
-from framework.tools.tool_search import TOOL_SEARCH
+from framework.tools.toolset import TOOL_SEARCH
 from framework.types.errors import ToolError
 from framework.types.messages import ToolCall, ToolResult
 from framework.types.text import shorten

@@ -18,14 +18,16 @@ from typing import Any
 
 from framework.engine.context.run_context import Confirmations, RunContext
 from framework.engine.tool_call.results import DROPPED, INVALID_CALL
-from framework.tools.script_functions import MAX_CODE_CHARS, ScriptFunction, checked_stubs
-from framework.tools.script_sandbox import (
+from framework.tools.scripts import (
+    MAX_CODE_CHARS,
     MAX_SCRIPT_OUTPUT,
     Finished,
     FunctionCall,
     Interpreter,
     ScriptError,
+    ScriptFunction,
     SnapshotError,
+    checked_stubs,
     interpreter_version,
     json_text,
     open_interpreter,

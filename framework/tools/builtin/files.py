@@ -1,4 +1,4 @@
-"""The tools for files: `list_dir`, `read_file`, `search_files`, `write_file` and `edit_file`."""
+"""Tools for files in a base folder, and `shell`, one command in the sandbox that the operator sets up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from heapq import nlargest
 from pathlib import Path
 from typing import Literal
 
-from framework.tools.child_processes import child_environment
+from framework.tools.child_processes import child_environment, output_text, run_sandboxed
 from framework.tools.files import (
     MAX_FILE_BYTES,
     BaseFolder,
@@ -579,3 +579,30 @@ def _nearest(target: str, lines: Sequence[str]) -> int | None:
 def _ratio(matcher: SequenceMatcher[str], line: str) -> float:
     matcher.set_seq1(line)
     return matcher.ratio()
+
+
+MAX_COMMAND_CHARS = 20_000
+
+
+def _preview(command: str, context: ToolContext) -> str:
+    """Raise ToolError if `shell` would execute nothing."""
+    if not context.sandbox.is_on:
+        raise ToolError("there is no sandbox: the operator sets tools.sandbox in agentsd.yaml")
+    if not command.strip() or len(command) > MAX_COMMAND_CHARS:
+        raise ToolError(f"the command must have 1 to {MAX_COMMAND_CHARS} characters")
+    return ""
+
+
+@tool(risk="high", preview=_preview)
+async def shell(command: str, *, context: ToolContext) -> str:
+    """Execute a shell command (sh) in a sandbox; return what it prints, and its exit code unless it is 0.
+
+    It sees the programs of a Linux system, an empty /tmp, and the folders that the operator shows, below /project. The
+    network and other files are usually missing. Nothing outside the writable folder of /project is kept.
+
+    Args:
+        command: The command, such as: grep -c ERROR /project/logs/app.log
+        context: The run.
+    """
+    _preview(command, context)
+    return output_text(await run_sandboxed(["sh", "-c", command], context.sandbox, context.files))

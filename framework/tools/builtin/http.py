@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from framework.tools.http.client import HttpClient, HttpReply, validate_headers
+from framework.tools.http import HttpClient, HttpReply, validate_headers
 from framework.tools.tool import ToolContext, tool
 from framework.types.errors import ToolError
 from framework.types.http import Method

@@ -1,7 +1,9 @@
-"""Tools of a conversation: `session_set`, `session_get` and `todo` keep data, `ask_user` asks, `echo` answers."""
+"""What a run keeps and asks: `session_set`, `session_get`, `todo`, `ask_user`, `echo`, and the rest of long results."""
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_right
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from framework.tools.tool import ToolContext, tool
 from framework.types.errors import ToolError
 from framework.types.plan import TodoItem, TodoStatus, merge_items, read_items
+from framework.types.text import one_line
 
 TODO = "todo"
 """Session key of the to-do list."""
@@ -111,3 +114,116 @@ async def ask_user(question: str, choices: list[str] | None = None, *, context: 
     if invalid := [choice for choice in offered if not choice.strip() or len(choice) > _MAX_CHOICE_CHARS]:
         raise ToolError(f"a choice has {len(invalid[0])} characters; offer choices of 1 to {_MAX_CHOICE_CHARS}")
     return await context.ask_human(question, offered)
+
+
+# The engine executes them, because only it knows the results of a run; here are their definitions, and how the text of
+# a result is divided into lines. A line of the text that is longer than `LINE_CHARS` counts as several lines, so that
+# JSON without line breaks can be read in parts, too.
+
+
+RESULT_READ, RESULT_SEARCH = "result.read", "result.search"
+LINE_CHARS = 500
+"""Maximum length of a line, in characters."""
+_HEAD_CHARS = 100
+"""Characters of an answer that are reserved for the lines it states and the next one."""
+_BEFORE, _AFTER = 60, 140
+"""Characters of text around a match."""
+_MAX_MATCHES = 10_000
+"""Number of matches from which on they are no longer counted."""
+
+
+@tool(risk="low", idempotent=True)
+async def result_read(id: str, start: int = 1, lines: int = 100) -> str:
+    """Read further lines of a result of this run that was too long to be shown whole.
+
+    Args:
+        id: The id that the shown part of the result names.
+        start: The first line to read, counted from 1; a negative number counts from the end, -1 is the last line.
+        lines: How many lines to read; fewer are returned if they are long.
+    """
+    raise ToolError(f"the engine reads results: {id!r}, {start}, {lines}")
+
+
+@tool(risk="low", idempotent=True)
+async def result_search(id: str, text: str) -> str:
+    """Find a text in a result of this run that was too long to be shown whole: the lines that contain it.
+
+    Args:
+        id: The id that the shown part of the result names.
+        text: The text to find; upper and lower case are the same.
+    """
+    raise ToolError(f"the engine searches results: {id!r}, {text!r}")
+
+
+def _line_starts(text: str, limit: int) -> list[int]:
+    """Return where each line of a text begins.
+
+    Args:
+        text: the text.
+        limit: maximum number of characters that an answer may have.
+    """
+    width, starts, at = max(50, min(LINE_CHARS, limit - _HEAD_CHARS)), list[int](), 0
+    for line in text.split("\n"):
+        starts.extend(range(at, at + max(len(line), 1), width))
+        at += len(line) + 1
+    return starts
+
+
+def read_lines(text: str, start: int, lines: int, limit: int) -> str:
+    """Return lines of a text, as many as fit, with a first line that says which they are.
+
+    Args:
+        text: the whole text.
+        start: the first line, from 1; a negative number counts from the end.
+        lines: number of lines.
+        limit: maximum number of characters to return.
+
+    Raises:
+        ToolError: there is no such line.
+    """
+    starts = _line_starts(text, limit)
+    count = len(starts)
+    first = max(0, count + start) if start < 0 else start - 1
+    if not 0 <= first < count or lines < 1:
+        raise ToolError(f"there are no {lines} lines from line {start} on: the result has {count} lines")
+    ends = [*starts[1:], len(text)]
+    last = max(first + 1, min(first + lines, bisect_right(ends, starts[first] + limit - _HEAD_CHARS)))
+    further = f"; read on with start={last + 1}" if last < count else "; this is its end"
+    return f"lines {first + 1}-{last} of {count}{further}\n{text[starts[first] : ends[last - 1]]}"
+
+
+def search_lines(text: str, wanted: str, limit: int) -> str:
+    """Return each match of a text with its line and what surrounds it, as many as fit.
+
+    Args:
+        text: the whole text.
+        wanted: the text to find, in upper or lower case.
+        limit: maximum number of characters to return.
+
+    Raises:
+        ToolError: the text to find is empty.
+    """
+    if not wanted:
+        raise ToolError("the text to find is empty")
+    places: list[int] = []
+    for match in re.finditer(re.escape(wanted), text, re.IGNORECASE):
+        places.append(match.start())
+        if len(places) == _MAX_MATCHES:
+            break
+    starts, shown, room = _line_starts(text, limit), list[str](), limit - _HEAD_CHARS
+    for place in places:
+        begin, end = max(text.rfind("\n", 0, place) + 1, place - _BEFORE), place + len(wanted) + _AFTER
+        around = text[begin:end].partition("\n")[0] if "\n" not in wanted else text[begin:end]
+        line = f"line {bisect_right(starts, place)}: {one_line(around, end - begin)}"
+        if (room := room - len(line) - 1) < 0:
+            break
+        shown.append(line)
+    found = f"{len(places)} matches" if len(places) != 1 else "1 match"
+    found = f"at least {found}" if len(places) == _MAX_MATCHES else found
+    head = f"{found} in {len(starts)} lines{', the first:' if 0 < len(shown) < len(places) else ''}"
+    return "\n".join((head, *shown))
+
+
+def next_line(shown: str, limit: int) -> int:
+    """Return the line in which the shown beginning of a text ends, from 1: reading continues there."""
+    return len(_line_starts(shown, limit))

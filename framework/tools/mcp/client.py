@@ -29,7 +29,9 @@ from framework.tools.mcp.content import (
     InputRequested,
     McpMetrics,
     NotConnected,
+    OpenCalls,
     RequestFailed,
+    ServerQuestions,
     SessionExpired,
     describe_error,
     first_error,
@@ -40,7 +42,6 @@ from framework.tools.mcp.content import (
     trace_failure,
     truncate,
 )
-from framework.tools.mcp.elicitation import OpenCalls, ServerQuestions
 from framework.tools.mcp.login import Login, LoginAuth, ask_for_login, wait_for_login
 from framework.tools.mcp.transports import http_transport, stdio_transport, tool_by_tool
 from framework.tools.tool import ToolContext

@@ -36,8 +36,7 @@ from mcp.shared.auth import (
 )
 from pydantic import SecretStr, ValidationError
 
-from framework.tools.http.client import HttpClient, is_address, is_allowed_address
-from framework.tools.http.urls import WebUrl, ascii_url, parse_http_url
+from framework.tools.http import HttpClient, WebUrl, ascii_url, is_address, is_allowed_address, parse_http_url
 from framework.tools.logins import Account, LoginStore, StoredLogin
 from framework.tools.tool import Inquiry, ToolContext
 from framework.types.errors import ToolError

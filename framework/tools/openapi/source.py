@@ -15,17 +15,27 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
-from framework.tools.builtin.json_query import check_jmespath, evaluate_jmespath
-from framework.tools.http.client import HttpClient, HttpFailed, HttpReply, validate_headers
-from framework.tools.http.urls import UrlRefused, WebUrl, parse_http_url, refuse_ambiguous_path
+from framework.tools.builtin.data import check_jmespath, evaluate_jmespath
+from framework.tools.http import (
+    HttpClient,
+    HttpFailed,
+    HttpReply,
+    UrlRefused,
+    WebUrl,
+    parse_http_url,
+    refuse_ambiguous_path,
+    validate_headers,
+)
 from framework.tools.openapi.document import MAX_API_DOCUMENT_BYTES, ApiDocumentError, read_api_document
-from framework.tools.openapi.encoding import encode_body, encode_path, encode_query
 from framework.tools.openapi.operations import (
     MAX_FAULTS,
     Fault,
     Operation,
     Parameter,
     RequestBody,
+    encode_body,
+    encode_path,
+    encode_query,
     matches,
     path_parameters,
     read_operations,

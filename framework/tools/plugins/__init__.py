@@ -2,8 +2,6 @@
 
 In reading order; each module imports only from those below it:
 
-    trial          Loads a plugin file in a child process first, to detect code that never returns.
-    trial_process  The child process that loads one plugin file. Started by `trial`, never imported.
-    loader         Loads plugin files, each as a fresh module, from bytes already in memory.
-    modules        In-memory packages: the modules of one load of a plugin file and its helpers.
+    trial          Loads changed plugins in a child process first, to detect code that never returns.
+    loader         Loads plugin files, each as a fresh module, and sets them up with the generations that use them.
 """

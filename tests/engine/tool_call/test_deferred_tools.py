@@ -20,7 +20,7 @@ from framework.llm.message_shape import estimate_tokens
 from framework.replay.player import replay
 from framework.replay.stored_run import load_stored_run
 from framework.testing import Crash, JsonStore, ScriptedModel, Turn, calls
-from framework.tools.tool_search import TOOL_SEARCH
+from framework.tools.toolset import TOOL_SEARCH
 from framework.types.messages import ToolDefinition
 from framework.types.spec import RISKS
 from framework.types.state import Decision

@@ -11,8 +11,8 @@ import pytest
 
 from framework import Approve, Edit, Reject, RunResult, Runtime, Tool, tool
 from framework.testing import JsonStore, ScriptedModel, calls
-from framework.tools import script_sandbox
-from framework.tools.script_functions import script_functions
+from framework.tools import scripts
+from framework.tools.scripts import script_functions
 from framework.types.events import wire
 from framework.types.messages import ToolDefinition
 from framework.types.state import Decision
@@ -264,7 +264,7 @@ def test_a_snapshot_that_cannot_be_restored_is_replaced_by_the_recorded_results(
 ) -> None:
     books = Books()
     office = Office(project(tmp_path, ASKING), books, script(PAYING), "done")
-    monkeypatch.setattr(script_sandbox.Interpreter, "snapshot", lambda _: snapshot)
+    monkeypatch.setattr(scripts.Interpreter, "snapshot", lambda _: snapshot)
     last = office.decide(office.start(), Approve())
     assert (last.status, last.messages[2].content) == ("completed", "sum 42.5\n42.5")
     assert books.made == ["balance 1", "balance 2", "pay 7 42.5 EUR"]
@@ -356,7 +356,7 @@ def test_a_person_can_be_asked_about_scripts_themselves(tmp_path: Path) -> None:
 def test_a_hostile_script_ends_with_an_error_that_the_model_gets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, finding: str
 ) -> None:
-    monkeypatch.setattr(script_sandbox, "_SECONDS", 0.5)
+    monkeypatch.setattr(scripts, "_SECONDS", 0.5)
     books = Books()
     assert finding in outcome_of(project(tmp_path), books, code)
     assert all(one.startswith("balance") for one in books.made)

@@ -14,7 +14,7 @@ from framework import RunResult, Runtime, Tool, tool
 from framework.replay.player import Difference, replay
 from framework.replay.stored_run import load_stored_run
 from framework.testing import JsonStore, ScriptedModel, calls
-from framework.tools.tool_search import TOOL_SEARCH
+from framework.tools.toolset import TOOL_SEARCH
 from tests.support.commands import agentsd_in_process, install_command_in
 from tests.support.many_tools import business_tools
 from tests.support.projects import agent, write

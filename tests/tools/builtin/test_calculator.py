@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.tools.builtin import BUILTIN_TOOLS
-from framework.tools.builtin.calculator import calculator, evaluate_expression
+from framework.tools.builtin.data import calculator, evaluate_expression
 from framework.types.errors import ToolError
 from tests.support.cases import cases
 

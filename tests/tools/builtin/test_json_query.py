@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.tools.builtin import json_query as json_query
-from framework.tools.builtin.json_query import json_transform
+from framework.tools.builtin import data
+from framework.tools.builtin.data import json_transform
 from framework.tools.child_processes import INHERITED_VARIABLES
 from framework.tools.tool import ToolContext
 from framework.types.errors import ToolError
@@ -134,11 +134,11 @@ def test_memory_is_limited() -> None:
 
 
 def test_too_much_data_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_query, "MAX_DATA_BYTES", 10)
+    monkeypatch.setattr(data, "MAX_DATA_BYTES", 10)
     (tmp_path / "a.json").write_text('"12345678901"')
-    for data, path in (('"12345678901"', None), (None, "a.json")):
+    for text, path in (('"12345678901"', None), (None, "a.json")):
         with pytest.raises(ToolError, match="larger than 10 bytes"):
-            ask("@", data, path, tmp_path)
+            ask("@", text, path, tmp_path)
 
 
 JSON = st.recursive(

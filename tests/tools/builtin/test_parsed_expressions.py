@@ -7,7 +7,7 @@ import gc
 
 import pytest
 
-from framework.tools.builtin.calculator import parse_expression
+from framework.tools.builtin.data import parse_expression
 
 
 def test_an_expression_is_parsed_although_another_parse_interrupts_it() -> None:

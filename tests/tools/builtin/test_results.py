@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from framework.tools.builtin.results import next_line, read_lines, search_lines
+from framework.tools.builtin.notes import next_line, read_lines, search_lines
 from framework.types.errors import ToolError
 from tests.support.cases import cases
 

@@ -12,9 +12,9 @@ import pytest
 from framework import Runtime
 from framework.config.settings import Settings
 from framework.testing import ScriptedModel
-from framework.tools.builtin.shell import shell
+from framework.tools.builtin.files import shell
+from framework.tools.child_processes import run_sandboxed
 from framework.tools.files import BaseFolder
-from framework.tools.sandbox import run_sandboxed
 from framework.tools.tool import ToolContext
 from framework.types.errors import ToolError
 from framework.types.messages import ToolCall
@@ -197,7 +197,7 @@ def test_without_a_sandbox_nothing_is_executed_and_nobody_is_asked(tmp_path: Pat
 def test_a_sandbox_that_does_not_start_is_an_error_and_executes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("framework.tools.sandbox._PATH", str(tmp_path))
+    monkeypatch.setattr("framework.tools.child_processes._PATH", str(tmp_path))
     result, problems = run_shell(tmp_path, SANDBOXED, approve=lambda result: bool(result.pending))
     assert [one.line for one in problems if "no command is executed" in one.message and one.severity == "error"] == [1]
     assert not (tmp_path / "out/x").exists()

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from framework import Runtime
 from framework.config.settings import Settings, ToolSettings
 from framework.testing import ScriptedModel
+from framework.tools.builtin.data import json_transform
 from framework.tools.builtin.files import edit_file, list_dir, read_file, search_files, write_file
-from framework.tools.builtin.json_query import json_transform
 from framework.tools.files import is_protected, writable_parts
 from framework.tools.tool import ToolContext
 from framework.types.errors import ToolError

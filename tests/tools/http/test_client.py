@@ -14,16 +14,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.tools.http.client import (
+from framework.tools.http import (
     ALWAYS_REFUSED,
     HttpClient,
     HttpFailed,
     HttpRefused,
     HttpReply,
     Resolver,
+    UrlRefused,
+    WebUrl,
     is_allowed_address,
+    parse_canonical_url,
+    parse_http_url,
 )
-from framework.tools.http.urls import UrlRefused, WebUrl, parse_canonical_url, parse_http_url
 from framework.types.errors import ToolError
 from framework.types.http import HttpLimits
 from tests.support.cases import cases

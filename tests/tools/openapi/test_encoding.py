@@ -12,8 +12,14 @@ import httpx2
 import pytest
 
 from framework.tools.openapi.document import read_api_document
-from framework.tools.openapi.encoding import encode_body, encode_path, encode_query
-from framework.tools.openapi.operations import Operation, RequestBody, read_operations
+from framework.tools.openapi.operations import (
+    Operation,
+    RequestBody,
+    encode_body,
+    encode_path,
+    encode_query,
+    read_operations,
+)
 from framework.types.errors import ToolError
 from framework.types.tool_servers import OpenApi
 

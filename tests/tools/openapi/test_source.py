@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from framework.tools.http.client import HttpFailed, HttpRefused
+from framework.tools.http import HttpFailed, HttpRefused
 from framework.tools.openapi.source import ApiError, ApiSource, build_api
 from framework.tools.tool import Tool, ToolContext
 from framework.types.errors import ConfigError, ToolError

@@ -22,7 +22,7 @@ from pydantic import SecretStr
 
 from framework import Runtime, ToolContext
 from framework.testing import ScriptedModel
-from framework.tools.http.client import HttpReply
+from framework.tools.http import HttpReply
 from framework.tools.http_hosts import SkillSource, parse_listing, parse_result
 from framework.tools.schema.arguments import ArgumentsError
 from framework.tools.tool import HostedOutput, Tool

@@ -14,8 +14,8 @@ from framework.types.extras import install_command
 from framework.types.tool_servers import A2aAgent
 
 if TYPE_CHECKING:
-    from framework.tools.a2a.client import Card
-    from framework.tools.a2a.task import RemoteAgent
+    from framework.tools.a2a_client import Card, RemoteAgent
+
 
 _FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 60.0
 _TRACING = "OTEL_INSTRUMENTATION_A2A_SDK_ENABLED"
@@ -120,6 +120,6 @@ class A2aSource:
 
 def _import_remote() -> type[RemoteAgent]:
     os.environ.setdefault(_TRACING, "false")  # spans of the SDK would contain what agents send
-    from framework.tools.a2a.task import RemoteAgent
+    from framework.tools.a2a_client import RemoteAgent
 
     return RemoteAgent
