@@ -57,9 +57,9 @@ UNUSED_SECONDS = 3600.0
 def insert_media(connection: sa.Connection, run_id: str, files: Mapping[str, bytes], now: float) -> None:
     """Save files by digest, and that the run refers to them."""
     for digest, body in sorted(files.items()):  # in one order, so that two transactions do not wait for each other
-        row = insert_into(media, connection.dialect).values(digest=digest, body=body, used_at=now)
+        row = insert_into(media, connection.dialect.name).values(digest=digest, body=body, used_at=now)
         connection.execute(row.on_conflict_do_update(index_elements=["digest"], set_={"used_at": row.excluded.used_at}))
-        link = insert_into(run_media, connection.dialect).values(run_id=run_id, digest=digest)
+        link = insert_into(run_media, connection.dialect.name).values(run_id=run_id, digest=digest)
         connection.execute(link.on_conflict_do_nothing())
 
 
@@ -232,7 +232,7 @@ def insert_fork(connection: sa.Connection, fork: Conversation, now: float, ttl: 
         "expires_at": None if ttl is None else now + ttl,
         "forked_from": to_sql_text(fork.forked_from),
     }
-    insert = insert_into(conversations, connection.dialect).values(row)
+    insert = insert_into(conversations, connection.dialect.name).values(row)
     added = insert.on_conflict_do_nothing(index_elements=["id"]).returning(conversations.c.id)
     if connection.execute(added).one_or_none() is None:
         raise exists_already(fork)

@@ -396,6 +396,12 @@ class MemoryConnection:
         """Do nothing."""
 
 
+def now_in(dialect: str) -> sa.ColumnElement[float]:
+    """Return the SQL expression for the clock of a database, as Unix time in seconds."""
+    text = f"{NOW_FUNCTION}()" if dialect == "sqlite" else "extract(epoch from clock_timestamp())"
+    return sa.literal_column(text, sa.Double)
+
+
 def _is_transient(error: BaseException | None) -> bool:
     """Return whether another attempt may succeed. Of SQLite's errors, only locks are transient."""
     if not isinstance(error, sqlite3.Error):
@@ -590,8 +596,7 @@ class Database:
     @property
     def now(self) -> sa.ColumnElement[float]:
         """SQL expression for the database's clock as Unix time in seconds. All processes share this clock."""
-        text = f"{NOW_FUNCTION}()" if self.is_sqlite else "extract(epoch from clock_timestamp())"
-        return sa.literal_column(text, sa.Double)
+        return now_in(self.dialect.name)
 
     @property
     def statement_start(self) -> sa.ColumnElement[float]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
 from hashlib import sha256
 from typing import Any
 
 import sqlalchemy as sa
 
-from framework.store.database import Database
+from framework.store.database import Database, now_in
 from framework.store.schema import (
     CLAIM_ORDER,
     budget_counters,
@@ -43,7 +44,7 @@ class RunOffers:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._offers: Offers | None = None
-        self._make_next_ready = _make_next_ready(database)
+        self._make_next_ready = _make_next_ready(database.dialect.name)
 
     def offer_through(self, offers: Offers) -> None:
         """Set what delivers the offers."""
@@ -112,7 +113,8 @@ class RunOffers:
             self.offer(connection, [offered])
 
 
-def _make_next_ready(database: Database) -> sa.Executable:
+@cache
+def _make_next_ready(dialect: str) -> sa.Executable:
     key = sa.bindparam("conversation", type_=sa.Text)
     waiting = runs.alias()
     first = sa.select(sa.func.min(waiting.c.no)).where(
@@ -120,7 +122,7 @@ def _make_next_ready(database: Database) -> sa.Executable:
     )
     is_open = sa.exists().where(conversations.c.id == key, conversations.c.open_run.is_not(None))
     is_free = sa.and_(runs.c.owner.is_(None), runs.c.blocked_by.is_(None), ~is_open)
-    offered_at = sa.case((sa.bindparam("offering", type_=sa.Boolean), database.now))
+    offered_at = sa.case((sa.bindparam("offering", type_=sa.Boolean), now_in(dialect)))
     update = sa.update(runs).where(runs.c.no == first.scalar_subquery(), has_status("queued"), is_free)
     return update.values(ready=sa.true(), offered_at=offered_at).returning(*OFFERED_COLUMNS)
 
@@ -278,10 +280,10 @@ _USE = [budget_counters.c[name] for name in (*_KEY, "tokens", "cost_usd")]
 
 
 class CounterStatements:
-    """The statements of counters, built once per database."""
+    """The statements of counters for one kind of database."""
 
-    def __init__(self, database: Database) -> None:
-        insert = insert_into(budget_counters, database.dialect)
+    def __init__(self, dialect: str) -> None:
+        insert = insert_into(budget_counters, dialect)
         sums = {name: budget_counters.c[name] + insert.excluded[name] for name in ("tokens", "cost_usd")}
         upsert = insert.on_conflict_do_update(index_elements=_KEY, set_=sums)
         select = sa.select(*_USE).where(*(budget_counters.c[name] == sa.bindparam(name) for name in _KEY))

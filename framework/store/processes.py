@@ -237,7 +237,7 @@ class ProcessLease:
         if self._renewed is None:
             delete_old(connection, self._database)
         row = {"id": self._leases.name, "name": storable(self.name), "started_at": self._database.now, **lease}
-        insert = insert_into(processes, connection.dialect).values(row)
+        insert = insert_into(processes, connection.dialect.name).values(row)
         renewed = insert.on_conflict_do_update(index_elements=["id"], set_=lease).returning(processes.c.seen_at)
         seen_at = connection.execute(renewed).scalar_one()
         if not self._database.is_sqlite:

@@ -283,7 +283,7 @@ def insert_queued(
 def _lock_conversation(connection: sa.Connection, key: str, request: RunRequest, now: float) -> str | None:
     """Insert the conversation if it is new, lock it until the transaction ends, and return its open run."""
     owner = {"user_id": to_sql_text(request.user), "tenant": to_sql_text(request.tenant)}
-    row = insert_into(conversations, connection.dialect).values(id=key, created_at=now, updated_at=now, **owner)
+    row = insert_into(conversations, connection.dialect.name).values(id=key, created_at=now, updated_at=now, **owner)
     upsert = row.on_conflict_do_update(index_elements=["id"], set_={"turns": conversations.c.turns})
     open_run: str | None = connection.execute(upsert.returning(conversations.c.open_run)).scalar_one()
     return open_run
@@ -299,7 +299,7 @@ def insert_key(connection: sa.Connection, idempotency: IdempotencyKey, run_id: s
     row = {"digest": idempotency.digest, "run_id": run_id, "created_at": now}
     key = content_digest(f"{len(idempotency.scope)}:{idempotency.scope}{idempotency.key}")
     is_expired = columns.created_at <= now - IDEMPOTENCY_SECONDS
-    upsert = insert_into(idempotency_keys, connection.dialect).values(key=key, **row)
+    upsert = insert_into(idempotency_keys, connection.dialect.name).values(key=key, **row)
     upsert = upsert.on_conflict_do_update(index_elements=["key"], set_=row, where=is_expired)
     if connection.execute(upsert.returning(columns.run_id)).one_or_none() is not None:
         return run_id

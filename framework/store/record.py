@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -44,11 +45,10 @@ _INSERT_EVENTS, _INSERT_SPANS = sa.insert(events), sa.insert(spans_table)
 
 
 class Statements:
-    """The statements of records, built once per database: SQLAlchemy finds what it compiled by the statement."""
+    """The statements of records for one kind of database: SQLAlchemy finds what it compiled by the statement."""
 
-    def __init__(self, database: Database, offers: RunOffers) -> None:
-        self.offers = offers
-        sent = () if database.is_sqlite else (notification("news"),)
+    def __init__(self, dialect: str) -> None:
+        sent = () if dialect == "sqlite" else (notification("news"),)
         step = sa.update(runs).where(*_HELD_BY_ME).returning(runs.c.cancel_requested, *sent)
         progress = {"version": sa.bindparam("is"), **_named("state", "steps", "tokens", "trace_id", "updated_at")}
         ended = _named("status", "finish_reason", "ended_at", "expires_at", *UNMEASURED)
@@ -59,19 +59,25 @@ class Statements:
         save_summary = sa.update(conversations).where(conversations.c.id == sa.bindparam("conversation"))
 
         def upsert(table: sa.Table) -> sa.Insert:
-            add, key = insert_into(table, database.dialect), [column.name for column in table.primary_key]
+            add, key = insert_into(table, dialect), [column.name for column in table.primary_key]
             return add.on_conflict_do_update(index_elements=key, set_={"body": add.excluded.body})
 
         self.step = step.values(**progress)
         self.progress = step.values(attempts=0, crashes=0, refusals=None, **progress)
         unoffered = {"attempts": 0, "crashes": 0, "refusals": None, "offered_at": None, "request": None}
         self.end = step.values(**RELEASED, **unoffered, **progress, **ended)
-        self.counters = CounterStatements(database)
+        self.counters = CounterStatements(dialect)
         self.message, self.part = upsert(messages), upsert(parts)
         self.close_turn = close_turn.values(**closed)
         self.close_answered_turn = close_turn.values(**closed, **_named("agent", "session"))
         summary: dict[str, Any] = {"summary": sa.bindparam("text"), "summary_upto": sa.bindparam("upto")}
         self.save_summary = save_summary.values(**summary)
+
+
+@cache
+def statements_of(dialect: str) -> Statements:
+    """Return the statements for a dialect of SQL. Building them takes longer than opening a store in memory."""
+    return Statements(dialect)
 
 
 def _named(*columns: str) -> dict[str, Any]:
@@ -146,7 +152,7 @@ class SqlRecord:
     def __init__(
         self,
         database: Database,
-        statements: Statements,
+        offers: RunOffers,
         state: RunState,
         diff: StateDiff,
         lease: RunLease,
@@ -157,7 +163,8 @@ class SqlRecord:
         has_rows: bool,
     ) -> None:
         self.cancel_requested = held.cancel_requested
-        self._database, self._statements, self._lease = database, statements, lease
+        self._database, self._offers, self._lease = database, offers, lease
+        self._statements = statements_of(database.dialect.name)
         self._run_id, self._version, self._diff = state.run_id, held.version, diff
         self._conversation, self._is_queued, self._is_followed = held.conversation, held.is_queued, is_followed
         self._on_end = on_end
@@ -273,7 +280,7 @@ class SqlRecord:
 
     def _end(self, connection: sa.Connection, state: RunState, now: float) -> None:
         """Free the slots of a run that has ended or pauses, and close its turn."""
-        free_slots(connection, self._statements.offers, self._slots, self._run_id)
+        free_slots(connection, self._offers, self._slots, self._run_id)
         if self._conversation is not None and state.status != "paused":
             self._close_turn(connection, self._conversation, state, now)
 
@@ -297,7 +304,7 @@ class SqlRecord:
         is_held = (runs.c.id == self._run_id, runs.c.version == self._version, runs.c.owner == self._lease.name)
 
         def work(connection: sa.Connection) -> None:
-            self._statements.offers.release(connection, sa.and_(*is_held), attempts=UNCOUNTED)
+            self._offers.release(connection, sa.and_(*is_held), attempts=UNCOUNTED)
 
         try:
             await self._database.write(work)
@@ -332,7 +339,7 @@ class SqlRecord:
     def _close_turn(self, connection: sa.Connection, conversation: str, state: RunState, now: float) -> None:
         if self._is_queued:  # no turn has started
             delete_without_turns(connection, conversation)
-            self._statements.offers.make_next_ready(connection, conversation)
+            self._offers.make_next_ready(connection, conversation)
             return
         if (summary := state.summary) is not None:
             summary_row = {
@@ -348,7 +355,7 @@ class SqlRecord:
             connection.execute(self._statements.close_answered_turn, row | {"agent": state.agent, "session": session})
         else:
             connection.execute(self._statements.close_turn, row)
-        self._statements.offers.make_next_ready(connection, conversation)
+        self._offers.make_next_ready(connection, conversation)
 
 
 def copied_columns(state: RunState, now: float) -> dict[str, Any]:

@@ -436,7 +436,9 @@ def claim_conversation(
     key = conversation_key(conversation.id, conversation.tenant, conversation.user)
     if not conversation.turns:
         owner = {"user_id": to_sql_text(conversation.user), "tenant": to_sql_text(conversation.tenant)}
-        new = insert_into(conversations, connection.dialect).values(id=key, created_at=now, updated_at=now, **owner)
+        new = insert_into(conversations, connection.dialect.name).values(
+            id=key, created_at=now, updated_at=now, **owner
+        )
         connection.execute(new.on_conflict_do_nothing(index_elements=["id"]))
     row = {"key": key, "turns_before": conversation.turns, "run": state.run_id, "now": now}
     claimed = connection.execute(_CLAIM if is_queued else _CLAIM_UNQUEUED, row).scalar_one_or_none()
@@ -495,7 +497,7 @@ def run_columns(state: RunState, now: float) -> dict[str, Any]:
 def insert_blueprint(connection: sa.Connection, blueprint: Blueprint, now: float) -> None:
     """Save a blueprint, or refresh its time if it exists, so that it is not deleted as unused."""
     files = orjson.dumps(dict(blueprint.files)).decode()
-    row = insert_into(blueprints, connection.dialect).values(digest=blueprint.digest, files=files, created_at=now)
+    row = insert_into(blueprints, connection.dialect.name).values(digest=blueprint.digest, files=files, created_at=now)
     upsert = row.on_conflict_do_update(index_elements=["digest"], set_={"created_at": row.excluded.created_at})
     connection.execute(upsert)
 

@@ -343,9 +343,9 @@ def complete_for_postgresql() -> None:
             index.dialect_kwargs[f"postgresql_{name}"] = value
 
 
-def insert_into(table: sa.Table, dialect: sa.Dialect) -> sqlite.Insert | postgresql.Insert:
+def insert_into(table: sa.Table, dialect: str) -> sqlite.Insert | postgresql.Insert:
     """Return an INSERT for SQLite or PostgreSQL. The dialect of PostgreSQL is imported for PostgreSQL only."""
-    if dialect.name == "sqlite":
+    if dialect == "sqlite":
         return sqlite.insert(table)
     from sqlalchemy.dialects.postgresql import insert
 

@@ -32,7 +32,7 @@ from framework.store.processes import (
 )
 from framework.store.pruning import ClockCheck, check_clock, prune
 from framework.store.queue import Claims, NewDecisions, Sweep, Takeover, release_for_others
-from framework.store.record import RowBatch, SqlRecord, Statements, copied_columns
+from framework.store.record import RowBatch, SqlRecord, copied_columns, statements_of
 from framework.store.runs import StateDiff, decode_spans, history_rows
 from framework.store.schema import blueprints, conversation_key, conversations, has_status, runs, storable
 from framework.store.signals import StoreSignals
@@ -88,7 +88,7 @@ class Store(StoreSignals):
         self.files = files
         self._process = ProcessLease(database, self._leases, lease_seconds)
         self._offers = RunOffers(database)
-        self._statements = Statements(database, self._offers)
+        self._statements = statements_of(database.dialect.name)
         self._claims = Claims(database, self._leases, self._process, self._offers)
         self._sweep = Sweep(database, self._leases, self._offers)
         self._clock_check = ClockCheck(database.clock(), None)
@@ -680,7 +680,7 @@ class Store(StoreSignals):
         state.version = held.version
         return SqlRecord(
             self._database,
-            self._statements,
+            self._offers,
             state,
             diff,
             lease,
