@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import stat
 import sys
 from base64 import b64decode
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager, redirect_stdout
+from contextlib import aclosing, asynccontextmanager, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from threading import Thread
 from typing import Any, cast
 from uuid import uuid4
 
@@ -47,6 +49,8 @@ log = logging.getLogger(__name__)
 
 _MAX_LINE_BYTES = 16 * 1024 * 1024
 """Size limit of one message of the editor. A larger one ends the connection."""
+_COPIED_BYTES = 65_536
+"""Size of what is copied at once between a file and a pipe."""
 _ROUTER = "auto"
 """Mode in which the router chooses the agent."""
 _PAGE = 50
@@ -96,7 +100,12 @@ async def serve_acp(
 async def _streams(source: int, target: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """Yield the streams of two descriptors. The SDK makes them of what `sys.stdin` and `sys.stdout` are."""
     stdin = sys.stdin
-    with os.fdopen(source, closefd=False) as given, os.fdopen(target, "w", closefd=False) as taken:
+    with (
+        _readable(source) as readable,
+        _writable(target) as writable,
+        os.fdopen(readable, closefd=False) as given,
+        os.fdopen(writable, "w", closefd=False) as taken,
+    ):
         try:
             sys.stdin = given
             with redirect_stdout(taken):
@@ -104,6 +113,44 @@ async def _streams(source: int, target: int) -> AsyncIterator[tuple[asyncio.Stre
         finally:
             sys.stdin = stdin
         yield reader, writer
+
+
+@contextmanager
+def _readable(source: int) -> Iterator[int]:
+    """Yield a descriptor with the same content that asyncio can wait for: files and `/dev/null` become pipes."""
+    if _is_pollable(source):
+        yield source
+        return
+    readable, filled = os.pipe()
+    Thread(target=_copy, args=(source, filled), daemon=True).start()
+    yield readable
+    os.close(readable)
+
+
+@contextmanager
+def _writable(target: int) -> Iterator[int]:
+    """Yield a descriptor that asyncio can write to, whose content has reached the target when this ends."""
+    if _is_pollable(target):
+        yield target
+        return
+    drained, writable = os.pipe()
+    copying = Thread(target=_copy, args=(drained, os.dup(target)), daemon=True)
+    copying.start()
+    yield writable
+    os.close(writable)
+    copying.join()
+
+
+def _is_pollable(descriptor: int) -> bool:
+    mode = os.fstat(descriptor).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)
+
+
+def _copy(source: int, target: int) -> None:
+    """Copy until the source ends or nobody reads, and close the target."""
+    with suppress(BrokenPipeError), os.fdopen(target, "wb", buffering=0) as taken:
+        while data := os.read(source, _COPIED_BYTES):
+            taken.write(data)
 
 
 @dataclass(slots=True)

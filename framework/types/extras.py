@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution, version
+from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -21,14 +22,14 @@ _EXTRA = re.compile(r"agentsd\[([a-z0-9_,-]+)\]")
 
 
 def install_command(*packages: str) -> str:
-    """Return a `pip install` command for packages, such as `agentsd[serve]` or `pyyaml`, that works here.
+    """Return a command of pip or uv that installs packages here, such as `agentsd[serve]` or `pyyaml`.
 
     agentsd's own extras come from where agentsd was installed from: a checkout, an archive, a repository or an index.
     """
     own = [extras[1] for package in packages if (extras := _EXTRA.fullmatch(package))]
     others = [package for package in packages if not _EXTRA.fullmatch(package)]
     words = [*_own_requirement(",".join(dict.fromkeys(own)))] if own else []
-    return " ".join([_pip(), "install", *words, *(f"'{package}'" for package in dict.fromkeys(others))])
+    return " ".join([_pip_install(), *words, *(f"'{package}'" for package in dict.fromkeys(others))])
 
 
 def needs_only_extras(packages: Mapping[str, str]) -> bool:
@@ -62,11 +63,18 @@ def _origin() -> Mapping[str, Any]:
     return json.loads(text) if text else {}
 
 
-def _pip() -> str:
-    """Return `pip` if the shell finds the one of this environment, else the call of it by this Python."""
+def _pip_install() -> str:
+    """Return `pip install` if the shell finds the pip of this environment, else what works with this Python.
+
+    Environments that uv creates have no pip.
+    """
     python = Path(sys.executable)
     found = shutil.which("pip")
-    return "pip" if found and Path(found).parent == python.parent else f"{quote(_shortest(python))} -m pip"
+    if found and Path(found).parent == python.parent:
+        return "pip install"
+    if find_spec("pip") is None:
+        return f"uv pip install --python {quote(_shortest(python))}"
+    return f"{quote(_shortest(python))} -m pip install"
 
 
 def _shortest(path: Path) -> str:

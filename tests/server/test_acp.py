@@ -495,6 +495,25 @@ def test_garbage_does_no_harm(tmp_path: Path) -> None:
         assert process.wait(PATIENCE) == 0
 
 
+def test_files_are_read_and_written_like_pipes(tmp_path: Path) -> None:
+    """`agentsd acp <requests >answers` is how one looks at what an editor would see; `/dev/null` has nothing to say."""
+    write(tmp_path, OFFLINE)
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}
+    (tmp_path / "requests").write_text(json.dumps(asked) + "\n", "utf-8")
+    for source, answers in (("/dev/null", 0), ("requests", 1)):
+        with (
+            (tmp_path / source).open() as requests,
+            (tmp_path / "answers").open("w") as written,
+            Fork(
+                ["acp"], cwd=tmp_path, env=ENVIRONMENT, stdin=requests.fileno(), stdout=written.fileno(), stderr=PIPE
+            ) as process,
+        ):
+            assert process.wait(PATIENCE) == 0
+            assert process.stderr
+            assert b"Traceback" not in process.stderr.read()
+        assert len((tmp_path / "answers").read_text("utf-8").splitlines()) == answers
+
+
 @pytest.mark.parametrize(
     ("files", "arguments", "code", "message"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import venv
 from pathlib import Path
 from shutil import which
 
@@ -63,6 +64,19 @@ def test_extras_come_from_where_agentsd_was_installed_from(tmp_path: Path) -> No
 def test_the_pip_of_this_environment_is_called_even_if_the_shell_does_not_find_it(tmp_path: Path) -> None:
     command = printed(tmp_path, None, "agentsd[serve]", cwd=tmp_path, path="/nowhere")
     assert command == f"{sys.executable} -m pip install 'agentsd[serve]'"
+
+
+def test_uv_installs_into_an_environment_without_pip(tmp_path: Path) -> None:
+    python = tmp_path / "bin/python"
+    venv.create(tmp_path, with_pip=False)
+    program = (
+        f"import sys; sys.path[:0] = [{str(ROOT)!r}]\n"
+        "from framework.types.extras import install_command; print(install_command('pyyaml'))"
+    )
+    done = subprocess.run(
+        [python, "-c", program], cwd=tmp_path, env={"PATH": "/nowhere"}, capture_output=True, text=True
+    )
+    assert done.stdout == "uv pip install --python bin/python 'pyyaml'\n", done.stderr
 
 
 def test_extras_are_joined_and_other_packages_follow() -> None:
