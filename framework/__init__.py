@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from framework.llm.capabilities import Prices
     from framework.store.store import Store
     from framework.store.types import RunInfo
-    from framework.tools.declaration import executor, hook
+    from framework.tools.declaration import embedder, executor, hook
     from framework.tools.http import HttpClient
     from framework.tools.plugins.loader import PluginContext
     from framework.tools.tool import Tool, ToolContext, tool
@@ -148,6 +148,7 @@ __all__ = [
     "TraceEntry",
     "Usage",
     "WorkSource",
+    "embedder",
     "events",
     "executor",
     "filter_tools",
@@ -200,6 +201,7 @@ _MODULES = {
     "TraceEntry": "framework.types.report",
     "Usage": "framework.types.messages",
     "WorkSource": "framework.engine.work.source",
+    "embedder": "framework.tools.declaration",
     "executor": "framework.tools.declaration",
     "filter_tools": "framework.tools.toolset",
     "hook": "framework.tools.declaration",

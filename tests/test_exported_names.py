@@ -50,7 +50,7 @@ def test_the_public_names() -> None:
         "RunInfo", "RunNotFound", "RunOptions", "RunResult", "RunStream", "RunSuspended", "RunTaken", "RunWarning",
         "Runtime", "StepFailed", "Store", "StoreError", "StoreLost", "StoreTooNew", "Submitted", "TodoItem", "Tool",
         "ToolCall", "ToolContext", "ToolError", "ToolResult", "ToolStat", "TraceEntry", "Usage", "WorkSource", "events",
-        "executor", "filter_tools", "hook", "tool",
+        "embedder", "executor", "filter_tools", "hook", "tool",
     }  # fmt: skip
 
 

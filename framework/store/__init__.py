@@ -10,6 +10,7 @@ In reading order; each module imports only from those below it:
     pruning             Deletes old data in many small transactions, and shrinks a SQLite file.
     queue               Queued runs: enqueue, claim, start; runs of other processes: take over, release.
     conversations       SQL for conversations and the files in messages: load, list, fork, delete.
+    notes               Notes that agents keep across conversations: save, find, list, forget.
     limits              Slots of limited agents and models, offers of ready runs, counters of shared budgets.
     usage               Figures of many runs: periods, what the database counts, and the report.
     lists               SQL for lists and counts of runs: filters, pages, and what waits where and why.

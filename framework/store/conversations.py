@@ -12,6 +12,7 @@ from framework.store import runs as sql_runs
 from framework.store.database import Database
 from framework.store.limits import delete_counters
 from framework.store.lists import owner_conditions
+from framework.store.notes import delete_notes_of
 from framework.store.processes import RunLeases, find_owner
 from framework.store.runs import exists_already, overtaken
 from framework.store.schema import (
@@ -268,6 +269,7 @@ def delete_conversation(
         raise RequestError(f"there is no conversation {conversation_id!r}")
     ids = list(connection.execute(sa.select(runs.c.id).where(is_turn)).scalars())
     _delete_runs(connection, ids)
+    delete_notes_of(connection, key)
     delete_counters(connection, "conversation", [key])
     return len(ids)
 

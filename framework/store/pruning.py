@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from framework.store.conversations import delete_ended, delete_expired, delete_unused_blueprints, delete_unused_media
 from framework.store.database import Database, Work, elapsed
 from framework.store.limits import delete_ended_counters
+from framework.store.notes import delete_expired_notes
 from framework.store.processes import delete_old
 from framework.store.queue import delete_expired_keys
 from framework.store.schema import processes, runs
@@ -89,6 +90,7 @@ async def prune(database: Database, before: float | None, now: float) -> Pruned:
     pruned += Pruned(versions=await database.write(lambda connection: delete_unused_blueprints(connection, now)))
     pruned += Pruned(files=await database.write(lambda connection: delete_unused_media(connection, now)))
     await database.write(lambda connection: delete_expired_keys(connection, now))
+    await database.write(lambda connection: delete_expired_notes(connection, now))
     await database.write(lambda connection: delete_old(connection, database))
     return replace(pruned, freed_bytes=await _shrink(database))
 

@@ -251,6 +251,34 @@ idempotency_keys = sa.Table(
 )
 """Requests that were sent with an idempotency key. `key` is a digest of the key and its scope."""
 
+notes = sa.Table(
+    "agentsd_notes",
+    metadata,
+    sa.Column("no", _Long, primary_key=True, autoincrement=True),
+    sa.Column("id", sa.Text, nullable=False, unique=True),
+    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("scope", sa.Text, nullable=False),
+    sa.Column("tenant", sa.Text),
+    sa.Column("user_id", sa.Text),
+    sa.Column("agent", sa.Text, nullable=False),
+    sa.Column("run_id", sa.Text, nullable=False),
+    sa.Column("conversation", sa.Text, index=True),
+    sa.Column("text", sa.Text, nullable=False),
+    sa.Column("words", sa.Text, nullable=False),
+    sa.Column("untrusted", sa.Boolean, nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("used_at", sa.Double, nullable=False),
+    sa.Column("expires_at", sa.Double, index=True),
+    sa.Column("embedder", sa.Text),
+    sa.Column("vector", sa.LargeBinary),
+)
+"""Notes that agents keep across conversations. `owner` is `NoteOwner.key`; runs with the same one share notes.
+
+`conversation` is the key of the conversation with which a note is deleted, `words` the text as it is indexed. `vector`
+has 32-bit numbers, as the function `embedder` of a plugin returned them.
+"""
+sa.Index("ix_agentsd_notes_of_owners", notes.c.owner, notes.c.used_at)
+
 
 def has_status(status: Status) -> sa.ColumnElement[bool]:
     """Return the condition that a run has a status. It is a literal, because partial indexes need one."""
@@ -428,16 +456,20 @@ def _ratings_and_forks(connection: sa.Connection) -> None:
     _add_column(connection, conversations.c.forked_from)
 
 
+def _notes(connection: sa.Connection) -> None:
+    notes.create(connection)
+
+
 def _add_column(connection: sa.Connection, column: sa.Column[Any]) -> None:
     definition = CreateColumn(column).compile(dialect=connection.dialect)
     connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {definition}")
 
 
-MIGRATIONS: Mapping[int, Migration] = {2: _ratings_and_forks}
+MIGRATIONS: Mapping[int, Migration] = {2: _ratings_and_forks, 3: _notes}
 """Migrates a database from the version before to this one. All run in one transaction."""
 SCHEMA_VERSION = max(MIGRATIONS)
 """The version of the tables that this code uses."""
-_MIN_VERSIONS: Mapping[int, int] = {1: 1, 2: 1}
+_MIN_VERSIONS: Mapping[int, int] = {1: 1, 2: 1, 3: 1}
 """The oldest schema version of code that may use a database of this version."""
 _DEVELOPMENT = sa.table("agentsd_schema", sa.column("version"))
 """The table of versions before their numbers started at 1 again."""

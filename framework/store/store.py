@@ -20,6 +20,7 @@ from framework.store import runs as sql_runs
 from framework.store.database import DEFAULT_RETRY_SECONDS, Database, StoreClock, Work
 from framework.store.limits import RunOffers, acquire_slots, load_counters
 from framework.store.lists import count_runs, count_waiting, list_runs, queue_size, select_backlog
+from framework.store.notes import Notes
 from framework.store.processes import (
     ProcessLease,
     RunLease,
@@ -92,6 +93,8 @@ class Store(StoreSignals):
         self._claims = Claims(database, self._leases, self._process, self._offers)
         self._sweep = Sweep(database, self._leases, self._offers)
         self._clock_check = ClockCheck(database.clock(), None)
+        self.notes = Notes(database)
+        """Notes that agents keep across conversations."""
         self._known_blueprints: dict[str, float] = {}
         """When each blueprint was last written, by digest, in seconds on the monotonic clock."""
 

@@ -214,7 +214,7 @@ def short_repr(value: object) -> str:
     return shorten(text, _SHOWN_CHARS)
 
 
-ExtensionKind = Literal["executor", "hook"]
+ExtensionKind = Literal["executor", "hook", "embedder"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +267,18 @@ def hook(function: Callable[..., Any]) -> Extension:
         ConfigError: `function` is not a named function.
     """
     return Extension("hook", _name_of(function, "hook"), function)
+
+
+def embedder(function: Callable[..., Any]) -> Extension:
+    """Register a function that agent files name as `memory.embed`: it turns texts into vectors of the same length.
+
+    It gets a list of texts and returns a list of as many lists of numbers. If it fails, notes are found by words.
+    Functions that are not coroutines run in a thread.
+
+    Raises:
+        ConfigError: `function` is not a named function.
+    """
+    return Extension("embedder", _name_of(function, "embedder"), function)
 
 
 def _name_of(function: object, kind: ExtensionKind) -> str:

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Literal, Protocol, get_args
 
 from framework.tools.scripts import RUN_SCRIPT, ScriptFunction, is_function, script_functions, script_prompt
-from framework.tools.tool import Tool, tool
+from framework.tools.tool import BY_KEY, Tool, tool
 from framework.types.errors import ConfigError, ToolError
 from framework.types.messages import ToolDefinition
 from framework.types.spec import RISKS, Risk, Rule, SkillPolicy
@@ -342,7 +342,7 @@ class Toolset:
             blocked: names of tools that are not offered, regardless of the rules.
         """
         names = Globs((*policy.allow, *(rule.tool for rule in policy.ask))).matching(tools.keys())
-        names.update([name for name, tool in tools.items() if tool.source in ("agent", "a2a", "code", "skills")])
+        names.update([name for name, tool in tools.items() if tool.source in BY_KEY])
         names -= Globs(rule.tool for rule in policy.deny if not rule.when).matching(names)
         names.difference_update(blocked)
         own = {name: tool for name, tool in tools.items() if tool.source == "run"}

@@ -10,6 +10,7 @@ In reading order; each module imports only from those below it:
     run_request         A request for a run as the caller sent it, stored until a process executes it.
     state               The persisted state of a run, pending decisions, and the result for the caller.
     plan                What a run intends: plans, their cost before any step runs, and to-do lists.
+    memory              Notes that agents keep across conversations, and the words by which they are found.
     tool_servers        Files of tool servers (`plugins/*.yaml`), and the settings of the sandbox.
     spec                An agent file. Editors and the reference page show the docstrings of its fields.
     messages            Messages, tool calls and results, and the transcript that a store keeps of them.

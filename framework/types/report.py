@@ -38,6 +38,7 @@ WarningCode = Literal[
     "routing",
     "arguments_repaired",
     "steps_not_done",
+    "memory",
 ]
 
 WARNINGS: Mapping[WarningCode, str] = {
@@ -61,6 +62,7 @@ WARNINGS: Mapping[WarningCode, str] = {
     "file_not_sent": "the model got the description of a file in its place",
     "background": "a resource or prompt of an MCP server is missing",
     "tool_server": "the agent runs without the tools of a server that is unavailable",
+    "memory": "notes could not be compared by vectors, and were found by words",
     "missing_package": "a tool that the agent may call needs a package that is not installed",
     "routing": "a model could not select the agent or the executor: the default applies",
     "arguments_repaired": "the arguments of a tool call were repaired before the call",

@@ -269,6 +269,34 @@ def _skills(value: Any) -> Any:
     return {"allow": value} if isinstance(value, (list, tuple)) else value
 
 
+MemoryScope = Literal["agent", "user", "tenant"]
+MEMORY_SCOPES: tuple[MemoryScope | None, ...] = (None, "agent", "user", "tenant")
+"""The scopes of notes, from none to the one that most runs share."""
+MemoryWrite = Literal["never", "ask", "allow"]
+MEMORY_WRITES: tuple[MemoryWrite, ...] = ("never", "ask", "allow")
+"""From least to most."""
+
+
+class MemoryPolicy(Frozen):
+    """Notes that the agent keeps across conversations."""
+
+    scope: MemoryScope | None = None
+    """Who shares the notes: `user` (all agents with this scope, for one user), `agent` (this agent alone, for one user)
+    or `tenant` (all users of a tenant). Default: no memory."""
+    write: MemoryWrite = "ask"
+    """Whether the model may save and forget notes: `ask` a person about each call, `allow`, or `never`."""
+    recall: Annotated[int, Field(ge=0, le=50, strict=True)] = 5
+    """Maximum number of notes that a run begins with; 0: the model searches for them."""
+    recall_tokens: Annotated[int, Field(ge=100, le=20_000, strict=True)] = 1000
+    """Maximum size of these notes, as a token estimate."""
+    ttl: Duration | None = 15_552_000.0
+    """How long a note is kept, such as `180d`; `null`: without limit."""
+    max: Annotated[int, Field(gt=0, le=10_000, strict=True)] = 200
+    """Maximum number of notes of one owner. Beyond it, those are deleted that were not used for longest."""
+    embed: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
+    """Function of a plugin (`@embedder`) that turns texts into vectors, by which notes are found. Default: by words."""
+
+
 class ConfirmPolicy(Frozen):
     """Which tool calls need a person's approval because of their risk."""
 
@@ -485,6 +513,8 @@ class AgentSpec(Frozen):
     output_schema: dict[str, Any] | None = None
     """JSON Schema of an object for structured output: the answer contains data in addition to its text. Default: text
     only."""
+    memory: MemoryPolicy = MemoryPolicy()
+    """Notes that the agent keeps across conversations. Default: none."""
     hooks: Hooks = Hooks()
     telemetry: TelemetryPolicy = TelemetryPolicy()
 

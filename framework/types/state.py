@@ -14,6 +14,7 @@ from typing_extensions import TypeVar
 
 from framework.types.budget import BudgetUse
 from framework.types.frozen import Frozen
+from framework.types.memory import Note
 from framework.types.messages import Message, ModelUse, Summary, ToolCall, ToolDefinition, ToolResult, Usage
 from framework.types.plan import Plan, Preflight
 from framework.types.report import (
@@ -322,6 +323,8 @@ class RunState(BaseModel):
     """Selected executor, `react` or `plan`, if the agent file has `executor: auto`."""
     background: list[str] | None = None
     """Resources and prompts of MCP servers, read when the run started; None before that."""
+    recalled: list[Note] | None = None
+    """Notes of earlier conversations that the run began with; None before that, and without a memory."""
     history: list[Message] = Field(default_factory=list)
     """Earlier messages of the conversation that `summary` does not replace."""
     summary: Summary | None = None

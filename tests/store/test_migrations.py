@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from framework import Approve, ConfigError, Runtime, Tool, tool
 from framework.store.database import StoreClock, create_engine, parse_store_url
-from framework.store.schema import SCHEMA_VERSION, conversations, metadata, runs, versions
+from framework.store.schema import SCHEMA_VERSION, conversations, metadata, notes, runs, versions
 from framework.store.store import Store
 from framework.store.types import Pruned, RunQuery
 from framework.store.usage import GROUPINGS, Period
@@ -32,9 +32,13 @@ in c2 of tenant b, and one of no conversation whose process was killed. Four are
 the killed process had claimed; "2" and "3" in the new conversation c3; "4" in c2."""
 ADDED = (*(runs.c[name] for name in ("copied_from", "rating", "rating_comment", "rated_by", "rated_at")),)
 ADDED_BY_VERSION_2 = (*ADDED, conversations.c.forked_from)
+LATER_TABLES = (notes,)
+"""Tables that versions above 2 have added."""
 
 
 def without_version_2(connection: sa.Connection) -> None:
+    for table in LATER_TABLES:
+        table.drop(connection)
     for column in ADDED_BY_VERSION_2:
         connection.exec_driver_sql(f"ALTER TABLE {column.table.name} DROP COLUMN {column.name}")
     connection.execute(sa.delete(versions).where(versions.c.version > 1))
@@ -48,7 +52,7 @@ async def create_version_1(url: str, root: Path) -> None:
         dump.executescript(DUMP.read_text("utf-8"))
         if url.startswith("sqlite"):
             return
-        tables = [table for table in metadata.sorted_tables if table is not versions]
+        tables = [table for table in metadata.sorted_tables if table not in (versions, *LATER_TABLES)]
         rows = {table: [*dump.execute(f"SELECT * FROM {table.name}")] for table in tables}
 
     def fill(connection: sa.Connection) -> None:
@@ -199,6 +203,8 @@ def as_development_version(number: int) -> Iterator[str]:
     for version in range(1, number + 1):
         yield f"INSERT INTO agentsd_schema VALUES ({version}, 1)"
     yield "DROP TABLE agentsd_versions"
+    for table in LATER_TABLES:
+        yield f"DROP TABLE IF EXISTS {table.name}"
 
 
 async def change(url: str, root: Path, *statements: str) -> None:

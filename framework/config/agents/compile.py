@@ -26,12 +26,13 @@ from framework.config.templates.prompts import Prompts
 from framework.config.yaml.document import Document, KeyPath
 from framework.config.yaml.parse import MAX_FILE_PROBLEMS, ParseError, sort_problems, variable_hint
 from framework.llm.message_shape import estimate_tokens
+from framework.tools.builtin.notes import memory_tools
 from framework.tools.command_hooks import command_hook, program_problem
 from framework.tools.conditions import CONDITION_FORMS, condition_fault, has_argument, takes_text, yaml_text
 from framework.tools.declaration import Extension
 from framework.tools.schema.arguments import ModelArguments, SchemaArguments
 from framework.tools.scripts import SCRIPT_TOOL, is_function
-from framework.tools.tool import Tool
+from framework.tools.tool import BY_KEY, Tool
 from framework.tools.tool_source import client_tool, source_of
 from framework.tools.toolset import CLIENT, Globs, Toolset
 from framework.types.errors import ConfigError, ToolError
@@ -45,6 +46,7 @@ from framework.types.spec import (
     HookPlace,
     InputSpec,
     Limits,
+    MemoryPolicy,
     Rule,
     TemplateRef,
     is_glob,
@@ -52,7 +54,7 @@ from framework.types.spec import (
 from framework.types.state import ClientTools
 from framework.types.text import did_you_mean
 
-_KEPT = ("agent", "a2a", "builtin", "code", "run", "skills")
+_KEPT = (*BY_KEY, "builtin", "run")
 """Sources of tools that `defer: auto` leaves in requests."""
 _TOOLS_SHARE, _ASSUMED_WINDOW = 0.05, 100_000
 """Share of the context window above which `defer: auto` applies; and the window of a model that is not known."""
@@ -87,7 +89,10 @@ def extension_problems(
     own_executors: Collection[str],
     root: Path,
 ) -> Iterator[Problem]:
-    """Yield a problem for each executor or hook that is missing or does not fit its place."""
+    """Yield a problem for each executor, hook or embedder that is missing or does not fit its place."""
+    embedders = {name: one for name, one in extensions.items() if one.kind == "embedder"}
+    if (embed := spec.memory.embed) is not None and embed not in embedders:
+        yield _unknown(document, ("memory", "embed"), "embedder", embed, embedders)
     executors = {*own_executors, *(name for name, one in extensions.items() if one.kind == "executor")}
     if spec.executor not in executors:
         yield _unknown(document, ("executor",), "executor", spec.executor, executors)
@@ -103,6 +108,16 @@ def extension_problems(
             elif not hooks[name].accepts(len(HOOK_ARGUMENTS[place])):
                 arguments = ", ".join(HOOK_ARGUMENTS[place])
                 yield document.problem(path, f"{name} does not accept the arguments of {place}: ({arguments})")
+
+
+def memory_problems(spec: AgentSpec, document: Document, tools: Mapping[str, Tool]) -> Iterator[Problem]:
+    """Yield what prevents a memory: a missing scope, tools of the same names."""
+    if spec.memory.scope is None and document.data.get("memory"):
+        hint = "write scope: user, agent or tenant"
+        yield document.problem(("memory",), "memory needs a scope", hint=hint, at_key=True)
+    for name in (one.name for one in memory_tools(spec.memory) if one.name in tools):
+        message = f"a plugin or server has a tool {name}, which is the name of a tool of the memory"
+        yield document.problem(("memory",), message, hint="rename that tool", at_key=True)
 
 
 def code_problems(spec: AgentSpec, document: Document, tools: Mapping[str, Tool]) -> Iterator[Problem]:
@@ -374,6 +389,7 @@ class Agent:
             "examples": (),
             "inputs": {},
             "mcp_policy": {},
+            "memory": MemoryPolicy(),
             "output_schema": None,
         }
         update = {**none, "guidance": "none", "executor": "react", "model_settings": settings}
@@ -453,6 +469,7 @@ def unresolved_references(spec: AgentSpec, document: Document, context: CompileC
         skill_problems(spec, document, context.toolbox.skills, context.toolbox.tools),
         rule_problems(spec, document, _tools_for_rules(spec, document, context), context.toolbox.external.unavailable),
         extension_problems(spec, document, context.toolbox.extensions, context.executors, context.toolbox.root),
+        memory_problems(spec, document, context.toolbox.tools),
         code_problems(spec, document, context.toolbox.tools),
     )
     return list(islice(problems, MAX_FILE_PROBLEMS))
@@ -498,9 +515,9 @@ def _hook(
 
 
 def _mode_tools(spec: AgentSpec, context: CompileContext) -> list[Tool]:
-    """Return the tools that an agent has because of its skills and its executor."""
+    """Return the tools that an agent has because of its skills, its memory and its executor."""
     scripts = [SCRIPT_TOOL] if spec.executor == CODE else []
-    return [*SkillSet.of(spec.skills, context.toolbox.skills).tools(), *scripts]
+    return [*SkillSet.of(spec.skills, context.toolbox.skills).tools(), *memory_tools(spec.memory), *scripts]
 
 
 def _deferred(spec: AgentSpec, toolset: Toolset, context: CompileContext) -> Collection[str]:

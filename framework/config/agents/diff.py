@@ -21,7 +21,7 @@ from framework.config.settings import Settings, common_folders
 from framework.config.yaml.agent_keys import written_path
 from framework.types.budget import BUDGET_LIMITS
 from framework.types.problem import Change, ChangeEffect
-from framework.types.spec import CONTENT_MODES, RISKS, AgentSpec, HookPlace
+from framework.types.spec import CONTENT_MODES, MEMORY_SCOPES, MEMORY_WRITES, RISKS, AgentSpec, HookPlace
 
 _ASK, _LIFT_IF_ASKED = "skill_policy.ask", "skill_policy.any_risk_if_asked"
 _NUMBER = re.compile(r"(>=|<=|>|<)\s*(\S+)\s*")
@@ -298,6 +298,10 @@ VALUE_EFFECTS: Mapping[str, Callable[[Any, Any], ChangeEffect]] = {
     "runtime_policy.cost": lambda old, new: _strictness(old == "known", new == "known"),
     "plan.approval": _approval,
     "skills.scripts": lambda old, new: "widens" if _SCRIPTS.index(new) > _SCRIPTS.index(old) else "tightens",
+    "memory.scope": lambda old, new: "widens" if MEMORY_SCOPES.index(new) > MEMORY_SCOPES.index(old) else "tightens",
+    "memory.write": lambda old, new: "widens" if MEMORY_WRITES.index(new) > MEMORY_WRITES.index(old) else "tightens",
+    "memory.max": _limit,
+    "memory.ttl": _limit,
     **{f"plan.{limit}": _limit for limit in ("max_plan_steps", "max_replans", "step_timeout", "step_retries")},
     "mcp_policy": _servers,
     "telemetry.content": _content,

@@ -37,6 +37,7 @@ from framework.config.templates.prompts import Prompts
 from framework.config.yaml.agent_keys import TOP_LEVEL, path_in_file, read_agent_keys
 from framework.config.yaml.document import Document, DocumentError, KeyPath, PackedMarks, read_document
 from framework.config.yaml.parse import JsonObject, ParseError, get_dotted, merge_valid
+from framework.tools.tool import BY_KEY
 from framework.tools.tool_source import source_of
 from framework.tools.toolset import Globs, filter_tools
 from framework.types.problem import Problem
@@ -336,9 +337,7 @@ def _intersect_tools(data: JsonObject, last_good: Agent, saved: SkillPolicy, ori
     asks = [[rule.tool for rule in rules] for rules in (own.ask, saved.ask)]
     if own.allow == saved.allow and asks[0] == asks[1]:
         return
-    tools = [
-        name for name, tool in last_good.toolset.tools.items() if tool.source not in ("agent", "a2a", "code", "skills")
-    ]
+    tools = [name for name, tool in last_good.toolset.tools.items() if tool.source not in BY_KEY]
     if own.allow != saved.allow:
         both = [name for name in tools if _matches(name, own.allow) and _matches(name, saved.allow)]
         policy["allow"] = [_literal(name) for name in both]

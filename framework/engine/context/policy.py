@@ -22,6 +22,7 @@ from framework.config.agents.models import Budgets, DefinedBudget
 from framework.config.agents.skills import denying_skill_rule
 from framework.config.overlay import SETTINGS_FILE
 from framework.llm.client import ModelInfo
+from framework.tools.builtin.notes import MEMORY_WRITERS
 from framework.tools.conditions import WORKING_FOLDER, rule_matches
 from framework.tools.files import BaseFolder
 from framework.tools.locations import paths_below_base
@@ -47,6 +48,7 @@ _ALLOWED_BY = {
     **dict.fromkeys(("agent", "a2a"), ("agents", "sub_agents")),
     "code": ("mode: code", "executor"),
     "skills": ("skills", "skills"),
+    "memory": ("memory", "memory"),
 }
 """What allows a tool that needs no `allow` rule, and the key of the file that says it, by the source of the tool."""
 
@@ -173,6 +175,8 @@ def agent_verdict(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: 
         return asked
     if tool.name == SKILL_RUN and tool.source == "skills" and agent.spec.skills.scripts == "ask":
         return Verdict("ask", "skills.scripts ask", agent.place("skills", "scripts"))
+    if tool.source == "memory" and tool.name in MEMORY_WRITERS and agent.spec.memory.write == "ask":
+        return Verdict("ask", "memory.write ask", agent.place("memory"))
     allowed = _allowed(agent, tool)
     return allowed if allowed.kind == "deny" else _asked_by_risk(agent, tool) or allowed
 
@@ -261,6 +265,9 @@ def _not_offered(agent: Agent, tool: Tool) -> Verdict:
         return Verdict("deny", "not in agents", agent.place("sub_agents"))
     if tool.source == "skills" and tool.name not in agent.toolset.tools:
         return Verdict("deny", "not in skills.allow", agent.place("skills"))
+    if tool.source == "memory" and tool.name not in agent.toolset.tools:
+        is_on = agent.spec.memory.scope is not None
+        return Verdict("deny", "memory.write never" if is_on else "no memory", agent.place("memory"))
     place = agent.place("skill_policy", "allow")
     if tool.name not in agent.toolset.tools:
         return Verdict("deny", "the tool no longer exists", place)

@@ -35,6 +35,7 @@ from framework.llm.client import ModelClient, ModelInfo, ModelRequest, ProbingCl
 from framework.llm.json_protocol import with_protocol
 from framework.llm.message_shape import RequestCache, ToolsetCache, message_tokens, tool_tokens
 from framework.llm.providers import OFFLINE, PROVIDERS, create_client, environment_of
+from framework.store.notes import Notes
 from framework.store.types import RunQuery
 from framework.telemetry import names
 from framework.telemetry.content import TEXT, Content
@@ -473,6 +474,8 @@ class Services:
     rate_limiter: RateLimiter
     now: Callable[[], float]
     """Returns the time of the store, as Unix time."""
+    notes: Notes
+    """Notes that agents keep across conversations."""
     ledger: BudgetLedger
     """Counts the use of shared budgets."""
     base_path: Path
@@ -546,7 +549,7 @@ class RunContext(ABC):
         self._counted_at = 0.0
         """When the active time was last added to the state, by `perf_counter`."""
         self._answer: BaseModel | None = None
-        self.rendered: dict[Literal["preamble", "summary"], tuple[Message, ...]] = {}
+        self.rendered: dict[Literal["preamble", "summary", "recalled"], tuple[Message, ...]] = {}
         """Messages that are equal in every request of this run, rendered for the first one."""
         self._definitions: tuple[int, Collection[str], tuple[ToolDefinition, ...]] = (-1, (), ())
         """What `tool_definitions` returned last, with the number of added tools and the names of the searchable ones"""

@@ -26,6 +26,7 @@ from framework.conversation import extend_summary, last_messages, summarized_cou
 from framework.engine.context.policy import ExpectedUse
 from framework.engine.context.run_context import ModelCaller, NamedClient, RunContext
 from framework.engine.model_call.retry import complete_with_retries, with_files
+from framework.engine.tool_call.memory import recall, recalled_messages
 from framework.engine.tool_call.results import record_final_answer
 from framework.llm.client import ModelInfo, ModelReply, ModelRequest, SendRequest
 from framework.llm.instructor_client import request_typed_output
@@ -229,7 +230,13 @@ def _must_call_client(run: RunContext) -> bool:
 def build_request(run: RunContext, instructions: Sequence[Message], **options: Any) -> ModelRequest:
     """Return a request with the whole conversation; `instructions` go at its end and are not stored."""
     history = last_messages(run.state.history, run.agent.spec.conversation.window)
-    conversation = (*preamble_messages(run), *_summary_messages(run), *history, *run.state.messages)
+    conversation = (
+        *preamble_messages(run),
+        *_summary_messages(run),
+        *history,
+        *recalled_messages(run),
+        *run.state.messages,
+    )
     if run.result_chars is not None:
         kept, chars = skill_calls(conversation), run.result_chars
         conversation = tuple(
@@ -533,12 +540,15 @@ def _window_advice(run: RunContext, expected: int, answer: int) -> str:
     """Return what to do about the largest part of a request of about `expected` tokens, and of its longest answer."""
     message, *later = map(message_tokens, run.state.messages)
     earlier = sum(map(message_tokens, (*run.state.history, *_summary_messages(run))))
+    notes = sum(map(message_tokens, recalled_messages(run)))
+    own = expected - message - earlier - notes - sum(later)
     place = run.agent.place("runtime_policy", "max_observation_chars")
     parts = (
         (message, "shorten the message"),
         (earlier, "begin a new conversation"),
+        (notes, f"lower memory.recall_tokens ({run.agent.place('memory')})"),
         (sum(later), f"have tools return less, or lower limits.observation_chars ({place})"),
-        (expected - message - earlier - sum(later), "shorten the agent's instructions, or allow it fewer tools"),
+        (own, "shorten the agent's instructions, or allow it fewer tools"),
         (answer, "lower model_settings.max_tokens"),
     )
     tokens, advice = max(parts)
@@ -587,13 +597,14 @@ _REQUEST_CHARS = 200
 
 
 async def prepare_run(run: RunContext) -> None:
-    """Ask a local server what its model can do, report missing tools, read the MCP context and compact the history.
+    """Ask a local server what its model can do, report missing tools, recall notes and compact the history.
 
     None of them fails the run: problems become warnings.
     """
     await run.model_caller.probe()
     await _warn_of_missing_tools(run)
     await _load_mcp_context(run)
+    await recall(run)
     await _fit_history(run)
 
 

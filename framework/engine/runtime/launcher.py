@@ -505,6 +505,7 @@ class Launcher:
             threads=self._threads,
             rate_limiter=self._rate_limiter,
             now=self.store.now,
+            notes=self.store.notes,
             ledger=BudgetLedger(state, self.store, partial(self._budgets, generation), self._clock),
             base_path=base_path.resolve(),
             reserved_files=self._reserved,

@@ -30,6 +30,7 @@ from framework.config.templates.prompt_check import HTTP_TOOL, RunVariables, pla
 from framework.engine.context.policy import Policy, Verdict, VerdictKind, agent_verdict
 from framework.engine.context.run_context import Confirmations, RunContext
 from framework.engine.tool_call import results
+from framework.engine.tool_call.memory import call_memory_tool, memory_preview
 from framework.engine.tool_call.results import (
     INVALID_CALL,
     ToolTrace,
@@ -635,7 +636,7 @@ async def _execute(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str,
     await run.emit(ToolStarted, **described)
     await run.save()
     started = perf_counter()
-    own = {"agent": _delegate, "run": call_run_tool, "code": run_script}
+    own = {"agent": _delegate, "run": call_run_tool, "code": run_script, "memory": call_memory_tool}
     invoke_tool = own.get(tool.source, _call_with_retries)
     todo_before = run.services.root.session.get(TODO) if call.tool == TODO else None
     pending, result = await invoke_tool(run, call, tool, bound)
@@ -655,6 +656,8 @@ async def _preview(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str,
 
     If the preview itself fails, the person decides without it.
     """
+    if tool.source == "memory":
+        return await memory_preview(run, tool, bound)
     if tool.preview is None:
         return ""
     limits = [limit for limit in (tool.timeout, run.budget.limits.tool_timeout) if limit is not None]

@@ -3,7 +3,7 @@
 In reading order; each module imports only from those below it:
 
     jmespath_process  The script of that process: evaluates one JMESPath expression within limits.
-    notes             `session_set`, `session_get`, `todo`, `ask_user`, `echo`, and the rest of long results.
+    notes             `session_set`, `session_get`, `todo`, `ask_user`, `echo`, the rest of long results, `memory.*`.
     http              `http_request`: one request to an allowed server.
     data              `calculator` and `json_transform`.
     files             `list_dir`, `read_file`, `search_files`, `write_file`, `edit_file` and `shell`.
