@@ -6,20 +6,15 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import count
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, AliasChoices, Field, ValidationError
 
 from framework.types.frozen import Frozen
-from framework.types.spec import Risk
+from framework.types.spec import MAX_LOOP_ITEMS, Conditions, Risk, StepId
 from framework.types.strict_json import content_digest
 
-
-def _id_text(value: Any) -> Any:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-StepId = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_-]{0,63}$"), BeforeValidator(_id_text)]
+_StepT = TypeVar("_StepT", bound="StepDraft")
 StepStatus = Literal["open", "running", "done", "failed", "skipped"]
 
 
@@ -41,8 +36,30 @@ class StepDraft(Frozen):
     expected: str = ""
     """The expected result."""
 
+    @property
+    def content(self) -> dict[str, Any]:
+        """Part of the step that a person approves: everything but its progress."""
+        return self.model_dump(include=set(StepDraft.model_fields))
 
-def _one_by_one(steps: tuple[StepDraft, ...]) -> tuple[StepDraft, ...]:
+
+class FixedStep(StepDraft):
+    """A step with what the model cannot write: files and people add conditions and loops."""
+
+    when: Conditions = {}
+    """Conditions on inputs and earlier results; the step is skipped unless all are met."""
+    for_each: str = ""
+    """The list of a loop, such as `steps.find.output.items`; empty: the step runs once."""
+    max_items: Annotated[int, Field(gt=0, le=MAX_LOOP_ITEMS)] = 20
+    """Maximum length of the list."""
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """Part of the step that a person approves: everything but its progress."""
+        own = set(FixedStep.model_fields) - set(StepDraft.model_fields)
+        return super().content | self.model_dump(include=own, exclude_defaults=True)
+
+
+def _one_by_one(steps: tuple[_StepT, ...]) -> tuple[_StepT, ...]:
     """Let steps run one after the other if all ids are numbers and no step has `depends_on`."""
     if not all(step.id.isdecimal() and "depends_on" not in step.model_fields_set for step in steps):
         return steps
@@ -63,7 +80,14 @@ class PlanDraft(Frozen):
         return self if self.goal.strip() else self.model_copy(update={"goal": goal})
 
 
-class PlanStep(StepDraft):
+class FixedDraft(PlanDraft):
+    """A plan as people edit it."""
+
+    steps: Annotated[tuple[FixedStep, ...], AfterValidator(_one_by_one)]
+    """The steps; their order is that of depends_on."""
+
+
+class PlanStep(FixedStep):
     """A step of an accepted plan, with its progress."""
 
     status: StepStatus = "open"
@@ -82,11 +106,8 @@ class PlanStep(StepDraft):
     """Whether the step failed and the model planned no replacement, so that the run cannot complete."""
     replaced: bool = False
     """Whether the step failed and a later revision has new steps instead."""
-
-    @property
-    def content(self) -> dict[str, Any]:
-        """Part of the step that a person approves: everything but its progress."""
-        return self.model_dump(include=set(StepDraft.model_fields))
+    bypassed: bool = False
+    """Whether the step was skipped because its conditions were not met: the steps after it run all the same."""
 
 
 class PlanChange(Frozen):
@@ -131,6 +152,12 @@ class Plan(Frozen):
     """Whether the next revision needs approval in any case, because a person rejected this one."""
     envelope: ApprovalScope | None = None
     """Scope of the last approval."""
+    source: str = ""
+    """File and line of a fixed plan, in which the model cannot change anything; empty: the model wrote the plan."""
+    answer: str = ""
+    """Answer of a fixed plan, with references to results; empty: the result of its last step, or `answer_goal`."""
+    answer_goal: str = ""
+    """What the answer that the model writes must contain."""
 
     @classmethod
     def from_draft(cls, draft: PlanDraft, before: Plan | None = None) -> Plan:
@@ -160,13 +187,15 @@ class Plan(Frozen):
     @property
     def approval_text(self) -> str:
         """Approved part as JSON text: goal and steps, without progress."""
-        return json.dumps([self.goal, [step.content for step in self.steps]], sort_keys=True, ensure_ascii=False)
+        answer = [text for text in (self.answer, self.answer_goal) if text]
+        parts = [self.goal, [step.content for step in self.steps], *answer]
+        return json.dumps(parts, sort_keys=True, ensure_ascii=False)
 
     @property
-    def draft(self) -> PlanDraft:
+    def draft(self) -> FixedDraft:
         """Draft of the remaining steps."""
-        remaining = tuple(StepDraft(**step.content) for step in self.steps if step.status not in ("done", "failed"))
-        return PlanDraft(goal=self.goal, steps=remaining)
+        remaining = tuple(FixedStep(**step.content) for step in self.steps if step.status not in ("done", "failed"))
+        return FixedDraft(goal=self.goal, steps=remaining)
 
     def step(self, step_id: str) -> PlanStep:
         """Return the step with this id; raise KeyError if there is none."""
@@ -175,11 +204,22 @@ class Plan(Frozen):
                 return step
         raise KeyError(step_id)
 
-    def with_step(self, step_id: str, status: StepStatus, result: str | None = None) -> Plan:
+    def with_step(self, step_id: str, status: StepStatus, result: str | None = None, *, bypassed: bool = False) -> Plan:
         """Return the plan with the status and result of one step changed."""
-        steps = (
-            s.model_copy(update={"status": status, "result": result}) if s.id == step_id else s for s in self.steps
-        )
+        update = {"status": status, "result": result, "bypassed": bypassed}
+        steps = (s.model_copy(update=update) if s.id == step_id else s for s in self.steps)
+        return self.model_copy(update={"steps": tuple(steps)})
+
+    def items_of(self, step: PlanStep) -> list[PlanStep]:
+        """Return the steps that a loop has added for its items; none before that."""
+        own = {name for name in step.depends_on if is_item_id(name, step.id)} if step.for_each else ()
+        return [other for other in self.steps if other.id in own]
+
+    def with_items(self, step: PlanStep, items: Sequence[PlanStep]) -> Plan:
+        """Return the plan with the steps of a loop's items before the loop, which ends when they have ended."""
+        after = (*step.depends_on, *(item.id for item in items))
+        loop = step.model_copy(update={"depends_on": after})
+        steps = (new for s in self.steps for new in ((*items, loop) if s.id == step.id else (s,)))
         return self.model_copy(update={"steps": tuple(steps)})
 
     def with_settled(self, step_ids: Collection[str]) -> Plan:
@@ -196,13 +236,15 @@ class Plan(Frozen):
 
     def ready(self) -> list[PlanStep]:
         """Return the unfinished steps whose dependencies are all done, in plan order."""
-        done = {step.id for step in self.steps if step.status == "done"}
+        done = {step.id for step in self.steps if step.status == "done" or step.bypassed}
         return [s for s in self.steps if s.status in ("open", "running") and done.issuperset(s.depends_on)]
 
     def blocked(self) -> list[tuple[PlanStep, str]]:
         """Return the open steps that can never run, each with the skipped or settled step it depends on."""
         dead = {
-            step.id for step in self.steps if step.status == "skipped" or (step.status == "failed" and step.settled)
+            step.id
+            for step in self.steps
+            if (step.status == "skipped" and not step.bypassed) or (step.status == "failed" and step.settled)
         }
         return [(s, d) for s in self.steps if s.status == "open" for d in sorted(dead.intersection(s.depends_on))[:1]]
 
@@ -223,7 +265,11 @@ class Plan(Frozen):
     @property
     def undone(self) -> list[PlanStep]:
         """Steps that were skipped, or failed without new steps instead, although the run may complete without them."""
-        return [s for s in self.steps if s.status == "skipped" or (s.status == "failed" and not s.replaced)]
+        return [
+            s
+            for s in self.steps
+            if (s.status == "skipped" and not s.bypassed) or (s.status == "failed" and not s.replaced)
+        ]
 
     def failures(self) -> list[PlanStep]:
         """Return the failed steps that are not settled."""
@@ -257,9 +303,14 @@ class Plan(Frozen):
 
 def _continued(step: StepDraft, previous: PlanStep | None, revision: int) -> PlanStep:
     """Return the existing step if the draft repeats it and it is open, running or done; otherwise a new step."""
-    if previous and previous.content == step.model_dump() and previous.status in ("open", "running", "done"):
+    if previous and previous.content == step.content and previous.status in ("open", "running", "done"):
         return previous if previous.status == "done" else previous.model_copy(update={"status": "open", "result": None})
     return PlanStep(**step.model_dump(), revision=revision)
+
+
+def is_item_id(name: str, loop: str) -> bool:
+    """Return whether a step of this name is, or would be, the step of an item of a loop."""
+    return name.startswith(f"{loop}-") and name[len(loop) + 1 :].isdecimal()
 
 
 class StepCheck(Frozen):

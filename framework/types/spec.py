@@ -5,7 +5,16 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, StringConstraints, Tag, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
 from framework.types.budget import BudgetName
 from framework.types.frozen import Duration, Frozen, check_version
@@ -180,12 +189,15 @@ class ModelSettings(Frozen):
     """Format of the final answer; `json` is one JSON object. Default: JSON if `output_schema` is set, else text."""
 
 
+Conditions = dict[str, str | int | float | bool]
+
+
 class Rule(Frozen):
     """A rule that matches tool calls."""
 
     tool: ToolPattern
     """Name of a tool, or a glob such as `orders.delete_*`."""
-    when: dict[str, str | int | float | bool] = {}
+    when: Conditions = {}
     """Conditions on arguments, such as `{amount: "> 50"}`. Operators: `>`, `>=`, `<`, `<=`, `!=`, a glob or a value."""
     reason: str = ""
     """Reason shown to the person who decides, and to the model when the call is denied."""
@@ -363,6 +375,72 @@ class ApprovalFrom(Frozen):
     """Lowest risk of a step that makes the plan need approval."""
 
 
+def _id_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+StepId = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_-]{0,63}$"), BeforeValidator(_id_text)]
+StepText = Annotated[str, StringConstraints(min_length=1, max_length=4000)]
+MAX_LOOP_ITEMS = 100
+"""Highest `max_items` of a loop: each item becomes a step of the plan."""
+MAX_FILE_STEPS = 50
+"""Maximum number of steps in an agent's file."""
+
+
+class FileStep(Frozen):
+    """A step of a plan in an agent's file. It has exactly one of `tool`, `agent` and `goal`."""
+
+    id: StepId
+    """A short word, unique in the plan. Later steps refer to the result as `{{ steps.ID.output }}`."""
+    description: StepText | None = None
+    """Purpose of the step, shown to people. Default: the name of the tool or agent."""
+    tool: str | None = None
+    """Tool to call. The agent's rules apply to the call."""
+    agent: AgentName | None = None
+    """Agent to call, one of `agents`."""
+    message: StepText | None = None
+    """For an agent: the message that it gets."""
+    goal: StepText | None = None
+    """What the model must reach in this step, with the tools of the agent."""
+    parameters: dict[str, Any] = {}
+    """Arguments of the tool, inputs of the agent, or data for the goal. Texts may contain `{{ steps.ID.output }}`,
+    `{{ inputs.NAME }}` and, in a loop, `{{ item }}`, each also with a `.FIELD`."""
+    tools: tuple[str, ...] | None = None
+    """For a goal: the tools that it may use. Default: all tools of the agent."""
+    expected: str = ""
+    """For a goal: the expected result."""
+    when: Conditions = {}
+    """Conditions, as in rules: `{steps.order.output.amount: "> 100"}`. The step is skipped unless all are met."""
+    for_each: str = ""
+    """A list, such as `steps.order.output.contacts` or `inputs.files`: the step runs once for each `{{ item }}`."""
+    max_items: Annotated[int, Field(gt=0, le=MAX_LOOP_ITEMS, strict=True)] = 20
+    """With `for_each`: the step fails, without any call, if the list is longer."""
+    depends_on: tuple[StepId, ...] | None = None
+    """Steps that must end before, besides those that it refers to. Default: the step above; `[]`: none."""
+
+    @model_validator(mode="after")
+    def _has_one_kind(self) -> FileStep:
+        kind = [key for key in ("tool", "agent", "goal") if getattr(self, key) is not None]
+        if len(kind) != 1:
+            found = " and ".join(kind) if kind else "none of them"
+            raise ValueError(f"a step has exactly one of tool, agent and goal; this one has {found}")
+        for key, kinds in (("message", "agent"), ("tools", "goal"), ("expected", "goal")):
+            if key in self.model_fields_set and getattr(self, key) not in (None, "") and kinds not in kind:
+                raise ValueError(f"{key} is for a step with {kinds}; this one has {kind[0]}")
+        if kind == ["agent"] and (self.message is None or "message" in self.parameters):
+            raise ValueError("a step with agent has a message, outside parameters: the agent sees nothing else")
+        if kind == ["goal"] and self.description is not None:
+            raise ValueError("a step with goal has no description: the goal says what it is for")
+        return self
+
+
+class AnswerGoal(Frozen):
+    """An answer that the model writes from the results of the steps."""
+
+    goal: StepText
+    """What the answer must contain."""
+
+
 class PlanSettings(Frozen):
     """Settings of `executor: plan`."""
 
@@ -386,9 +464,22 @@ class PlanSettings(Frozen):
     """Maximum number of retries when the tool of a step fails. Only idempotent tools are retried."""
     on_failure: Literal["replan", "skip", "fail", "ask"] = "replan"
     """Action when a step fails: `replan` the remaining work, `skip` the steps that depend on it, `fail` the run, or
-    `ask` the user whether to retry, skip or stop."""
+    `ask` the user whether to retry, skip or stop. With `steps`: `fail` by default, and never `replan`."""
+    steps: Annotated[tuple[FileStep, ...], Field(max_length=MAX_FILE_STEPS)] = ()
+    """A fixed plan: its steps replace the plan that the model would write. Needs `mode: plan`."""
+    answer: (
+        Annotated[Annotated[StepText, Tag("text")] | Annotated[AnswerGoal, Tag("goal")], _text_or("goal")] | None
+    ) = None
+    """Answer of a fixed plan: a text with references, or `{goal: TEXT}`, which the model writes. Default: the result of
+    the last step that was done."""
     recite: Annotated[bool, Field(strict=True)] = True
     """Append the open plan or the to-do list to every model request. The text is not stored in the conversation."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fixed_plans_fail(cls, data: Any) -> Any:
+        """By default, a fixed plan fails with its first failed step: the model must not replace the rest of it."""
+        return {"on_failure": "fail", **data} if isinstance(data, dict) and data.get("steps") else data
 
 
 class ConversationSettings(Frozen):

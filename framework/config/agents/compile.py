@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from framework.config.agents.lint import lint
 from framework.config.agents.models import budget_problems, model_problems
+from framework.config.agents.plan_steps import plan_problems
 from framework.config.agents.skills import NO_SKILLS, SkillSet, skill_problems, skill_warnings
 from framework.config.agents.toolbox import Toolbox
 from framework.config.templates.prompt_check import (
@@ -452,12 +453,24 @@ def compile_agent(
     if problems := unresolved_references(spec, document, context):
         raise ParseError(problems)
     agent = build_agent(spec, document, digest, context)
-    if problems := list(prompt_problems(agent)):
+    if problems := [*islice(fixed_plan_problems(agent), MAX_FILE_PROBLEMS), *prompt_problems(agent)]:
         raise ParseError(problems)
     findings = [*lint(spec, document, agent.toolset, context.prompts, context.toolbox.external.unavailable)]
     findings += skill_warnings(spec, document, agent.skills, context.toolbox.skills)
     warnings = tuple(sort_problems(findings))
     return replace(agent, warnings=warnings), warnings
+
+
+def fixed_plan_problems(agent: Agent) -> Iterator[Problem]:
+    """Yield the problems of the plan in an agent's file."""
+    specs = agent.context.specs
+    outputs = {
+        f"agent.{name}": specs[name].output_schema or {"type": "string"}
+        for name in agent.spec.sub_agents
+        if name in specs
+    }
+    unavailable = agent.context.toolbox.external.unavailable
+    return plan_problems(agent.spec, agent.document, agent.toolset, outputs, unavailable)
 
 
 def unresolved_references(spec: AgentSpec, document: Document, context: CompileContext) -> list[Problem]:

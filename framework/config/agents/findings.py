@@ -20,6 +20,7 @@ from framework.config.agents.compile import (
     CompileContext,
     build_agent,
     cycle_problems,
+    fixed_plan_problems,
     input_problems,
     unresolved_references,
 )
@@ -145,10 +146,12 @@ def hidden_problems(
     """
     spec, document, specs = agent.spec, agent.document, context.specs
     usable = _resolvable(spec, document, context)
+    built = build_agent(usable, document, "", context)
     found = chain(
         unresolved_references(spec, document, context),
         cycle_problems(spec, document, specs),
-        prompt_problems(build_agent(usable, document, "", context)),
+        prompt_problems(built),
+        fixed_plan_problems(built),
         model_setting_problems(usable, document, prices),
         price_problems(usable, document, specs, prices),
         budget_price_problems(usable, document, specs, prices, budgets),

@@ -692,7 +692,7 @@ class Linker:
         digest = self._context.reference_digest(parsed)
         if not parsed.spec.sub_agents:
             return digest
-        visible = {"name", "description", "inputs"}
+        visible = {"name", "description", "inputs", *(["output_schema"] if parsed.spec.plan.steps else ())}
         sub_agents = (
             specs[name].model_dump_json(include=visible) if name in specs else "" for name in parsed.spec.sub_agents
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Set
 
+from framework.config.agents.plan_steps import file_references
 from framework.config.templates.prompt_check import PLAN_TEMPLATE
 from framework.config.templates.prompts import Prompts
 from framework.config.yaml.document import Document, KeyPath
@@ -84,15 +85,16 @@ def _unused_variables(spec: AgentSpec, document: Document, prompts: Prompts) -> 
         for name in spec.guidance.vars.keys() - _variables_of(spec.guidance, prompts):
             yield warning(("guidance", "vars", name), f"no template uses the variable {name!r}")
     source = spec.instructions
+    in_plan = {reference.input for step in spec.plan.steps for reference in file_references(step)}
     if not isinstance(source, TemplateRef):
-        for name in spec.inputs:
+        for name in (name for name in spec.inputs if name not in in_plan):
             message = f"the model never sees the input {name!r}: the instructions are plain text"
             yield warning(("inputs", name), message, _TEMPLATE_HINT)
         return
     used = _variables_of(source, prompts)
     for name in source.vars.keys() - used:
         yield warning(("instructions", "vars", name), f"no template uses the variable {name!r}")
-    for name in spec.inputs.keys() - used:
+    for name in spec.inputs.keys() - used - in_plan:
         yield warning(("inputs", name), f"no template uses the input {name!r}: the model never sees it")
 
 

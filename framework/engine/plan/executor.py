@@ -1,4 +1,4 @@
-"""The plan executor's main loop: plan, get approval, execute the steps, handle failed ones, answer.
+"""The plan executor's main loop: get a plan and its approval, execute the steps, handle failed ones, answer.
 
 Its end has the executor `auto`, which plans if the request needs it, and the table of the built-in executors.
 """
@@ -12,9 +12,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from framework.config.agents.compile import BUILTIN_EXECUTORS
+from framework.config.agents.plan_references import resolve_references, result_text
 from framework.engine.context.run_context import Confirmations, record_pending
 from framework.engine.model_call.turn import call_model, render
 from framework.engine.plan.planner import (
+    adopt_file_plan,
     adopt_plan,
     attempt_id,
     current_plan,
@@ -29,26 +31,26 @@ from framework.engine.plan.planner import (
     usable_tools,
     with_current_contracts,
 )
-from framework.engine.plan.step import run_step, set_status
+from framework.engine.plan.step import run_step, set_status, step_output, value_of
 from framework.engine.plan.trace import approval_span, failure_span, record_summary, summary_span
 from framework.engine.routing.by_model import choose_agent
 from framework.engine.run import Executors, Job, Run, react, run_as_ready
 from framework.engine.tool_call.results import partial_output, record_decision
 from framework.tools.tool import Tool, idempotency_key
-from framework.types.errors import AgentsdError, ModelError, Paused, StepFailed
+from framework.types.errors import AgentsdError, ModelError, Paused, StepFailed, ToolError
 from framework.types.events import Routed
-from framework.types.messages import late_guidance
-from framework.types.plan import ApprovalScope, Plan, PlanDraft, PlanStep, Preflight
+from framework.types.messages import Message, late_guidance
+from framework.types.plan import ApprovalScope, FixedDraft, Plan, PlanStep, Preflight
 from framework.types.spec import RISKS
 from framework.types.state import STEP_PREFIX, Approve, Confirmation, Decision, Edit, Reject, Respond
 from framework.types.strict_json import call_digest, canonical_call
 
 
 async def plan(run: Run) -> str:
-    """Plan, execute the steps in the order of their dependencies, independent ones concurrently, then answer."""
+    """Get a plan, execute its steps in the order of their dependencies, independent ones concurrently, then answer."""
     try:
         if run.state.plan is None:
-            await propose_plan(run)
+            await (adopt_file_plan(run) if run.agent.spec.plan.steps else propose_plan(run))
         while True:
             if (rejected := await request_approval(run)) is not None:
                 await _skip_remaining(run, "the plan was not approved")
@@ -81,7 +83,14 @@ async def _run_steps(run: Run) -> None:
         if step is None:
             return None
         started.add(step.id)
-        return _run_one(run, step)
+        return run_one(step)
+
+    async def run_one(step: PlanStep) -> Confirmations:
+        pending = await run_step(run, step)
+        await _skip_failed(run)
+        if current_plan(run).step(step.id).status == "open":  # a loop: it ends after the steps of its items
+            started.discard(step.id)
+        return pending
 
     await run_as_ready(next_job, limit=plan_settings(run).max_parallel)
 
@@ -90,12 +99,6 @@ def _startable_steps(run: Run) -> Iterator[PlanStep]:
     """Return the steps that can run now; after a failure that needs handling, only those already in progress."""
     is_blocked = has_blocking_failure(run)
     return (step for step in current_plan(run).ready() if step.status == "running" or not is_blocked)
-
-
-async def _run_one(run: Run, step: PlanStep) -> Confirmations:
-    pending = await run_step(run, step)
-    await _skip_failed(run)
-    return pending
 
 
 async def _skip_failed(run: Run) -> None:
@@ -123,11 +126,30 @@ async def _answer(run: Run) -> str:
     if final_plan.undone and not final_plan.abandoned and run.state.last_reply is None:
         unfinished = ", ".join(f"{step.id} {step.status}" for step in final_plan.undone)
         await run.warn("steps_not_done", f"the plan completed without these steps: {unfinished}")
-    answer = await _summarize(run)
+    by_model = not final_plan.source or final_plan.answer_goal
+    answer = await (_summarize(run) if by_model else _fixed_answer(run, final_plan))
     if final_plan.abandoned:
         failed = final_plan.abandoned[0]
         raise StepFailed(f"step {failed.id} failed, and the new plan does not replace it: {failed.result}")
     return answer
+
+
+async def _fixed_answer(run: Run, final_plan: Plan) -> str:
+    """Return the answer of a fixed plan without a model: its text, or the result of the last step that was done."""
+    if reply := run.state.last_reply:  # from before a crash
+        return reply.content
+    if final_plan.answer:
+        try:
+            answer: Any = resolve_references(final_plan.answer, partial(value_of, run))
+        except ToolError as error:  # a step that failed, and that the user or the file skips
+            answer = f"{partial_output(run.state)}\n\n(The answer of the plan cannot be filled in: {error.message}.)"
+    else:
+        done = [step for step in final_plan.steps if step.status == "done"]
+        answer = step_output(run, done[-1]) if done else "No step of the plan was done."
+    if len(run.state.messages) == 1:
+        run.record(progress_messages(run, final_plan.steps, final_plan.goal))
+    run.record([Message(role="assistant", content=result_text(answer))])
+    return result_text(answer)
 
 
 async def _summarize(run: Run) -> str:
@@ -138,6 +160,7 @@ async def _summarize(run: Run) -> str:
         run.record(progress_messages(run, final_plan.steps, final_plan.goal))
     with summary_span(run, final_plan.revision, final_plan.goal) as span:
         text = render(run, "summary.j2", plan=final_plan.model_dump())
+        text += f"\n\n{final_plan.answer_goal}" if final_plan.answer_goal else ""
         reply = await run.ask_model(late_guidance(text), tools=False)
         record_summary(run, span, reply.content)
     return reply.content
@@ -147,6 +170,7 @@ _REQUIRED_BY_FILE = "the agent's file requires approval of plans"
 _NO_STEPS_LEFT = "No steps are left in the plan; nothing was done."
 """Answer if a person removed all steps before any was executed."""
 _REPLACEMENT_REQUESTED = "you requested another plan"
+_FIXED = "the model cannot change a plan of the agent's file: approve, edit or reject it"
 _BEYOND_SCOPE = "it goes beyond the plan that was approved"
 _EVERY_REVISION = "the model changed the plan after its approval, and the agent's file requires approval of every plan"
 
@@ -189,15 +213,17 @@ async def request_approval(run: Run) -> str | None:
 
 
 def _current_question(run: Run, question: Confirmation) -> tuple[Confirmation, Decision | None]:
-    """Return the question to ask now, after invalid edits, and the decision on it, if any."""
-    while isinstance(decision := run.decision(question.id), Edit):
-        _, _, problems = _edited(run, decision.arguments)
-        if not problems:
-            break
-        reason = f"your edit is invalid: {'; '.join(problems)}"
-        again = run.confirmation_id(question.id, [canonical_call("", decision.arguments)])
-        question = question.model_copy(update={"id": again, "reason": reason, "arguments": decision.arguments})
-    return question, decision
+    """Return the question to ask now, after invalid answers, and the decision on it, if any."""
+    while True:
+        match decision := run.decision(question.id):
+            case Edit(arguments=arguments) if problems := _edited(run, arguments)[2]:
+                update = {"reason": f"your edit is invalid: {'; '.join(problems)}", "arguments": arguments}
+            case Respond(text=text) if source := current_plan(run).source:
+                update, arguments = {"reason": f"{_FIXED} ({source})"}, {"text": text}
+            case _:
+                return question, decision
+        again = run.confirmation_id(question.id, [canonical_call("", arguments)])
+        question = question.model_copy(update={"id": again, **update})
 
 
 def _approval_reason(run: Run, plan: Plan) -> str:
@@ -299,7 +325,7 @@ def _question(run: Run, plan: Plan, reason: str) -> Confirmation:
 def _edited(run: Run, arguments: dict[str, Any]) -> tuple[Plan | None, Preflight | None, list[str]]:
     """Return an edited plan as the next revision, its preflight, and the problems that make it invalid."""
     try:
-        draft = PlanDraft.model_validate(arguments)
+        draft = FixedDraft.model_validate(arguments)
     except ValidationError as error:
         errors = error.errors(include_url=False, include_input=False, include_context=False)
         return None, None, [f"{'.'.join(map(str, one['loc'])) or 'it'}: {one['msg']}" for one in errors]
@@ -332,6 +358,10 @@ async def handle_failures(run: Run) -> None:
         case "ask":
             await _ask_user(run, current_plan(run).failures())
         case _:
+            if current_plan(run).source:  # the file was edited meanwhile: a fixed plan is never replanned
+                raise StepFailed(
+                    f"step {current_plan(run).failures()[0].id} failed: {current_plan(run).failures()[0].result}"
+                )
             await replan(run)
 
 

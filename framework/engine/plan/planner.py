@@ -1,26 +1,37 @@
-"""Requests plans from the model until one passes preflight, adopts it, and renders its executed steps."""
+"""Gets plans from the agent's file, or from the model until one passes preflight; adopts them; renders their steps."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
+from framework.config.agents.plan_references import (
+    UNRESOLVED,
+    StepReference,
+    expected_types,
+    invalid_references,
+    part_of,
+    read_reference,
+    references,
+    referring_parameters,
+    resolve_references,
+    result_text,
+)
+from framework.config.agents.plan_steps import argument_findings, file_plan, graph_findings
 from framework.config.templates.prompt_check import PLAN_TEMPLATE
 from framework.engine.context.run_context import RunContext
 from framework.engine.model_call.turn import preamble_messages, render
-from framework.engine.plan.references import expected_types, invalid_references, references, referring_parameters
 from framework.engine.plan.trace import plan_span, record_draft
 from framework.engine.run import Run
 from framework.engine.tool_call.call import repair_plan
 from framework.engine.tool_call.results import describe_output, describe_unfinished, observation, tool_message
 from framework.llm.message_shape import estimate_tokens
 from framework.llm.openai_format import revalidate_call
-from framework.tools.schema.arguments import ArgumentsError
 from framework.tools.tool import Tool
 from framework.tools.toolset import TOOL_SEARCH
-from framework.types.errors import LimitExceeded
+from framework.types.errors import LimitExceeded, StepFailed, ToolError
 from framework.types.events import PlanProposed
 from framework.types.messages import Message, ToolCall, Usage, late_guidance
 from framework.types.plan import Estimate, Plan, PlanDraft, PlanStep, Preflight, StepCheck, StepStatus
@@ -29,6 +40,8 @@ from framework.types.state import CallRecord, RunState
 from framework.types.text import did_you_mean, one_line
 
 _SHOWN_FINDINGS = 20
+_MAX_SHOWN_INPUT = 1000
+"""Maximum length of an input that replaces its reference in a plan, in characters."""
 _GOAL_CHARS = 200
 """Maximum length of the goal, in characters, if it is taken from the user's message."""
 
@@ -58,7 +71,7 @@ def _leniency(approval: str | ApprovalFrom) -> int:
     return RISKS.index(approval.from_)
 
 
-def current_plan(run: Run) -> Plan:
+def current_plan(run: RunContext) -> Plan:
     """Return the run's plan, which must exist."""
     assert run.state.plan is not None
     return run.state.plan
@@ -76,6 +89,57 @@ async def propose_plan(run: Run, *, feedback: str = "") -> None:
     if before is not None:
         before = before.model_copy(update={"must_be_approved": True})
     await adopt_plan(run, *await _request_plan(run, before, feedback))
+
+
+async def adopt_file_plan(run: Run) -> None:
+    """Adopt the plan in the agent's file, with the inputs of the run.
+
+    Raises:
+        StepFailed: the plan does not pass preflight now, for example because a stricter rule denies a step.
+    """
+    source = run.agent.place("plan", "steps")
+    try:
+        plan = _with_inputs(run, file_plan(run.agent.spec, _default_goal(run), source))
+    except ToolError as error:
+        raise StepFailed(f"the plan ({source}) cannot be executed: {error.message}") from None
+    with plan_span(run, plan.revision, "") as span:
+        check = preflight(run, plan, plan_settings(run))
+        record_draft(run, span, plan.draft, usable=not check.problems)
+    if check.problems:
+        raise StepFailed(f"the plan ({source}) cannot be executed: {'; '.join(check.problems[:_SHOWN_FINDINGS])}")
+    await adopt_plan(run, plan, check)
+
+
+def _with_inputs(run: RunContext, plan: Plan) -> Plan:
+    """Return the plan with the inputs of the run in place of references to them, so that people approve the values.
+
+    An input with a brace stays a reference: inserted, it could become part of another reference. So does a long one.
+    """
+
+    def value_of(reference: StepReference) -> Any:
+        if not reference.input:
+            return UNRESOLVED
+        value = input_value(run, reference)
+        text = result_text(part_of(value, reference))
+        return UNRESOLVED if len(text) > _MAX_SHOWN_INPUT or "{" in text or "}" in text else value
+
+    def bound(step: PlanStep) -> PlanStep:
+        tool = run.agent.toolset.tools.get(step.tool or "")
+        schema = tool.definition.parameters if tool else None
+        update = {
+            "parameters": resolve_references(step.parameters, value_of, schema),
+            "description": step.description if tool else resolve_references(step.description, value_of),
+        }
+        return step.model_copy(update=update)
+
+    return plan.model_copy(update={"steps": tuple(map(bound, plan.steps))})
+
+
+def input_value(run: RunContext, reference: StepReference) -> Any:
+    """Return the input that a reference names; raise ToolError if the run has none."""
+    if reference.input not in run.state.inputs:
+        raise ToolError(f"the run has no input {reference.input!r}")
+    return run.state.inputs[reference.input]
 
 
 async def _find_tools(run: Run) -> None:
@@ -215,7 +279,8 @@ def preflight(run: RunContext, plan: Plan, settings: PlanSettings) -> Preflight:
     if findings := tuple(_size_findings(plan, remaining, settings)):  # too large to check its steps
         return Preflight(findings=findings, estimate=Estimate(tool_calls=0, model_calls=0, tokens=0))
     expected = _estimate(run, plan)
-    findings = (*_graph_findings(plan, remaining), *_budget_findings(run, expected))
+    graph = (finding for _, finding in graph_findings(plan, remaining))
+    findings = (*graph, *_budget_findings(run, expected))
     return Preflight(steps=tuple(_check(run, plan, step) for step in remaining), findings=findings, estimate=expected)
 
 
@@ -236,7 +301,7 @@ def highest_risk(tools: list[Tool]) -> Risk:
 def _size_findings(plan: Plan, remaining: list[PlanStep], settings: PlanSettings) -> Iterator[str]:
     if not remaining and plan.revision == 1:
         yield "it has no steps: if nothing has to be done, return it again without steps"
-    if len(remaining) > settings.max_plan_steps:
+    if len(remaining) > settings.max_plan_steps and not plan.source:
         yield f"it has {len(remaining)} steps; at most {settings.max_plan_steps} are allowed"
     if (size := sum(len(step.model_dump_json()) for step in remaining)) > _MAX_PLAN_CHARS:
         yield f"it has {size} characters; at most {_MAX_PLAN_CHARS} are allowed"
@@ -246,42 +311,6 @@ def _size_findings(plan: Plan, remaining: list[PlanStep], settings: PlanSettings
             yield f"{what} is empty" if not text.strip() else f"{what} is longer than {_MAX_TEXT_CHARS} characters"
 
 
-def _graph_findings(plan: Plan, remaining: list[PlanStep]) -> Iterator[str]:
-    known = {step.id: step for step in plan.steps}
-    for name, count in Counter(step.id for step in plan.steps).items():
-        if count > 1:
-            done = next((step for step in plan.steps if step.id == name and step.status == "done"), None)
-            yield (
-                f"step {name} is already done: use another id for a new step"
-                if done
-                else f"two steps have the id {name!r}"
-            )
-    for step in remaining:
-        for other in dict.fromkeys(step.depends_on):
-            if other == step.id:
-                yield f"step {step.id} depends on itself"
-            elif other not in known:
-                yield f"step {step.id} depends on {other!r}, which does not exist{did_you_mean(other, sorted(known))}"
-            elif known[other].status in ("failed", "skipped"):
-                yield f"step {step.id} depends on {other}, which was not done"
-    if cycle := _find_cycle(remaining):
-        yield f"steps depend on each other in a cycle: {' -> '.join(cycle)}"
-
-
-def _find_cycle(steps: list[PlanStep]) -> list[str]:
-    """Return the ids of a dependency cycle, with the first repeated at the end, or an empty list."""
-    waiting_for = {step.id: [other for other in step.depends_on if other != step.id] for step in steps}
-    while free := [name for name, others in waiting_for.items() if not any(other in waiting_for for other in others)]:
-        for name in free:
-            del waiting_for[name]
-    if not waiting_for:
-        return []
-    path = [next(iter(waiting_for))]
-    while path.count(path[-1]) == 1:
-        path.append(next(other for other in waiting_for[path[-1]] if other in waiting_for))
-    return path[path.index(path[-1]) :]
-
-
 def _budget_findings(run: RunContext, expected: Estimate) -> Iterator[str]:
     """Yield limits that the plan exceeds even if every step succeeds."""
     limits, state = run.budget.limits, run.state
@@ -289,16 +318,16 @@ def _budget_findings(run: RunContext, expected: Estimate) -> Iterator[str]:
         remaining = limits.max_tool_calls - state.tool_calls
         yield f"it needs {expected.tool_calls} tool calls; max_tool_calls allows {remaining} more"
     goals = expected.model_calls - 1
-    if goals and limits.max_steps is not None and expected.model_calls > limits.max_steps - state.steps:
+    if goals > 0 and limits.max_steps is not None and expected.model_calls > limits.max_steps - state.steps:
         remaining = max(0, limits.max_steps - state.steps)
         yield f"it has {goals} steps without a tool; max_steps allows {remaining} more model calls"
 
 
 def _check(run: RunContext, plan: Plan, step: PlanStep) -> StepCheck:
     findings = list(_reference_findings(plan, step))
-    waits_for = tuple(dict.fromkeys(reference.step for reference in references(step.parameters)))
+    waits_for = tuple(dict.fromkeys(reference.step for reference in references(step.parameters) if reference.step))
     if step.tool is None:
-        findings += _goal_findings(run, step)
+        findings += _goal_findings(run, plan, step)
         risk = highest_risk(usable_tools(run, step))
         return StepCheck(id=step.id, verdict="open", risk=risk, waits_for=waits_for, findings=tuple(findings))
     tool = run.agent.toolset.tools.get(step.tool)
@@ -316,7 +345,7 @@ def _check(run: RunContext, plan: Plan, step: PlanStep) -> StepCheck:
     )
     if verdict.kind == "deny":
         findings.append(f"the policy forbids it: {verdict}")
-    findings += _argument_findings(tool, step)
+    findings += argument_findings(tool, step)
     return StepCheck(
         id=step.id,
         verdict=verdict.kind,
@@ -332,45 +361,48 @@ def _type_risks(tool: Tool, step: PlanStep) -> Iterator[str]:
     """Yield parameters that refer to another step's result and do not accept text, into which any result converts."""
     for place, other, types in expected_types(step.parameters, tool.definition.parameters):
         if types and "string" not in types:
-            yield f"{place}: the step fails unless the result of {other} is {' or '.join(sorted(types))}"
+            value = f"the result of {other.step}" if other.step else other.text
+            yield f"{place}: the step fails unless {value} is {' or '.join(sorted(types))}"
 
 
 def _reference_findings(plan: Plan, step: PlanStep) -> Iterator[str]:
     yield from invalid_references(step.parameters)
     needed = plan.dependencies_of(step.id)
     known = {other.id for other in plan.steps}
-    for name in dict.fromkeys(reference.step for reference in references(step.parameters)):
-        if name not in known:
+    for reference in dict.fromkeys(_all_references(step)):
+        name = reference.step
+        if reference.input or (reference.is_item and step.for_each):
+            continue
+        if reference.is_item:
+            yield "its parameters refer to the item of a loop, and it has no for_each"
+        elif name not in known:
             yield f"its parameters refer to step {name!r}, which does not exist{did_you_mean(name, sorted(known))}"
         elif name not in needed:
             yield f"its parameters refer to step {name}: add {name} to its depends_on"
 
 
-def _goal_findings(run: RunContext, step: PlanStep) -> Iterator[str]:
+def _all_references(step: PlanStep) -> Iterator[StepReference]:
+    """Yield the references in parameters, conditions and the list of a loop."""
+    yield from references(step.parameters)
+    for text in (*step.when, *([step.for_each] if step.for_each else ())):
+        if reference := read_reference(text):
+            yield reference
+
+
+def _goal_findings(run: RunContext, plan: Plan, step: PlanStep) -> Iterator[str]:
     offered = run.agent.toolset.offered
-    if step.parameters:
+    if step.parameters and not plan.source:
         yield "it has parameters but no tool"
     for name in step.tools or ():
         if name not in offered:
             yield f"there is no tool {name!r} for it{did_you_mean(name, sorted(offered))}"
 
 
-def _argument_findings(tool: Tool, step: PlanStep) -> Iterator[str]:
-    """Yield problems of arguments whose values are known."""
-    try:
-        tool.bind(step.parameters)
-    except ArgumentsError as error:
-        later = referring_parameters(step)
-        known = [finding for finding in error.findings if finding.field.partition(".")[0] not in later]
-        messages = [str(finding) for finding in known] if error.findings else error.message.splitlines()
-        if messages:
-            yield f"{tool.name}: {'; '.join(messages)}"
-
-
 def _estimate(run: RunContext, plan: Plan) -> Estimate:
     """Estimate the cost of the remaining steps, if each succeeds and each goal takes one turn."""
     remaining = [step for step in plan.steps if step.status in ("open", "running")]
     goals = sum(step.tool is None for step in remaining)
+    answers = 0 if plan.source and not plan.answer_goal else 1
     preamble = preamble_messages(run)
     conversation = (*preamble, *run.state.history, *run.state.messages)
     context = sum(estimate_tokens(m.content) + sum(part.tokens for part in m.media) for m in conversation)
@@ -379,12 +411,14 @@ def _estimate(run: RunContext, plan: Plan) -> Estimate:
         tools = [definition.model_dump() for definition in run.tool_definitions()]
         own = sum(estimate_tokens(message.content) for message in preamble)
         prompt += goals * (own + estimate_tokens(json.dumps(tools, ensure_ascii=False)) + _RESULT_TOKENS)
-    completion = (goals + 1) * _ANSWER_TOKENS
+    if not goals + answers:
+        prompt = 0
+    completion = (goals + answers) * _ANSWER_TOKENS
     usage = Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
     prices = run.model_caller.primary().info.capabilities.prices
     return Estimate(
         tool_calls=len(remaining) - goals,
-        model_calls=goals + 1,
+        model_calls=goals + answers,
         tokens=usage.total_tokens,
         cost_usd=prices.cost(usage) if prices else None,
     )

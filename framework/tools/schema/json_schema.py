@@ -333,10 +333,14 @@ class ReturnType:
         return cls(name, TypeAdapter(annotation))
 
     @property
+    def schema(self) -> dict[str, Any]:
+        """Type as JSON Schema."""
+        return self.adapter.json_schema(by_alias=False, mode="serialization")
+
+    @property
     def described(self) -> str:
         """Type as JSON Schema, for the description of the tool; empty if it is too long."""
-        schema = self.adapter.json_schema(by_alias=False, mode="serialization")
-        text = json.dumps(_without_titles(schema), ensure_ascii=False, separators=(",", ":"))
+        text = json.dumps(_without_titles(self.schema), ensure_ascii=False, separators=(",", ":"))
         return f"Returns JSON of this schema: {text}" if len(text) <= MAX_DESCRIBED_SCHEMA_CHARS else ""
 
     def check(self, output: Any) -> Any:

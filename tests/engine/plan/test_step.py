@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import Approve, Reject, ToolError, tool
+from framework.config.agents.plan_references import StepReference, invalid_references, references, resolve_references
 from framework.engine.context.run_context import RateLimiter
-from framework.engine.plan.references import StepReference, invalid_references, references, resolve_references
 from framework.store.types import RunRecord
 from framework.testing import JsonStore, calls
 from framework.tools.declaration import RateLimit
