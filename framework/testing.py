@@ -31,6 +31,7 @@ from framework.store.memory import MemoryStore
 from framework.store.types import NOBODY, UNLIMITED, Blueprint, Conversation, Deciders, RunLimits, RunRecord
 from framework.types.budget import BudgetUse
 from framework.types.events import Event
+from framework.types.grant import Grant
 from framework.types.run_request import IdempotencyKey, RunRequest
 from framework.types.state import Decision, RunState
 from framework.types.trace import SpanRecord
@@ -78,9 +79,10 @@ class JsonStore(MemoryStore):
         decisions: Mapping[str, Decision],
         by: Deciders = NOBODY,
         limits: RunLimits = UNLIMITED,
+        grants: Sequence[Grant] = (),
     ) -> RunRecord:
         """Take over a run that is not held."""
-        return JsonRecord(await super().acquire(state, decisions, by, limits), self)
+        return JsonRecord(await super().acquire(state, decisions, by, limits, grants), self)
 
     def count(self) -> None:
         """Count a write; raises Crash if no writes are left."""

@@ -20,6 +20,7 @@ In reading order; each module imports only from those below it:
     test               `agentsd test`: runs the test cases of agents.
     tools              `agentsd tools`: lists the tools, calls one, accepts changed ones.
     agents             `agentsd agents`, `templates`, `explain`: what a project's agents are and may do.
+    grants             `agentsd grants`: the approvals that are remembered.
     acp                `agentsd acp`: serves agents to an editor, over standard input and output.
     mcp                `agentsd mcp`: serves agents as tools to an MCP client.
     config             `agentsd config`: compares projects; shows and rolls back the generations of a server.

@@ -12,7 +12,8 @@ from typing import Any
 import click
 import yaml
 
-from framework.cli.location import arguments_of, locate
+from framework.cli.grants import grant_line, read_grants, state_of
+from framework.cli.location import Location, arguments_of, locate
 from framework.cli.options import INPUT_OPTION, LOCALE_OPTION, PROJECT_OPTION, parse_inputs
 from framework.cli.project import find_tool, read_project
 from framework.cli.show import counted, show_table, wrapped
@@ -27,14 +28,18 @@ from framework.config.yaml.agent_keys import written_agent
 from framework.engine.context.policy import VerdictKind
 from framework.engine.routing.rules import NO_AGENTS
 from framework.engine.runtime.agent_policy import RenderedPrompt, ToolPolicy, agent_policy, render_prompt
-from framework.engine.runtime.project import summarize_agents
+from framework.engine.runtime.project import Project, summarize_agents
 from framework.engine.runtime.request import checked_inputs
 from framework.engine.tool_call.call import ToolExplanation, explain_call, explain_tool, explain_tools
 from framework.llm.providers import api_format
 from framework.llm.tool_schemas import schema_changes, wire_schema
+from framework.store.grants import GrantQuery
+from framework.tools.files import BaseFolder
+from framework.tools.grants import grant_covers
 from framework.tools.tool import Tool
 from framework.tools.toolset import CLIENT
 from framework.types.errors import EXIT_APPROVAL, EXIT_NEGATIVE, RequestError
+from framework.types.grant import Grant
 from framework.types.text import did_you_mean
 
 _COLUMNS = ("agent", "executor", "model", "tools", "description")
@@ -182,6 +187,7 @@ def explain_command(
         click.echo(json.dumps(data, ensure_ascii=False, indent=2)) if as_json else _show_agent(chosen, data)
         return 0
     found = find_tool(chosen.toolset.tools, tool)
+    granted = _grants(locate(project), read, chosen, found)
     wrong: str | None = None
     if arguments is None:
         explanation = explain_tool(chosen, found)
@@ -190,15 +196,30 @@ def explain_command(
     model, changes = _sent_schema(chosen, found, read.settings)
     if as_json:
         data = ToolPolicy.of(explanation).model_dump(mode="json")
-        more = {"invalid_arguments": wrong, "schema_changes": changes}
+        rows = [{**grant.model_dump(mode="json"), "state": state} for grant, state in granted]
+        more = {"invalid_arguments": wrong, "schema_changes": changes, "grants": rows}
         click.echo(json.dumps(data | more, ensure_ascii=False, indent=2))
     else:
         _show_tool(explanation, len(tool))
+        for grant, state in granted:
+            views = [found.with_defaults(arguments_of(arguments))] if arguments is not None else []
+            is_call = any(grant_covers(grant, found, [view], BaseFolder(read.base_path)) for view in views)
+            covering = "covers this call: " if is_call else ""
+            _show_row(
+                "", len(tool), "granted", "green" if state == "active" else "red", covering + grant_line(grant, state)
+            )
         if changes:
             click.echo(wrapped(f"the schema of its arguments, as {model} gets it: {'; '.join(changes)}"))
         if wrong:
             click.secho(f"  but its arguments are invalid: {wrong}", fg="red")
     return {"allow": 0, "ask": EXIT_APPROVAL, "deny": EXIT_NEGATIVE}[explanation.verdict.kind]
+
+
+def _grants(location: Location, project: Project, agent: Agent, tool: Tool) -> list[tuple[Grant, str]]:
+    """Return the approvals of calls of a tool that are remembered, each with its state; none if there is no store."""
+    grants, now = asyncio.run(read_grants(location, GrantQuery(tool=tool.name)))
+    own = [one for one in grants if one.is_active(now) and one.agent.rpartition("/")[2] == agent.name]
+    return [(one, state_of(one, project, now)) for one in own]
 
 
 def _sent_schema(agent: Agent, tool: Tool, settings: Settings) -> tuple[str, list[str]]:
@@ -313,6 +334,9 @@ def _show_tool(found: ToolExplanation, width: int) -> None:
 
 
 def _show_verdict(name: str, width: int, kind: VerdictKind, text: str) -> None:
-    word, colour = WORDS[kind]
+    _show_row(name, width, *WORDS[kind], text)
+
+
+def _show_row(name: str, width: int, word: str, colour: str, text: str) -> None:
     row = f"  {name:<{width}}  {click.style(f'{word:<{VERDICT_CHARS}}', fg=colour)}  {text}"
     click.echo(wrapped_line(row, sys.stdout, hanging=width + VERDICT_CHARS + 6))

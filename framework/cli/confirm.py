@@ -16,6 +16,7 @@ from framework.cli.terminal import open_editor, read_in_thread, wrapped_line
 from framework.config.yaml.parse import ParseError, parse
 from framework.tools.form import FormField, checked_values, form_fields
 from framework.types.errors import RequestError, ToolError
+from framework.types.grant import DEFAULT_AT_MOST, DEFAULT_TTL, Remember, RememberOffer, covers_text
 from framework.types.plan import Plan, PlanDraft, PlanStep, Preflight, StepCheck, StepDraft
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond
 from framework.types.text import value_lines, visible
@@ -108,7 +109,17 @@ def _is_a_word(text: str) -> bool:
 
 
 _PLAN_CHOICES = ("a", "e", "d", "s", "r")
-_WORDS = {"approve": "a", "yes": "a", "y": "a", "edit": "e", "drop": "d", "reject": "r", "no": "r", "n": "r"}
+_WORDS = {
+    "approve": "a",
+    "yes": "a",
+    "y": "a",
+    "remember": "m",
+    "edit": "e",
+    "drop": "d",
+    "reject": "r",
+    "no": "r",
+    "n": "r",
+}
 """Words that people type for a choice."""
 _PLAN_PROMPT = "[a]pprove, [e]dit, [d]rop steps, [r]eject, or say what to change"
 
@@ -267,6 +278,7 @@ _CHOICES = ("a", "e", "r", "s")
 STEP_CHOICES: Mapping[str, str] = {"r": "retry", "s": "skip", "t": "stop"}
 STEP_PROMPT = "[r]etry, [s]kip it and what depends on it, s[t]op the run"
 _PROMPT = "[a]pprove, [e]dit, [r]eject, or say what to change"
+_PROMPT_TO_REMEMBER = "[a]pprove, re[m]ember, [e]dit, [r]eject, or say what to change"
 
 
 async def ask_for_decisions(pending: Iterable[Confirmation]) -> dict[str, Decision]:
@@ -289,7 +301,9 @@ def ask_human(asked: Confirmation) -> Decision:
             return ask_about_plan(asked, asked.plan)
         _show(asked)
         while True:
-            choice = read_choice(_PROMPT, _CHOICES)
+            can_remember = asked.remember is not None
+            prompt = _PROMPT_TO_REMEMBER if can_remember else _PROMPT
+            choice = read_choice(prompt, (*_CHOICES, "m") if can_remember else _CHOICES)
             if decision := _changed(choice) if len(choice) > 1 else _decision(choice, asked):
                 return decision
     except click.Abort:
@@ -389,7 +403,40 @@ def _decision(choice: str, asked: Confirmation) -> Decision | None:
             return Reject(reason=click.prompt("why", default="", show_default=False, err=True))
         case "s":
             return Respond(text=click.prompt("the answer", err=True))
+        case "m" if asked.remember is not None:
+            return _remembered(asked, asked.remember)
     return edited_arguments(asked)
+
+
+def _remembered(asked: Confirmation, offer: RememberOffer) -> Approve | None:
+    """Ask for which later calls the approval is remembered; return None if the conditions are invalid."""
+    for number, one in enumerate(offer.widths, 1):
+        _say(f"  {number}. {visible(covers_text(asked.tool, one.width, one.when))}")
+    numbers = [str(number) for number in range(1, len(offer.widths) + 1)]
+    chosen = click.prompt(f"which calls [1-{len(numbers)}]", type=click.Choice(numbers), show_choices=False, err=True)
+    width = offer.widths[int(chosen) - 1]
+    where = click.prompt(
+        f"in which runs [{', '.join(offer.scopes)}]", type=click.Choice(offer.scopes), show_choices=False, err=True
+    )
+    values: dict[str, Any] = {"ttl": f"{min(DEFAULT_TTL, offer.max_ttl) / 86400:g}d"}
+    if width.width != "call":
+        values["at_most"] = DEFAULT_AT_MOST
+    if width.width == "arguments":
+        values["when"] = {name: list(listed) for name, listed in width.when.items()}
+    about = f"for {values['ttl']}" + (f", at most {values['at_most']}" if "at_most" in values else "")
+    if click.confirm(f"{about}; change that or the conditions first?", default=False, err=True):
+        try:
+            values = arguments_of(open_editor(json.dumps(values, ensure_ascii=False, indent=2), ".json"))
+        except RequestError as error:
+            click.secho(error.message, fg="red", err=True)
+            return None
+    try:
+        return Approve(remember=Remember.model_validate({**values, "width": width.width, "for": where}))
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_input=False)
+        reasons = (f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in details)
+        click.secho("; ".join(reasons), fg="red", err=True)
+        return None
 
 
 def edited_arguments(asked: Confirmation) -> Edit | None:

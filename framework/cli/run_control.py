@@ -7,9 +7,10 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from difflib import unified_diff
-from typing import Any
+from typing import Any, get_args
 
 import click
+from pydantic import ValidationError
 
 from framework.cli.confirm import ask_for_decisions
 from framework.cli.location import LAST, arguments_of, find_run, find_whole_run, locate, open_project_store
@@ -22,6 +23,7 @@ from framework.replay.player import Difference, replay
 from framework.store.types import OPEN_STATUSES
 from framework.tools.form import form_fields
 from framework.types.errors import RequestError, outcome_for
+from framework.types.grant import GRANT_SCOPES, Remember, Width
 from framework.types.report import Status
 from framework.types.state import (
     Approve,
@@ -47,6 +49,11 @@ from framework.types.text import did_you_mean, visible
 @click.option("--respond", multiple=True, metavar="ID=TEXT", help="Do not execute it; use this text as its result.")
 @click.option("--answer", metavar="TEXT", help="Answer the only open question.")
 @click.option("--value", multiple=True, metavar="NAME=VALUE", help="Fill in a field of the only open form.")
+@click.option("--remember", type=click.Choice(get_args(Width)), help="Remember what is approved, for such calls.")
+@click.option("--for", "scope", type=click.Choice(GRANT_SCOPES), default="run", help="Where it is remembered.")
+@click.option("--ttl", metavar="TIME", help="How long it is remembered, such as 12h. Default: 7d.")
+@click.option("--when", multiple=True, metavar="NAME=CONDITION", help="Remember it for calls that meet this.")
+@click.option("--at-most", metavar="N/PERIOD", help="How often it can be used, such as 10/day.")
 @click.option("--by", "user", metavar="USER", help="The user who decides; must be the owner of the run, if it has one.")
 @PROJECT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
@@ -67,10 +74,11 @@ async def _decided(pending: Iterable[Confirmation], given: dict[str, Any]) -> di
     """Return the decisions of the options; raises RequestError if there is none, or two for one confirmation."""
     open_ones = {asked.id: asked for asked in pending}
     to_approve = [one.id for one in open_ones.values() if one.traits.can_approve]
-    found: dict[str, Decision] = dict.fromkeys(to_approve, Approve()) if given["approve_all"] else {}
+    approve = Approve(remember=_remembered(given))
+    found: dict[str, Decision] = dict.fromkeys(to_approve, approve) if given["approve_all"] else {}
     named: set[str] = set()
     answers = (*_answered(open_ones.values(), given["answer"]), *_filled(open_ones.values(), given["value"]))
-    for key, decision in [*_named(given), *answers]:
+    for key, decision in [*_named(given, approve), *answers]:
         key = matching(key, open_ones.values())
         if key in named:
             raise RequestError(f"{key} is decided twice on one command line")
@@ -106,8 +114,27 @@ def matching(given: str, pending: Iterable[Confirmation]) -> str:
     return found[0] if found else given
 
 
-def _named(given: dict[str, Any]) -> Iterable[tuple[str, Decision]]:
-    yield from ((key, Approve()) for key in given["approve"])
+def _remembered(given: dict[str, Any]) -> Remember | None:
+    """Return how the approvals of the options are remembered; None if they are not; raises RequestError."""
+    if given["remember"] is None:
+        if given["ttl"] or given["when"] or given["at_most"]:
+            raise RequestError("--ttl, --when and --at-most belong to --remember")
+        return None
+    if not (given["approve"] or given["approve_all"]):
+        raise RequestError("--remember belongs to --approve ID, or --approve-all")
+    when: dict[str, list[str]] = {}
+    for name, condition in _pairs(given["when"], "--when NAME=CONDITION, such as --when 'amount=<= 20'"):
+        when.setdefault(name, []).append(condition)
+    values = {"width": given["remember"], "for": given["scope"], "ttl": given["ttl"], "at_most": given["at_most"]}
+    try:
+        return Remember.model_validate({**values, "when": when or None})
+    except ValidationError as error:
+        (detail, *_) = error.errors(include_url=False, include_input=False)
+        raise RequestError(f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}") from None
+
+
+def _named(given: dict[str, Any], approve: Approve) -> Iterable[tuple[str, Decision]]:
+    yield from ((key, approve) for key in given["approve"])
     yield from ((key, Reject(reason=given["reason"])) for key in given["reject"])
     yield from ((key, Edit(arguments=arguments_of(text))) for key, text in _pairs(given["edit"], "--edit ID='{…}'"))
     yield from ((key, Respond(text=text)) for key, text in _pairs(given["respond"], "--respond ID=TEXT"))

@@ -316,6 +316,8 @@ class RunTree:
                 self._think(event)
             case events.Warned():
                 self._parent(event.path).add(Text(visible(line(event) or ""), style="yellow"))
+            case events.GrantUsed():
+                self._parent(event.path).add(Text(visible(line(event) or ""), style="dim"))
             case _:
                 return False
         return True

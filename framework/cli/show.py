@@ -142,7 +142,7 @@ def line(event: Event) -> str | None:
             return f"· {first_line(text)}"
         case events.Warned(message=message):
             return f"! {message}"
-        case events.ConfirmationRequested():
+        case events.ConfirmationRequested() | events.GrantUsed():
             return _question(event)
         case _:
             return None
@@ -154,7 +154,9 @@ def _finished(event: events.ToolFinished) -> str:
     return f"{how or f'{MARKS[event.status]} {event.tool} {event.elapsed_ms:.0f} ms'}: {first_line(event.result)}"
 
 
-def _question(asked: events.ConfirmationRequested) -> str:
+def _question(asked: events.ConfirmationRequested | events.GrantUsed) -> str:
+    if isinstance(asked, events.GrantUsed):
+        return f"{MARKS['success']} {asked.tool} needs no approval: {asked.covers} ({asked.grant}, {asked.origin})"
     if CONFIRMATION_KINDS[asked.kind].is_question or asked.url:
         visit = f" (visit {asked.url})" if asked.url and asked.kind != "login" else ""
         return f"? {asked.tool or asked.kind} asks: {visible(asked.reason)}{visit}"

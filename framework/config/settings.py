@@ -50,6 +50,7 @@ from framework.tools.files import is_inside, is_protected, split_path
 from framework.types.budget import BudgetName, SharedBudget
 from framework.types.errors import ConfigError, ToolError
 from framework.types.frozen import Duration, Frozen, check_version
+from framework.types.grant import GrantSettings
 from framework.types.http import HttpLimits
 from framework.types.problem import Problem
 from framework.types.spec import AgentName, ContentMode
@@ -493,6 +494,7 @@ class Settings(BaseSettings):
     routing: RoutingSettings = RoutingSettings()
     tools: ToolSettings = ToolSettings()
     skills: SkillSettings = SkillSettings()
+    grants: GrantSettings = GrantSettings()
     budgets: dict[BudgetName, SharedBudget] = {}
     """Limits on what runs use together, for use in agent files: tokens and cost per day, tenant, conversation, …"""
     reload: ReloadSettings = ReloadSettings()

@@ -373,6 +373,7 @@ async def replay(root: Path, run: StoredRun, current: Generation) -> tuple[Diffe
     before = await _replay_with(root, record, original, record.limits) if original else None
     now = await _replay_with(root, record, current, _limits(record.limits, policy, current.agents[record.agent]))
     asked = [event for event in run.events if event["event"] == "confirm_required"]
+    granted = [event["confirmation_id"] for event in run.events if event["event"] == "grant_used"]
     # A recorded tool returns its result without the questions that were answered.
     open_questions = [
         one["id"]
@@ -381,7 +382,7 @@ async def replay(root: Path, run: StoredRun, current: Generation) -> tuple[Diffe
         or one["kind"] == "client_tool"  # a replay waits for these, too
         or one["id"] not in record.decisions
     ]
-    return tuple(differences(record, list(dict.fromkeys(open_questions)), before, now))
+    return tuple(differences(record, list(dict.fromkeys((*open_questions, *granted))), before, now))
 
 
 def _original_generation(run: StoredRun, current: Generation) -> Generation | None:
@@ -439,8 +440,12 @@ async def _replay_with(root: Path, record: RunState, generation: Generation, lim
 
 
 def _decision(record: RunState, question: Confirmation) -> Decision | None:
-    """Return the recorded decision, or else an approval if the kind of confirmation allows one."""
-    return record.decisions.get(question.id) or (Approve() if question.traits.can_approve else None)
+    """Return the recorded decision, or else an approval if the kind of confirmation allows one.
+
+    Nothing is remembered: a replay asks whatever the files ask.
+    """
+    found = record.decisions.get(question.id) or (Approve() if question.traits.can_approve else None)
+    return Approve() if isinstance(found, Approve) else found
 
 
 def _first_state(record: RunState, limits: Limits) -> RunState:

@@ -543,8 +543,8 @@ class _Updates:
                 yield from self._text(event.message_id, text[end:], event.seq, is_thought=False)
             case events.Warned(message_id=str(message_id)) if self._sent.get((message_id, False)):
                 yield acp.update_agent_message_text("\n\n(this answer was cut off; it begins again)\n\n")
-            case events.Warned(message=message):
-                yield acp.update_agent_thought_text(f"{visible(message)}\n")
+            case events.Warned() | events.GrantUsed():
+                yield acp.update_agent_thought_text(f"{visible(_note(event))}\n")
             case events.PlanProposed() | events.PlanStepChanged() | events.TodoChanged():
                 yield from self._plan(event)
 
@@ -602,6 +602,12 @@ def _kind(tool: str) -> schema.ToolKind:
     if tool.startswith("agent."):
         return "think"
     return _KINDS.get(tool) or _KINDS.get(tool.rpartition(".")[2], "other")
+
+
+def _note(event: events.Warned | events.GrantUsed) -> str:
+    if isinstance(event, events.Warned):
+        return event.message
+    return f"{event.tool} needs no approval: {event.covers} ({event.origin})"
 
 
 def _entry(text: str, status: StepStatus) -> schema.PlanEntry:

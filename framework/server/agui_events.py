@@ -387,6 +387,8 @@ class AguiTranslator:
                 yield _custom("warning", {"code": event.code, "message": event.message})
             case events.Warned():
                 yield _custom("warning", {"code": event.code, "message": event.message})
+            case events.GrantUsed():
+                yield _custom("grant_used", event.model_dump(mode="json", exclude={"run_id", "seq", "path"}))
             case events.Routed():
                 yield _custom(
                     "route", event.model_dump(mode="json", exclude_none=True, exclude={"run_id", "seq", "path"})

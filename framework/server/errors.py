@@ -138,6 +138,13 @@ class ServerNotFound(RequestError):
     http_status = 404
 
 
+class GrantNotFound(RequestError):
+    """No approval that is remembered has this id. `GET /agent/grants` and `agentsd grants list` list them."""
+
+    code = "grant_not_found"
+    http_status = 404
+
+
 class FileNotFound(RequestError):
     """The project has no such file. `GET /agent/config/files` lists them."""
 

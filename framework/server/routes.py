@@ -11,6 +11,7 @@ from framework.engine.runtime.runtime import Runtime
 from framework.server.agents_api import add_agent_routes
 from framework.server.event_stream import ConfigFeed, OpenStreams
 from framework.server.files_api import add_config_routes, add_file_routes
+from framework.server.grants_api import add_grant_routes
 from framework.server.identity import FULL_ACCESS, Identify, Identity, access_check
 from framework.server.key_limits import KeyLimits
 from framework.server.logins_api import add_login_routes
@@ -73,6 +74,7 @@ def build_routes(
     add_chat_routes(runs, service)
     add_run_routes(runs, service, keyed)
     add_approval_routes(runs, runtime)
+    add_grant_routes(runs, runtime)
     public = APIRouter()
     add_login_routes(runs, public, runtime)
     add_replay_routes(runs, service, keyed)

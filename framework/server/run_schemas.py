@@ -213,8 +213,9 @@ class DecisionsBody(RequestModel):
     """Decisions about what a run waits for. Confirmations without one stay open."""
 
     decisions: Annotated[dict[str, Decision], Field(min_length=1, max_length=MAX_DECISIONS)]
-    """Decisions by the id of the confirmation: `{"type": "approve"}`; `edit` with all `arguments` to call the tool
-    with; `reject` with a `reason`; `respond` with a `text`, which answers a question or replaces the tool's result."""
+    """Decisions by the id of the confirmation: `{"type": "approve"}`, with `remember` for later calls; `edit` with all
+    `arguments` to call the tool with; `reject` with a `reason`; `respond` with a `text`, which answers a question or
+    replaces the tool's result."""
 
 
 class ChatMeta(ResponseModel):

@@ -14,7 +14,7 @@ from framework.engine.runtime.request import RunOptions, UserMessage
 from framework.engine.runtime.runtime import Runtime
 from framework.server.errors import AccessDenied
 from framework.server.event_stream import OpenStreams
-from framework.server.identity import Identity, agent_for
+from framework.server.identity import LOCAL, Identity, agent_for
 from framework.server.key_limits import KeyLimits
 from framework.store.fleet import read_fleet
 from framework.store.types import Conversation, ConversationInfo, ConversationQuery, RunInfo, RunQuery
@@ -274,8 +274,11 @@ class RunService:
         Raises the errors of `Runtime.decide`, and those of `KeyLimits.starting`: then nothing is saved.
         """
         by = identity.user or identity.name
+        key = "" if identity is LOCAL else identity.name
         async with self.limits.starting(identity) as started:
-            await self.runtime.decide(run.run_id, decisions, user=run.user, tenant=run.tenant, by=by, execute=True)
+            await self.runtime.decide(
+                run.run_id, decisions, user=run.user, tenant=run.tenant, by=by, key=key, execute=True
+            )
             started(run.run_id)
 
     async def cancel(self, run: OwnedRun) -> Status:

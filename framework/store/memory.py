@@ -26,6 +26,7 @@ from framework.store.types import (
     RunQuery,
     RunRecord,
 )
+from framework.types.grant import Grant
 from framework.types.run_request import IdempotencyKey, RunRequest
 from framework.types.state import Decision, RunState
 
@@ -107,15 +108,22 @@ class MemoryStore(Store):
         decisions: Mapping[str, Decision],
         by: Deciders = NOBODY,
         limits: RunLimits = UNLIMITED,
+        grants: Sequence[Grant] = (),
     ) -> RunRecord:
         """Claim a run that is not held."""
-        record = await super().acquire(state, decisions, by, limits)
+        record = await super().acquire(state, decisions, by, limits, grants)
         self._set_in_progress(state)
         return record
 
-    async def save_decisions(self, state: RunState, decisions: Mapping[str, Decision], by: Deciders = NOBODY) -> None:
+    async def save_decisions(
+        self,
+        state: RunState,
+        decisions: Mapping[str, Decision],
+        by: Deciders = NOBODY,
+        grants: Sequence[Grant] = (),
+    ) -> None:
         """Save decisions, and release the run."""
-        await super().save_decisions(state, decisions, by)
+        await super().save_decisions(state, decisions, by, grants)
         self._in_progress.pop(state.run_id, None)
 
     async def load_run(self, run_id: str) -> RunState:

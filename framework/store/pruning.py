@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from framework.store.conversations import delete_ended, delete_expired, delete_unused_blueprints, delete_unused_media
 from framework.store.database import Database, Work, elapsed
+from framework.store.grants import delete_old_grants
 from framework.store.limits import delete_ended_counters
 from framework.store.notes import delete_expired_notes
 from framework.store.processes import delete_old
@@ -92,6 +93,7 @@ async def prune(database: Database, before: float | None, now: float) -> Pruned:
     await database.write(lambda connection: delete_expired_keys(connection, now))
     await database.write(lambda connection: delete_expired_notes(connection, now))
     await database.write(lambda connection: delete_old(connection, database))
+    await database.write(lambda connection: delete_old_grants(connection, now))
     return replace(pruned, freed_bytes=await _shrink(database))
 
 

@@ -13,6 +13,7 @@ from sqlalchemy.exc import IntegrityError
 
 from framework.store.conversations import delete_expired
 from framework.store.database import Database
+from framework.store.grants import insert_grants
 from framework.store.limits import (
     OFFERED_COLUMNS,
     RELEASED,
@@ -53,6 +54,7 @@ from framework.store.schema import (
 )
 from framework.store.types import EVERYTHING, OPEN_STATUSES, Allowed, Deciders, OfferedRun, RunLimits, WorkScope
 from framework.types.errors import ConversationBusy, DecisionRefused, IdempotencyConflict, QueueFull, RunBusy, RunTaken
+from framework.types.grant import Grant
 from framework.types.run_request import IdempotencyKey, RunRequest
 from framework.types.state import RunState
 from framework.types.strict_json import content_digest
@@ -65,6 +67,8 @@ class NewDecisions:
     bodies: Mapping[str, str]
     """The decisions as JSON, by confirmation id."""
     by: Deciders
+    grants: Sequence[Grant] = ()
+    """Approvals among them that are remembered."""
 
     def insert(self, connection: sa.Connection, run_id: str, now: float) -> None:
         """Insert the decisions, made at `now`; raises DecisionRefused if a confirmation was already decided."""
@@ -83,6 +87,7 @@ class NewDecisions:
                 connection.execute(sa.insert(decisions), rows)
             except IntegrityError:
                 raise DecisionRefused(f"already decided: {', '.join(sorted(self.bodies))}") from None
+        insert_grants(connection, self.grants)
 
     def are_stored(self, connection: sa.Connection, run_id: str) -> bool:
         """Return whether the decisions are saved."""

@@ -279,6 +279,37 @@ has 32-bit numbers, as the function `embedder` of a plugin returned them.
 """
 sa.Index("ix_agentsd_notes_of_owners", notes.c.owner, notes.c.used_at)
 
+grants = sa.Table(
+    "agentsd_grants",
+    metadata,
+    _name("id"),
+    sa.Column("tenant", sa.Text),
+    sa.Column("user_id", sa.Text),
+    sa.Column("agent", sa.Text, nullable=False),
+    sa.Column("tool", sa.Text, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    _time("created_at"),
+    sa.Column("expires_at", sa.Double, nullable=False, index=True),
+    sa.Column("revoked_at", sa.Double),
+    sa.Column("revoked_by", sa.Text),
+    sa.Column("uses", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("last_used_at", sa.Double),
+)
+"""Approvals that are remembered. `body` is the grant as JSON, without the columns after `created_at`."""
+
+sa.Index("ix_agentsd_grants_of_agents", grants.c.agent, grants.c.tool)
+
+call_counts = sa.Table(
+    "agentsd_call_counts",
+    metadata,
+    _name("key"),
+    _name("period"),
+    sa.Column("calls", sa.Integer, nullable=False),
+    sa.Column("ends_at", sa.Double, nullable=False, index=True),
+    sqlite_with_rowid=False,
+)
+"""Number of calls in a period that count for an `at_most` of a grant or rule."""
+
 
 def has_status(status: Status) -> sa.ColumnElement[bool]:
     """Return the condition that a run has a status. It is a literal, because partial indexes need one."""
@@ -460,16 +491,20 @@ def _notes(connection: sa.Connection) -> None:
     notes.create(connection)
 
 
+def _grants(connection: sa.Connection) -> None:
+    metadata.create_all(connection, [grants, call_counts], checkfirst=False)
+
+
 def _add_column(connection: sa.Connection, column: sa.Column[Any]) -> None:
     definition = CreateColumn(column).compile(dialect=connection.dialect)
     connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {definition}")
 
 
-MIGRATIONS: Mapping[int, Migration] = {2: _ratings_and_forks, 3: _notes}
+MIGRATIONS: Mapping[int, Migration] = {2: _ratings_and_forks, 3: _notes, 4: _grants}
 """Migrates a database from the version before to this one. All run in one transaction."""
 SCHEMA_VERSION = max(MIGRATIONS)
 """The version of the tables that this code uses."""
-_MIN_VERSIONS: Mapping[int, int] = {1: 1, 2: 1, 3: 1}
+_MIN_VERSIONS: Mapping[int, int] = {1: 1, 2: 1, 3: 1, 4: 1}
 """The oldest schema version of code that may use a database of this version."""
 _DEVELOPMENT = sa.table("agentsd_schema", sa.column("version"))
 """The table of versions before their numbers started at 1 again."""

@@ -18,6 +18,7 @@ from framework.store import conversations as sql_conversations
 from framework.store import queue as sql_queue
 from framework.store import runs as sql_runs
 from framework.store.database import DEFAULT_RETRY_SECONDS, Database, StoreClock, Work
+from framework.store.grants import StoredGrants
 from framework.store.limits import RunOffers, acquire_slots, load_counters
 from framework.store.lists import count_runs, count_waiting, list_runs, queue_size, select_backlog
 from framework.store.notes import Notes
@@ -67,6 +68,7 @@ from framework.store.usage import Grouping, Period, UsageReport, select_usage
 from framework.types.budget import BudgetUse, CounterKey
 from framework.types.errors import RunBlocked, RunNotFound, RunTaken, StoreError
 from framework.types.fleet import Backlog
+from framework.types.grant import Grant
 from framework.types.report import Status
 from framework.types.run_request import IdempotencyKey, RunRequest
 from framework.types.state import Decision, MadeDecision, Rating, RunState
@@ -90,6 +92,8 @@ class Store(StoreSignals):
         self._process = ProcessLease(database, self._leases, lease_seconds)
         self._offers = RunOffers(database)
         self._statements = statements_of(database.dialect.name)
+        self.grants = StoredGrants(database)
+        """Approvals that are remembered."""
         self._claims = Claims(database, self._leases, self._process, self._offers)
         self._sweep = Sweep(database, self._leases, self._offers)
         self._clock_check = ClockCheck(database.clock(), None)
@@ -220,6 +224,7 @@ class Store(StoreSignals):
         decisions: Mapping[str, Decision],
         by: Deciders = NOBODY,
         limits: RunLimits = UNLIMITED,
+        grants: Sequence[Grant] = (),
     ) -> RunRecord:
         """Claim a paused or orphaned run that has not changed since it was loaded, and save decisions.
 
@@ -230,6 +235,7 @@ class Store(StoreSignals):
             decisions: decisions by confirmation id; each confirmation may be decided once.
             by: who made them.
             limits: limits of which the run must have a slot, as for `start`.
+            grants: approvals among the decisions that are remembered.
 
         Returns:
             Its record. If `cancel_requested` is set, the caller must end the run instead of resuming it.
@@ -239,7 +245,7 @@ class Store(StoreSignals):
             RunBusy: another process holds the run, or took it over first.
             DecisionRefused: a confirmation was already decided.
         """
-        lease, takeover = self._leases.new(), self._takeover(state, decisions, by)
+        lease, takeover = self._leases.new(), self._takeover(state, decisions, by, grants)
         diff = StateDiff()
 
         def block(connection: sa.Connection) -> bool:
@@ -259,7 +265,13 @@ class Store(StoreSignals):
         diff.changes(state)  # it was just loaded, so it is written
         return record
 
-    async def save_decisions(self, state: RunState, decisions: Mapping[str, Decision], by: Deciders = NOBODY) -> None:
+    async def save_decisions(
+        self,
+        state: RunState,
+        decisions: Mapping[str, Decision],
+        by: Deciders = NOBODY,
+        grants: Sequence[Grant] = (),
+    ) -> None:
         """Save decisions about a paused run, and offer the run, so that any process resumes it.
 
         The arguments are those of `acquire`. Then the run is in progress, and no process holds it.
@@ -268,7 +280,7 @@ class Store(StoreSignals):
             RunBusy: a process holds the run, or took it over first.
             DecisionRefused: a confirmation was already decided.
         """
-        takeover = self._takeover(state, decisions, by)
+        takeover = self._takeover(state, decisions, by, grants)
 
         def work(connection: sa.Connection) -> bool:
             takeover.save_decisions(connection)
@@ -693,9 +705,11 @@ class Store(StoreSignals):
             has_rows=has_rows,
         )
 
-    def _takeover(self, state: RunState, made: Mapping[str, Decision], by: Deciders) -> Takeover:
+    def _takeover(
+        self, state: RunState, made: Mapping[str, Decision], by: Deciders, grants: Sequence[Grant]
+    ) -> Takeover:
         bodies = {key: decision.model_dump_json() for key, decision in made.items()}
-        return Takeover(self._database, self._leases, self._offers, state, NewDecisions(bodies, by))
+        return Takeover(self._database, self._leases, self._offers, state, NewDecisions(bodies, by, grants))
 
 
 def _first_rows(state: RunState, diff: StateDiff, *, keeps_history: bool) -> tuple[RowBatch, dict[str, Any]]:

@@ -8,6 +8,7 @@ In reading order; each module imports only from those below it:
     openapi          HTTP APIs: tools that OpenAPI documents or the project's files describe.
     builtin          The tools that come with the runtime: files, search, logs, JSON, arithmetic, notes, HTTP.
     plugins          Plugin files: Python files with tools, hooks and executors, reloaded while the process runs.
+    grants           Decides whether a remembered approval covers a call, and suggests its conditions.
     conditions       Evaluates the conditions (`when`) of policy rules, and checks them against the arguments' types.
     mcp              MCP servers: their tools, resources and prompts.
     http_hosts       HTTP hosts that describe their tools in a file, and the source that calls them.

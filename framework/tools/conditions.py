@@ -46,7 +46,7 @@ Matcher = Callable[[str, str], bool | None]
 WORKING_FOLDER = BaseFolder(Path())
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 """Types whose values are JSON data already. Values of their subclasses, such as string enumerations, are not."""
-_COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
+COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
     ">": operator.gt,
@@ -97,7 +97,7 @@ def rule_matches(
         base: the folder that paths are relative to.
     """
     for name, condition in rule.when.items():
-        match = _matcher_for(tool, name, base)
+        match = matcher_for(tool, name, base)
         if not any(condition_matches(condition, value, match) for value in values_at(arguments, name)):
             return False
     return True
@@ -117,13 +117,13 @@ def condition_matches(condition: Condition, value: Any, match: Matcher = fnmatch
         return True
     if not isinstance(condition, str):
         return bool(value == condition) or yaml_text(value) == yaml_text(condition)
-    sign = next((sign for sign in _COMPARISONS if condition.startswith(sign)), None)
+    sign = next((sign for sign in COMPARISONS if condition.startswith(sign)), None)
     if sign is not None:
         try:
             number, bound = float(value), float(condition.removeprefix(sign))
         except (TypeError, ValueError, OverflowError):
             return True
-        return isnan(number) or isnan(bound) or _COMPARISONS[sign](number, bound)
+        return isnan(number) or isnan(bound) or COMPARISONS[sign](number, bound)
     if condition.startswith("!="):
         return not match(yaml_text(value), condition.removeprefix("!=").strip())
     return match(yaml_text(value), condition) is not False
@@ -178,7 +178,7 @@ def _fault(tool: Tool, name: str, condition: Condition) -> str | None:
     if isinstance(condition, str):
         if condition and not condition.strip("*"):
             return None
-        sign = next((sign for sign in _COMPARISONS if condition.startswith(sign)), None)
+        sign = next((sign for sign in COMPARISONS if condition.startswith(sign)), None)
         if sign is not None and not _is_finite(condition.removeprefix(sign)):
             return f"{what} of {tool.name} does not compare with a number"
     elif not isfinite(condition):
@@ -235,9 +235,9 @@ def _is_finite(text: str) -> bool:
 def _is_misspelt(condition: str) -> bool:
     """Return whether a condition on a text begins with an operator of another language."""
     text = condition.strip()
-    if text != condition and text.startswith((*_COMPARISONS, "!=")):
+    if text != condition and text.startswith((*COMPARISONS, "!=")):
         return True
-    if len(text) > _MAX_CHARS_READ or text.startswith((*_COMPARISONS, "!=")):
+    if len(text) > _MAX_CHARS_READ or text.startswith((*COMPARISONS, "!=")):
         return False
     number = _COMPARED_NUMBER.fullmatch(text.lower())
     if number and number["sign"] and not number["unit"]:
@@ -270,8 +270,8 @@ def _plain_number(text: str) -> str | None:
 
 def _outcomes(tool: Tool, name: str, condition: Condition, schemas: Iterable[Mapping[str, Any]]) -> set[bool]:
     """Return whether there are values that meet a condition, and values that do not."""
-    match, kind = _matcher_for(tool, name, WORKING_FOLDER), location_kind(tool, name)
-    compares = isinstance(condition, str) and condition.startswith((*_COMPARISONS,))
+    match, kind = matcher_for(tool, name, WORKING_FOLDER), location_kind(tool, name)
+    compares = isinstance(condition, str) and condition.startswith((*COMPARISONS,))
     seen: set[bool] = set()
     for value in chain.from_iterable(_examples(schema, condition) for schema in schemas):
         is_number = not isinstance(value, str) and not isinstance(condition, str)
@@ -418,7 +418,8 @@ def _model_values(value: BaseModel) -> dict[str, Any]:
     return values | {name: to_json_values(extra) for name, extra in (value.model_extra or {}).items()}
 
 
-def _matcher_for(tool: Tool | None, name: str, base: BaseFolder) -> Matcher:
+def matcher_for(tool: Tool | None, name: str, base: BaseFolder) -> Matcher:
+    """Return what compares an argument with patterns: paths and URLs are compared in their canonical form."""
     kind = location_kind(tool, name) if tool else None
     if kind is None:
         return fnmatchcase

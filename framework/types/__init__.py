@@ -11,6 +11,7 @@ In reading order; each module imports only from those below it:
     state               The persisted state of a run, pending decisions, and the result for the caller.
     plan                What a run intends: plans, their cost before any step runs, and to-do lists.
     memory              Notes that agents keep across conversations, and the words by which they are found.
+    grant               Approvals that are remembered, and how the settings bound them.
     tool_servers        Files of tool servers (`plugins/*.yaml`), and the settings of the sandbox.
     spec                An agent file. Editors and the reference page show the docstrings of its fields.
     messages            Messages, tool calls and results, and the transcript that a store keeps of them.

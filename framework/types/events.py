@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from framework.types.frozen import Frozen
+from framework.types.grant import RememberOffer
 from framework.types.messages import Usage
 from framework.types.plan import Plan, PlanChange, PlanStep, Preflight, StepStatus, TodoItem
 from framework.types.problem import Change, Problem
@@ -206,6 +207,27 @@ class ConfirmationRequested(RunEvent):
     """Plan to be approved."""
     preflight: Preflight | None = None
     """Policy decision for each step of the plan, and an estimate."""
+    remember: RememberOffer | None = None
+    """How its approval can be remembered for later calls; None if it cannot."""
+
+
+class GrantUsed(RunEvent):
+    """A remembered approval permits a call that a rule asks about."""
+
+    id: str
+    """Id of the call."""
+    tool: str
+    """Name of the tool."""
+    grant: str
+    """Id of the grant; `agentsd grants revoke ID` ends it."""
+    covers: str
+    """What the grant covers, such as `orders.refund when amount <= 20`."""
+    origin: str
+    """Who approved it, when and in which run."""
+    rule: str
+    """The rule that asks, with its `file:line`."""
+    confirmation_id: str
+    """Id of the confirmation that would have been requested."""
 
 
 class RunFailed(RunEvent):
@@ -287,7 +309,7 @@ class ConfigRejected(Frozen):
 
 Event = (
     Routed | Thought | ContentReceived | ToolRequested | ToolStarted | ToolFinished | Warned | PlanProposed
-    | PlanStepChanged | TodoChanged | ConfirmationRequested | RunFailed | RunFinished | RunPaused
+    | PlanStepChanged | TodoChanged | ConfirmationRequested | GrantUsed | RunFailed | RunFinished | RunPaused
 )  # fmt: skip
 
 WIRE_NAMES: dict[type[Frozen], str] = {
@@ -302,6 +324,7 @@ WIRE_NAMES: dict[type[Frozen], str] = {
     PlanStepChanged: "plan_step",
     TodoChanged: "todo",
     ConfirmationRequested: "confirm_required",
+    GrantUsed: "grant_used",
     RunFailed: "error",
     RunPaused: "done",
     RunFinished: "done",

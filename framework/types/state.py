@@ -14,6 +14,7 @@ from typing_extensions import TypeVar
 
 from framework.types.budget import BudgetUse
 from framework.types.frozen import Frozen
+from framework.types.grant import Remember, RememberOffer
 from framework.types.memory import Note
 from framework.types.messages import Message, ModelUse, Summary, ToolCall, ToolDefinition, ToolResult, Usage
 from framework.types.plan import Plan, Preflight
@@ -125,6 +126,8 @@ class Confirmation(Frozen):
     """Time after which decisions are refused and `on_expiry` applies."""
     on_expiry: OnExpiry = "reject"
     """Action after `expires_at`, from `confirm.on_expiry` in the agent file."""
+    remember: RememberOffer | None = Field(default=None, exclude_if=lambda offer: offer is None)
+    """How its approval can be remembered for later calls; None if it cannot."""
 
     @property
     def traits(self) -> KindTraits:
@@ -140,6 +143,8 @@ class Approve(Frozen):
     """Approve the call or plan as shown."""
 
     type: Literal["approve"] = "approve"
+    remember: Remember | None = Field(default=None, exclude_if=lambda remember: remember is None)
+    """Do not ask about later calls of this kind. Default: the approval is for this call only."""
 
 
 class Edit(Frozen):

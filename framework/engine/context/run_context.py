@@ -30,6 +30,7 @@ from framework.config.overlay import SETTINGS_FILE
 from framework.config.settings import ModelAlias, Settings, ToolSettings
 from framework.config.templates.prompts import PromptError
 from framework.engine.context.events import EventHub, Journal, TextKind, next_event
+from framework.engine.context.grants import GrantBook
 from framework.engine.context.policy import Budget, BudgetLedger, Policy
 from framework.llm.client import ModelClient, ModelInfo, ModelRequest, ProbingClient
 from framework.llm.json_protocol import with_protocol
@@ -488,6 +489,8 @@ class Services:
     """How much of prompts, arguments and results the operator allows in traces."""
     meters: RunMetrics | None
     """Metrics; None if they are not exported."""
+    grants: GrantBook
+    """Approvals that are remembered."""
     output_type: type[BaseModel] | None = None
     """Type of the answer's data, if the caller requires one."""
     decided: Collection[str] = ()

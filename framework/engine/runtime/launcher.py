@@ -29,6 +29,7 @@ from framework.engine.context.events import (
     TextKind,
     split,
 )
+from framework.engine.context.grants import GrantBook
 from framework.engine.context.policy import BudgetLedger
 from framework.engine.context.run_context import ModelClients, RateLimiter, RunMedia, Services
 from framework.engine.plan.executor import EXECUTORS
@@ -511,6 +512,11 @@ class Launcher:
             reserved_files=self._reserved,
             tools=lambda: settings.tools.narrowed_by(self._catalog.current.settings.tools),
             deps=self._deps,
+            grants=GrantBook(
+                None if isinstance(prepared.record, UnstoredRecord) else self.store.grants,
+                lambda: (settings, self._catalog.current.settings),
+                self.store.now,
+            ),
             output_type=prepared.output_type,
             decided=prepared.decided_ids,
         )

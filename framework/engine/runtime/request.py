@@ -27,6 +27,7 @@ from framework.tools.tool_source import client_tool
 from framework.types.errors import ConfigError, RequestError, ToolError
 from framework.types.file import File
 from framework.types.flat_schema import ANY_OBJECT
+from framework.types.grant import Remember
 from framework.types.media import MAX_REQUEST_MEDIA_BYTES, MediaPart, MessagePart, TextPart, file_size
 from framework.types.messages import MAX_MESSAGE_CHARS, Message, ToolCall, ToolDefinition, is_unicode
 from framework.types.run_request import MAX_PRIORITY, QUEUE_NAME, QueuePlace, RunRequest
@@ -536,6 +537,8 @@ def check_decisions(pending: Sequence[Confirmation], decisions: Mapping[str, Dec
                 raise RequestError(f"{one.id}: the answer is empty")
             case Edit() if one.url:
                 raise RequestError(f"{one.id} has nothing to edit: approve it, or reject it")
+            case Approve(remember=Remember()) if one.remember is None:
+                raise RequestError(f"{one.id} cannot be remembered: approve it without `remember`")
             case Approve() | Edit() if not one.traits.can_approve:
                 raise RequestError(f"{one.id} is a question: respond with an answer, or reject it")
 

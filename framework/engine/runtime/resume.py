@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Blueprints, Generation
 from framework.engine.context.events import Journal, RunStream
+from framework.engine.context.grants import new_grants
 from framework.engine.routing.rules import choose_route
 from framework.engine.run_report import closing_events
 from framework.engine.runtime.background import BackgroundWork, WorkerSlots, limits_of
@@ -21,6 +22,7 @@ from framework.engine.runtime.launcher import Launcher, PreparedRun
 from framework.engine.runtime.presence import CannotExecute, RunReleaser
 from framework.engine.runtime.request import RUNTIME_CALLER, Caller, check_decisions, storable_decisions
 from framework.store.types import OPEN_STATUSES, UNLIMITED, RunInfo, RunQuery, RunRecord
+from framework.tools.tool import Tool
 from framework.types.errors import (
     ConfigError,
     DecisionRefused,
@@ -30,6 +32,7 @@ from framework.types.errors import (
     RunNotFound,
     RunSuspended,
 )
+from framework.types.grant import Grant
 from framework.types.redact import redact
 from framework.types.report import ErrorInfo, Status
 from framework.types.state import EXPIRED, Confirmation, Decision, RunState
@@ -180,17 +183,18 @@ class RunResumer:
         decisions: Mapping[str, Decision],
         caller: Caller,
         by: str | None = None,
+        key: str = "",
         *,
         execute: bool | None = None,
     ) -> None:
         """Save decisions, and resume the run in the background, here or elsewhere; see `Runtime.decide`."""
         await self._slots.known()
         if not self._executes(execute) or not self._slots.acquire():
-            await self._hand_over(run_id, decisions, caller, by, execute=execute)
+            await self._hand_over(run_id, decisions, caller, by, key, execute=execute)
             return
         resumed = asyncio.get_running_loop().create_future()
         resumed.add_done_callback(lambda future: future.cancelled() or future.exception())  # the caller may have left
-        resuming = self._slots.execute(self._resume(run_id, decisions, caller, resumed, by))
+        resuming = self._slots.execute(self._resume(run_id, decisions, caller, resumed, by, key))
         self._background.start(f"run {run_id}", resuming)
         await asyncio.shield(resumed)
 
@@ -206,6 +210,7 @@ class RunResumer:
         decisions: Mapping[str, Decision],
         caller: Caller,
         by: str | None = None,
+        key: str = "",
         *,
         execute: bool | None = None,
     ) -> None:
@@ -214,7 +219,8 @@ class RunResumer:
         await self._launcher.wait_until_released(run_id)
         state = await self.load(run_id, caller)
         decided = await self._all_decisions(state, decisions, caller)
-        await self._store.save_decisions(state, decided, dict.fromkeys(decisions, by or caller.user))
+        grants = self._new_grants(state, decisions, by or caller.user, key)
+        await self._store.save_decisions(state, decided, dict.fromkeys(decisions, by or caller.user), grants)
         self._stop_timer(run_id)
         if self._executes(execute):
             self._background.start(f"run {run_id}", self._continue_when_free(run_id))
@@ -228,10 +234,11 @@ class RunResumer:
         decisions: Mapping[str, Decision],
         caller: Caller,
         by: str | None = None,
+        key: str = "",
         *,
         is_limited: bool = False,
     ) -> AsyncIterator[PreparedRun]:
-        """Take a run and save decisions, made by `by` or, without it, the caller's user.
+        """Take a run and save decisions, made by `by` or, without it, the caller's user, with an API key.
 
         If it `is_limited`, and a limit on runs in progress is reached, the decisions are saved, and RunBlocked is
         raised.
@@ -250,7 +257,9 @@ class RunResumer:
                 await self._releaser.check(state, generation, self._catalog.current)
             agent = choose_route("", generation.agents, explicit=state.agent).agent
             limits = limits_of(state, agent, self._catalog.current.settings) if is_limited else UNLIMITED
-            record = await self._store.acquire(state, decided, dict.fromkeys(decisions, by or caller.user), limits)
+            grants = self._new_grants(state, decisions, by or caller.user, key)
+            deciders = dict.fromkeys(decisions, by or caller.user)
+            record = await self._store.acquire(state, decided, deciders, limits, grants)
             self._stop_timer(run_id)
             if record.cancel_requested:
                 await self._record_end(state, record, "cancelled", "cancelled")
@@ -266,6 +275,7 @@ class RunResumer:
         caller: Caller,
         resumed: asyncio.Future[None] | None = None,
         by: str | None = None,
+        key: str = "",
     ) -> None:
         """Resume a run and wait for its end or pause. `resumed` gets a result, or the error, once it is in progress.
 
@@ -273,7 +283,7 @@ class RunResumer:
         """
         # A store in memory offers nothing: there, a run that waits would never be resumed.
         try:
-            async with self._decided(run_id, decisions, caller, by, is_limited=self._store.durable) as prepared:
+            async with self._decided(run_id, decisions, caller, by, key, is_limited=self._store.durable) as prepared:
                 run = self._launcher.start(prepared)
                 if resumed is not None:
                     resumed.set_result(None)
@@ -414,6 +424,18 @@ class RunResumer:
             raise RequestError(f"no pending decision {', '.join(unknown)}; pending: {listed}")
         check_decisions(state.pending, decisions)
         return expirations
+
+    def _new_grants(
+        self, state: RunState, decisions: Mapping[str, Decision], by: str | None, key: str
+    ) -> Sequence[Grant]:
+        """Return the grants of approvals that are to be remembered; raises RequestError if one cannot be."""
+        live = self._catalog.current
+
+        def tool_of(asked: Confirmation) -> Tool | None:
+            agent = live.agents.get(asked.agent)
+            return agent.toolset.tools.get(asked.tool) if agent else None
+
+        return tuple(new_grants(state, decisions, tool_of, live.settings, by=by, key=key, now=self._store.now()))
 
     async def _original_generation(self, state: RunState, current: Generation) -> Generation:
         """Return the generation that the run began with: its own agents' files, with the current plugins."""

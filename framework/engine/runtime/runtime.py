@@ -444,6 +444,7 @@ class Runtime:
         user: str | None = None,
         tenant: str | None = None,
         by: str | None = None,
+        key: str | None = None,
         execute: bool | None = None,
     ) -> None:
         """Save decisions, and let the run continue in the background: here, or in another process. See `resume`.
@@ -454,13 +455,15 @@ class Runtime:
             user: the run's user.
             tenant: the run's tenant.
             by: who decides. Default: the user.
+            key: name of the entry of `server.api_keys` with which it is decided. An approval that is remembered is void
+                once that entry has other rights.
             execute: continue the run in this process. False: only save the decisions; the processes that execute runs
                 continue it. Default: whether this process executes runs, because it has started one or looks for those
                 that wait (`submit`, `start_queued`). Without effect with a store in memory, which no other process
                 sees, and in a process that executes nothing.
         """
         self._require_own_loop()
-        await self._resumer.decide(run_id, decisions, self._caller(user, tenant), by, execute=execute)
+        await self._resumer.decide(run_id, decisions, self._caller(user, tenant), by, key or "", execute=execute)
 
     async def pending(
         self, run_id: str, *, user: str | None = None, tenant: str | None = None

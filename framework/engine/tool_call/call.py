@@ -214,6 +214,8 @@ class Question:
     confirmation: Confirmation
     bound: dict[str, Any]
     """The arguments that the call would be executed with."""
+    in_doubt: bool = False
+    """Whether it is unknown if the call took effect already. Only the person who is asked can tell."""
 
 
 Ruling = AllowedCall | RefusedCall | Question
@@ -247,7 +249,7 @@ def evaluate_call(run: RunContext, call: ToolCall, tool: Tool, decision: Approve
     in_doubt = record.started > 0 and not (tool.idempotent or is_known)
     if decision is not None or (verdict.kind != "ask" and not in_doubt):
         return AllowedCall(call, bound)
-    return Question(_confirmation(run, call, tool, verdict, in_doubt=in_doubt), bound)
+    return Question(_confirmation(run, call, tool, verdict, in_doubt=in_doubt), bound, in_doubt)
 
 
 def _confirmation(run: RunContext, call: ToolCall, tool: Tool, verdict: Verdict, *, in_doubt: bool) -> Confirmation:
@@ -590,9 +592,12 @@ async def _wait_for_rate(run: RunContext, tool: Tool) -> bool:
 
 
 async def _answer(run: RunContext, call: ToolCall, tool: Tool, question: Question) -> Ruling | Approve | Edit:
-    """Return a person's decision to execute the call, or the ruling that follows from the lack of one."""
+    """Return a person's decision to execute the call, also a remembered one, or the ruling for the lack of one."""
     decision = run.decision(question.confirmation.id)
     if decision is None:
+        views = policy_views(tool, call.arguments, question.bound)
+        if not question.in_doubt and await results.is_granted(run, call, tool, views, question.confirmation):
+            return Approve()
         return await _ask(run, call, tool, question)
     record_decision(run, question.confirmation.id, decision)
     match decision:
@@ -612,7 +617,9 @@ async def _ask(run: RunContext, call: ToolCall, tool: Tool, question: Question) 
         preview = await _preview(run, call, tool, question.bound)
         if isinstance(preview, ToolResult):
             return RefusedCall(preview)
-        confirmation = confirmation.model_copy(update={"preview": preview})
+        views = policy_views(tool, call.arguments, question.bound)
+        offer = run.services.grants.offer(run.policy, run.services.root, tool, views)
+        confirmation = confirmation.model_copy(update={"preview": preview, "remember": offer})
     if not record.contract:  # the first question keeps the plain id; its approval covers these contents only
         about = {"contract": tool.contract, "asked": confirmation.hash}
         run.state.calls[call.id] = record.model_copy(update=about)

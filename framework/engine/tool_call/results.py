@@ -34,7 +34,7 @@ from framework.tools.skills import SKILL_RUN
 from framework.tools.tool import Inquiry, Session, Tool, ToolContext, ToolSpan, idempotency_key
 from framework.tools.tool_source import source_of
 from framework.types.errors import Paused, Refused, ToolError
-from framework.types.events import ToolFinished, ToolRequested, ToolStarted
+from framework.types.events import GrantUsed, ToolFinished, ToolRequested, ToolStarted
 from framework.types.file import File
 from framework.types.media import TextPart
 from framework.types.messages import HOST, REFUSED_STATUSES, Message, ToolCall, ToolResult
@@ -417,6 +417,18 @@ class ToolTrace:
             if tool.source == "mcp":
                 attributes[names.MCP_METHOD] = "tools/call"
         return attributes
+
+
+async def is_granted(
+    run: RunContext, call: ToolCall, tool: Tool, views: Sequence[Mapping[str, Any]], asked: Confirmation
+) -> bool:
+    """Return whether an approval that a person gave before answers a question; its use is counted and reported."""
+    grant = await run.services.grants.use(run.policy, run.services.root, tool, views)
+    if grant is None:
+        return False
+    about = {"grant": grant.id, "covers": grant.covers_text(), "origin": grant.origin()}
+    await run.emit(GrantUsed, id=call.id, tool=call.tool, rule=asked.rule, confirmation_id=asked.id, **about)
+    return True
 
 
 def record_decision(run: RunContext, confirmation_id: str, decision: Decision) -> None:

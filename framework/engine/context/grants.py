@@ -1,0 +1,288 @@
+"""Grants of a run: how an approval can be remembered, and which remembered approval answers a question.
+
+A grant answers a question instead of a person. It is looked up after the policy has asked, so that a denial and the
+highest risk always win, and it never applies to another agent: not to a sub-agent of the one that asked either. It is
+void once the tool's definition, the file of the agent or of one of its callers, or the rights of the key with which it
+was approved have changed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from framework.config.agents.compile import Agent
+from framework.config.api_keys import ApiKey
+from framework.config.settings import Settings
+from framework.engine.context.policy import Policy
+from framework.store.grants import GrantQuery, StoredGrants
+from framework.tools.conditions import rule_matches
+from framework.tools.files import BaseFolder
+from framework.tools.grants import chosen_names, digest_of, fault_in, grant_covers, widths_for
+from framework.tools.tool import Tool
+from framework.types.errors import RequestError
+from framework.types.grant import (
+    DEFAULT_AT_MOST,
+    DEFAULT_TTL,
+    GRANT_SCOPES,
+    Grant,
+    GrantScope,
+    GrantSettings,
+    Remember,
+    RememberOffer,
+)
+from framework.types.spec import RISKS, Rule
+from framework.types.state import Approve, Confirmation, Decision, RunState
+from framework.types.strict_json import content_digest
+
+log = logging.getLogger(__name__)
+
+FULL_ACCESS_KEY = "full-access"
+"""Name of the keys that are plain text in `server.api_keys`."""
+Views = Sequence[Mapping[str, Any]]
+"""A call's arguments from `policy_views`."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrantBook:
+    """The remembered approvals as one root run and its sub-runs use them."""
+
+    stored: StoredGrants | None
+    """Those of the store; None for a run that is not stored, which uses none."""
+    settings: Callable[[], Sequence[Settings]]
+    """Returns the settings of the run's generation and the live ones. Both apply."""
+    now: Callable[[], float]
+    """Returns the time of the store, as Unix time."""
+
+    def offer(self, policy: Policy, root: RunState, tool: Tool, views: Views) -> RememberOffer | None:
+        """Return how the approval of a call can be remembered, or None if it cannot."""
+        files = files_of(policy, tool)
+        if self.stored is None or files is None or self._is_never_granted(tool, views, policy.base):
+            return None
+        settings = self.settings()
+        scopes = tuple(scope for scope in GRANT_SCOPES if all(_offers(one, scope, root) for one in settings))
+        if not scopes:
+            return None
+        return RememberOffer(
+            widths=widths_for(tool, views[0], policy.base),
+            scopes=scopes,
+            max_ttl=min(one.grants.max_ttl for one in settings),
+            agent=agent_key(policy),
+            contract=tool.contract,
+            files=files,
+            names=tuple(sorted(chosen_names(tool, views[0]))),
+            digest=digest_of(tool, views[0]),
+        )
+
+    async def use(self, policy: Policy, root: RunState, tool: Tool, views: Views) -> Grant | None:
+        """Return a grant that covers a call, after its use was counted; None without one."""
+        files = files_of(policy, tool)
+        if self.stored is None or files is None or self._is_never_granted(tool, views, policy.base):
+            return None
+        owner = {"tenant": root.tenant, "without_tenant": root.tenant is None}
+        query = GrantQuery(
+            agent=agent_key(policy),
+            tool=tool.name,
+            active_at=self.now(),
+            user=root.user,
+            without_user=root.user is None,
+            **owner,  # type: ignore[arg-type]  # a text and a bool
+        )
+        for grant in await self.stored.list(query):
+            is_same = grant.contract == tool.contract and grant.files == files
+            if is_same and self._applies(grant, root) and grant_covers(grant, tool, views, policy.base):
+                if await self.stored.use(grant):
+                    return grant
+                log.info("run %s: grant %s is used up for now", root.run_id, grant.id)
+        return None
+
+    def _applies(self, grant: Grant, root: RunState) -> bool:
+        """Return whether a grant applies to a run, as far as that does not depend on the call."""
+        ids: Mapping[GrantScope, str | None] = {
+            "run": root.run_id,
+            "conversation": root.conversation_id,
+            "user": grant.scope_id,
+        }
+        if ids[grant.scope] != grant.scope_id:
+            return False
+        return all(
+            _offers(one, grant.scope, root)
+            and self.now() < grant.created_at + one.grants.max_ttl
+            and rights_of(grant.key, one) == grant.rights
+            for one in self.settings()
+        )
+
+    def _is_never_granted(self, tool: Tool, views: Views, base: BaseFolder) -> bool:
+        return tool.risk == "critical" or any(_is_never(one.grants, tool, views, base) for one in self.settings())
+
+
+def why_void(grant: Grant, agents: Mapping[str, Agent], settings: Settings) -> str | None:
+    """Return why a grant is void with the live agents and settings, such as `the tool has changed`; None if not."""
+    for name, digest in grant.files.items():
+        agent = agents.get(name)
+        if agent is None or agent.digest != digest:
+            return f"{agent.path} has changed since" if agent else f"there is no agent {name!r}"
+    tool = agents[grant.agent.rpartition("/")[2]].toolset.tools.get(grant.tool)
+    if tool is None or tool.contract != grant.contract:
+        return "the tool has changed since"
+    if tool.risk == "critical":
+        return "the tool's risk is critical"
+    if rights_of(grant.key, settings) != grant.rights:
+        return f"the key {grant.key!r} has other rights now" if grant.key else "a key is needed now"
+    if grant.scope not in settings.grants.offer:
+        return "grants.offer no longer allows it"
+    return None
+
+
+def agent_key(policy: Policy) -> str:
+    """Return what identifies the agent of a grant: its name after those of its callers, as in `desk/billing`."""
+    names = [agent.name for agent in (*policy.parents, policy.agent)]
+    # A step of a plan is a sub-run of the same agent.
+    return "/".join(name for place, name in enumerate(names) if place == 0 or name != names[place - 1])
+
+
+def files_of(policy: Policy, tool: Tool) -> dict[str, str] | None:
+    """Return the digests of the files of an agent and its callers; None if one, or the tool, has changed meanwhile."""
+    files = {}
+    for agent in (*policy.parents, policy.agent):
+        live = policy.current(agent.name)
+        if live is None or live.digest != agent.digest:
+            return None
+        files[agent.name] = agent.digest
+    current = policy.current(policy.agent.name)
+    known = current.toolset.tools.get(tool.name) if current else None
+    is_same = known is not None and (known.contract, known.risk) == (tool.contract, tool.risk)
+    return files if is_same else None
+
+
+def rights_of(key: str, settings: Settings) -> str | None:
+    """Return a digest of what a key of the server may do, empty for none; None if it can no longer decide."""
+    if not key:
+        return ""
+    for entry in settings.server.api_keys:
+        if not isinstance(entry, ApiKey):
+            if key == FULL_ACCESS_KEY:
+                return FULL_ACCESS_KEY
+        elif entry.name == key and "decide" in entry.roles:
+            return content_digest(json.dumps([entry.roles, entry.tenant, entry.user, entry.agents]))
+    return None
+
+
+def new_grants(
+    state: RunState,
+    decisions: Mapping[str, Decision],
+    tool_of: Callable[[Confirmation], Tool | None],
+    settings: Settings,
+    *,
+    by: str | None,
+    key: str,
+    now: float,
+) -> Iterator[Grant]:
+    """Yield the grants of the approvals that are to be remembered; raises RequestError if one cannot be.
+
+    Args:
+        state: the paused run.
+        decisions: decisions by confirmation id.
+        tool_of: returns the tool of a confirmation as it is now, or None if it no longer exists.
+        settings: the live settings.
+        by: who decides.
+        key: name of the API key of who decides; empty without one.
+        now: the time of the store.
+    """
+    for asked in state.pending:
+        match decisions.get(asked.id):
+            case Approve(remember=Remember() as remember):
+                yield _new_grant(state, asked, remember, tool_of(asked), settings, by=by, key=key, now=now)
+
+
+def _new_grant(
+    state: RunState,
+    asked: Confirmation,
+    remember: Remember,
+    tool: Tool | None,
+    settings: Settings,
+    *,
+    by: str | None,
+    key: str,
+    now: float,
+) -> Grant:
+    offer = asked.remember
+    if offer is None or tool is None or tool.contract != offer.contract:
+        raise RequestError(f"{asked.id} cannot be remembered: approve it without `remember`")
+    if remember.scope not in offer.scopes or remember.scope not in settings.grants.offer:
+        allowed = ", ".join(scope for scope in offer.scopes if scope in settings.grants.offer) or "nothing"
+        raise RequestError(f"{asked.id} cannot be remembered for {remember.scope}: possible: {allowed}")
+    longest = min(offer.max_ttl, settings.grants.max_ttl)
+    if remember.ttl is not None and remember.ttl > longest:
+        raise RequestError(f"{asked.id} cannot be remembered for {remember.ttl:.0f} s: at most {longest:.0f} s")
+    rights = rights_of(key, settings)
+    if rights is None:  # of an app around the routes, which has its own clients
+        key, rights = "", ""
+    suggested = next((one.when for one in offer.widths if one.width == remember.width), None)
+    scopes = {"run": state.run_id, "conversation": state.conversation_id or "", "user": ""}
+    grant = Grant(
+        id=f"grant_{content_digest(f'{state.run_id} {asked.id}')[:12]}",
+        agent=offer.agent,
+        tool=asked.tool,
+        width=remember.width,
+        when=_conditions(asked, remember, suggested, tool),
+        arguments=asked.arguments,
+        names=offer.names if remember.width == "arguments" else (),
+        digest=offer.digest if remember.width == "call" else "",
+        scope=remember.scope,
+        scope_id=scopes[remember.scope],
+        tenant=state.tenant,
+        user=state.user,
+        at_most=remember.at_most or (None if remember.width == "call" else DEFAULT_AT_MOST),
+        contract=offer.contract,
+        files=offer.files,
+        run_id=state.run_id,
+        confirmation_id=asked.id,
+        rule=asked.rule,
+        by=by,
+        key=key,
+        rights=rights,
+        created_at=now,
+        expires_at=now + min(remember.ttl or DEFAULT_TTL, longest),
+    )
+    if not grant_covers(grant, tool, [tool.with_defaults(asked.arguments)]):
+        raise RequestError(f"{asked.id}: the conditions to remember do not cover the call itself: change `when`")
+    return grant
+
+
+def _conditions(asked: Confirmation, remember: Remember, suggested: Any, tool: Tool) -> dict[str, Any]:
+    """Return the conditions of a grant: those of the person, or the suggested ones; raises RequestError."""
+    if remember.when is not None and remember.width != "arguments":
+        raise RequestError(f"{asked.id}: `when` belongs to the width `arguments`, not {remember.width!r}")
+    if suggested is None and remember.when is None:
+        raise RequestError(f"{asked.id} cannot be remembered by its arguments: use another width, or write `when`")
+    when = dict(suggested or {}) if remember.when is None else remember.when
+    if remember.width == "arguments" and not when:
+        raise RequestError(f"{asked.id}: `when` is empty: name an argument, or use the width `tool`")
+    if fault := fault_in(when, tool):
+        raise RequestError(f"{asked.id}: {fault}")
+    return dict(when)
+
+
+def _offers(settings: Settings, scope: GrantScope, root: RunState) -> bool:
+    """Return whether approvals can be remembered in a scope of a run."""
+    if scope not in settings.grants.offer:
+        return False
+    if scope == "conversation":
+        return root.conversation_id is not None
+    # Without a name, everybody who uses the server's keys would be one user.
+    return scope == "run" or root.user is not None or not settings.server.api_keys
+
+
+def _is_never(settings: GrantSettings, tool: Tool, views: Views, base: BaseFolder) -> bool:
+    for never in settings.never:
+        if never.risk is not None and RISKS.index(tool.risk) < RISKS.index(never.risk):
+            continue
+        rule = Rule(tool=never.tool, when=never.when)
+        if fnmatchcase(tool.name, never.tool) and any(rule_matches(rule, view, tool, base) for view in views):
+            return True
+    return False

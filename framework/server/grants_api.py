@@ -1,0 +1,126 @@
+"""`/grants`: the approvals that are remembered."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from framework.engine.context.grants import why_void
+from framework.engine.runtime.runtime import Runtime
+from framework.server.errors import GrantNotFound
+from framework.server.identity import Identity, identity_of, requires
+from framework.server.openapi import ResponseModel, error_responses
+from framework.server.request_handling import PageSize, verbatim_response
+from framework.server.run_schemas import Id
+from framework.store.grants import GrantQuery
+from framework.types.grant import Grant, GrantScope, When, Width
+
+_MAX_GRANTS = 1000
+"""Number of grants, the newest ones, among which those of a client are looked for."""
+GrantState = Literal["active", "expired", "revoked", "void"]
+
+
+class GrantEntry(ResponseModel):
+    """An approval that is remembered."""
+
+    id: str
+    agent: str
+    """The agent that may call the tool; a sub-agent after its callers, as in `desk/billing`."""
+    tool: str
+    covers: str
+    """What it covers in words, such as `orders.refund when amount <= 20`."""
+    width: Width
+    when: When
+    """Conditions on the arguments of a call that must all be met."""
+    arguments: dict[str, Any]
+    """Arguments of the call that was approved."""
+    scope: GrantScope
+    scope_id: str
+    """Id of the run or of the conversation; empty for a user."""
+    tenant: str | None
+    user: str | None
+    at_most: str | None
+    """Number of uses per period, such as `10/day`."""
+    rule: str
+    """The rule that asked, with its `file:line`."""
+    run_id: str
+    """The run in which the call was approved."""
+    by: str | None
+    """Who approved it."""
+    created_at: datetime
+    expires_at: datetime
+    revoked_at: datetime | None
+    revoked_by: str | None
+    uses: int
+    last_used_at: datetime | None
+    state: GrantState
+    """`void`: something that it depends on has changed, see `reason`."""
+    reason: str | None
+    """Why it is void."""
+
+    @classmethod
+    def of(cls, grant: Grant, runtime: Runtime) -> GrantEntry:
+        """Return a grant as it is with the live files."""
+        reason, state = None, "expired" if grant.revoked_at is None else "revoked"
+        if grant.is_active(runtime.store.now()):
+            live = runtime.catalog.current
+            reason = why_void(grant, live.agents, live.settings)
+            state = "active" if reason is None else "void"
+        data = {**grant.model_dump(), "covers": grant.covers_text(), "state": state, "reason": reason}
+        return cls.model_validate(data)
+
+
+class GrantList(ResponseModel):
+    """Approvals that are remembered, the newest first."""
+
+    grants: tuple[GrantEntry, ...]
+
+
+def add_grant_routes(routes: APIRouter, runtime: Runtime) -> None:
+    """Add `/grants`."""
+
+    @routes.get("/grants", response_model=GrantList, dependencies=[requires("decide")])
+    async def list_grants(
+        request: Request,
+        agent: Annotated[str | None, Query(description="Only grants of this agent.")] = None,
+        user: Annotated[Id | None, Query(description="Only grants of this user.")] = None,
+        ended: Annotated[bool, Query(description="Also those that have expired or were revoked.")] = False,
+        limit: PageSize = 100,
+    ) -> Response:
+        """List the approvals that are remembered, the newest first."""
+        identity = identity_of(request)
+        query = GrantQuery(
+            agent=agent,
+            user=identity.user_of(user),
+            tenant=identity.tenant,
+            without_tenant=identity.tenant is None and not identity.single_user,
+            active_at=None if ended else runtime.store.now(),
+            limit=_MAX_GRANTS,
+        )
+        found = [one for one in await runtime.store.grants.list(query) if _can_access(identity, one)]
+        return verbatim_response(GrantList(grants=tuple(GrantEntry.of(one, runtime) for one in found[:limit])))
+
+    @routes.delete(
+        "/grants/{grant_id}",
+        response_model=GrantEntry,
+        dependencies=[requires("decide")],
+        responses=error_responses(404),
+    )
+    async def revoke_grant(request: Request, grant_id: Id) -> Response:
+        """Revoke a remembered approval: the next call is asked about again."""
+        identity = identity_of(request)
+        found = await runtime.store.grants.list(GrantQuery(id=grant_id, limit=1))
+        if not found or not _can_access(identity, found[0]):
+            raise GrantNotFound(f"there is no grant {grant_id!r}", param="grant_id")
+        await runtime.store.grants.revoke(found[0].id, identity.user or identity.name)
+        (revoked,) = await runtime.store.grants.list(GrantQuery(id=found[0].id, limit=1))
+        return verbatim_response(GrantEntry.of(revoked, runtime))
+
+
+def _can_access(identity: Identity, grant: Grant) -> bool:
+    """Return whether a grant exists for an identity: its runs do."""
+    agent = grant.agent.partition("/")[0]
+    return identity.can_access(tenant=grant.tenant, user=grant.user, agent=agent)

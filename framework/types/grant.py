@@ -1,0 +1,249 @@
+"""Grants: approvals that are remembered, so that later calls of the same kind are not asked about again."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
+
+from framework.types.frozen import Duration, Frozen
+from framework.types.spec import Risk, ToolPattern
+
+Width = Literal["call", "arguments", "tool"]
+"""What a grant covers: exactly the approved call, calls whose arguments meet conditions, or every call of the tool."""
+GrantScope = Literal["run", "conversation", "user"]
+"""Where a grant applies: in the run, in its conversation, or in all runs of its user."""
+GRANT_SCOPES: tuple[GrantScope, ...] = ("run", "conversation", "user")
+DEFAULT_TTL = 7 * 86400.0
+"""How long a grant lasts if the approval does not say, in seconds; never longer than `grants.max_ttl`."""
+DEFAULT_AT_MOST = "10/day"
+"""How often a grant that covers more than one call can be used if the approval does not say."""
+MAX_CONDITIONS = 50
+MAX_CONDITION_CHARS = 2000
+_AT_MOST = re.compile(r"([1-9][0-9]{0,5})/(minute|hour|day|week|month)")
+_AT_MOST_EXPECTED = "write a number and a period, such as 10/day; periods: minute, hour, day, week, month (in UTC)"
+
+
+@dataclass(frozen=True, slots=True)
+class CallRate:
+    """A number of calls in each calendar minute, hour, day, week or month, in UTC."""
+
+    count: int
+    per: str
+
+    @classmethod
+    def parse(cls, text: str) -> CallRate:
+        """Parse a rate such as `10/day`; raise ValueError if it is invalid."""
+        match = _AT_MOST.fullmatch(text.strip())
+        if match is None:
+            raise ValueError(f"invalid rate {text!r:.40}: {_AT_MOST_EXPECTED}")
+        return cls(int(match[1]), match[2])
+
+    def period(self, now: float) -> tuple[str, float]:
+        """Return the name of the period at a Unix time, and the Unix time at which it ends."""
+        at = datetime.fromtimestamp(now, UTC).replace(second=0, microsecond=0)
+        if self.per == "minute":
+            begin, end = at, at + timedelta(minutes=1)
+        elif self.per == "hour":
+            begin = at.replace(minute=0)
+            end = begin + timedelta(hours=1)
+        else:
+            begin = at.replace(minute=0, hour=0)
+            if self.per == "week":
+                begin -= timedelta(days=begin.weekday())
+            if self.per == "month":
+                begin = begin.replace(day=1)
+            days = {"day": 1, "week": 7, "month": 32}[self.per]
+            end = begin + timedelta(days=days)
+            end = end.replace(day=1) if self.per == "month" else end
+        return f"{self.per} {begin:%Y-%m-%dT%H:%M}", end.timestamp()
+
+
+def _check_rate(text: str) -> str:
+    rate = CallRate.parse(text)
+    return f"{rate.count}/{rate.per}"
+
+
+AtMost = Annotated[str, StringConstraints(max_length=40), AfterValidator(_check_rate)]
+"""A number of calls per period, such as `10/day`, counted over all processes of a store."""
+GrantCondition = str | int | float | bool
+_Condition = Annotated[str, StringConstraints(max_length=MAX_CONDITION_CHARS)] | int | float | bool
+
+
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, (list, tuple)) else [value]
+
+
+_ANY_CONDITION = {
+    "anyOf": [{"type": "string", "maxLength": MAX_CONDITION_CHARS}, {"type": "number"}, {"type": "boolean"}]
+}
+GrantConditions = Annotated[
+    tuple[_Condition, ...],
+    BeforeValidator(_listed),
+    Field(min_length=1, max_length=4),
+    WithJsonSchema(
+        {"anyOf": [*_ANY_CONDITION["anyOf"], {"type": "array", "items": _ANY_CONDITION, "minItems": 1, "maxItems": 4}]}
+    ),
+]
+"""One condition on an argument as in a rule's `when`, or several that must all be met, such as `[">= 0", "<= 20"]`."""
+When = Annotated[dict[str, GrantConditions], Field(max_length=MAX_CONDITIONS)]
+
+
+class Remember(Frozen):
+    """How long, where and for which calls an approval is remembered."""
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
+    width: Width = "call"
+    """`call`: exactly this call. `arguments`: calls that meet the conditions on arguments. `tool`: all calls."""
+    scope: Annotated[GrantScope, Field(alias="for")] = "run"
+    """`run`, `conversation` or `user`."""
+    ttl: Duration | None = None
+    """How long, such as `12h` or `7d`. Default: 7 days; never longer than `grants.max_ttl`."""
+    when: When | None = None
+    """With `arguments`: conditions instead of the suggested ones, by argument, such as `{amount: "<= 20"}`."""
+    at_most: AtMost | None = None
+    """Number of uses per period, such as `10/day`. Default: `10/day`, unless it covers exactly one call."""
+
+
+class OfferedWidth(Frozen):
+    """A width in which an approval can be remembered."""
+
+    width: Width
+    when: When = {}
+    """Suggested conditions, which the person may edit."""
+
+
+class RememberOffer(Frozen):
+    """How the approval of a call can be remembered, and what the grant is bound to."""
+
+    widths: tuple[OfferedWidth, ...]
+    scopes: tuple[GrantScope, ...]
+    max_ttl: float
+    """Longest time to live, in seconds."""
+    agent: str
+    """The agent that calls the tool; a sub-agent after its callers, as in `desk/billing`."""
+    contract: str
+    """Digest of the tool's definition."""
+    files: dict[str, str]
+    """Digest of the agent's file, and those of its callers, by name of the agent."""
+    names: tuple[str, ...]
+    """Dotted names of the arguments of the call that differ from the tool's defaults."""
+    digest: str
+    """Digest of the call with its default values."""
+
+
+class Grant(Frozen):
+    """An approval that is remembered."""
+
+    id: str
+    agent: str
+    """The agent that may call the tool; a sub-agent after its callers, as in `desk/billing`."""
+    tool: str
+    width: Width
+    when: When = {}
+    """GrantConditions on the arguments of a call that must all be met."""
+    arguments: dict[str, Any] = {}
+    """Arguments of the call that was approved."""
+    names: tuple[str, ...] = ()
+    """Dotted names of arguments that no condition names and that may have any value: those of the approved call. All
+    others must have the tool's default."""
+    digest: str = ""
+    """Digest of the only call that is covered, if the width is `call`."""
+    scope: GrantScope
+    scope_id: str = ""
+    """Id of the run or of the conversation."""
+    tenant: str | None = None
+    user: str | None = None
+    at_most: str | None = None
+    contract: str
+    files: dict[str, str]
+    run_id: str
+    """The run in which the call was approved."""
+    confirmation_id: str
+    rule: str
+    """The rule that asked, with its `file:line`."""
+    by: str | None
+    """Who approved it."""
+    key: str = ""
+    """Name of the API key of who approved it; empty if there was none."""
+    rights: str = ""
+    """Digest of what that key could do then."""
+    created_at: float
+    """Unix time, like the other times."""
+    expires_at: float
+    revoked_at: float | None = None
+    revoked_by: str | None = None
+    uses: int = 0
+    last_used_at: float | None = None
+
+    def is_active(self, now: float) -> bool:
+        """Return whether it has neither expired nor been revoked."""
+        return self.revoked_at is None and now < self.expires_at
+
+    def covers_text(self) -> str:
+        """Return what it covers, such as `orders.refund when amount >= 0 and amount <= 20`."""
+        return covers_text(self.tool, self.width, self.when)
+
+    def origin(self) -> str:
+        """Return where it comes from: who approved which call, and when."""
+        when = datetime.fromtimestamp(self.created_at, UTC)
+        return f"approved by {self.by or 'nobody named'} on {when:%Y-%m-%d %H:%M} UTC in run {self.run_id}"
+
+    def scope_text(self) -> str:
+        """Return where it applies, such as `conversation c1`."""
+        return f"{self.scope} {self.scope_id or self.user or ''}".strip()
+
+
+def covers_text(tool: str, width: Width, when: Mapping[str, tuple[GrantCondition, ...]]) -> str:
+    """Return what a grant covers in words."""
+    if width == "call":
+        return f"exactly this call of {tool}"
+    if not when:
+        return f"every call of {tool}"
+    texts = {
+        name: [one if isinstance(one, str) else json.dumps(one) for one in listed] for name, listed in when.items()
+    }
+    conditions = (f"{name} {text}" for name, listed in texts.items() for text in listed)
+    return f"{tool} when {' and '.join(conditions)}"
+
+
+class NeverGranted(Frozen):
+    """Calls that a person is always asked about, if a rule asks."""
+
+    tool: ToolPattern = "*"
+    """Name of a tool, or a glob."""
+    when: dict[str, str | int | float | bool] = {}
+    """GrantConditions on arguments, as in rules."""
+    risk: Risk | None = None
+    """Only tools of this risk or higher."""
+
+
+class GrantSettings(Frozen):
+    """How approvals can be remembered. Calls of tools with the risk `critical` are always asked about."""
+
+    offer: tuple[GrantScope, ...] = GRANT_SCOPES
+    """Where a remembered approval may apply: `run`, `conversation`, `user`; `[]`: approvals are not remembered."""
+    max_ttl: Duration = Field(default=30 * 86400.0, validate_default=False)
+    """How long at most."""
+    never: tuple[NeverGranted, ...] = ()
+    """Calls that a person is always asked about, such as `{tool: "*", when: {amount: "> 500"}}` or `{risk: high}`."""
+
+
+class GrantUsage(Frozen):
+    """What a grant would have matched in a period."""
+
+    days: int
+    calls: int
+    """Number of calls of the tool by the agent that were found."""
+    matched: int
+    """Number of them that the grant would have covered."""
+    rejected: int = 0
+    """Number of those that a person rejected."""
+    is_complete: bool = True
+    """Whether all runs of the period were read."""
